@@ -1,10 +1,13 @@
-"""Makes a virtual environment of the Makefile: `PYTHON .ci/environment.py DIRECTORY WHAT PIP-ARGUMENT...`
+"""Makes a virtual environment of the Makefile: `PYTHON .ci/environment.py DIRECTORY WHAT
+PIP-ARGUMENT...`
 
-The Python that runs it is the one that the environment gets. It may be too old: then this file still has to run (3.6 or later)
-and says in one line what is needed. The stamp .ready is written last. An environment without it is half made, because pip failed
-or was interrupted. Such a one is removed and made anew, and so is one whose Python does not run any more.
+The Python that runs it is the one that the environment gets. It may be too old: then this file
+still has to run (3.6 or later) and says in one line what is needed. The stamp .ready is written
+last. An environment without it is half made, because pip failed or was interrupted. Such a one is
+removed and made anew, and so is one whose Python does not run any more.
 
-`DIRECTORY/bin/python -I .ci/environment.py` without arguments ends with 0 where that environment can be used.
+`DIRECTORY/bin/python -I .ci/environment.py` without arguments ends with 0 where that environment
+can be used.
 """
 
 import importlib.util
@@ -32,10 +35,15 @@ def refuse_unsuitable_python() -> None:
     if sys.version_info < (major, minor):
         this = "{} is {}.{}.{}".format(sys.executable, *sys.version_info[:3])
         other = newer_python(major, minor) or f"python{major}.{minor}"
-        sys.exit(f"kbroker needs Python {major}.{minor} or later, and {this}; name another one, as in: make demo PYTHON={other}")
+        sys.exit(
+            f"kbroker needs Python {major}.{minor} or later, and {this}; name another one, as in: make "
+            f"demo PYTHON={other}"
+        )
     if importlib.util.find_spec("ensurepip") is None:
         package = "python{}.{}-venv".format(*sys.version_info[:2])
-        sys.exit(f"{sys.executable} cannot make virtual environments; on Debian and Ubuntu: apt install {package}")
+        sys.exit(
+            f"{sys.executable} cannot make virtual environments; on Debian and Ubuntu: apt install {package}"
+        )
 
 
 def newer_python(major: int, minor: int) -> "str | None":
@@ -46,17 +54,27 @@ def newer_python(major: int, minor: int) -> "str | None":
 
 def runs(*command: str) -> bool:
     try:
-        return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+        return (
+            subprocess.run(
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+            ).returncode
+            == 0
+        )
     except OSError:
         return False
 
 
 def is_usable() -> bool:
-    """Of this environment: Python is new enough, and kbroker is this checkout's (it may have been moved)."""
+    """Of this environment: Python is new enough, and kbroker is this checkout's (it may have been
+    moved)."""
     if sys.version_info < python_needed():
         return False
     kbroker = importlib.util.find_spec("kbroker")
-    return kbroker is not None and kbroker.origin is not None and Path(kbroker.origin).resolve().parent == ROOT / "kbroker"
+    return (
+        kbroker is not None
+        and kbroker.origin is not None
+        and Path(kbroker.origin).resolve().parent == ROOT / "kbroker"
+    )
 
 
 def make(directory: Path, what: str, pip_arguments: "list[str]") -> int:
@@ -67,7 +85,9 @@ def make(directory: Path, what: str, pip_arguments: "list[str]") -> int:
         refuse_unsuitable_python()
         again = " anew, as it was not complete or did not run" if directory.exists() else ""
         version = "{}.{}.{}".format(*sys.version_info[:3])
-        print(f"{directory}: making it{again}; Python {version}; downloading and installing {what}", flush=True)
+        print(
+            f"{directory}: making it{again}; Python {version}; downloading and installing {what}", flush=True
+        )
         if directory.exists():
             shutil.rmtree(directory)
         made = subprocess.run([sys.executable, "-m", "venv", str(directory)], check=False)

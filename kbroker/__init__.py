@@ -1,6 +1,8 @@
-"""kbroker: a broker that speaks the Kafka protocol and turns topics into durable queues through share groups (KIP-932).
+"""kbroker: a broker that speaks the Kafka protocol and turns topics into durable queues through
+share groups (KIP-932).
 
-Importing the package costs nothing: the parts are imported where they are used. The map of the parts is in README.md.
+Importing the package costs nothing: the parts are imported where they are used. The map of the
+parts is in README.md.
 """
 
 __version__ = "0.1.0"

@@ -1,4 +1,5 @@
-"""Time as the broker sees it: milliseconds, always passed as an argument and never read inside an engine."""
+"""Time as the broker sees it: milliseconds, always passed as an argument and never read inside an
+engine."""
 
 from __future__ import annotations
 

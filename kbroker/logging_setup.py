@@ -1,10 +1,13 @@
-"""Where log lines go and what they look like: stderr, one line per event, as text for people or JSON for collectors.
+"""Where log lines go and what they look like: stderr, one line per event, as text for people or
+JSON for collectors.
 
     text    2026-01-31T12:00:00.123Z INFO    kbroker.server.listener: accepting connections
-    json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger": "kbroker.server.listener", "message": "accepting connections"}
+    json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger":
+            "kbroker.server.listener", "message": "accepting connections"}
 
-Times are UTC. A traceback follows its line in text, and is the member "exception" in JSON. Everyone else in the package only
-calls `logging.getLogger(__name__)`; a program that embeds the broker sets up its own handlers and never calls this.
+Times are UTC. A traceback follows its line in text, and is the member "exception" in JSON. Everyone
+else in the package only calls `logging.getLogger(__name__)`; a program that embeds the broker sets
+up its own handlers and never calls this.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from typing import TextIO
 
 
 def set_up_logging(level: str, line_format: str, stream: TextIO | None = None) -> None:
-    """Log events of at least `level` (debug, info, warning, error) as `line_format` (text or json), in place of any set-up before.
+    """Log events of at least `level` (debug, info, warning, error) as `line_format` (text or json),
+    in place of any set-up before.
 
     Python's own warnings become log lines as well. `stream` None: stderr as it is now.
     """
@@ -45,16 +49,24 @@ class TextLines(logging.Formatter):
 
 class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line = {"time": _utc(record), "level": record.levelname.lower(), "logger": record.name, "message": record.getMessage()}
+        line = {
+            "time": _utc(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
 
 
 def escaped(text: str) -> str:
-    """Names of clients' choosing are part of what is shown: they must not end a line, write another one or steer a terminal."""
+    """Names of clients' choosing are part of what is shown: they must not end a line, write another
+    one or steer a terminal."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 
 def _utc(record: logging.LogRecord) -> str:
-    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )

@@ -1,8 +1,10 @@
-"""Counters of the hot path: plain integers and preallocated bucket lists that the parts of the broker hold and add to.
+"""Counters of the hot path: plain integers and preallocated bucket lists that the parts of the
+broker hold and add to.
 
-Counting is one attribute or list item and an addition; a histogram adds a bisection in a short tuple. Nothing here is looked up by a
-label for a record, nothing is locked (everything runs on the loop), nothing knows how it is exported: kbroker/metrics_export/ reads
-these objects and the parts' `statistics()` when somebody asks for /metrics.
+Counting is one attribute or list item and an addition; a histogram adds a bisection in a short
+tuple. Nothing here is looked up by a label for a record, nothing is locked (everything runs on the
+loop), nothing knows how it is exported: kbroker/metrics_export/ reads these objects and the parts'
+`statistics()` when somebody asks for /metrics.
 
 Everything counts since the start of the broker, or since the topic or group it belongs to was made.
 """
@@ -23,7 +25,8 @@ ACK_TYPES = ("gap", "accept", "release", "reject", "renew")
 
 
 class Histogram:
-    """`counts[i]` observations were at most `bounds[i]` and above the bound before; the last of them above all bounds."""
+    """`counts[i]` observations were at most `bounds[i]` and above the bound before; the last of
+    them above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -38,8 +41,9 @@ class Histogram:
 
 
 class RequestMetrics:
-    """One Kafka API. `by_version[v]` requests of version v, malformed ones included; `seconds` from the frame to the answer that is
-    ready to be sent; `errors` by the error code in an answer, each of its rows counted."""
+    """One Kafka API. `by_version[v]` requests of version v, malformed ones included; `seconds` from
+    the frame to the answer that is ready to be sent; `errors` by the error code in an answer, each
+    of its rows counted."""
 
     __slots__ = ("by_version", "errors", "request_bytes", "response_bytes", "seconds")
 
@@ -62,8 +66,8 @@ class RequestMetrics:
 
 
 class WaitMetrics:
-    """Requests that wait for data (Kafka's purgatory of them): how many now, and how many waited to the end of their time for nothing.
-    Waiting is done inside `with`."""
+    """Requests that wait for data (Kafka's purgatory of them): how many now, and how many waited to
+    the end of their time for nothing. Waiting is done inside `with`."""
 
     __slots__ = ("expired", "waiting")
 
@@ -79,9 +83,19 @@ class WaitMetrics:
 
 
 class BrokerMetrics:
-    """What belongs to no part that has a better place for it. `requests` by api key: the server fills it in when it begins to serve."""
+    """What belongs to no part that has a better place for it. `requests` by api key: the server
+    fills it in when it begins to serve."""
 
-    __slots__ = ("accepted", "connections", "fetch", "received_bytes", "refused", "requests", "sent_bytes", "share_fetch")
+    __slots__ = (
+        "accepted",
+        "connections",
+        "fetch",
+        "received_bytes",
+        "refused",
+        "requests",
+        "sent_bytes",
+        "share_fetch",
+    )
 
     def __init__(self) -> None:
         self.requests: dict[int, RequestMetrics] = {}
@@ -95,7 +109,8 @@ class BrokerMetrics:
 
 
 class TopicMetrics:
-    """One topic. A Produce or Fetch counts once for each of the topic's partitions that it names, a share request once, as in Kafka."""
+    """One topic. A Produce or Fetch counts once for each of the topic's partitions that it names, a
+    share request once, as in Kafka."""
 
     __slots__ = (
         "bytes_in",
@@ -155,12 +170,13 @@ ODDITIES = ("malformed", "too_far")
 
 
 class ShareGroupMetrics:
-    """One share group, from its first share-partition in memory or first lost record, until it is deleted.
+    """One share group, from its first share-partition in memory or first lost record, until it is
+    deleted.
 
-    `acknowledged`: records by acknowledge type, gaps too. `removed_records`: records that retention or
-    DeleteRecords took before the group was done with them. `odd_schedules`: records whose headers schedule
-    them as nobody can, by what is wrong. `unloaded`: the counts of share-partitions that
-    have left the memory since, in the order of ENGINE_COUNTERS."""
+    `acknowledged`: records by acknowledge type, gaps too. `removed_records`: records that retention
+    or DeleteRecords took before the group was done with them. `odd_schedules`: records whose
+    headers schedule them as nobody can, by what is wrong. `unloaded`: the counts of
+    share-partitions that have left the memory since, in the order of ENGINE_COUNTERS."""
 
     __slots__ = (
         "acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "odd_schedules", "removed_records", "unloaded",
@@ -176,8 +192,8 @@ class ShareGroupMetrics:
         self.unloaded: dict[tuple[UUID, int], tuple[int, ...]] = {}
 
     def count_acknowledged(self, batches: Sequence[tuple[int, int, Sequence[int]]]) -> None:
-        """What an acknowledgement list that was taken and saved says, as the client wrote it: first and last offset, and one type for
-        all of them or one for each."""
+        """What an acknowledgement list that was taken and saved says, as the client wrote it: first
+        and last offset, and one type for all of them or one for each."""
         acknowledged = self.acknowledged
         for first, last, types in batches:
             if len(types) == 1:
@@ -197,6 +213,7 @@ class ShareGroupMetrics:
             self.unloaded.pop(partition, None)
 
     def counters(self, partition: tuple[UUID, int], statistics: object = None) -> tuple[int, ...]:
-        """What the share-partition has counted in all its times in memory; `statistics` are those of the present one."""
+        """What the share-partition has counted in all its times in memory; `statistics` are those
+        of the present one."""
         before = self.unloaded.get(partition, _NOTHING)
         return before if statistics is None else tuple(map(add, before, _read_counters(statistics)))

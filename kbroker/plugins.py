@@ -1,4 +1,5 @@
-"""The plugin door: engines, persisters and assignors by name, from entry points. The built-in ones come through it like anybody's.
+"""The plugin door: engines, persisters and assignors by name, from entry points. The built-in ones
+come through it like anybody's.
 
     group                  an entry point names
     kbroker.log_store      a kbroker.storage.spi.LogStoreFactory
@@ -6,8 +7,9 @@
     kbroker.persister      what kbroker.broker calls to make a Persister (kbroker.share.persister)
     kbroker.assignor       a kbroker.groups.assignors.spi.ConsumerAssignor
 
-A plugin is imported only when it is chosen, so that a broken or heavy one disturbs nobody else. This module lies below the
-SPIs that plugins fill, hence the `Any`: callers say what they expect. It must not know what a plugin does.
+A plugin is imported only when it is chosen, so that a broken or heavy one disturbs nobody else.
+This module lies below the SPIs that plugins fill, hence the `Any`: callers say what they expect. It
+must not know what a plugin does.
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ STATE_STORE = "kbroker.state_store"
 PERSISTER = "kbroker.persister"
 ASSIGNOR = "kbroker.assignor"
 
-_NOUNS = {LOG_STORE: "storage engine", STATE_STORE: "state storage engine", PERSISTER: "persister", ASSIGNOR: "assignor"}
+_NOUNS = {
+    LOG_STORE: "storage engine",
+    STATE_STORE: "state storage engine",
+    PERSISTER: "persister",
+    ASSIGNOR: "assignor",
+}
 _KAFKA_ASSIGNORS = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
@@ -31,7 +38,8 @@ _KAFKA_ASSIGNORS = {
 
 
 def log_store_factory(name: str) -> Any:  # noqa: ANN401
-    """The LogStoreFactory of the engine `name`. OperatorError when there is none or it cannot be imported."""
+    """The LogStoreFactory of the engine `name`. OperatorError when there is none or it cannot be
+    imported."""
     return load(LOG_STORE, name)
 
 
@@ -46,7 +54,8 @@ def persister_factory(name: str) -> Any:  # noqa: ANN401
 
 
 def consumer_assignors(listed: Iterable[str]) -> Mapping[str, Any]:
-    """The ConsumerAssignors of group.consumer.assignors by name, in its order; Kafka's class names stand for the built-in ones.
+    """The ConsumerAssignors of group.consumer.assignors by name, in its order; Kafka's class names
+    stand for the built-in ones.
 
     OperatorError as above, and for a list that is empty or names one twice.
     """
@@ -74,13 +83,21 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401
         raise OperatorError(f"unknown {noun} {name!r}: installed are {', '.join(names(group)) or 'none'}")
     distributions = sorted({_distribution(each) for each in found})
     if len({each.value for each in found}) > 1:
-        raise OperatorError(f"{noun} {name!r} is offered by {' and by '.join(distributions)}: uninstall all but one")
+        raise OperatorError(
+            f"{noun} {name!r} is offered by {' and by '.join(distributions)}: uninstall all but one"
+        )
     try:
         return found[0].load()
     except Exception as error:  # whatever a plugin's module raises while it is imported
         text = " ".join(f"{type(error).__name__}: {error}".split())
-        raise OperatorError(f"{noun} {name!r} of {distributions[0]} cannot be loaded ({text}): repair or uninstall it") from error
+        raise OperatorError(
+            f"{noun} {name!r} of {distributions[0]} cannot be loaded ({text}): repair or uninstall it"
+        ) from error
 
 
 def _distribution(entry_point: EntryPoint) -> str:
-    return f"{entry_point.dist.name} {entry_point.dist.version}" if entry_point.dist else "an unknown distribution"
+    return (
+        f"{entry_point.dist.name} {entry_point.dist.version}"
+        if entry_point.dist
+        else "an unknown distribution"
+    )

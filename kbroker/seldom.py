@@ -19,15 +19,16 @@ class Seldom:
         self._interval_s = interval_s
         self._most = most
         self._said: dict[Hashable, list[float]] = {}
-        """For each kind the time of its last line, and the events since. The oldest line is first."""
+        """For each kind the time of its last line, and the events since. The oldest line is
+        first."""
 
     def __len__(self) -> int:
         """Kinds that are remembered."""
         return len(self._said)
 
     def times(self, kind: Hashable, now_s: float) -> int:
-        """Take in one event at `now_s`. Gives 0 if it gets no line. Otherwise the event gets one: the
-        result is the number of events of its kind since the last line, this one included."""
+        """Take in one event at `now_s`. Gives 0 if it gets no line. Otherwise the event gets one:
+        the result is the number of events of its kind since the last line, this one included."""
         said = self._said.get(kind)
         if said is None:
             if len(self._said) >= self._most and not self._forget_one(now_s):

@@ -1,6 +1,8 @@
-"""Fixtures that conftests import: one broker per engine for all tests of a run, and names by which tests on it keep apart.
+"""Fixtures that conftests import: one broker per engine for all tests of a run, and names by which
+tests on it keep apart.
 
-Tests that stop, kill or empty a broker start their own with `kbroker.testing.broker.open_test_broker`.
+Tests that stop, kill or empty a broker start their own with
+`kbroker.testing.broker.open_test_broker`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def broker_of(broker_config: Mapping[str, str]) -> Iterator[BrokerOf]:
 
         def running(engine: str) -> RunningBroker:
             if engine not in brokers:
-                brokers[engine] = stack.enter_context(open_test_broker(storage=require_engine(engine), config=dict(broker_config)))
+                brokers[engine] = stack.enter_context(
+                    open_test_broker(storage=require_engine(engine), config=dict(broker_config))
+                )
             return brokers[engine]
 
         yield running

@@ -1,4 +1,5 @@
-"""Batches whose payload contradicts their header, with the right CRC: what a broken or hostile producer may send."""
+"""Batches whose payload contradicts their header, with the right CRC: what a broken or hostile
+producer may send."""
 
 from __future__ import annotations
 
@@ -7,13 +8,26 @@ from collections.abc import Mapping
 
 from crc32c import crc32c
 
-from kbroker.formats.batches import CRC_START, HEADER_SIZE, LENGTH_END, NO_PRODUCER, ProducerInfo, Record, build_batch
+from kbroker.formats.batches import (
+    CRC_START,
+    HEADER_SIZE,
+    LENGTH_END,
+    NO_PRODUCER,
+    ProducerInfo,
+    Record,
+    build_batch,
+)
 from kbroker.formats.compression import Codec, compress
 
 CLAIMED = 3
 """How many records, and so offsets, each of `ODD_BATCHES` claims to have."""
 _BOMB_BYTES = 80 << 20
-_FIELDS = {"attributes": (21, ">h"), "last_offset_delta": (23, ">i"), "base_timestamp": (27, ">q"), "record_count": (57, ">i")}
+_FIELDS = {
+    "attributes": (21, ">h"),
+    "last_offset_delta": (23, ">i"),
+    "base_timestamp": (27, ">q"),
+    "record_count": (57, ">i"),
+}
 
 
 def with_header(batch: bytes, **fields: int) -> bytes:
@@ -28,7 +42,12 @@ def with_header(batch: bytes, **fields: int) -> bytes:
 
 
 def with_payload(
-    payload: bytes, *, codec: Codec = Codec.NONE, claimed: int = CLAIMED, time_ms: int = 1000, producer: ProducerInfo = NO_PRODUCER
+    payload: bytes,
+    *,
+    codec: Codec = Codec.NONE,
+    claimed: int = CLAIMED,
+    time_ms: int = 1000,
+    producer: ProducerInfo = NO_PRODUCER,
 ) -> bytes:
     """A batch that claims to have so many records, all of that time, and has `payload` instead."""
     header = build_batch([Record(0, time_ms, None, None)], codec=codec, producer=producer)[:HEADER_SIZE]
@@ -63,8 +82,14 @@ _PAYLOADS: Mapping[str, tuple[bytes, Codec]] = {
     "bytes behind the records": (_THREE + b"\0", Codec.NONE),
     "no structure": (bytes(range(256)), Codec.NONE),
     "zeros": (bytes(60), Codec.NONE),
-    "a value longer than its record": (b"\x10\0\0\0\x01\x80\x01\0\0" + payload_of(b"1", b"2", deltas=(1, 2)), Codec.NONE),
-    "a header longer than its record": (b"\x0e\0\0\0\x01\x01\x02\x7e" + payload_of(b"1", b"2", deltas=(1, 2)), Codec.NONE),
+    "a value longer than its record": (
+        b"\x10\0\0\0\x01\x80\x01\0\0" + payload_of(b"1", b"2", deltas=(1, 2)),
+        Codec.NONE,
+    ),
+    "a header longer than its record": (
+        b"\x0e\0\0\0\x01\x01\x02\x7e" + payload_of(b"1", b"2", deltas=(1, 2)),
+        Codec.NONE,
+    ),
     "an offset twice": (payload_of(b"0", b"1", b"2", deltas=(0, 0, 1)), Codec.NONE),
     "offsets out of order": (payload_of(b"0", b"1", b"2", deltas=(2, 1, 0)), Codec.NONE),
     "an offset before the batch": (payload_of(b"0", b"1", b"2", deltas=(-1, 1, 2)), Codec.NONE),

@@ -1,4 +1,5 @@
-"""A disk that can be filled: a small tmpfs. It takes the right to mount one; tests are skipped without it."""
+"""A disk that can be filled: a small tmpfs. It takes the right to mount one; tests are skipped
+without it."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ from kbroker.groups.assignors.uniform import UniformAssignor
 from kbroker.storage.spi import LogStoreFactory, StateStoreFactory
 
 
-def install(directory: Path, name: str, *, group: str = plugins.LOG_STORE, engine: str, module: str | None) -> None:
+def install(
+    directory: Path, name: str, *, group: str = plugins.LOG_STORE, engine: str, module: str | None
+) -> None:
     """A distribution as pip would leave it: metadata with an entry point, and a module."""
     info = directory / f"{name}-1.2.dist-info"
     info.mkdir(parents=True)
@@ -49,7 +51,9 @@ def test_the_built_in_persisters_load(name: str) -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(OperatorError, match=r"unknown storage engine 'zebra': installed are .*lmdb.*rocksdb.*segment"):
+    with pytest.raises(
+        OperatorError, match=r"unknown storage engine 'zebra': installed are .*lmdb.*rocksdb.*segment"
+    ):
         plugins.log_store_factory("zebra")
     with pytest.raises(OperatorError, match=r"unknown persister 'zebra': installed are .*default.*noop"):
         plugins.persister_factory("zebra")
@@ -70,7 +74,9 @@ def test_a_plugin_comes_through_the_same_door(plugin_directory: Path) -> None:
         ("OTHER = 1\n", "AttributeError"),
     ],
 )
-def test_a_broken_plugin_is_named_in_one_line(plugin_directory: Path, module: str | None, reason: str) -> None:
+def test_a_broken_plugin_is_named_in_one_line(
+    plugin_directory: Path, module: str | None, reason: str
+) -> None:
     name = f"broken{abs(hash(reason)) % 10**6}"
     install(plugin_directory, name, engine="broken", module=module)
     with pytest.raises(OperatorError) as caught:
@@ -90,7 +96,9 @@ def test_a_broken_plugin_is_named_in_one_line(plugin_directory: Path, module: st
         (["org.apache.kafka.coordinator.group.assignor.UniformAssignor"], ["uniform"]),
     ],
 )
-def test_assignors_come_in_the_order_of_the_list_and_under_their_names(listed: list[str], names: list[str]) -> None:
+def test_assignors_come_in_the_order_of_the_list_and_under_their_names(
+    listed: list[str], names: list[str]
+) -> None:
     found = plugins.consumer_assignors(listed)
     assert list(found) == names
     assert {name: type(assignor) for name, assignor in found.items()} == {
@@ -99,7 +107,13 @@ def test_assignors_come_in_the_order_of_the_list_and_under_their_names(listed: l
 
 
 def test_an_assignor_of_a_plugin(plugin_directory: Path) -> None:
-    install(plugin_directory, "goodassignor", group=plugins.ASSIGNOR, engine="mine", module="FACTORY = 'made by the plugin'\n")
+    install(
+        plugin_directory,
+        "goodassignor",
+        group=plugins.ASSIGNOR,
+        engine="mine",
+        module="FACTORY = 'made by the plugin'\n",
+    )
     assert plugins.consumer_assignors(["mine", "uniform"])["mine"] == "made by the plugin"
 
 
@@ -107,9 +121,15 @@ def test_an_assignor_of_a_plugin(plugin_directory: Path) -> None:
     ("listed", "message"),
     [
         (["uniform", "zebra"], "unknown assignor 'zebra': installed are range, uniform"),
-        (["uniform", "org.apache.kafka.coordinator.group.assignor.UniformAssignor"], "group.consumer.assignors names 'uniform' twice"),
+        (
+            ["uniform", "org.apache.kafka.coordinator.group.assignor.UniformAssignor"],
+            "group.consumer.assignors names 'uniform' twice",
+        ),
         ([], "group.consumer.assignors is empty: name at least one"),
-        (["org.apache.kafka.coordinator.group.assignor.SimpleAssignor"], "unknown assignor 'org.apache.kafka"),
+        (
+            ["org.apache.kafka.coordinator.group.assignor.SimpleAssignor"],
+            "unknown assignor 'org.apache.kafka",
+        ),
     ],
 )
 def test_lists_of_assignors_that_are_refused(listed: list[str], message: str) -> None:
@@ -126,7 +146,8 @@ def test_two_plugins_of_one_name_are_refused(plugin_directory: Path) -> None:
 
 def test_nothing_is_imported_before_it_is_chosen() -> None:
     program = (
-        "import sys; from kbroker import plugins; plugins.names(plugins.LOG_STORE); plugins.log_store_factory('memory');"
+        "import sys; from kbroker import plugins; plugins.names(plugins.LOG_STORE); "
+        "plugins.log_store_factory('memory');"
         "print([name for name in ('lmdb', 'rocksdict', 'mmap_ninja') if name in sys.modules])"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -1,9 +1,10 @@
-"""The table of Kafka APIs that this broker serves: api key -> handler and versions. ApiVersions answers from this table,
-so nothing is advertised that is not served.
+"""The table of Kafka APIs that this broker serves: api key -> handler and versions. ApiVersions
+answers from this table, so nothing is advertised that is not served.
 
-A handler takes a `Request` and returns the answer's body: a mapping with kio's field names (see protocol/messages.py), hand-packed
-buffers (`Raw`), or a `Later` whose body is ready when its commit is. It may be a coroutine function; a handler that does
-not wait should not be one, so that a burst of requests costs no task switch. Modules are imported at first use.
+A handler takes a `Request` and returns the answer's body: a mapping with kio's field names (see
+protocol/messages.py), hand-packed buffers (`Raw`), or a `Later` whose body is ready when its commit
+is. It may be a coroutine function; a handler that does not wait should not be one, so that a burst
+of requests costs no task switch. Modules are imported at first use.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from kbroker.broker.connection import Handler
 
 
 class Api(NamedTuple):
-    """`module` in kbroker.api has a function `handle`; versions `first` to `last` are served (all that kio has, unless noted). `listed`: in
-    ApiVersions."""
+    """`module` in kbroker.api has a function `handle`; versions `first` to `last` are served (all
+    that kio has, unless noted). `listed`: in ApiVersions."""
 
     key: int
     module: str

@@ -1,4 +1,5 @@
-"""AlterConfigs (33), v0-2: the settings of topics, brokers and groups replaced by those given; what is not named is unset.
+"""AlterConfigs (33), v0-2: the settings of topics, brokers and groups replaced by those given; what
+is not named is unset.
 
 Otherwise as IncrementalAlterConfigs, which is what clients should use.
 """

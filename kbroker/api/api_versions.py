@@ -1,8 +1,9 @@
 """ApiVersions (18), v0-4: the table of kbroker.api as ranges, and the features.
 
-Unlike every other API an unsupported version is answered: with a v0 body, code 35 and this API's own range (KIP-511).
-An empty or ill-formed client software name or version is INVALID_REQUEST without ranges. Supported features whose minimum
-is 0 are left out below v4 (KAFKA-17492): older Java clients refuse them.
+Unlike every other API an unsupported version is answered: with a v0 body, code 35 and this API's
+own range (KIP-511). An empty or ill-formed client software name or version is INVALID_REQUEST
+without ranges. Supported features whose minimum is 0 are left out below v4 (KAFKA-17492): older
+Java clients refuse them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ def handle(request: Request) -> Message:
         return {"error_code": ErrorCode.invalid_request, "api_keys": (), "throttle_time": 0}
     return {
         "error_code": ErrorCode.none,
-        "api_keys": [{"api_key": api.key, "min_version": api.first, "max_version": api.last} for api in APIS.values() if api.listed],
+        "api_keys": [
+            {"api_key": api.key, "min_version": api.first, "max_version": api.last}
+            for api in APIS.values()
+            if api.listed
+        ],
         "throttle_time": 0,
         "supported_features": [
             {"name": name, "min_version": first, "max_version": last}
@@ -39,7 +44,10 @@ def handle(request: Request) -> Message:
             if first > 0 or request.version >= 4
         ],
         "finalized_features_epoch": request.broker.generation,
-        "finalized_features": [{"name": name, "max_version_level": level, "min_version_level": level} for name, _, _, level in FEATURES],
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, _, _, level in FEATURES
+        ],
         "zk_migration_ready": False,
     }
 
@@ -52,4 +60,6 @@ def unsupported_version() -> bytes:
 
 
 def _software_is_named(body: Any) -> bool:
-    return all(_SOFTWARE.fullmatch(text) for text in (body.client_software_name, body.client_software_version))
+    return all(
+        _SOFTWARE.fullmatch(text) for text in (body.client_software_name, body.client_software_version)
+    )

@@ -1,4 +1,5 @@
-"""What a client may do, as answers of several APIs say it where they are asked (KIP-430): a bit for each operation.
+"""What a client may do, as answers of several APIs say it where they are asked (KIP-430): a bit for
+each operation.
 
 There is no authorizer, so that everybody may do all that there is for a kind of resource.
 """

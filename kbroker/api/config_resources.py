@@ -1,6 +1,8 @@
-"""The resources that have settings (topic, broker, group) as DescribeConfigs, AlterConfigs and IncrementalAlterConfigs see them.
+"""The resources that have settings (topic, broker, group) as DescribeConfigs, AlterConfigs and
+IncrementalAlterConfigs see them.
 
-Only these three types are served: BROKER_LOGGER (8) and CLIENT_METRICS (16) are refused with INVALID_REQUEST, as is any other.
+Only these three types are served: BROKER_LOGGER (8) and CLIENT_METRICS (16) are refused with
+INVALID_REQUEST, as is any other.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ def scope_of(resource_type: int) -> Scope:
     try:
         return Scope(resource_type)
     except ValueError:
-        what = f"Unsupported config resource type {resource_type}: kbroker has settings of topics, brokers and groups."
+        what = (
+            f"Unsupported config resource type {resource_type}: kbroker has settings of topics, brokers "
+            "and groups."
+        )
         raise KafkaError(ErrorCode.invalid_request, what) from None
 
 
@@ -37,7 +42,8 @@ def find_topic(broker: Broker, name: str) -> Topic:
 
 
 async def alter(request: Request, decide: Decide) -> Message:
-    """The answer to both altering requests: each resource is altered as a whole or refused. Code 0: durable and in force."""
+    """The answer to both altering requests: each resource is altered as a whole or refused. Code 0:
+    durable and in force."""
     resources = request.body.resources
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     rows = []
@@ -50,7 +56,9 @@ async def alter(request: Request, decide: Decide) -> Message:
             await _alter_one(request.broker, resource, decide, validate_only=request.body.validate_only)
         except KafkaError as error:
             code, message = error.code, error.message
-        rows.append({"error_code": code, "error_message": message, "resource_type": key[0], "resource_name": key[1]})
+        rows.append(
+            {"error_code": code, "error_message": message, "resource_type": key[0], "resource_name": key[1]}
+        )
     return {"responses": rows}
 
 
@@ -76,7 +84,9 @@ def _stored(broker: Broker, scope: Scope, name: str) -> Mapping[str, str]:
     if scope is Scope.BROKER:
         return broker.configs.stored_broker(name)
     if len(name.encode()) > MAX_GROUP_ID_BYTES:
-        raise KafkaError(ErrorCode.invalid_request, f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes.")
+        raise KafkaError(
+            ErrorCode.invalid_request, f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes."
+        )
     return broker.configs.stored_group(name)
 
 

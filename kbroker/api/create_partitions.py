@@ -1,7 +1,9 @@
-"""CreatePartitions (37), v0-3: more partitions for topics that there are; `count` is the number in all.
+"""CreatePartitions (37), v0-3: more partitions for topics that there are; `count` is the number in
+all.
 
-Unknown topics are 3, the same or a lower count 37, the same topic twice 42, more than a request may add 44. Assignments, where
-given, name this broker once for each new partition (39). With validate_only nothing changes.
+Unknown topics are 3, the same or a lower count 37, the same topic twice 42, more than a request may
+add 44. Assignments, where given, name this broker once for each new partition (39). With
+validate_only nothing changes.
 
 Not done: the request's timeout, quotas.
 """
@@ -56,12 +58,18 @@ def _check(topic: Topic, asked: Any, node_id: int) -> int:
     if asked.count == present:
         raise KafkaError(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
     if asked.count < present:
-        what = f"The topic {topic.name} currently has {present} partition(s); {asked.count} would not be an increase."
+        what = (
+            f"The topic {topic.name} currently has {present} partition(s); {asked.count} would not be "
+            "an increase."
+        )
         raise KafkaError(ErrorCode.invalid_partitions, what)
     added: int = asked.count - present
     if asked.assignments is not None:
         if len(asked.assignments) != added:
-            what = f"Attempted to add {added} additional partition(s), but only {len(asked.assignments)} assignment(s) were specified."
+            what = (
+                f"Attempted to add {added} additional partition(s), but only {len(asked.assignments)} "
+                "assignment(s) were specified."
+            )
             raise KafkaError(ErrorCode.invalid_replica_assignment, what)
         for assignment in asked.assignments:
             check_replicas(assignment.broker_ids, node_id)

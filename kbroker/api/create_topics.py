@@ -1,8 +1,10 @@
-"""CreateTopics (19), v2-7: topics with partitions, configs and, if need be, an assignment that names this broker.
+"""CreateTopics (19), v2-7: topics with partitions, configs and, if need be, an assignment that
+names this broker.
 
-Each topic is created or refused on its own, with Kafka's codes, checks in Kafka's order: name, existence, configs, replication,
-partitions. What is answered with code 0 is durable, and Metadata shows it already. Partitions -1 means num.partitions. With
-validate_only nothing changes and the topic id of the answer is a random one, as in Kafka.
+Each topic is created or refused on its own, with Kafka's codes, checks in Kafka's order: name,
+existence, configs, replication, partitions. What is answered with code 0 is durable, and Metadata
+shows it already. Partitions -1 means num.partitions. With validate_only nothing changes and the
+topic id of the answer is a random one, as in Kafka.
 
 Not done: the request's timeout (an answer takes as long as the disk does), quotas.
 """
@@ -72,11 +74,14 @@ def _check(request: Request, topic: Any) -> _NewTopic:
 
 def _check_counts(topic: Any) -> None:
     if topic.num_partitions == 0 or topic.num_partitions < _DEFAULT:
-        raise KafkaError(ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value.")
+        raise KafkaError(
+            ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
+        )
     if topic.replication_factor > REPLICATION_FACTOR:
         raise KafkaError(
             ErrorCode.invalid_replication_factor,
-            f"Unable to replicate the partition {topic.replication_factor} time(s): The target replication factor of "
+            f"Unable to replicate the partition {topic.replication_factor} time(s): The target replication "
+            "factor of "
             f"{topic.replication_factor} cannot be reached because only 1 broker(s) are registered.",
         )
 
@@ -95,7 +100,10 @@ def _check_assignments(topic: Any, node_id: int) -> None:
     for assignment in topic.assignments:
         check_replicas(assignment.broker_ids, node_id)
     if sorted(indexes) != list(range(len(indexes))):
-        raise KafkaError(ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence")
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
 
 
 async def _create(request: Request, new: _NewTopic) -> UUID:

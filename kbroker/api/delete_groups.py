@@ -1,4 +1,5 @@
-"""DeleteGroups (42), v0-2: groups without members, with their offsets or share state. The same id twice is one row."""
+"""DeleteGroups (42), v0-2: groups without members, with their offsets or share state. The same id
+twice is one row."""
 
 from __future__ import annotations
 
@@ -9,7 +10,11 @@ from kbroker.groups.ids import SHARE
 
 async def handle(request: Request) -> Message:
     group_ids = dict.fromkeys(request.body.groups_names)
-    return {"results": [{"group_id": group_id, "error_code": await _deleted(request, group_id)} for group_id in group_ids]}
+    return {
+        "results": [
+            {"group_id": group_id, "error_code": await _deleted(request, group_id)} for group_id in group_ids
+        ]
+    }
 
 
 async def _deleted(request: Request, group_id: str) -> ErrorCode:

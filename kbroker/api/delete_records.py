@@ -1,9 +1,11 @@
-"""DeleteRecords (21), v0-2: moves log start offsets up; what is below is gone for good when the answer leaves.
+"""DeleteRecords (21), v0-2: moves log start offsets up; what is below is gone for good when the
+answer leaves.
 
--1 means the high watermark. An offset below the log start changes nothing and is answered with the present one; one above the high
-watermark or below -1 is 1. Internal topics are 17. A partition listed twice counts once, with its last offset. Whole segments below
-the new start are removed from the disk, and so are records below it that share groups keep beside the log (kept_records.py), also where
-the log begins there already.
+-1 means the high watermark. An offset below the log start changes nothing and is answered with the
+present one; one above the high watermark or below -1 is 1. Internal topics are 17. A partition
+listed twice counts once, with its last offset. Whole segments below the new start are removed from
+the disk, and so are records below it that share groups keep beside the log (kept_records.py), also
+where the log begins there already.
 
 Not done: the request's timeout.
 """
@@ -24,7 +26,10 @@ async def handle(request: Request) -> Message:
             topics.setdefault(topic.name, {})[row.partition_index] = row.offset
     return {
         "topics": [
-            {"name": name, "partitions": [await _row(request, name, index, offset) for index, offset in offsets.items()]}
+            {
+                "name": name,
+                "partitions": [await _row(request, name, index, offset) for index, offset in offsets.items()],
+            }
             for name, offsets in topics.items()
         ]
     }

@@ -1,4 +1,5 @@
-"""DeleteShareGroupState (86), v0 (KIP-932): forgets the state of share-partitions, whatever their epochs. Unknown ones are fine too."""
+"""DeleteShareGroupState (86), v0 (KIP-932): forgets the state of share-partitions, whatever their
+epochs. Unknown ones are fine too."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
 """DeleteTopics (20), v1-6: by name, from v6 also by id.
 
-What is answered with code 0 is gone for good, also after a crash (its tombstone is durable, see broker/logs/topics.py), and every share
-group has forgotten it. Unknown names are 3, unknown ids 100 with a null name; a row with both or neither of the two is 42, and so is
-one row for a topic that is listed twice: then it is not deleted. With delete.topic.enable=false every row is 73 (before v3: 42).
+What is answered with code 0 is gone for good, also after a crash (its tombstone is durable, see
+broker/logs/topics.py), and every share group has forgotten it. Unknown names are 3, unknown ids 100
+with a null name; a row with both or neither of the two is 42, and so is one row for a topic that is
+listed twice: then it is not deleted. With delete.topic.enable=false every row is 73 (before v3:
+42).
 
 Not done: the request's timeout, quotas.
 """
@@ -32,7 +34,11 @@ class _Asked(NamedTuple):
 async def handle(request: Request) -> Message:
     broker, asked = request.broker, _asked(request)
     if not broker.config["delete.topic.enable"]:
-        code = ErrorCode.topic_deletion_disabled if request.version >= _DISABLED_FROM else ErrorCode.invalid_request
+        code = (
+            ErrorCode.topic_deletion_disabled
+            if request.version >= _DISABLED_FROM
+            else ErrorCode.invalid_request
+        )
         return {"responses": [_refused(each, KafkaError(code)) for each in asked]}
     rows: list[Message] = []
     well_formed: Counter[_Asked] = Counter()
@@ -45,12 +51,17 @@ async def handle(request: Request) -> Message:
             well_formed[each] += 1
     for each, count in well_formed.items():
         if count > 1:
-            rows.append(_refused(each, _invalid(f"Duplicate topic {'name' if each.topic_id is None else 'id'}.")))
-    wanted = {each: None for each, count in well_formed.items() if count == 1}  # a set, but in the order of the request
+            rows.append(
+                _refused(each, _invalid(f"Duplicate topic {'name' if each.topic_id is None else 'id'}."))
+            )
+    # a set, but in the order of the request
+    wanted = {each: None for each, count in well_formed.items() if count == 1}
     for by_id in [each for each in well_formed if each.topic_id is not None]:
         topic = broker.topics.by_id(by_id.topic_id)
         if topic is not None and (by_name := _Asked(topic.name, None)) in wanted:
-            rows.append(_refused(topic, _invalid("The provided topic name maps to an ID that was already supplied.")))
+            rows.append(
+                _refused(topic, _invalid("The provided topic name maps to an ID that was already supplied."))
+            )
             del wanted[by_name]
             wanted.pop(by_id, None)
     return {"responses": rows + [await _delete(broker, each) for each in wanted]}
@@ -67,7 +78,12 @@ def _invalid(message: str) -> KafkaError:
 
 
 def _refused(which: _Asked | Topic, error: KafkaError) -> Message:
-    return {"name": which.name, "topic_id": which.topic_id, "error_code": error.code, "error_message": error.message}
+    return {
+        "name": which.name,
+        "topic_id": which.topic_id,
+        "error_code": error.code,
+        "error_message": error.message,
+    }
 
 
 async def _delete(broker: Broker, asked: _Asked) -> Message:
@@ -75,17 +91,28 @@ async def _delete(broker: Broker, asked: _Asked) -> Message:
         topic = await _delete_topic(broker, asked)
     except KafkaError as error:
         return _refused(asked, error)
-    return {"name": topic.name, "topic_id": topic.topic_id, "error_code": ErrorCode.none, "error_message": None}
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+    }
 
 
 async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
     """Delete one topic and let go of everything that depends on it. Raises KafkaError."""
     async with broker.configs.altering:
-        topic = broker.topics.by_name(asked.name) if asked.name is not None else broker.topics.by_id(asked.topic_id)
+        topic = (
+            broker.topics.by_name(asked.name)
+            if asked.name is not None
+            else broker.topics.by_id(asked.topic_id)
+        )
         if topic is None:
             if asked.name is None:
                 raise KafkaError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
+            )
         try:
             await broker.topics.delete(topic)
         except (NoSpace, StoreFailed) as error:

@@ -17,12 +17,21 @@ def handle(request: Request) -> Message:
     endpoint_type: int = getattr(request.body, "endpoint_type", _BROKERS)
     code, message = ErrorCode.none, None
     if endpoint_type == _CONTROLLERS:
-        code, message = ErrorCode.mismatched_endpoint_type, "The request was sent to an endpoint of the wrong type."
+        code, message = (
+            ErrorCode.mismatched_endpoint_type,
+            "The request was sent to an endpoint of the wrong type.",
+        )
     elif endpoint_type != _BROKERS:
         code, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {endpoint_type}"
     good = code is ErrorCode.none
     with_operations: bool = request.body.include_cluster_authorized_operations
-    row = {"broker_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None, "is_fenced": False}
+    row = {
+        "broker_id": broker.node_id,
+        "host": broker.host,
+        "port": broker.port,
+        "rack": None,
+        "is_fenced": False,
+    }
     return {
         "error_code": code,
         "error_message": message,

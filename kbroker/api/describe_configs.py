@@ -1,7 +1,9 @@
-"""DescribeConfigs (32), v1-4: the effective settings of topics, brokers and groups, with sources, synonyms, types and documentation.
+"""DescribeConfigs (32), v1-4: the effective settings of topics, brokers and groups, with sources,
+synonyms, types and documentation.
 
-Broker resources are this broker's id, with all of its settings, and "" (all brokers), with those that were altered. A group need
-not exist. No keys, or an empty list, means all; unknown keys give no row. An illegal topic name is 17, an unknown topic 3.
+Broker resources are this broker's id, with all of its settings, and "" (all brokers), with those
+that were altered. A group need not exist. No keys, or an empty list, means all; unknown keys give
+no row. An illegal topic name is 17, an unknown topic 3.
 
 Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).
 """
@@ -59,7 +61,11 @@ def _row(row: ConfigRow, *, synonyms: bool, documentation: bool) -> Message:
         "read_only": row.read_only,
         "config_source": row.source.value,
         "is_sensitive": row.is_sensitive,
-        "synonyms": [{"name": each.name, "value": each.value, "source": each.source.value} for each in row.synonyms] if synonyms else (),
+        "synonyms": [
+            {"name": each.name, "value": each.value, "source": each.source.value} for each in row.synonyms
+        ]
+        if synonyms
+        else (),
         "config_type": row.type.value,
         "documentation": row.documentation if documentation else None,
     }

@@ -1,5 +1,5 @@
-"""DescribeGroups (15), v0-6: groups of the classic protocol with their members. Groups that do not exist, and those of other types, are
-Dead; from v6 that is GROUP_ID_NOT_FOUND (KIP-1043).
+"""DescribeGroups (15), v0-6: groups of the classic protocol with their members. Groups that do not
+exist, and those of other types, are Dead; from v6 that is GROUP_ID_NOT_FOUND (KIP-1043).
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ _NOT_FOUND_FROM = 6
 
 
 def handle(request: Request) -> Message:
-    operations = GROUP_OPERATIONS if getattr(request.body, "include_authorized_operations", False) else NOT_REQUESTED
+    operations = (
+        GROUP_OPERATIONS if getattr(request.body, "include_authorized_operations", False) else NOT_REQUESTED
+    )
     groups = request.broker.consumer_groups.groups.classic
-    return {"groups": [_row(groups.describe(group_id), operations, request.version) for group_id in request.body.groups]}
+    return {
+        "groups": [
+            _row(groups.describe(group_id), operations, request.version) for group_id in request.body.groups
+        ]
+    }
 
 
 def _row(group: DescribedClassicGroup, operations: int, version: int) -> Message:

@@ -1,9 +1,12 @@
-"""DescribeLogDirs (35), v1-5: the data directory, its disk, and the size of each partition's segments in it.
+"""DescribeLogDirs (35), v1-5: the data directory, its disk, and the size of each partition's
+segments in it.
 
-No topics (null) means all; partitions that there are not give no row. The sizes are those of the record batches; what an engine needs
-on top of them is in the disk's numbers only. Total and usable bytes are the file system's, from v4.
+No topics (null) means all; partitions that there are not give no row. The sizes are those of the
+record batches; what an engine needs on top of them is in the disk's numbers only. Total and usable
+bytes are the file system's, from v4.
 
-Not done: more than one directory, moving replicas (offset lag is 0, nothing is a future replica or cordoned).
+Not done: more than one directory, moving replicas (offset lag is 0, nothing is a future replica or
+cordoned).
 """
 
 from __future__ import annotations
@@ -34,7 +37,12 @@ async def handle(request: Request) -> Message:
     measured = await trio.to_thread.run_sync(_measure, directory, partitions)
     topics: dict[str, list[Message]] = {}
     for partition, size_bytes in measured.sizes:
-        row = {"partition_index": partition.log.partition, "partition_size": size_bytes, "offset_lag": 0, "is_future_key": False}
+        row = {
+            "partition_index": partition.log.partition,
+            "partition_size": size_bytes,
+            "offset_lag": 0,
+            "is_future_key": False,
+        }
         topics.setdefault(partition.topic_name, []).append(row)
     result = {
         "error_code": ErrorCode.none,

@@ -1,8 +1,10 @@
-"""DescribeShareGroupOffsets (90), v0-1 (KIP-932; v1 with the lag, KIP-1226): where share groups stand, as it is saved.
+"""DescribeShareGroupOffsets (90), v0-1 (KIP-932; v1 with the lag, KIP-1226): where share groups
+stand, as it is saved.
 
-Without topics: all that a group has state for, and nothing of a group that does not exist. Named partitions are answered whether or not
-group, topic or partition exist: start offset and lag -1, and no error. No group id beside named topics, a topic without partitions
-and a negative partition are -1 for the group, as in Kafka.
+Without topics: all that a group has state for, and nothing of a group that does not exist. Named
+partitions are answered whether or not group, topic or partition exist: start offset and lag -1, and
+no error. No group id beside named topics, a topic without partitions and a negative partition are
+-1 for the group, as in Kafka.
 """
 
 from __future__ import annotations
@@ -19,8 +21,15 @@ async def handle(request: Request) -> Message:
 
 async def _group(request: Request, group: Any) -> Message:
     wanted = None if group.topics is None else {topic.topic_name: topic.partitions for topic in group.topics}
-    row: dict[str, Any] = {"group_id": group.group_id, "topics": (), "error_code": ErrorCode.none, "error_message": None}
+    row: dict[str, Any] = {
+        "group_id": group.group_id,
+        "topics": (),
+        "error_code": ErrorCode.none,
+        "error_message": None,
+    }
     try:
-        return row | {"topics": await request.broker.group_coordinator.describe_offsets(group.group_id, wanted)}
+        return row | {
+            "topics": await request.broker.group_coordinator.describe_offsets(group.group_id, wanted)
+        }
     except KafkaError as error:
         return row | {"error_code": error.code, "error_message": error.message}

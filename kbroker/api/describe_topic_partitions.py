@@ -1,8 +1,10 @@
-"""DescribeTopicPartitions (75), v0 (KIP-966): topics by name, in the order of their names, in pages of partitions.
+"""DescribeTopicPartitions (75), v0 (KIP-966): topics by name, in the order of their names, in pages
+of partitions.
 
-No topics named means all. The answer has at most `response_partition_limit` partitions (0 counts as 1; never more than
-MAX_PARTITIONS) and, where there is more, a cursor to go on from. A cursor of a topic that was not asked for, or with a negative
-partition, makes every row 42. Unknown topics are 3, illegal names 17.
+No topics named means all. The answer has at most `response_partition_limit` partitions (0 counts as
+1; never more than MAX_PARTITIONS) and, where there is more, a cursor to go on from. A cursor of a
+topic that was not asked for, or with a negative partition, makes every row 42. Unknown topics are
+3, illegal names 17.
 
 There are no eligible leader replicas: one broker has the only copy.
 """
@@ -27,7 +29,10 @@ def handle(request: Request) -> Message:
     asked = sorted({topic.name for topic in body.topics})
     cursor = body.cursor
     if cursor is not None and (cursor.partition_index < 0 or (asked and cursor.topic_name not in asked)):
-        return {"topics": [_row(name, None, ErrorCode.invalid_request, (), NOT_REQUESTED) for name in asked], "next_cursor": None}
+        return {
+            "topics": [_row(name, None, ErrorCode.invalid_request, (), NOT_REQUESTED) for name in asked],
+            "next_cursor": None,
+        }
     names = asked or sorted(topic.name for topic in request.broker.topics)
     first_partition = 0
     if cursor is not None:
@@ -59,13 +64,21 @@ def _page(request: Request, names: Sequence[str], first_partition: int, limit: i
     return {"topics": rows, "next_cursor": next_cursor}
 
 
-def _row(name: str, topic: Topic | None, code: ErrorCode, partitions: Sequence[Message], operations: int = TOPIC_OPERATIONS) -> Message:
+def _row(
+    name: str,
+    topic: Topic | None,
+    code: ErrorCode,
+    partitions: Sequence[Message],
+    operations: int = TOPIC_OPERATIONS,
+) -> Message:
     return {
         "error_code": code,
         "name": name,
         "topic_id": None if topic is None else topic.topic_id,
         "is_internal": topic is not None and topic.is_internal,
-        "partitions": [{**partition, "eligible_leader_replicas": (), "last_known_elr": ()} for partition in partitions],
+        "partitions": [
+            {**partition, "eligible_leader_replicas": (), "last_known_elr": ()} for partition in partitions
+        ],
         "topic_authorized_operations": operations,
     }
 

@@ -1,8 +1,9 @@
 """Fetch (1), v4-18, with incremental sessions (KIP-227) from v7 and topic ids (KIP-516) from v13.
 
-Whole batches straight from the store, up to the high watermark; a first batch that is larger than every limit is sent all the
-same. Waits up to MaxWaitMs for MinBytes, but not beside an error of a log. There are no transactions, so both isolation levels read
-the same; an unknown one is -1 for the whole request, unless there is nothing to read. Who tells the epoch fetched last hears where it
+Whole batches straight from the store, up to the high watermark; a first batch that is larger than
+every limit is sent all the same. Waits up to MaxWaitMs for MinBytes, but not beside an error of a
+log. There are no transactions, so both isolation levels read the same; an unknown one is -1 for the
+whole request, unless there is nothing to read. Who tells the epoch fetched last hears where it
 ended if that was before (KIP-595; consumers do not). Not done: fetching from followers.
 """
 
@@ -49,10 +50,14 @@ async def handle(request: Request) -> Raw:
 
 
 def _refused(request: Request, code: ErrorCode) -> Raw:
-    """The whole request: before version 13 the error is in a row for everything that it names, too."""
+    """The whole request: before version 13 the error is in a row for everything that it names,
+    too."""
     body = request.body
     topics = [] if request.version >= FETCH_TOPIC_IDS else body.topics
-    rows = [(topic.topic, [FetchRow(row.partition, code, none_aborted=True) for row in topic.partitions]) for topic in topics]
+    rows = [
+        (topic.topic, [FetchRow(row.partition, code, none_aborted=True) for row in topic.partitions])
+        for topic in topics
+    ]
     session_id = body.session_id if request.version >= _SESSIONS_FROM else 0
     return Raw(fetch_response(request.version, code, session_id, rows), (code,))
 
@@ -68,14 +73,20 @@ def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartit
             if epoch < 0:
                 epoch = -1  # Any negative number says nothing, here.
             last_epoch = row.last_fetched_epoch if version >= _LAST_FETCHED_EPOCH_FROM else -1
-            wanted.append(FetchPartition((name, row.partition), row.fetch_offset, row.partition_max_bytes, epoch, last_epoch))
+            wanted.append(
+                FetchPartition(
+                    (name, row.partition), row.fetch_offset, row.partition_max_bytes, epoch, last_epoch
+                )
+            )
     if version < _SESSIONS_FROM:
         return None, _unique(wanted)
     forgotten: list[tuple[TopicKey, int]] = []
     for topic in body.forgotten_topics_data:
         name = (topic.topic_id.int if topic.topic_id else 0) if by_id else topic.topic
         forgotten += [(name, index) for index in topic.partitions]
-    session = request.broker.fetch_sessions.fetch(body.session_id, body.session_epoch, by_id, wanted, forgotten)
+    session = request.broker.fetch_sessions.fetch(
+        body.session_id, body.session_epoch, by_id, wanted, forgotten
+    )
     return session, _unique(wanted) if session is None else list(session.partitions.values())
 
 
@@ -108,7 +119,8 @@ class _Fetch:
         self._none_aborted: bool = body.isolation_level == _READ_COMMITTED
         self._min_bytes: int = min(body.min_bytes, self._max_bytes)
         self._has_paused = False
-        """Whether a read had to be done in a thread, so that others have had their turns since the rows before it."""
+        """Whether a read had to be done in a thread, so that others have had their turns since the
+        rows before it."""
         self.is_enough = False
         """Of what was read last: there is no reason to wait for more."""
 
@@ -139,15 +151,19 @@ class _Fetch:
                 # Only the first batch of the whole answer may be larger than the limits.
                 row, read_bytes = row._replace(records=(), none_aborted=False), 0
             total_bytes += read_bytes
-            left_bytes = left_bytes - read_bytes if left_bytes > read_bytes else 0  # Below zero, the limit counts for the first one alone.
+            # Below zero, the limit counts for the first one alone.
+            left_bytes = left_bytes - read_bytes if left_bytes > read_bytes else 0
             rows.append((asked, row))
             if row.error_code or row.diverging is not None:
                 is_urgent = True
-        self.is_enough = total_bytes >= self._min_bytes or is_urgent or not rows or self._request.broker.closing
+        self.is_enough = (
+            total_bytes >= self._min_bytes or is_urgent or not rows or self._request.broker.closing
+        )
         return rows + missing
 
     async def wait(self, rows: FetchRows) -> FetchRows:
-        """What there is as soon as it is enough, or when the time is over: `rows`, if the request has no time."""
+        """What there is as soon as it is enough, or when the time is over: `rows`, if the request
+        has no time."""
         wait_ms = milliseconds(self._request.body.max_wait)
         if wait_ms <= 0:
             return rows
@@ -163,7 +179,8 @@ class _Fetch:
         try:
             while not self.is_enough:
                 await self._request.connection.park(waiter, until)
-                waiter.rearm()  # Before reading: what arrives while a read is in its thread must wake this one.
+                # Before reading: what arrives while a read is in its thread must wake this one.
+                waiter.rearm()
                 rows = await self.read()
                 if not self.is_enough and trio.current_time() >= until:
                     waits.expired += 1
@@ -185,13 +202,18 @@ class _Fetch:
                 topic.metrics.fetched(row.error_code, sum(map(len, row.records)) if row.records else 0)
         return errors
 
-    async def _read(self, partition: Partition, asked: FetchPartition, limit_bytes: int, *, is_first: bool) -> FetchRow:
-        """`is_first`: there are no records before it in the answer, so that a batch is sent whatever the limits are."""
+    async def _read(
+        self, partition: Partition, asked: FetchPartition, limit_bytes: int, *, is_first: bool
+    ) -> FetchRow:
+        """`is_first`: there are no records before it in the answer, so that a batch is sent
+        whatever the limits are."""
         _, index = asked.key
         if asked.current_leader_epoch not in (-1, partition.leader_epoch):
             partition.check_leader_epoch(asked.current_leader_epoch)
         if asked.last_fetched_epoch >= 0 and (diverging := self._divergence(partition, asked)) is not None:
-            return FetchRow(index, 0, partition.high_watermark, partition.log_start_offset, diverging=diverging)
+            return FetchRow(
+                index, 0, partition.high_watermark, partition.log_start_offset, diverging=diverging
+            )
         offset, end_offset = asked.fetch_offset, partition.high_watermark
         partition.check_readable(offset)
         records: Sequence[memoryview] = ()
@@ -204,15 +226,30 @@ class _Fetch:
                     self._has_paused = True
                     found = await partition.read(offset, max_bytes=limit_bytes, end_offset=end_offset)
                 records = found
-        return fetch_row((index, 0, partition.high_watermark, partition.log_start_offset, records, self._none_aborted, None))
+        return fetch_row(
+            (
+                index,
+                0,
+                partition.high_watermark,
+                partition.log_start_offset,
+                records,
+                self._none_aborted,
+                None,
+            )
+        )
 
     @staticmethod
     def _divergence(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
-        """Where the epoch fetched last ended, if the client has gone beyond. Raises OFFSET_OUT_OF_RANGE for an epoch that never was."""
+        """Where the epoch fetched last ended, if the client has gone beyond. Raises
+        OFFSET_OUT_OF_RANGE for an epoch that never was."""
         epoch, end_offset = partition.epoch_end(asked.last_fetched_epoch)
         if epoch < 0 or asked.fetch_offset < partition.log_start_offset:
             raise KafkaError(ErrorCode.offset_out_of_range)
-        return (epoch, end_offset) if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset else None
+        return (
+            (epoch, end_offset)
+            if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset
+            else None
+        )
 
     def _topic(self, asked: FetchPartition) -> Topic | None:
         name, _ = asked.key
@@ -223,10 +260,16 @@ class _Fetch:
         """Where it is now, which `asked` notes."""
         _, index = asked.key
         topic = self._topic(asked)
-        asked.found = topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
+        asked.found = (
+            topic.partitions[index] if topic is not None and 0 <= index < len(topic.partitions) else None
+        )
         return asked.found
 
     def _missing(self, asked: FetchPartition) -> FetchRow:
         name, index = asked.key
         is_by_name = isinstance(name, str) or self._topic(asked) is not None
-        return FetchRow(index, ErrorCode.unknown_topic_or_partition if is_by_name else ErrorCode.unknown_topic_id, none_aborted=True)
+        return FetchRow(
+            index,
+            ErrorCode.unknown_topic_or_partition if is_by_name else ErrorCode.unknown_topic_id,
+            none_aborted=True,
+        )

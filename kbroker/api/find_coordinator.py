@@ -1,6 +1,8 @@
-"""FindCoordinator (10), v0-6: this broker coordinates everything. Key type 2 (share-partition keys) from v6 (KIP-932).
+"""FindCoordinator (10), v0-6: this broker coordinates everything. Key type 2 (share-partition keys)
+from v6 (KIP-932).
 
-Key type 1 (transactions) is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final.
+Key type 1 (transactions) is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client
+takes as final.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ GROUP, TRANSACTION, SHARE = range(3)
 _KEYS_FROM = 4
 _SHARE_FROM = 6
 _NO_ERROR = "NONE"
-"""Kafka's message beside code 0, up to version 3. Later versions say why only where the whole request is at fault."""
+"""Kafka's message beside code 0, up to version 3. Later versions say why only where the whole
+request is at fault."""
 
 
 def handle(request: Request) -> Message:
@@ -21,15 +24,32 @@ def handle(request: Request) -> Message:
     key_type: int = getattr(body, "key_type", GROUP)
     refused = _refused(request.version, key_type)
     if request.version >= _KEYS_FROM:
-        return {"coordinators": [{"key": key, **_row(request, refused or _malformed(key_type, key), "")} for key in body.coordinator_keys]}
+        return {
+            "coordinators": [
+                {"key": key, **_row(request, refused or _malformed(key_type, key), "")}
+                for key in body.coordinator_keys
+            ]
+        }
     return _row(request, refused, _NO_ERROR)
 
 
 def _row(request: Request, error: KafkaError | None, no_message: str) -> Message:
     if error is not None:
-        return {"error_code": error.code, "error_message": error.message or no_message, "node_id": -1, "host": "", "port": -1}
+        return {
+            "error_code": error.code,
+            "error_message": error.message or no_message,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
     broker = request.broker
-    return {"error_code": ErrorCode.none, "error_message": no_message, "node_id": broker.node_id, "host": broker.host, "port": broker.port}
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": no_message,
+        "node_id": broker.node_id,
+        "host": broker.host,
+        "port": broker.port,
+    }
 
 
 def _refused(version: int, key_type: int) -> KafkaError | None:

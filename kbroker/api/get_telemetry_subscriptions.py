@@ -1,4 +1,5 @@
-"""GetTelemetrySubscriptions (71), v0 (KIP-714): no metrics are wanted. Served, but not listed (broker/client_telemetry.py)."""
+"""GetTelemetrySubscriptions (71), v0 (KIP-714): no metrics are wanted. Served, but not listed
+(broker/client_telemetry.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from kbroker.errors import ErrorCode, KafkaError
 
 def handle(request: Request) -> Message:
     try:
-        client_id, subscription_id = request.broker.client_telemetry.subscribe(request.body.client_instance_id)
+        client_id, subscription_id = request.broker.client_telemetry.subscribe(
+            request.body.client_instance_id
+        )
     except KafkaError as error:
         return {
             "error_code": error.code,

@@ -1,4 +1,5 @@
-"""Heartbeat (12), v0-4: a member of a group of the classic protocol is there, and hears whether the group rebalances."""
+"""Heartbeat (12), v0-4: a member of a group of the classic protocol is there, and hears whether the
+group rebalances."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from kbroker.groups.classic.messages import HeartbeatReply, HeartbeatRequest
 
 async def handle(request: Request) -> HeartbeatReply:
     body = request.body
-    wanted = HeartbeatRequest(body.group_id, body.member_id, getattr(body, "group_instance_id", None), body.generation_id)
+    wanted = HeartbeatRequest(
+        body.group_id, body.member_id, getattr(body, "group_instance_id", None), body.generation_id
+    )
     groups = request.broker.consumer_groups
     try:
         return await groups.ask(lambda _, now_ms: groups.groups.classic_heartbeat(wanted, now_ms=now_ms))

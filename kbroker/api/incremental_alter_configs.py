@@ -1,7 +1,8 @@
-"""IncrementalAlterConfigs (44), v0-1 (KIP-339): SET, DELETE, APPEND and SUBTRACT on the settings of topics, brokers and groups.
+"""IncrementalAlterConfigs (44), v0-1 (KIP-339): SET, DELETE, APPEND and SUBTRACT on the settings of
+topics, brokers and groups.
 
-Broker resources are "" (all brokers) and this broker's id. One bad setting refuses its whole resource. A group need not exist to
-have settings. With validate_only nothing changes.
+Broker resources are "" (all brokers) and this broker's id. One bad setting refuses its whole
+resource. A group need not exist to have settings. With validate_only nothing changes.
 
 Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).
 """
@@ -18,7 +19,11 @@ from kbroker.settings.altering import ConfigChange, Scope, alter_incrementally
 
 async def handle(request: Request) -> Message:
     def decide(scope: Scope, stored: Mapping[str, str], resource: Any) -> dict[str, str]:
-        changes = [ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs]
-        return alter_incrementally(scope, stored, changes, request.broker.config, broker_name=resource.resource_name)
+        changes = [
+            ConfigChange(config.name, config.config_operation, config.value) for config in resource.configs
+        ]
+        return alter_incrementally(
+            scope, stored, changes, request.broker.config, broker_name=resource.resource_name
+        )
 
     return await alter(request, decide)

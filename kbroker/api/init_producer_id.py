@@ -1,9 +1,12 @@
-"""InitProducerId (22), v0-5: an id for an idempotent producer (KIP-98), a new one whatever id it has already.
+"""InitProducerId (22), v0-5: an id for an idempotent producer (KIP-98), a new one whatever id it
+has already.
 
-A producer id without an epoch, or the other way round, is INVALID_REQUEST: both or none (KIP-360; they are for transactions).
+A producer id without an epoch, or the other way round, is INVALID_REQUEST: both or none (KIP-360;
+they are for transactions).
 
-v6 is not served: it is unstable in Kafka itself (KIP-939). There are no transactions: a transactional id is answered with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final, never with a retriable code.
+v6 is not served: it is unstable in Kafka itself (KIP-939). There are no transactions: a
+transactional id is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as
+final, never with a retriable code.
 """
 
 from __future__ import annotations
@@ -17,9 +20,15 @@ _NONE = -1
 async def handle(request: Request) -> Message:
     body = request.body
     if body.transactional_id is not None:
-        code = ErrorCode.transactional_id_authorization_failed if body.transactional_id else ErrorCode.invalid_request
+        code = (
+            ErrorCode.transactional_id_authorization_failed
+            if body.transactional_id
+            else ErrorCode.invalid_request
+        )
         return _answer(code, _NONE, _NONE)
-    if (getattr(body, "producer_id", _NONE) == _NONE) is not (getattr(body, "producer_epoch", _NONE) == _NONE):
+    if (getattr(body, "producer_id", _NONE) == _NONE) is not (
+        getattr(body, "producer_epoch", _NONE) == _NONE
+    ):
         return _answer(ErrorCode.invalid_request, _NONE, _NONE)
     try:
         return _answer(ErrorCode.none, await request.broker.producer_ids.take(), 0)

@@ -1,4 +1,5 @@
-"""InitializeShareGroupState (83), v0 (KIP-932): starts the state of share-partitions, or starts it anew under an epoch not lower.
+"""InitializeShareGroupState (83), v0 (KIP-932): starts the state of share-partitions, or starts it
+anew under an epoch not lower.
 
 Served by the broker's persister, durable when it is answered with code 0.
 """
@@ -11,5 +12,7 @@ from kbroker.share.persister import InitializeRequest
 
 
 async def handle(request: Request) -> Message:
-    requests = asked(request.body, lambda partition, row: InitializeRequest(partition, row.state_epoch, row.start_offset))
+    requests = asked(
+        request.body, lambda partition, row: InitializeRequest(partition, row.state_epoch, row.start_offset)
+    )
     return answer(await request.broker.persister.initialize(request.body.group_id, requests))

@@ -1,7 +1,8 @@
 """JoinGroup (11), v0-9: a member joins a group of the classic protocol, and waits for the others.
 
-A member without an id is first given one to come back with (KIP-394, from v4), static members are known by their instance id (KIP-345,
-from v5), and a leader that came back may be told to leave the assignment as it is (KIP-814, from v9).
+A member without an id is first given one to come back with (KIP-394, from v4), static members are
+known by their instance id (KIP-345, from v5), and a leader that came back may be told to leave the
+assignment as it is (KIP-814, from v9).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ async def handle(request: Request) -> JoinReply:
     wanted = _wanted(request)
     groups = request.broker.consumer_groups
     try:
-        reply = await groups.ask(lambda ticket, now_ms: groups.groups.join(wanted, ticket, now_ms=now_ms), request.connection)
+        reply = await groups.ask(
+            lambda ticket, now_ms: groups.groups.join(wanted, ticket, now_ms=now_ms), request.connection
+        )
     except KafkaError as error:
         reply = JoinReply(error.code, member_id=wanted.member_id)
     if request.version < _NULL_PROTOCOL_FROM and reply.protocol_name is None:
@@ -38,7 +41,9 @@ def _wanted(request: Request) -> JoinRequest:
         member_id=body.member_id,
         instance_id=getattr(body, "group_instance_id", None),
         session_timeout_ms=session_timeout_ms,
-        rebalance_timeout_ms=milliseconds(body.rebalance_timeout) if hasattr(body, "rebalance_timeout") else session_timeout_ms,
+        rebalance_timeout_ms=milliseconds(body.rebalance_timeout)
+        if hasattr(body, "rebalance_timeout")
+        else session_timeout_ms,
         protocol_type=body.protocol_type,
         protocols=tuple(Protocol(each.name, each.metadata) for each in body.protocols),
         client_id=request.client_id or "",

@@ -1,5 +1,5 @@
-"""LeaveGroup (13), v0-5: members leave a group of the classic protocol: one up to v2; any number from v3, also static ones by their
-instance id alone, each with a result of its own.
+"""LeaveGroup (13), v0-5: members leave a group of the classic protocol: one up to v2; any number
+from v3, also static ones by their instance id alone, each with a result of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ _SEVERAL_FROM = 3
 
 async def handle(request: Request) -> LeaveReply:
     several = request.version >= _SEVERAL_FROM
-    wanted = LeaveRequest(request.body.group_id, _members(request.body) if several else (Leaving(request.body.member_id),))
+    wanted = LeaveRequest(
+        request.body.group_id, _members(request.body) if several else (Leaving(request.body.member_id),)
+    )
     groups = request.broker.consumer_groups
     try:
         reply = await groups.ask(lambda _, now_ms: groups.groups.leave(wanted, now_ms=now_ms))
@@ -27,4 +29,7 @@ async def handle(request: Request) -> LeaveReply:
 
 
 def _members(body: Any) -> tuple[Leaving, ...]:
-    return tuple(Leaving(each.member_id, each.group_instance_id, getattr(each, "reason", None)) for each in body.members)
+    return tuple(
+        Leaving(each.member_id, each.group_instance_id, getattr(each, "reason", None))
+        for each in body.members
+    )

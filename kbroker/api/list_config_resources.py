@@ -1,7 +1,8 @@
-"""ListConfigResources (74), v0-1: which resources have settings. v0 asks for client metrics alone, of which there are none.
+"""ListConfigResources (74), v0-1: which resources have settings. v0 asks for client metrics alone,
+of which there are none.
 
-v1: topics and this broker always have settings; groups are listed that have some of their own. An empty list of types means all;
-an unknown type is UNSUPPORTED_VERSION, as in Kafka.
+v1: topics and this broker always have settings; groups are listed that have some of their own. An
+empty list of types means all; an unknown type is UNSUPPORTED_VERSION, as in Kafka.
 
 Not done: BROKER_LOGGER and CLIENT_METRICS resources; there are none.
 """
@@ -27,8 +28,16 @@ _NAMES: dict[int, Callable[[Broker], Iterable[str]]] = {
 
 
 def handle(request: Request) -> Message:
-    types = (request.body.resource_types or tuple(_NAMES)) if request.version >= _TYPES_FROM else (_CLIENT_METRICS,)
+    types = (
+        (request.body.resource_types or tuple(_NAMES))
+        if request.version >= _TYPES_FROM
+        else (_CLIENT_METRICS,)
+    )
     if not _NAMES.keys() >= set(types):
         return {"error_code": ErrorCode.unsupported_version, "config_resources": ()}
-    rows = [{"resource_name": name, "resource_type": kind} for kind in dict.fromkeys(types) for name in _NAMES[kind](request.broker)]
+    rows = [
+        {"resource_name": name, "resource_type": kind}
+        for kind in dict.fromkeys(types)
+        for name in _NAMES[kind](request.broker)
+    ]
     return {"error_code": ErrorCode.none, "config_resources": rows}

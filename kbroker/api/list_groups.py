@@ -1,5 +1,5 @@
-"""ListGroups (16), v0-5: groups of all types, filtered by state (v4) and by type (v5), in any letter case. Unknown filters match
-nothing."""
+"""ListGroups (16), v0-5: groups of all types, filtered by state (v4) and by type (v5), in any
+letter case. Unknown filters match nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ def handle(request: Request) -> Message:
     broker = request.broker
     groups = [
         group
-        for group in (*broker.consumer_groups.groups.listed(), *broker.group_coordinator.coordinator.list_groups())
-        if (not states or group.group_state.lower() in states) and (not types or group.group_type.lower() in types)
+        for group in (
+            *broker.consumer_groups.groups.listed(),
+            *broker.group_coordinator.coordinator.list_groups(),
+        )
+        if (not states or group.group_state.lower() in states)
+        and (not types or group.group_type.lower() in types)
     ]
     return {"error_code": ErrorCode.none, "groups": groups}

@@ -1,12 +1,14 @@
-"""ListOffsets (2), v1-11: the offset at a time, or at one of the places that negative timestamps name.
+"""ListOffsets (2), v1-11: the offset at a time, or at one of the places that negative timestamps
+name.
 
--1 latest (the high watermark), -2 earliest (the log start), -3 the record with the greatest timestamp (from v7), -4 earliest local
-(the log start, from v8), -5 latest tiered (from v9) and -6 earliest to be uploaded (from v11: of either there is none, so -1 without
-an error); any other is UNSUPPORTED_VERSION. By time: the first visible record that is not older, or -1/-1. The same partition twice
-is one row with 42.
+-1 latest (the high watermark), -2 earliest (the log start), -3 the record with the greatest
+timestamp (from v7), -4 earliest local (the log start, from v8), -5 latest tiered (from v9) and -6
+earliest to be uploaded (from v11: of either there is none, so -1 without an error); any other is
+UNSUPPORTED_VERSION. By time: the first visible record that is not older, or -1/-1. The same
+partition twice is one row with 42.
 
-Both isolation levels are alike without transactions; an unknown one is -1 in every row. Not done: the timeout of v10, since nothing is
-fetched from elsewhere.
+Both isolation levels are alike without transactions; an unknown one is -1 in every row. Not done:
+the timeout of v10, since nothing is fetched from elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +23,14 @@ from kbroker.broker.logs.time_lookup import record_at_time, record_with_max_time
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 
 _NONE: Final = -1
-LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 _READ_UNCOMMITTED = 0
 _ISOLATION_LEVELS = (_READ_UNCOMMITTED, 1)
 
@@ -68,7 +77,14 @@ async def handle(request: Request) -> Message:
         return {"topics": _by_topic(answers)}
     counts = Counter((name, row.partition_index) for name, row in rows)
     unique = {(name, row.partition_index): row for name, row in rows}
-    return {"topics": _by_topic([(name, await _row(request, name, row, counts[name, index])) for (name, index), row in unique.items()])}
+    return {
+        "topics": _by_topic(
+            [
+                (name, await _row(request, name, row, counts[name, index]))
+                for (name, index), row in unique.items()
+            ]
+        )
+    }
 
 
 def _by_topic(rows: Sequence[tuple[str, Message]]) -> list[Message]:
@@ -110,7 +126,11 @@ async def _find(request: Request, name: str, asked: Any) -> _Found:
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     partition = topic.partitions[asked.partition_index]
     partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
-    return _record(partition, await record_at_time(partition, asked.timestamp)) if find is None else await find(request, partition)
+    return (
+        _record(partition, await record_at_time(partition, asked.timestamp))
+        if find is None
+        else await find(request, partition)
+    )
 
 
 def _record(partition: Partition, found: tuple[int, int] | None) -> _Found:

@@ -1,9 +1,11 @@
-"""Metadata (3), v0-13: one broker that leads everything. Unknown topics are created when the client allows it and
-auto.create.topics.enable is on: unlike Kafka, the first answer has the new topic already. One request creates no more partitions
-in this way than by CreateTopics; one that would is answered POLICY_VIOLATION for all that is unknown.
+"""Metadata (3), v0-13: one broker that leads everything. Unknown topics are created when the client
+allows it and auto.create.topics.enable is on: unlike Kafka, the first answer has the new topic
+already. One request creates no more partitions in this way than by CreateTopics; one that would is
+answered POLICY_VIOLATION for all that is unknown.
 
-By id from v12 (v10 and v11 have the field and may not use it): an unknown id is UNKNOWN_TOPIC_ID with a null name, and names beside an
-id count for nothing. An empty list means all topics in v0, none from v1; null means all from v1. A topic listed twice is one row.
+By id from v12 (v10 and v11 have the field and may not use it): an unknown id is UNKNOWN_TOPIC_ID
+with a null name, and names beside an id count for nothing. An empty list means all topics in v0,
+none from v1; null means all from v1. A topic listed twice is one row.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ async def handle(request: Request) -> Message:
         new_topics = sum(1 for name in names if name is not None and broker.topics.by_name(name) is None)
         rows = [await _row_by_name(request, name, new_topics) for name in names]
     if getattr(body, "include_topic_authorized_operations", False):
-        rows = [{**row, "topic_authorized_operations": NOT_REQUESTED if row["name"] is None else TOPIC_OPERATIONS} for row in rows]
+        rows = [
+            {**row, "topic_authorized_operations": NOT_REQUESTED if row["name"] is None else TOPIC_OPERATIONS}
+            for row in rows
+        ]
     with_cluster: bool = getattr(body, "include_cluster_authorized_operations", False)
     return {
         "brokers": [{"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": None}],
@@ -49,7 +54,9 @@ async def handle(request: Request) -> Message:
 
 def _ids(asked: Sequence[Any]) -> Sequence[UUID]:
     """Each once. Where there is one, names count for nothing."""
-    return list(dict.fromkeys(topic.topic_id for topic in asked if getattr(topic, "topic_id", None) is not None))
+    return list(
+        dict.fromkeys(topic.topic_id for topic in asked if getattr(topic, "topic_id", None) is not None)
+    )
 
 
 def _may_ask(version: int, asked: Sequence[Any]) -> bool:
@@ -62,14 +69,18 @@ def _refused(asked: Sequence[Any]) -> Message:
         "brokers": (),
         "cluster_id": None,
         "controller_id": -1,
-        "topics": [_error_row(topic.name or "", topic.topic_id, ErrorCode.invalid_request) for topic in asked],
+        "topics": [
+            _error_row(topic.name or "", topic.topic_id, ErrorCode.invalid_request) for topic in asked
+        ],
         "cluster_authorized_operations": NOT_REQUESTED,
     }
 
 
 def _row_by_id(request: Request, topic_id: UUID) -> Message:
     topic = request.broker.topics.by_id(topic_id)
-    return _error_row(None, topic_id, ErrorCode.unknown_topic_id) if topic is None else topic_row(request, topic)
+    return (
+        _error_row(None, topic_id, ErrorCode.unknown_topic_id) if topic is None else topic_row(request, topic)
+    )
 
 
 async def _row_by_name(request: Request, name: str | None, new_topics: int) -> Message:
@@ -89,7 +100,8 @@ async def _row_by_name(request: Request, name: str | None, new_topics: int) -> M
         check_batch_size(partitions * new_topics)
         return topic_row(request, await request.broker.topics.create(name, partitions, {}))
     except KafkaError as error:
-        if error.code is ErrorCode.topic_already_exists:  # Another connection is creating it: the client asks again.
+        # Another connection is creating it: the client asks again.
+        if error.code is ErrorCode.topic_already_exists:
             return _error_row(name, None, ErrorCode.leader_not_available)
         return _error_row(name, None, error.code)
     except (NoSpace, StoreFailed):

@@ -1,7 +1,8 @@
-"""OffsetDelete (47), v0 (KIP-496): forget offsets of a group; gone for good with code 0, whether or not there was one.
+"""OffsetDelete (47), v0 (KIP-496): forget offsets of a group; gone for good with code 0, whether or
+not there was one.
 
-A topic that a member subscribes to is GROUP_SUBSCRIBED_TO_TOPIC; what does not exist is 3; both stop no other row. A group with members
-that are no consumers is NON_EMPTY_GROUP.
+A topic that a member subscribes to is GROUP_SUBSCRIBED_TO_TOPIC; what does not exist is 3; both
+stop no other row. A group with members that are no consumers is NON_EMPTY_GROUP.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ async def handle(request: Request) -> Message:
             "partitions": [
                 {
                     "partition_index": each.partition_index,
-                    "error_code": errors.code(row.partition(each.partition_index)) if row.has(each.partition_index) else row.unknown_code,
+                    "error_code": errors.code(row.partition(each.partition_index))
+                    if row.has(each.partition_index)
+                    else row.unknown_code,
                 }
                 for each in row.rows
             ],

@@ -1,8 +1,10 @@
-"""OffsetFetch (9), v1-10: the offsets that groups have committed; one group up to v7, several from v8, topics by id from v10 (KIP-848).
+"""OffsetFetch (9), v1-10: the offsets that groups have committed; one group up to v7, several from
+v8, topics by id from v10 (KIP-848).
 
-No list of topics (from v2): all that the group has. Without an offset, a topic or a group of that kind: offset -1 and no error; a topic
-id that does not exist is 100. From v9 a member may say its epoch: of a consumer group, another one than it has is refused. `require_stable`
-changes nothing without transactions.
+No list of topics (from v2): all that the group has. Without an offset, a topic or a group of that
+kind: offset -1 and no error; a topic id that does not exist is 100. From v9 a member may say its
+epoch: of a consumer group, another one than it has is refused. `require_stable` changes nothing
+without transactions.
 """
 
 from __future__ import annotations
@@ -49,9 +51,15 @@ def _topic(topics: Topics, wanted: Any, offsets: OffsetsByTopic) -> Message:
     row = find_topic(topics, wanted)
     if row.topic is None:
         code = row.unknown_code if "topic_id" in row.key else ErrorCode.none
-        return {**row.key, "partitions": [_partition(index, None, code) for index in wanted.partition_indexes]}
+        return {
+            **row.key,
+            "partitions": [_partition(index, None, code) for index in wanted.partition_indexes],
+        }
     found = offsets.get(row.topic.topic_id, {})
-    return {**row.key, "partitions": [_partition(index, found.get(index)) for index in wanted.partition_indexes]}
+    return {
+        **row.key,
+        "partitions": [_partition(index, found.get(index)) for index in wanted.partition_indexes],
+    }
 
 
 def _all(topics: Topics, offsets: OffsetsByTopic, version: int) -> Iterator[Message]:
@@ -59,7 +67,12 @@ def _all(topics: Topics, offsets: OffsetsByTopic, version: int) -> Iterator[Mess
         topic = topics.by_id(topic_id)
         if topic is not None:
             key = {"topic_id": topic_id} if version >= _IDS_FROM else {"name": topic.name}
-            yield {**key, "partitions": [_partition(index, offset) for index, offset in sorted(offsets[topic_id].items())]}
+            yield {
+                **key,
+                "partitions": [
+                    _partition(index, offset) for index, offset in sorted(offsets[topic_id].items())
+                ],
+            }
 
 
 def _partition(index: int, offset: AnyGroupOffset | None, code: ErrorCode = ErrorCode.none) -> Message:
@@ -76,4 +89,10 @@ def _partition(index: int, offset: AnyGroupOffset | None, code: ErrorCode = Erro
 
 def _failed(topics: Any, code: ErrorCode) -> list[Message]:
     """Version 1 has no error of the group's own."""
-    return [{"name": topic.name, "partitions": [_partition(index, None, code) for index in topic.partition_indexes]} for topic in topics]
+    return [
+        {
+            "name": topic.name,
+            "partitions": [_partition(index, None, code) for index in topic.partition_indexes],
+        }
+        for topic in topics
+    ]

@@ -1,7 +1,8 @@
-"""OffsetForLeaderEpoch (23), v2-4 (KIP-320): where a leader epoch ended, for clients that check their positions after a restart.
+"""OffsetForLeaderEpoch (23), v2-4 (KIP-320): where a leader epoch ended, for clients that check
+their positions after a restart.
 
-A leader epoch is one life of the broker. An epoch that never was is answered with -1/-1 and no error; a client that knows another
-current epoch than this one is fenced (74) or ahead (75).
+A leader epoch is one life of the broker. An epoch that never was is answered with -1/-1 and no
+error; a client that knows another current epoch than this one is fenced (74) or ahead (75).
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ from kbroker.errors import ErrorCode, KafkaError
 def handle(request: Request) -> Message:
     return {
         "topics": [
-            {"topic": topic.topic, "partitions": [_row(request, topic.topic, row) for row in topic.partitions]}
+            {
+                "topic": topic.topic,
+                "partitions": [_row(request, topic.topic, row) for row in topic.partitions],
+            }
             for topic in request.body.topics
         ]
     }

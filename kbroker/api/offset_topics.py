@@ -1,4 +1,5 @@
-"""The topics of OffsetCommit, OffsetFetch and OffsetDelete: by name or, in the newest versions, by id; in the order of the request."""
+"""The topics of OffsetCommit, OffsetFetch and OffsetDelete: by name or, in the newest versions, by
+id; in the order of the request."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ NO_ID = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic of a request. `key`: how the request names it, a name or an id, which the answer repeats; `topic` None: there is no such
-    topic. `rows`: the request's partitions."""
+    """A topic of a request. `key`: how the request names it, a name or an id, which the answer
+    repeats; `topic` None: there is no such topic. `rows`: the request's partitions."""
 
     key: Message
     topic: Topic | None

@@ -1,11 +1,13 @@
-"""Produce (0), v3-13. One record batch per partition (KIP-98 format); topics by name to v12, by id from v13 (KIP-516).
+"""Produce (0), v3-13. One record batch per partition (KIP-98 format); topics by name to v12, by id
+from v13 (KIP-516).
 
 acks=0: nothing is answered; a refused batch ends the connection, so that the producer notices.
-acks=1: answered when the batch is written; acks=all: when it counts (see kbroker/broker/commits/group_commit.py).
-Transactional producers get TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final. A row that is refused
-leaves the others alone, also where Kafka refuses the whole request (a batch that cannot be one, or a transactional one).
-Payloads are opened where the topic asks for that, and some batches wait for a thread (append_queues.py).
-The request's timeout is not used: a commit waits for no replicas.
+acks=1: answered when the batch is written; acks=all: when it counts (see
+kbroker/broker/commits/group_commit.py). Transactional producers get
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final. A row that is refused
+leaves the others alone, also where Kafka refuses the whole request (a batch that cannot be one, or
+a transactional one). Payloads are opened where the topic asks for that, and some batches wait for a
+thread (append_queues.py). The request's timeout is not used: a commit waits for no replicas.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def handle(request: Request) -> Later:
 
 
 def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | memoryview | None]]]:
-    """The batches by topic and partition. Listed twice, a partition counts once, with its last batch (as Kafka)."""
+    """The batches by topic and partition. Listed twice, a partition counts once, with its last
+    batch (as Kafka)."""
     by_id = request.version >= PRODUCE_TOPIC_IDS
     topics: list[tuple[str | UUID, dict[int, bytes | memoryview | None]]] = []
     for topic in request.body.topic_data:
@@ -66,7 +69,11 @@ class _Produce:
         self._errors: list[ErrorCode] = []
         self._reason = ""
         self.acks: int = request.body.acks
-        self._is_odd = self.acks not in _ACKS or request.body.transactional_id is not None or request.version < _ZSTD_FROM
+        self._is_odd = (
+            self.acks not in _ACKS
+            or request.body.transactional_id is not None
+            or request.version < _ZSTD_FROM
+        )
         self.pending = Pending(start=request.broker.logs.start)
 
     def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | memoryview | None]) -> None:
@@ -96,13 +103,23 @@ class _Produce:
                 if appended is None:
                     rows.append(ProduceRow(index, 0))  # until `part` is notified
                 else:
-                    rows.append(ProduceRow(index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset))
+                    rows.append(
+                        ProduceRow(
+                            index,
+                            0,
+                            appended.base_offset,
+                            appended.log_append_time_ms,
+                            partition.log_start_offset,
+                        )
+                    )
             except KafkaError as error:
                 self.pending.parts -= 1
                 rows.append(self.refused(partition, index, error))
                 self.failed(topic, error.code, len(records or b""))
 
-    def _partition(self, topic: Topic | None, name: str | UUID, index: int, records: bytes | memoryview | None) -> Partition:
+    def _partition(
+        self, topic: Topic | None, name: str | UUID, index: int, records: bytes | memoryview | None
+    ) -> Partition:
         """Raises what Kafka finds out before it looks into the log."""
         if topic is None or (topic.partitions and topic.partitions[0].deleted):
             self._check_missing(name)
@@ -112,12 +129,19 @@ class _Produce:
             if topic.name not in INTERNAL_TOPICS:
                 return topic.partitions[index]
             raise KafkaError(ErrorCode.invalid_topic_exception)
-        raise KafkaError(ErrorCode.unknown_topic_id if topic is None and isinstance(name, UUID) else ErrorCode.unknown_topic_or_partition)
+        raise KafkaError(
+            ErrorCode.unknown_topic_id
+            if topic is None and isinstance(name, UUID)
+            else ErrorCode.unknown_topic_or_partition
+        )
 
     def _check_missing(self, name: str | UUID) -> None:
         self._check_transactional_id()
-        if name in INTERNAL_TOPICS:  # They are not kept as topics here; for a client they are not to be written, as in Kafka.
-            raise KafkaError(ErrorCode.invalid_topic_exception if self.acks in _ACKS else ErrorCode.invalid_required_acks)
+        # They are not kept as topics here; for a client they are not to be written, as in Kafka.
+        if name in INTERNAL_TOPICS:
+            raise KafkaError(
+                ErrorCode.invalid_topic_exception if self.acks in _ACKS else ErrorCode.invalid_required_acks
+            )
 
     def _check_odd(self, records: bytes | memoryview | None) -> None:
         self._check_transactional_id()
@@ -129,7 +153,9 @@ class _Produce:
 
     def _check_transactional_id(self) -> None:
         if self._request.body.transactional_id is not None:
-            raise KafkaError(ErrorCode.transactional_id_authorization_failed, "transactions are not supported")
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed, "transactions are not supported"
+            )
 
     def refused(self, partition: Partition | None, index: int, error: KafkaError) -> ProduceRow:
         self._reason = str(error)
@@ -149,7 +175,10 @@ class _Produce:
         for name, rows in self._topics:
             for row in rows:
                 if row.error_code:
-                    raise CloseConnection(f"acks=0 batch for {name}-{row.partition} refused: {row.error_message or self._reason}")
+                    raise CloseConnection(
+                        f"acks=0 batch for {name}-{row.partition} refused: "
+                        f"{row.error_message or self._reason}"
+                    )
         return None
 
 
@@ -171,7 +200,9 @@ class _Part:
         self.done(None)
 
     def appended(self, partition: Partition, appended: Appended) -> None:
-        self._rows[self._at] = ProduceRow(self._index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset)
+        self._rows[self._at] = ProduceRow(
+            self._index, 0, appended.base_offset, appended.log_append_time_ms, partition.log_start_offset
+        )
 
     def refused(self, partition: Partition, error: KafkaError, size_bytes: int) -> None:
         self._finished = True
@@ -184,6 +215,8 @@ class _Part:
             return
         self._finished = True
         if error is not None:
-            self._rows[self._at] = ProduceRow(self._index, ErrorCode.kafka_storage_error, error_message=str(error))
+            self._rows[self._at] = ProduceRow(
+                self._index, ErrorCode.kafka_storage_error, error_message=str(error)
+            )
             self._produce.failed(self._topic, ErrorCode.kafka_storage_error)
         self._produce.pending.part_done()

@@ -1,4 +1,5 @@
-"""PushTelemetry (72), v0 (KIP-714): what clients send is dropped. Served, but not listed (broker/client_telemetry.py)."""
+"""PushTelemetry (72), v0 (KIP-714): what clients send is dropped. Served, but not listed
+(broker/client_telemetry.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +11,11 @@ def handle(request: Request) -> Message:
     body = request.body
     try:
         request.broker.client_telemetry.push(
-            body.client_instance_id, body.subscription_id, body.metrics, body.compression_type, is_terminating=body.terminating
+            body.client_instance_id,
+            body.subscription_id,
+            body.metrics,
+            body.compression_type,
+            is_terminating=body.terminating,
         )
     except KafkaError as error:
         return {"error_code": error.code}

@@ -1,7 +1,8 @@
-"""ReadShareGroupStateSummary (87), v0-1 (KIP-932): start offsets and epochs of share-partitions; fences nobody.
+"""ReadShareGroupStateSummary (87), v0-1 (KIP-932): start offsets and epochs of share-partitions;
+fences nobody.
 
-A share-partition without state has start offset -1 and no error; a row that is refused has 0. v1 has the delivery complete count
-(KIP-1226).
+A share-partition without state has start offset -1 and no error; a row that is refused has 0. v1
+has the delivery complete count (KIP-1226).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What CreateTopics and CreatePartitions check alike: replicas, of which there can be one, here, and how many partitions at once.
-Metadata, which may create topics as well, checks the latter."""
+"""What CreateTopics and CreatePartitions check alike: replicas, of which there can be one, here,
+and how many partitions at once. Metadata, which may create topics as well, checks the latter."""
 
 from __future__ import annotations
 
@@ -14,17 +14,27 @@ REPLICATION_FACTOR = 1
 def check_batch_size(new_partitions: int) -> None:
     """`new_partitions`: of all topics of a request. Raises POLICY_VIOLATION."""
     if new_partitions > MAX_PARTITIONS_PER_REQUEST:
-        what = f"Excessively large number of partitions per request: {new_partitions} are more than {MAX_PARTITIONS_PER_REQUEST}."
+        what = (
+            f"Excessively large number of partitions per request: {new_partitions} are more than "
+            f"{MAX_PARTITIONS_PER_REQUEST}."
+        )
         raise KafkaError(ErrorCode.policy_violation, what)
 
 
 def check_replicas(broker_ids: Sequence[int], node_id: int) -> None:
-    """One partition's replicas as a client wants them. Raises INVALID_REPLICA_ASSIGNMENT unless they are this broker alone."""
+    """One partition's replicas as a client wants them. Raises INVALID_REPLICA_ASSIGNMENT unless
+    they are this broker alone."""
     if not broker_ids:
-        raise KafkaError(ErrorCode.invalid_replica_assignment, "The manual partition assignment includes an empty replica list.")
+        raise KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes an empty replica list.",
+        )
     for broker_id in broker_ids:
         if broker_id != node_id:
-            what = f"The manual partition assignment includes broker {broker_id}, but no such broker is registered."
+            what = (
+                f"The manual partition assignment includes broker {broker_id}, but no such broker is "
+                "registered."
+            )
             raise KafkaError(ErrorCode.invalid_replica_assignment, what)
     if len(broker_ids) > 1:
         what = f"The manual partition assignment includes the broker {node_id} more than once."

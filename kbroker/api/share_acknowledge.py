@@ -1,7 +1,8 @@
 """ShareAcknowledge (79), v1-2 (KIP-932; v2 with RENEW and the lock timeout, KIP-1222).
 
-The session is checked first (epoch 0 is refused, -1 closes it afterwards), then each partition's list on its own. The answer is
-sent when what was taken is saved. Rows without acknowledgement batches say NONE, and are left out when no row has any.
+The session is checked first (epoch 0 is refused, -1 closes it afterwards), then each partition's
+list on its own. The answer is sent when what was taken is saved. Rows without acknowledgement
+batches say NONE, and are left out when no row has any.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ NO_TOPIC_ID = UUID(int=0)
 
 _ack_batch: Callable[[tuple[int, int, bytes]], AckBatch] = partial(tuple.__new__, AckBatch)
 _partition: Callable[[tuple[UUID, int]], TopicPartition] = partial(tuple.__new__, TopicPartition)
-"""Each without two calls: clients may acknowledge each record by itself, and ask for partitions again and again."""
+"""Each without two calls: clients may acknowledge each record by itself, and ask for partitions
+again and again."""
 
 
 async def handle(request: Request) -> Raw:
@@ -34,9 +36,13 @@ async def handle(request: Request) -> Raw:
     try:
         check_identity(body)
         acknowledged = listed_partitions(body.topics)
-        plan = share_groups.sessions.acknowledge(body.group_id, body.member_id, body.share_session_epoch, acknowledged=acknowledged)
+        plan = share_groups.sessions.acknowledge(
+            body.group_id, body.member_id, body.share_session_epoch, acknowledged=acknowledged
+        )
     except KafkaError as error:
-        packed = share_acknowledge_response(request.version, (), lock_timeout_ms=0, error_code=error.code, error_message=error.message)
+        packed = share_acknowledge_response(
+            request.version, (), lock_timeout_ms=0, error_code=error.code, error_message=error.message
+        )
         return Raw((packed,), (error.code,))
     results = await acknowledge(request, body.topics, is_renew_ack=getattr(body, "is_renew_ack", False))
     if plan.is_final:
@@ -44,7 +50,11 @@ async def handle(request: Request) -> Raw:
     topics: dict[int, tuple[UUID, list[ShareAcknowledgeRow]]] = {}
     if has_batches(body.topics):
         for (topic_id, index), refused in results:
-            row = ShareAcknowledgeRow(index) if refused is None else ShareAcknowledgeRow(index, int(refused.code), refused.message)
+            row = (
+                ShareAcknowledgeRow(index)
+                if refused is None
+                else ShareAcknowledgeRow(index, int(refused.code), refused.message)
+            )
             topics.setdefault(topic_id.int, (topic_id, []))[1].append(row)
     lock_ms = share_groups.settings(body.group_id).lock_duration_ms
     packed = share_acknowledge_response(request.version, list(topics.values()), lock_timeout_ms=lock_ms)
@@ -53,7 +63,11 @@ async def handle(request: Request) -> Raw:
 
 def listed_partitions(topics: Sequence[Any]) -> list[TopicPartition]:
     """The partitions of a request's Topics, each once: librdkafka may list one more than once."""
-    listed = [_partition((topic.topic_id or NO_TOPIC_ID, row.partition_index)) for topic in topics for row in topic.partitions]
+    listed = [
+        _partition((topic.topic_id or NO_TOPIC_ID, row.partition_index))
+        for topic in topics
+        for row in topic.partitions
+    ]
     return listed if len(listed) < 2 else list(dict.fromkeys(listed))
 
 
@@ -67,7 +81,8 @@ def has_batches(topics: Sequence[Any]) -> bool:
 
 
 def check_identity(body: Any) -> None:
-    """Group id and member id as every share request has them; membership in the group is not asked for."""
+    """Group id and member id as every share request has them; membership in the group is not asked
+    for."""
     if body.group_id is None:
         raise KafkaError(ErrorCode.invalid_request)
     if not body.member_id or len(body.member_id) > MAX_MEMBER_ID_LENGTH:
@@ -78,7 +93,8 @@ Results: TypeAlias = list[tuple[TopicPartition, KafkaError | None]]
 
 
 async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: bool) -> Results:
-    """One result per partition that is listed, saved where it is None. Rows that a client lists twice are taken together."""
+    """One result per partition that is listed, saved where it is None. Rows that a client lists
+    twice are taken together."""
     body = request.body
     results: Results = []
     valid: list[tuple[TopicPartition, Sequence[AckBatch]]] = []
@@ -95,7 +111,11 @@ async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: 
             if topic is not None:
                 asked.append((topic.metrics, place))
     if valid:
-        for place, error in zip(places, await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid), strict=True):
+        for place, error in zip(
+            places,
+            await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid),
+            strict=True,
+        ):
             if error is not None:
                 results[place] = results[place][0], error
     _count(asked, results)
@@ -123,7 +143,8 @@ def _listed_batches(topics: Sequence[Any]) -> list[tuple[TopicPartition, list[Ac
 
 
 def _count(asked: Sequence[tuple[TopicMetrics, int]], results: Results) -> None:
-    """Each topic counts once for a request, as in Kafka, if there was something to acknowledge. `asked`: the places of its results."""
+    """Each topic counts once for a request, as in Kafka, if there was something to acknowledge.
+    `asked`: the places of its results."""
     failed: dict[TopicMetrics, bool] = {}
     for metrics, place in asked:
         failed[metrics] = results[place][1] is not None or failed.get(metrics, False)
@@ -133,7 +154,12 @@ def _count(asked: Sequence[tuple[TopicMetrics, int]], results: Results) -> None:
 
 
 def _check(
-    version: int, topic: Topic | None, partition: TopicPartition, batches: Sequence[AckBatch], *, is_renew_ack: bool
+    version: int,
+    topic: Topic | None,
+    partition: TopicPartition,
+    batches: Sequence[AckBatch],
+    *,
+    is_renew_ack: bool,
 ) -> KafkaError | None:
     try:
         check_ack_batches(batches, version=version, is_renew_ack=is_renew_ack)

@@ -1,11 +1,13 @@
 """ShareFetch (78), v1-2 (KIP-932; v2 with acquire modes, KIP-1206, and RENEW, KIP-1222).
 
-Order of a request: session and epoch, then its acknowledgements (saved before anything else happens, so that what is released
-may be delivered in the same answer), then acquiring, waiting up to MaxWaitMs for something to acquire. The answer merges both.
+Order of a request: session and epoch, then its acknowledgements (saved before anything else
+happens, so that what is released may be delivered in the same answer), then acquiring, waiting up
+to MaxWaitMs for something to acquire. The answer merges both.
 
-Better than Kafka where no client can tell: an unknown topic id is its row's error, not the whole answer's; releases wake
-waiting fetches; records of forgotten partitions are released when the session ends (not before: a client may still acknowledge
-what it was processing when it lost the partition).
+Better than Kafka where no client can tell: an unknown topic id is its row's error, not the whole
+answer's; releases wake waiting fetches; records of forgotten partitions are released when the
+session ends (not before: a client may still acknowledge what it was processing when it lost the
+partition).
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from kbroker.api.share_acknowledge import NO_TOPIC_ID, Results, acknowledge, check_identity, has_batches, listed_partitions
+from kbroker.api.share_acknowledge import (
+    NO_TOPIC_ID,
+    Results,
+    acknowledge,
+    check_identity,
+    has_batches,
+    listed_partitions,
+)
 from kbroker.broker.connection import Raw, Request
 from kbroker.broker.queues.fetching import ShareFetching, ShareLimits
 from kbroker.errors import ErrorCode, KafkaError
@@ -54,15 +63,28 @@ async def handle(request: Request) -> Raw:
             return _refusal(request, error)
         if limits.max_records > 0 and limits.max_bytes != 0:
             empty_rows = plan.is_new or plan.session.has_rows_due
-            fetching = ShareFetching(request.broker, request.connection, body.group_id, body.member_id, limits, empty_rows=empty_rows)
-            rows = _due_rows(plan, await fetching.run(plan.places, partial(share_groups.sessions.is_current, plan)))
+            fetching = ShareFetching(
+                request.broker,
+                request.connection,
+                body.group_id,
+                body.member_id,
+                limits,
+                empty_rows=empty_rows,
+            )
+            rows = _due_rows(
+                plan, await fetching.run(plan.places, partial(share_groups.sessions.is_current, plan))
+            )
     if plan.is_overtaken:
-        return _refusal(request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request))
+        return _refusal(
+            request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request)
+        )
     return Raw(_answer(request, rows, results), _errors(rows))
 
 
 def _refusal(request: Request, error: KafkaError, lock_ms: int = 0) -> Raw:
-    packed = share_fetch_response(request.version, (), lock_timeout_ms=lock_ms, error_code=error.code, error_message=error.message)
+    packed = share_fetch_response(
+        request.version, (), lock_timeout_ms=lock_ms, error_code=error.code, error_message=error.message
+    )
     return Raw(packed, (error.code,))
 
 
@@ -74,7 +96,9 @@ async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
     body = request.body
     forgotten: dict[TopicPartition, None] = {}
     for topic in body.forgotten_topics_data:
-        forgotten |= dict.fromkeys(TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for index in topic.partitions)
+        forgotten |= dict.fromkeys(
+            TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for index in topic.partitions
+        )
     sessions = request.broker.share_groups.sessions
     try:
         plan = sessions.fetch(
@@ -87,7 +111,10 @@ async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
             has_acks=has_acks,
         )
         if body.share_session_epoch == INITIAL_EPOCH:
-            plan.session.client_id, plan.session.client_host = request.client_id, request.connection.client_host
+            plan.session.client_id, plan.session.client_host = (
+                request.client_id,
+                request.connection.client_host,
+            )
         return plan
     except KafkaError as error:
         if error.code is ErrorCode.share_session_limit_reached:
@@ -113,15 +140,28 @@ def _limits(request: Request) -> ShareLimits:
     if mode is None:
         raise KafkaError(ErrorCode.unknown_server_error)
     max_bytes = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
-    return ShareLimits(_max_wait_ms(body), min(body.min_bytes, max_bytes), max_bytes, body.max_records, max(1, body.batch_size), mode)
+    return ShareLimits(
+        _max_wait_ms(body),
+        min(body.min_bytes, max_bytes),
+        max_bytes,
+        body.max_records,
+        max(1, body.batch_size),
+        mode,
+    )
 
 
-def _due_rows(plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]) -> dict[TopicPartition, ShareFetchRow]:
-    """Everything of a new session; later what has records or an error, is new, or had an error before."""
+def _due_rows(
+    plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]
+) -> dict[TopicPartition, ShareFetchRow]:
+    """Everything of a new session; later what has records or an error, is new, or had an error
+    before."""
     session, is_new = plan.session, plan.is_new
     session.begin_answer()
     for partition, row in list(rows.items()):
-        if not (session.answer_row(partition, has_records=bool(row.acquired), has_error=row.error_code != 0) or is_new):
+        if not (
+            session.answer_row(partition, has_records=bool(row.acquired), has_error=row.error_code != 0)
+            or is_new
+        ):
             del rows[partition]
     return rows
 
@@ -140,10 +180,14 @@ def _answer(request: Request, rows: dict[TopicPartition, ShareFetchRow], results
     for partition, error in results:
         if error is not None:
             row = rows.get(partition) or ShareFetchRow(partition.partition)
-            rows[partition] = row._replace(acknowledge_error_code=int(error.code), acknowledge_error_message=error.message)
+            rows[partition] = row._replace(
+                acknowledge_error_code=int(error.code), acknowledge_error_message=error.message
+            )
         elif partition not in rows:
             rows[partition] = ShareFetchRow(partition.partition)
     topics: dict[int, tuple[UUID, list[ShareFetchRow]]] = {}
     for (topic_id, _), row in rows.items():
         topics.setdefault(topic_id.int, (topic_id, []))[1].append(row)
-    return share_fetch_response(request.version, list(topics.values()), lock_timeout_ms=_lock_duration_ms(request))
+    return share_fetch_response(
+        request.version, list(topics.values()), lock_timeout_ms=_lock_duration_ms(request)
+    )

@@ -1,6 +1,7 @@
 """ShareGroupHeartbeat (76), v1 (KIP-932): joining, staying and leaving a share group.
 
-Better than Kafka: a joining member's first heartbeat is answered with its assignment, its share-partitions already initialised.
+Better than Kafka: a joining member's first heartbeat is answered with its assignment, its
+share-partitions already initialised.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The rows of RPCs 83-87 (KIP-932), which have the same shape: partitions under topic ids, one result each, no error above them.
+"""The rows of RPCs 83-87 (KIP-932), which have the same shape: partitions under topic ids, one
+result each, no error above them.
 
-A partition that is named twice is asked for twice and answered once, with the last outcome; an empty group id gets no rows at all:
-both as in Kafka.
+A partition that is named twice is asked for twice and answered once, with the last outcome; an
+empty group id gets no rows at all: both as in Kafka.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ R = TypeVar("R", bound=Result)
 
 def asked(body: Any, make: Callable[[TopicPartition, Any], Q]) -> list[Q]:
     """`make(partition, row)` for every partition row of a request."""
-    return [make(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition), row) for topic in body.topics for row in topic.partitions]
+    return [
+        make(TopicPartition(topic.topic_id or NO_TOPIC_ID, row.partition), row)
+        for topic in body.topics
+        for row in topic.partitions
+    ]
 
 
 def answer(results: Iterable[R], more: Callable[[R], Message] = lambda _: {}) -> Message:
@@ -30,4 +35,8 @@ def answer(results: Iterable[R], more: Callable[[R], Message] = lambda _: {}) ->
         topic_id, index = result.partition
         error = {"partition": index, "error_code": result.code, "error_message": result.message}
         topics.setdefault(topic_id, {})[index] = {**error, **more(result)}
-    return {"results": [{"topic_id": topic_id, "partitions": list(rows.values())} for topic_id, rows in topics.items()]}
+    return {
+        "results": [
+            {"topic_id": topic_id, "partitions": list(rows.values())} for topic_id, rows in topics.items()
+        ]
+    }

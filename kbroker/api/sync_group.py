@@ -1,4 +1,5 @@
-"""SyncGroup (14), v0-5: the leader of a group of the classic protocol says who gets what, and each member gets its own, saved.
+"""SyncGroup (14), v0-5: the leader of a group of the classic protocol says who gets what, and each
+member gets its own, saved.
 
 From v5 on members must say which protocol they mean (KIP-559).
 """
@@ -27,6 +28,8 @@ async def handle(request: Request) -> SyncReply:
     )
     groups = request.broker.consumer_groups
     try:
-        return await groups.ask(lambda ticket, now_ms: groups.groups.sync(wanted, ticket, now_ms=now_ms), request.connection)
+        return await groups.ask(
+            lambda ticket, now_ms: groups.groups.sync(wanted, ticket, now_ms=now_ms), request.connection
+        )
     except KafkaError as error:
         return SyncReply(error.code)

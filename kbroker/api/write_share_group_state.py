@@ -1,6 +1,8 @@
-"""WriteShareGroupState (85), v0-1 (KIP-932): merges batches into the state of share-partitions and moves their start offsets up.
+"""WriteShareGroupState (85), v0-1 (KIP-932): merges batches into the state of share-partitions and
+moves their start offsets up.
 
-v1 has the delivery complete count (KIP-1226); in v0 it is unknown. Fenced by leader epoch (74) and state epoch (124).
+v1 has the delivery complete count (KIP-1226); in v0 it is unknown. Fenced by leader epoch (74) and
+state epoch (124).
 """
 
 from __future__ import annotations
@@ -19,6 +21,9 @@ async def handle(request: Request) -> Message:
 
 
 def _write(partition: TopicPartition, row: Any) -> WriteRequest:
-    batches = [StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in row.state_batches]
+    batches = [
+        StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+        for each in row.state_batches
+    ]
     complete: int = getattr(row, "delivery_complete_count", UNKNOWN_COUNT)
     return WriteRequest(partition, row.state_epoch, row.leader_epoch, row.start_offset, complete, batches)

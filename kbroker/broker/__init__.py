@@ -1,1 +1,2 @@
-"""Where trio begins: tasks, waiting, timers, and carrying out the effects that the pure engines decide."""
+"""Where trio begins: tasks, waiting, timers, and carrying out the effects that the pure engines
+decide."""

@@ -1,8 +1,9 @@
 """The composition root: the only place that knows every part of the broker and puts them together.
 
-`open_broker` opens the data directory and the stores, recovers, starts the background tasks and hands out the `Broker`; on the
-way out it stops them in the order that loses nothing: first the requests (the server's business), then what they left to be
-saved, then the committers, then the stores, then the directory's lock.
+`open_broker` opens the data directory and the stores, recovers, starts the background tasks and
+hands out the `Broker`; on the way out it stops them in the order that loses nothing: first the
+requests (the server's business), then what they left to be saved, then the committers, then the
+stores, then the directory's lock.
 """
 
 from __future__ import annotations
@@ -74,12 +75,14 @@ logger = logging.getLogger(__name__)
 _SWITCH_INTERVAL_S = 0.0005
 _PRODUCER_CHECK_S = 10.0
 _PRODUCER_CHECKS_PER_SNAPSHOT = 60
-"""Every ten minutes producers expire, and what was appended since the last snapshot is not replayed after a crash."""
+"""Every ten minutes producers expire, and what was appended since the last snapshot is not replayed
+after a crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
-    """What every part says that holds something; each partition has its own `statistics()`, and so have the engines."""
+    """What every part says that holds something; each partition has its own `statistics()`, and so
+    have the engines."""
 
     topics: TopicsStatistics
     missing_topics: MissingTopicsStatistics
@@ -104,7 +107,14 @@ class BrokerStatistics:
 class Broker:
     """A running broker. `host` and `port` are what clients are told."""
 
-    def __init__(self, options: StartOptions, cluster_id: str, generation: int, log_store: LogStore, state_store: StateStore) -> None:
+    def __init__(
+        self,
+        options: StartOptions,
+        cluster_id: str,
+        generation: int,
+        log_store: LogStore,
+        state_store: StateStore,
+    ) -> None:
         self.options = options
         self.config: BrokerConfig = options.config
         self.cluster_id = cluster_id
@@ -120,7 +130,15 @@ class Broker:
         )
         self.state: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
         reserve = SpaceReserve(options.data_dir)
-        self.topics = Topics(self.config, log_store, state_store, self.logs, self.state, leader_epoch=generation, reserve=reserve)
+        self.topics = Topics(
+            self.config,
+            log_store,
+            state_store,
+            self.logs,
+            self.state,
+            leader_epoch=generation,
+            reserve=reserve,
+        )
         self.missing_topics = MissingTopics(self.topics)
         self.configs = Configs(self.config, state_store, self.state)
         self.producer_ids = ProducerIds(state_store, self.state)
@@ -132,10 +150,14 @@ class Broker:
             parking=parking_store(state_store, generation),
         )
         self.share_state = LocalPersister(share_state, self.state, state_store)
-        context = PersisterContext(self.share_state, self.config, self.topics, self.logs, self.state, state_store, generation)
+        context = PersisterContext(
+            self.share_state, self.config, self.topics, self.logs, self.state, state_store, generation
+        )
         persister = plugins.persister_factory(self.config["kbroker.persister"])(context)
         self.persister: Persister = persister
-        self.state_counts: CountsShareState = persister if isinstance(persister, CountsShareState) else self.share_state
+        self.state_counts: CountsShareState = (
+            persister if isinstance(persister, CountsShareState) else self.share_state
+        )
         self.state_housekeeping, self.parked_cleaner = self._house_keepers()
         self.share_groups = self._share_groups(persister)
         self.configs.parks_records = self.share_groups.parked.is_possible
@@ -147,19 +169,32 @@ class Broker:
         self.dead_letters = self.share_groups.dead_letters = letters
         self.group_ids = GroupIds()
         clock = SessionClock()
-        share_coordinator = ShareGroupCoordinator(self.configs.group_settings, self.group_ids, times=clock.times)
+        share_coordinator = ShareGroupCoordinator(
+            self.configs.group_settings, self.group_ids, times=clock.times
+        )
         self.group_coordinator = GroupCoordinator(
-            share_coordinator, self.topics, persister, self.share_groups, self.configs, state_store, self.state, clock
+            share_coordinator,
+            self.topics,
+            persister,
+            self.share_groups,
+            self.configs,
+            state_store,
+            self.state,
+            clock,
         )
         self.share_groups.member_lives_ms = self.group_coordinator.member_lives_ms
-        self.unattended = Unattended(self.share_groups, share_coordinator.group_ids, share_coordinator.partitions_of)
+        self.unattended = Unattended(
+            self.share_groups, share_coordinator.group_ids, share_coordinator.partitions_of
+        )
         self.group_coordinator.on_state_altered = self.unattended.look
         self.configs.on_group_changed = self._group_settings_changed
         groups_of = share_coordinator.groups_of
         removed = RemovedRecords(persister, self.share_groups, groups_of)
         self.topics.count_unfinished = removed.before_removal
         self.held_logs = HeldLogs(persister, (self.state, self.logs), groups_of, self.configs.reset_policy)
-        self.kept_records = KeptRecords(persister, self.share_groups, self.held_logs, self.topics, (self.logs,), removed.report)
+        self.kept_records = KeptRecords(
+            persister, self.share_groups, self.held_logs, self.topics, (self.logs,), removed.report
+        )
         self.group_coordinator.before_reset = self.kept_records.before_reset
         self.consumer_groups = self._consumer_groups(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
@@ -186,7 +221,9 @@ class Broker:
     def _house_keepers(self) -> tuple[StateHousekeeping, ParkedCleaner]:
         cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
         return (
-            StateHousekeeping(self.share_state, self.state_store, self.topics, interval_ms=cold_ms, other=self.persister),
+            StateHousekeeping(
+                self.share_state, self.state_store, self.topics, interval_ms=cold_ms, other=self.persister
+            ),
             ParkedCleaner(self.persister, self.state_store, self.state, interval_s=cold_ms / 1000),
         )
 
@@ -195,15 +232,27 @@ class Broker:
         configs, ids, times = self.configs, self.group_ids, clock.times
         groups = Groups(
             classic_group.ClassicGroups(configs.classic_group_settings, ids, _new_id, times),
-            consumer_group.ConsumerGroups(configs.consumer_group_settings, ids, self.topics, assignors, _new_short_id, times),
+            consumer_group.ConsumerGroups(
+                configs.consumer_group_settings, ids, self.topics, assignors, _new_short_id, times
+            ),
             Offsets(configs.offsets_settings, times),
             ids,
             self.topics,
         )
         expiry_interval_s = self.config["offsets.retention.check.interval.ms"] / 1000
-        return ConsumerGroups(groups, self.topics, configs, self.state_store, self.state, clock, expiry_interval_s=expiry_interval_s)
+        return ConsumerGroups(
+            groups,
+            self.topics,
+            configs,
+            self.state_store,
+            self.state,
+            clock,
+            expiry_interval_s=expiry_interval_s,
+        )
 
-    def _commits(self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore) -> GroupCommit[Any]:
+    def _commits(
+        self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore
+    ) -> GroupCommit[Any]:
         return GroupCommit(
             name,
             write,
@@ -237,7 +286,8 @@ class Broker:
         )
 
     def connection_closed(self, connection: Connection) -> None:
-        """A client's connection has ended: what it held is free again, and what it sent and did not wait for is written."""
+        """A client's connection has ended: what it held is free again, and what it sent and did not
+        wait for is written."""
         self.logs.start()
         self.share_groups.connection_closed(connection.id)
 
@@ -250,12 +300,17 @@ class Broker:
         self.consumer_groups.wake_all()
 
     async def save_producers(self, *, least_bytes: int, may_replay: bool = True) -> None:
-        """Save the producer state of partitions to which at least so much was appended since, or whose producers expire. What
-        cannot be saved is replayed from the log; `may_replay`: also now, where the state is not loaded."""
+        """Save the producer state of partitions to which at least so much was appended since, or
+        whose producers expire. What cannot be saved is replayed from the log; `may_replay`: also
+        now, where the state is not loaded."""
         oldest_ms = wall_clock_ms() - self.config["producer.id.expiration.ms"]
         for partition in list(self.topics.partitions()):
             appended_bytes = partition.bytes_since_snapshot
-            has_expired = least_bytes <= 1 and partition.producers is not None and partition.producers.expire(oldest_ms) > 0
+            has_expired = (
+                least_bytes <= 1
+                and partition.producers is not None
+                and partition.producers.expire(oldest_ms) > 0
+            )
             if partition.deleted or (appended_bytes < least_bytes and not has_expired):
                 continue
             try:
@@ -276,7 +331,8 @@ class Broker:
                 changes = await snapshot_changes(partition, self.state_store, oldest_ms)
             if not changes:
                 return False
-            # It replaces one that a power cut leaves good. It must not itself speak of what a power cut takes.
+            # It replaces one that a power cut leaves good. It must not itself speak of what a power
+            # cut takes.
             await self.logs.flush()
             if partition.deleted:
                 return False
@@ -286,7 +342,9 @@ class Broker:
     async def run_producer_snapshots(self) -> None:
         for check in itertools.count(1):
             await trio.sleep(_PRODUCER_CHECK_S)
-            await self.save_producers(least_bytes=SNAPSHOT_BYTES if check % _PRODUCER_CHECKS_PER_SNAPSHOT else 1)
+            await self.save_producers(
+                least_bytes=SNAPSHOT_BYTES if check % _PRODUCER_CHECKS_PER_SNAPSHOT else 1
+            )
 
 
 def _new_id() -> str:
@@ -300,14 +358,19 @@ def _new_short_id() -> str:
 
 @asynccontextmanager
 async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
-    """A broker that is recovered and ready to serve; closed, with everything synced, on exit. Raises OperatorError."""
+    """A broker that is recovered and ready to serve; closed, with everything synced, on exit.
+    Raises OperatorError."""
     _prepare_process()
     # All that is asked for must exist before the directory is made: it notes its engines for good.
-    log_stores, state_stores = plugins.log_store_factory(options.storage), plugins.state_store_factory(options.state_storage)
+    log_stores, state_stores = (
+        plugins.log_store_factory(options.storage),
+        plugins.state_store_factory(options.state_storage),
+    )
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
-        SpaceReserve(options.data_dir).give_up()  # A broker that was killed has left it, and starting may need room.
+        # A broker that was killed has left it, and starting may need room.
+        SpaceReserve(options.data_dir).give_up()
         with _starting(options.data_dir):
             state_store = state_stores.open(directory.state_path, {}, 0)
         try:
@@ -330,15 +393,19 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
 
 @contextmanager
 def _starting(data_dir: Path) -> Iterator[None]:
-    """What the stores say before the broker runs is for a person: a disk without space or that fails, and values that are damaged."""
+    """What the stores say before the broker runs is for a person: a disk without space or that
+    fails, and values that are damaged."""
     try:
         yield
     except NoSpace as error:
-        raise OperatorError(f"no space on the disk of {data_dir}: {_one_line(error)}; make room and start again") from error
+        raise OperatorError(
+            f"no space on the disk of {data_dir}: {_one_line(error)}; make room and start again"
+        ) from error
     except (StoreFailed, OSError, ValueError) as error:
         logger.debug("start-up ended here", exc_info=True)
         raise OperatorError(
-            f"cannot use what is in {data_dir}: {_one_line(error)}; look at it with `kbroker storage inspect --check`, "
+            f"cannot use what is in {data_dir}: {_one_line(error)}; look at it with `kbroker storage "
+            "inspect --check`, "
             "and restore it from a backup if it is damaged"
         ) from error
 
@@ -347,7 +414,9 @@ def _close(store: LogStore | StateStore) -> None:
     try:
         store.close()
     except StoreFailed as error:
-        raise OperatorError(f"stopped, but not in good order: {_one_line(error)}; the next start recovers as after a crash") from error
+        raise OperatorError(
+            f"stopped, but not in good order: {_one_line(error)}; the next start recovers as after a crash"
+        ) from error
 
 
 def _one_line(error: Exception) -> str:
@@ -374,7 +443,9 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
         try:
             async with trio.open_nursery() as workers:
                 interval_ms = broker.config["log.retention.check.interval.ms"]
-                workers.start_soon(run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records)
+                workers.start_soon(
+                    run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records
+                )
                 workers.start_soon(broker.run_producer_snapshots)
                 workers.start_soon(broker.deadlines.run)
                 workers.start_soon(broker.state_housekeeping.run)
@@ -410,9 +481,10 @@ def _prepare_process() -> None:
 
 
 def settle_memory() -> None:
-    """Start-up objects live as long as the broker: the collector need not look at them again. What comes after them mostly does so as
-    well (share state, sessions) and has no cycles: looked through as often as Python does by itself, that takes half of the time in
-    which a start loads thousands of share-partitions."""
+    """Start-up objects live as long as the broker: the collector need not look at them again. What
+    comes after them mostly does so as well (share state, sessions) and has no cycles: looked
+    through as often as Python does by itself, that takes half of the time in which a start loads
+    thousands of share-partitions."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(2000, 10, 50)

@@ -1,7 +1,9 @@
-"""Client telemetry (KIP-714) of a broker without a receiver: clients are told that no metrics are wanted, and what they send is dropped.
+"""Client telemetry (KIP-714) of a broker without a receiver: clients are told that no metrics are
+wanted, and what they send is dropped.
 
-Such a broker does not list the two APIs, as Kafka does not, so clients leave them alone; those that ask even so are answered by Kafka's
-rules. What is kept of a client, when it came last, is only for these, and the clients that were not heard of for longest are forgotten.
+Such a broker does not list the two APIs, as Kafka does not, so clients leave them alone; those that
+ask even so are answered by Kafka's rules. What is kept of a client, when it came last, is only for
+these, and the clients that were not heard of for longest are forgotten.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class ClientTelemetry:
         return ClientTelemetryStatistics(len(self._clients))
 
     def subscribe(self, client_id: UUID | None) -> tuple[UUID, int]:
-        """GetTelemetrySubscriptions: the client's id, made if it has none, and that of its subscription. Raises
-        THROTTLING_QUOTA_EXCEEDED for who comes before its time."""
+        """GetTelemetrySubscriptions: the client's id, made if it has none, and that of its
+        subscription. Raises THROTTLING_QUOTA_EXCEEDED for who comes before its time."""
         client_id = client_id or uuid4()
         client, now_ms = self._client(client_id), self._now_ms()
         if now_ms - max(client.asked_ms, client.pushed_ms) < PUSH_INTERVAL_MS and client.told not in _RETRIES:
@@ -60,7 +62,15 @@ class ClientTelemetry:
         client.told = ErrorCode.none
         return client_id, client.subscription_id
 
-    def push(self, client_id: UUID | None, subscription_id: int, metrics: bytes, codec: int, *, is_terminating: bool) -> None:
+    def push(
+        self,
+        client_id: UUID | None,
+        subscription_id: int,
+        metrics: bytes,
+        codec: int,
+        *,
+        is_terminating: bool,
+    ) -> None:
         """PushTelemetry. Raises KafkaError."""
         if client_id is None:
             raise KafkaError(ErrorCode.invalid_request)

@@ -1,8 +1,10 @@
-"""The settings that clients have altered, of groups and of the broker: what is stored, what applies, and how both change.
+"""The settings that clients have altered, of groups and of the broker: what is stored, what
+applies, and how both change.
 
-Save, then apply: an altered setting holds when its record is committed, never before. Topics keep their own (topics.py). What is
-stored was checked before (kbroker.settings.altering); a group's value that the broker's bounds do not allow any more is clamped when it is
-read, and an altered broker setting that does not fit the static ones any more is left out at start, each with a warning.
+Save, then apply: an altered setting holds when its record is committed, never before. Topics keep
+their own (topics.py). What is stored was checked before (kbroker.settings.altering); a group's
+value that the broker's bounds do not allow any more is clamped when it is read, and an altered
+broker setting that does not fit the static ones any more is left out at start, each with a warning.
 """
 
 from __future__ import annotations
@@ -47,14 +49,18 @@ from kbroker.storage.spi import Change, StateStore
 logger = logging.getLogger(__name__)
 
 NOT_WITHOUT_PARKING = (
-    "{setting} needs a persister and a state storage engine that keep parked records, and one of these does not: "
-    "choose others at start (kbroker.persister, --state-storage), or leave it {off} (`kbroker queues create --{option} {off}`)"
+    "{setting} needs a persister and a state storage engine that keep parked records, and one of these "
+    "does not: "
+    "choose others at start (kbroker.persister, --state-storage), or leave it {off} (`kbroker queues "
+    "create --{option} {off}`)"
 )
 _NEED_PARKING = ((SCHEDULING, "false", "scheduling"), (TTL, "0", "ttl"))
 """Settings, what they are where they are off, and their options."""
 NO_ORDER_WITHOUT_PARKING = (
-    f"{ORDERING} needs a persister and a state storage engine that keep parked records and find them by key, and one of these does "
-    "not: choose others at start (kbroker.persister, --state-storage), or leave it none (`kbroker queues create --ordering none`)"
+    f"{ORDERING} needs a persister and a state storage engine that keep parked records and find them by "
+    "key, and one of these does "
+    "not: choose others at start (kbroker.persister, --state-storage), or leave it none (`kbroker queues "
+    "create --ordering none`)"
 )
 OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s holds"
 TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
@@ -62,16 +68,19 @@ TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
 
 @dataclass(frozen=True, slots=True)
 class ConfigsStatistics:
-    """How many groups have settings of their own, and how many broker settings were altered while it ran."""
+    """How many groups have settings of their own, and how many broker settings were altered while
+    it ran."""
 
     groups: int
     broker_settings: int
 
 
 class Configs:
-    """`on_group_changed(group_id)` is called after an alteration; None: the broker's settings changed, so any group's may have.
+    """`on_group_changed(group_id)` is called after an alteration; None: the broker's settings
+    changed, so any group's may have.
 
-    Whoever alters settings, a topic's too, holds `altering` from reading what is stored until it is saved.
+    Whoever alters settings, a topic's too, holds `altering` from reading what is stored until it is
+    saved.
     """
 
     def __init__(self, config: BrokerConfig, state_store: StateStore, state: GroupCommit[Change]) -> None:
@@ -90,7 +99,9 @@ class Configs:
         self.on_group_changed: Callable[[str | None], None] = lambda _: None
 
     def statistics(self) -> ConfigsStatistics:
-        return ConfigsStatistics(len(self._groups), len(self._broker.dynamic) + len(self._broker.dynamic_default))
+        return ConfigsStatistics(
+            len(self._groups), len(self._broker.dynamic) + len(self._broker.dynamic_default)
+        )
 
     def load(self) -> None:
         """Take in what is stored, at start."""
@@ -122,16 +133,19 @@ class Configs:
                 )  # fmt: skip
 
     def _deletion(self, name: str) -> str:
-        """The commands after which the value of the start holds: what is altered for this broker hides what is for all."""
+        """The commands after which the value of the start holds: what is altered for this broker
+        hides what is for all."""
         layers = {str(NODE_ID): self._broker.dynamic, '""': self._broker.dynamic_default}
         static = self._broker.static[name]
         set_by = [broker for broker, layer in layers.items() if layer.get(name, static) != static]
         return " && ".join(f"kbroker configs delete --broker {broker} {name}" for broker in set_by)
 
-    # -- groups -------------------------------------------------------------------------------------------------------
+    # -- groups
+    # ----------------------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> GroupConfig:
-        """What applies to a group, the broker's settings and bounds included; the group itself need not exist."""
+        """What applies to a group, the broker's settings and bounds included; the group itself need
+        not exist."""
         return self._groups.get(group_id, self._without_own)
 
     def stored_group(self, group_id: str) -> Mapping[str, str]:
@@ -151,8 +165,8 @@ class Configs:
             raise KafkaError(ErrorCode.invalid_config, NO_ORDER_WITHOUT_PARKING)
 
     async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
-        """Replace what is set for a group (checked by the caller); durable and in force on return. Raises NoSpace, StoreFailed, and
-        KafkaError for what this broker's stores cannot do."""
+        """Replace what is set for a group (checked by the caller); durable and in force on return.
+        Raises NoSpace, StoreFailed, and KafkaError for what this broker's stores cannot do."""
         self.check_group(entries)
         await self._save(ConfigKey(ResourceType.GROUP, group_id), entries)
         self._put_group(group_id, entries)
@@ -179,7 +193,8 @@ class Configs:
             logger.warning(*line)
 
     def _doubts(self, group_id: str) -> list[tuple[str, ...]]:
-        """The group's own settings that the broker's bounds change: log lines with their arguments."""
+        """The group's own settings that the broker's bounds change: log lines with their
+        arguments."""
         config, entries = self._groups[group_id], self._stored[group_id]
         lines: list[tuple[str, ...]] = [
             (OUT_OF_BOUNDS, group_id, name, entries[name], str(value))
@@ -262,16 +277,20 @@ class Configs:
 
     def offsets_settings(self) -> OffsetsSettings:
         retention_ms = self._broker["offsets.retention.minutes"] * 60_000
-        return OffsetsSettings(retention_ms=retention_ms, metadata_max_bytes=self._broker["offset.metadata.max.bytes"])
+        return OffsetsSettings(
+            retention_ms=retention_ms, metadata_max_bytes=self._broker["offset.metadata.max.bytes"]
+        )
 
-    # -- the broker ---------------------------------------------------------------------------------------------------
+    # -- the broker
+    # ----------------------------------------------------------------------------------------------
 
     def stored_broker(self, name: str) -> Mapping[str, str]:
         """What was altered for this broker, or for all brokers (`name` "")."""
         return self._broker.dynamic if name else self._broker.dynamic_default
 
     async def set_broker(self, name: str, entries: Mapping[str, str]) -> None:
-        """Replace what is altered for this broker or, with `name` "", for all; as set_group otherwise."""
+        """Replace what is altered for this broker or, with `name` "", for all; as set_group
+        otherwise."""
         await self._save(ConfigKey(ResourceType.BROKER, name), entries)
         before = {group_id: self._doubts(group_id) for group_id in self._groups}
         if name:
@@ -293,4 +312,6 @@ def _redelivery(config: GroupConfig) -> Redelivery | None:
     delay_ms = config[REDELIVERY_DELAY]
     if not delay_ms:
         return None
-    return Redelivery(delay_ms, config[REDELIVERY_MULTIPLIER], config[REDELIVERY_MAX], config[REDELIVERY_JITTER])
+    return Redelivery(
+        delay_ms, config[REDELIVERY_MULTIPLIER], config[REDELIVERY_MAX], config[REDELIVERY_JITTER]
+    )

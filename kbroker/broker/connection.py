@@ -1,4 +1,5 @@
-"""What a handler may know of the connection that its request came in on: who the peer is, and how to wait for something.
+"""What a handler may know of the connection that its request came in on: who the peer is, and how
+to wait for something.
 
 The sockets are the server's (server/listener.py); tests put a fake peer here.
 """
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 _LONGEST_ALARM_S = 60.0
-"""A timer is never taken back, and outlives its connection. One for the whole of a wait could do so for weeks."""
+"""A timer is never taken back, and outlives its connection. One for the whole of a wait could do so
+for weeks."""
 
 
 class PeerGone(Exception):
@@ -31,7 +33,8 @@ class PeerGone(Exception):
 class CloseConnection(Exception):
     """The request cannot be answered within the protocol: end the connection, with one log line.
 
-    `kind`: what the line is about, without the numbers that a client chooses; None: the message as it is."""
+    `kind`: what the line is about, without the numbers that a client chooses; None: the message as
+    it is."""
 
     def __init__(self, message: str, kind: str | None = None) -> None:
         super().__init__(message)
@@ -39,8 +42,9 @@ class CloseConnection(Exception):
 
 
 class Connection:
-    """`deadlines`: the broker's. Parking is done for nearly every fetch of a consumer that keeps up, hence neither a cancel scope nor a
-    look at the socket: the server says when the peer has closed its side, and the deadline is a timer that the connection keeps."""
+    """`deadlines`: the broker's. Parking is done for nearly every fetch of a consumer that keeps
+    up, hence neither a cancel scope nor a look at the socket: the server says when the peer has
+    closed its side, and the deadline is a timer that the connection keeps."""
 
     __slots__ = ("_alarm", "_deadlines", "_parked", "_until", "client_host", "has_hung_up", "id")
 
@@ -61,7 +65,8 @@ class Connection:
             self._parked.resume()
 
     async def park(self, waiter: Waiter, until: float) -> None:
-        """Wait until `waiter` is woken or trio's clock reaches `until`, whichever is first. Raises PeerGone."""
+        """Wait until `waiter` is woken or trio's clock reaches `until`, whichever is first. Raises
+        PeerGone."""
         if waiter.woken:
             return
         self._parked, self._until = waiter, until
@@ -97,7 +102,8 @@ class Connection:
 
 @final
 class Raw(NamedTuple):
-    """A response body packed by hand: buffers to send as they are. `errors`: the error codes in it, for the metrics."""
+    """A response body packed by hand: buffers to send as they are. `errors`: the error codes in it,
+    for the metrics."""
 
     buffers: Sequence[Buffer]
     errors: Sequence[int] = ()
@@ -105,7 +111,8 @@ class Raw(NamedTuple):
 
 @final
 class Later(NamedTuple):
-    """A response body that is there when `pending` is at zero; `body` then makes it (None: nothing is sent, acks=0)."""
+    """A response body that is there when `pending` is at zero; `body` then makes it (None: nothing
+    is sent, acks=0)."""
 
     pending: Pending
     body: Callable[[], Raw | None]
@@ -128,5 +135,7 @@ class Request(NamedTuple):
     body: Any
 
 
-as_request: Callable[[tuple[Broker, Connection, int, int, str | None, Any]], Request] = partial(tuple.__new__, Request)
+as_request: Callable[[tuple[Broker, Connection, int, int, str | None, Any]], Request] = partial(
+    tuple.__new__, Request
+)
 """Request without its two calls."""

@@ -1,7 +1,8 @@
-"""What a broker is started with: the command line's answers, parsed and checked, before anything is opened.
+"""What a broker is started with: the command line's answers, parsed and checked, before anything is
+opened.
 
-The only hand-over between the command line and the server. It holds values, opens nothing and knows nothing of click;
-`on_ready` is the server's one word back, so that the server itself never prints.
+The only hand-over between the command line and the server. It holds values, opens nothing and knows
+nothing of click; `on_ready` is the server's one word back, so that the server itself never prints.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ Address: TypeAlias = tuple[str, int]
 
 
 class ReadyInfo(NamedTuple):
-    """Where the broker accepts connections: the address that was bound, with the real port where port 0 was asked for. `admin`: the same
-    for the admin HTTP endpoint."""
+    """Where the broker accepts connections: the address that was bound, with the real port where
+    port 0 was asked for. `admin`: the same for the admin HTTP endpoint."""
 
     host: str
     port: int
@@ -33,11 +34,13 @@ def _ignore(_: ReadyInfo) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
-    """`advertise` None: clients are told the address that was bound. `listen` port 0: any free port.
+    """`advertise` None: clients are told the address that was bound. `listen` port 0: any free
+    port.
 
-    `admin`: where to serve HTTP for looking at the broker, None: nowhere; `admin_names`: what this address may be called.
-    `adopt`: start although the state has no topic beside logs that hold records, or a topic lacks its logs.
-    `on_ready` is called once, from the broker's thread, when connections are accepted.
+    `admin`: where to serve HTTP for looking at the broker, None: nowhere; `admin_names`: what this
+    address may be called. `adopt`: start although the state has no topic beside logs that hold
+    records, or a topic lacks its logs. `on_ready` is called once, from the broker's thread, when
+    connections are accepted.
     """
 
     data_dir: Path

@@ -1,8 +1,9 @@
 """The command line: `kbroker COMMAND`.
 
-One file or folder per command group; a command's file is imported when it is called, so that `kbroker --help` stays quick. Commands parse
-and print; what they do is done by the server, the RPC client, the storage readers and the ordinary Kafka client library.
-Results go to stdout, everything said to a person goes to stderr, and a refusal is one line with a documented exit code.
+One file or folder per command group; a command's file is imported when it is called, so that
+`kbroker --help` stays quick. Commands parse and print; what they do is done by the server, the RPC
+client, the storage readers and the ordinary Kafka client library. Results go to stdout, everything
+said to a person goes to stderr, and a refusal is one line with a documented exit code.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from kbroker.cli.suggesting import SuggestingGroup
 
 
 class Entry(NamedTuple):
-    """`target`: module in this package and the name of its click command. `summary`: the first line of its help."""
+    """`target`: module in this package and the name of its click command. `summary`: the first line
+    of its help."""
 
     target: str
     summary: str
@@ -29,15 +31,29 @@ class Entry(NamedTuple):
 
 COMMANDS: Mapping[str, Entry] = {
     "start": Entry("start:start", "Run a broker until SIGTERM or SIGINT."),
-    "demo": Entry("demo.command:demo", "Show a durable queue at work: a broker, 50 000 orders, four share consumers."),
-    "queues": Entry("queues.command:queues", "Create, list, describe, fill, pause, purge and delete work queues."),
+    "demo": Entry(
+        "demo.command:demo", "Show a durable queue at work: a broker, 50 000 orders, four share consumers."
+    ),
+    "queues": Entry(
+        "queues.command:queues", "Create, list, describe, fill, pause, purge and delete work queues."
+    ),
     "topics": Entry("topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
-    "consume": Entry("consume:consume", "Print records of topics, from an offset on or as a member of a group."),
-    "share-consume": Entry("share_consume:share_consume", "Take records from a topic as a member of a share group."),
-    "share-groups": Entry("share_groups.command:share_groups", "List, describe, reset and delete share groups."),
-    "dead-letters": Entry("dead_letters.command:dead_letters", "List, count, show, redrive and purge what share groups gave up."),
-    "groups": Entry("groups.command:groups", "List groups of all types; describe, reset and delete consumer groups."),
+    "consume": Entry(
+        "consume:consume", "Print records of topics, from an offset on or as a member of a group."
+    ),
+    "share-consume": Entry(
+        "share_consume:share_consume", "Take records from a topic as a member of a share group."
+    ),
+    "share-groups": Entry(
+        "share_groups.command:share_groups", "List, describe, reset and delete share groups."
+    ),
+    "dead-letters": Entry(
+        "dead_letters.command:dead_letters", "List, count, show, redrive and purge what share groups gave up."
+    ),
+    "groups": Entry(
+        "groups.command:groups", "List groups of all types; describe, reset and delete consumer groups."
+    ),
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),
@@ -65,10 +81,13 @@ class LazyGroup(SuggestingGroup):
             formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120}
+)
 @click.version_option(kbroker.__version__, prog_name="kbroker")
 def cli() -> None:
-    """A broker that speaks the Kafka protocol and turns topics into durable queues (share groups, KIP-932).
+    """A broker that speaks the Kafka protocol and turns topics into durable queues (share groups,
+    KIP-932).
 
     `kbroker docs` has the documents.
     """
@@ -95,7 +114,8 @@ def main() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Where one of them was closed (`>&-`), the broker's first file would get its number, and what a C library prints in it."""
+    """Where one of them was closed (`>&-`), the broker's first file would get its number, and what
+    a C library prints in it."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         name = ("stdin", "stdout", "stderr")[fd]
         setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w"))

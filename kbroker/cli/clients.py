@@ -1,4 +1,5 @@
-"""What the commands that produce and consume share: the settings of confluent-kafka, its errors, and printing of records."""
+"""What the commands that produce and consume share: the settings of confluent-kafka, its errors,
+and printing of records."""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ SILENCE = logging.Logger(__name__, level=logging.CRITICAL + 1)
 
 
 class ClientErrors:
-    """Errors that librdkafka reports outside of any call. It prints nothing itself (log_level 0) and never gives up, so that a
-    command has to decide: a broker may restart, but one that stays away ends the command."""
+    """Errors that librdkafka reports outside of any call. It prints nothing itself (log_level 0)
+    and never gives up, so that a command has to decide: a broker may restart, but one that stays
+    away ends the command."""
 
     def __init__(self, bootstrap: Address, patience_s: float = 10.0) -> None:
         self._bootstrap, self._patience_s = bootstrap, patience_s
@@ -50,7 +52,8 @@ class ClientErrors:
             self._down_since_s = time.monotonic()
 
     def check(self) -> None:
-        """To be called when nothing came. Raises CommandFailed, or BrokerUnreachable when the broker stays away."""
+        """To be called when nothing came. Raises CommandFailed, or BrokerUnreachable when the
+        broker stays away."""
         if self._fatal is not None:
             raise CommandFailed(self._fatal)
         down_since_s = self._down_since_s
@@ -65,10 +68,15 @@ class ClientErrors:
 
 
 def client_settings(bootstrap: Address, errors: ClientErrors) -> dict[str, Any]:
-    """For any client of confluent-kafka. Connects once on its own, since librdkafka would wait for a missing broker forever:
-    raises BrokerUnreachable."""
+    """For any client of confluent-kafka. Connects once on its own, since librdkafka would wait for
+    a missing broker forever: raises BrokerUnreachable."""
     connect(bootstrap).close()
-    return {"bootstrap.servers": str(bootstrap), "client.id": "kbroker-cli", "log_level": 0, "error_cb": errors}
+    return {
+        "bootstrap.servers": str(bootstrap),
+        "client.id": "kbroker-cli",
+        "log_level": 0,
+        "error_cb": errors,
+    }
 
 
 def record_as_json(message: Message) -> dict[str, Any]:
@@ -90,7 +98,8 @@ def record_as_json(message: Message) -> dict[str, Any]:
 
 
 def print_record(message: Message, *, as_json: bool, key_separator: str | None, **extra: object) -> None:
-    """One line per record: JSON, or the bytes of the value, with the key before it where a separator is given."""
+    """One line per record: JSON, or the bytes of the value, with the key before it where a
+    separator is given."""
     if as_json:
         import json
 

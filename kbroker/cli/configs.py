@@ -9,7 +9,15 @@ import click
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, NameValue, bootstrap_option, connect, each_once, json_option, not_empty
+from kbroker.cli.params import (
+    Address,
+    NameValue,
+    bootstrap_option,
+    connect,
+    each_once,
+    json_option,
+    not_empty,
+)
 from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -20,11 +28,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def resource_options(function: F) -> F:
     """Whose configs: exactly one of --topic, --group, --broker."""
-    function = click.option("--broker", metavar="ID", help="Configs of the broker with this node id; empty: of all brokers.")(function)
-    function = click.option("--group", metavar="G", callback=not_empty, help="Configs of this share group, which need not exist yet.")(
+    function = click.option(
+        "--broker", metavar="ID", help="Configs of the broker with this node id; empty: of all brokers."
+    )(function)
+    function = click.option(
+        "--group",
+        metavar="G",
+        callback=not_empty,
+        help="Configs of this share group, which need not exist yet.",
+    )(function)
+    return click.option("--topic", metavar="NAME", callback=not_empty, help="Configs of this topic.")(
         function
     )
-    return click.option("--topic", metavar="NAME", callback=not_empty, help="Configs of this topic.")(function)
 
 
 def _resource(topic: str | None, group: str | None, broker: str | None) -> tuple[ResourceType, str]:
@@ -54,7 +69,14 @@ def configs() -> None:
 @click.option("--all", "show_all", is_flag=True, help="Also configs that have their default value.")
 @json_option
 @bootstrap_option
-def describe(topic: str | None, group: str | None, broker: str | None, show_all: bool, as_json: bool, bootstrap: Address) -> None:
+def describe(
+    topic: str | None,
+    group: str | None,
+    broker: str | None,
+    show_all: bool,
+    as_json: bool,
+    bootstrap: Address,
+) -> None:
     """Print configs, their values and where the values come from.
 
     DEFAULT is the value that holds once the config is deleted.
@@ -74,20 +96,31 @@ def describe(topic: str | None, group: str | None, broker: str | None, show_all:
     if as_json:
         print_json([_as_json(entry, source[entry.name]) for entry in shown])
     elif shown:
-        print_table(("NAME", "VALUE", "SOURCE", "DEFAULT"), [(e.name, e.value, source[e.name], e.default) for e in shown])
+        print_table(
+            ("NAME", "VALUE", "SOURCE", "DEFAULT"),
+            [(e.name, e.value, source[e.name], e.default) for e in shown],
+        )
     else:
         click.echo("all configs have their default values (--all shows them)")
 
 
 def _as_json(entry: ConfigEntry, source: str) -> dict[str, object]:
-    return {"name": entry.name, "value": entry.value, "source": source, "read_only": entry.is_read_only, "default": entry.default}
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": source,
+        "read_only": entry.is_read_only,
+        "default": entry.default,
+    }
 
 
 @configs.command("set")
 @resource_options
 @click.argument("config", nargs=-1, required=True, type=NameValue(), callback=each_once)
 @bootstrap_option
-def set_configs(topic: str | None, group: str | None, broker: str | None, config: dict[str, str], bootstrap: Address) -> None:
+def set_configs(
+    topic: str | None, group: str | None, broker: str | None, config: dict[str, str], bootstrap: Address
+) -> None:
     """Set each CONFIG, all or none.
 
     CONFIG is NAME=VALUE.
@@ -109,7 +142,9 @@ def set_configs(topic: str | None, group: str | None, broker: str | None, config
 @resource_options
 @click.argument("config", nargs=-1, required=True)
 @bootstrap_option
-def delete(topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Address) -> None:
+def delete(
+    topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Address
+) -> None:
     """Put each CONFIG back to its default value, all or none.
 
     CONFIG is a name, set for this resource: `kbroker configs describe` lists those.
@@ -143,4 +178,7 @@ def _not_set(kind: ResourceType, name: str, key: str, entry: ConfigEntry | None)
         return text
     if entry.source == admin.ALL_BROKERS_SOURCE and kind is admin.ResourceType.BROKER:
         return f'{text}, but for all brokers: kbroker configs delete --broker "" {key}'
-    return f"{text}: its value comes from the {'start' if kind is admin.ResourceType.BROKER else 'settings'} of the broker"
+    return (
+        f"{text}: its value comes from the "
+        f"{'start' if kind is admin.ResourceType.BROKER else 'settings'} of the broker"
+    )

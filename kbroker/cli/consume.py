@@ -1,4 +1,5 @@
-"""`kbroker consume`: read topics as logs, from an offset on, taking nothing away; with `--group` as a member of a consumer group."""
+"""`kbroker consume`: read topics as logs, from an offset on, taking nothing away; with `--group` as
+a member of a consumer group."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class Start(click.ParamType["str | int"]):
 
     name = "earliest|latest|OFFSET"
 
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> str | int:
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> str | int:
         text = str(value)
         if text in (EARLIEST, LATEST):
             return text
@@ -37,13 +40,31 @@ class Start(click.ParamType["str | int"]):
 
 @click.command()
 @click.argument("topic", nargs=-1, required=True)
-@click.option("--group", "-g", callback=not_empty, help="Read as a member of this consumer group, and commit what is printed.")
-@click.option("--group-protocol", type=click.Choice(["classic", "consumer"]), help="How the member speaks.  [default: classic]")
-@click.option("--from", "start", type=Start(), help="Where to begin, in every partition.  [default: earliest; in a group latest]")
+@click.option(
+    "--group",
+    "-g",
+    callback=not_empty,
+    help="Read as a member of this consumer group, and commit what is printed.",
+)
+@click.option(
+    "--group-protocol",
+    type=click.Choice(["classic", "consumer"]),
+    help="How the member speaks.  [default: classic]",
+)
+@click.option(
+    "--from",
+    "start",
+    type=Start(),
+    help="Where to begin, in every partition.  [default: earliest; in a group latest]",
+)
 @click.option("--from-beginning", is_flag=True, help="The same as --from earliest.")
-@click.option("--partition", "-p", "partitions", type=INDEX, multiple=True, help="Only this partition; may be repeated.")
+@click.option(
+    "--partition", "-p", "partitions", type=INDEX, multiple=True, help="Only this partition; may be repeated."
+)
 @click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
-@click.option("--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]")
+@click.option(
+    "--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]"
+)
 @click.option("--key-separator", "-k", metavar="TEXT", help="Print the key and TEXT before each value.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per record.")
 @bootstrap_option
@@ -62,9 +83,10 @@ def consume(
 ) -> int:
     """Print records of topics, from an offset on or as a member of a group.
 
-    Prints one record of each TOPIC per line and goes on as new ones arrive. Without --group nothing is committed or acknowledged.
-    With it, a member gets its share of the partitions, goes on where the group has committed, and commits what it has printed; a
-    TOPIC that begins with ^ is a regular expression.
+    Prints one record of each TOPIC per line and goes on as new ones arrive. Without --group nothing
+    is committed or acknowledged. With it, a member gets its share of the partitions, goes on where
+    the group has committed, and commits what it has printed; a TOPIC that begins with ^ is a
+    regular expression.
 
     \b
     Examples:
@@ -83,7 +105,9 @@ def consume(
         return OK
     if partitions or isinstance(start, int):
         raise click.UsageError("--group excludes --partition and --from OFFSET: the group decides on them")
-    return consume_as_member(bootstrap, Membership(group, group_protocol or "classic", topic, start or LATEST), ends, show)
+    return consume_as_member(
+        bootstrap, Membership(group, group_protocol or "classic", topic, start or LATEST), ends, show
+    )
 
 
 def _consume_log(

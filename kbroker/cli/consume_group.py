@@ -1,7 +1,8 @@
 """`kbroker consume --group`: an ordinary member of a consumer group, on the command line.
 
-Offsets are committed after their records were printed and flushed, batch by batch: a command that dies prints some records twice, at
-its next start, and never loses one. A rebalance happens only while the member polls, so that what it was given is committed by then.
+Offsets are committed after their records were printed and flushed, batch by batch: a command that
+dies prints some records twice, at its next start, and never loses one. A rebalance happens only
+while the member polls, so that what it was given is committed by then.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _SIGNALLED = 128
 
 
 class Membership(NamedTuple):
-    """`protocol`: classic or consumer. `start`: auto.offset.reset, for partitions without a committed offset."""
+    """`protocol`: classic or consumer. `start`: auto.offset.reset, for partitions without a
+    committed offset."""
 
     group: str
     protocol: str
@@ -36,7 +38,8 @@ class Membership(NamedTuple):
 
 
 class Ending:
-    """The first SIGINT or SIGTERM asks for a clean end; another one does not wait for whoever should read our output."""
+    """The first SIGINT or SIGTERM asks for a clean end; another one does not wait for whoever
+    should read our output."""
 
     def __init__(self) -> None:
         self.signal_number = 0
@@ -62,7 +65,9 @@ def on_signals(ending: Ending) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def consume_as_member(bootstrap: Address, membership: Membership, ends: Ends, show: Callable[[Message], None]) -> int:
+def consume_as_member(
+    bootstrap: Address, membership: Membership, ends: Ends, show: Callable[[Message], None]
+) -> int:
     """Join, print and commit until there is a reason to end, then leave. Returns the exit code."""
     from confluent_kafka import Consumer
 
@@ -95,14 +100,17 @@ def consume_as_member(bootstrap: Address, membership: Membership, ends: Ends, sh
 
 
 def _check_type(bootstrap: Address, group: str) -> None:
-    """Raises CommandFailed for a group of another type, which a broker answers in words that do not say so."""
+    """Raises CommandFailed for a group of another type, which a broker answers in words that do not
+    say so."""
     from kbroker.client import consumer_group_admin, group_admin
 
     with connect(bootstrap) as connection:
         found = group_admin.group_types(connection).get(group)
     if found in consumer_group_admin.OTHER_TYPES:
         hint = "; `kbroker share-consume` is for those" if found == "share" else ""
-        raise CommandFailed(f"group {group} is {kind_of_group(found)}, and this command is for consumer groups{hint}")
+        raise CommandFailed(
+            f"group {group} is {kind_of_group(found)}, and this command is for consumer groups{hint}"
+        )
 
 
 def _subscribe(consumer: Consumer, topics: Sequence[str], batches: Batches) -> None:
@@ -120,8 +128,9 @@ def _subscribe(consumer: Consumer, topics: Sequence[str], batches: Batches) -> N
 
 
 def _commit(consumer: Consumer, messages: Sequence[Message]) -> None:
-    """Everything up to these records. A member that was expelled meanwhile cannot, and they will be printed again by whoever has their
-    partition now: that is said, and no reason to end. Raises CommandFailed where the client is beyond repair."""
+    """Everything up to these records. A member that was expelled meanwhile cannot, and they will be
+    printed again by whoever has their partition now: that is said, and no reason to end. Raises
+    CommandFailed where the client is beyond repair."""
     from confluent_kafka import KafkaException
 
     try:
@@ -132,7 +141,10 @@ def _commit(consumer: Consumer, messages: Sequence[Message]) -> None:
     for error in errors[:1]:
         if error.fatal():
             raise CommandFailed(error.str())
-        say(f"warning: {len(messages)} records were printed, but not committed, and may come again: {error.str()}")
+        say(
+            f"warning: {len(messages)} records were printed, but not committed, and may come again: "
+            f"{error.str()}"
+        )
 
 
 def _positions(messages: Sequence[Message]) -> Iterable[TopicPartition]:
@@ -143,5 +155,7 @@ def _positions(messages: Sequence[Message]) -> Iterable[TopicPartition]:
     for message in messages:
         topic, partition, offset = message.topic(), message.partition(), message.offset()
         if topic is not None and partition is not None and offset is not None:
-            positions[topic, partition] = TopicPartition(topic, partition, offset + 1, leader_epoch=message.leader_epoch())
+            positions[topic, partition] = TopicPartition(
+                topic, partition, offset + 1, leader_epoch=message.leader_epoch()
+            )
     return positions.values()

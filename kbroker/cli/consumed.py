@@ -1,4 +1,5 @@
-"""Records as a consumer of confluent-kafka gives them, in batches, until there is a reason to end."""
+"""Records as a consumer of confluent-kafka gives them, in batches, until there is a reason to
+end."""
 
 from __future__ import annotations
 
@@ -28,14 +29,18 @@ def never() -> bool:
 
 
 class Batches:
-    """What is polled, batch by batch: until the wanted number has come, none came for the timeout, or `is_ended` says so.
+    """What is polled, batch by batch: until the wanted number has come, none came for the timeout,
+    or `is_ended` says so.
 
-    The timeout runs only after each of `unheard` has given something or has been found empty: the partitions that are assigned. They
-    change when a group rebalances. Before the first time `is_assigned` is False; a member of the new protocol that gets none is never
-    told, so that the wait for them has an end.
+    The timeout runs only after each of `unheard` has given something or has been found empty: the
+    partitions that are assigned. They change when a group rebalances. Before the first time
+    `is_assigned` is False; a member of the new protocol that gets none is never told, so that the
+    wait for them has an end.
     """
 
-    def __init__(self, consumer: Consumer, errors: ClientErrors, ends: Ends, is_ended: Callable[[], bool] = never) -> None:
+    def __init__(
+        self, consumer: Consumer, errors: ClientErrors, ends: Ends, is_ended: Callable[[], bool] = never
+    ) -> None:
         self.unheard: set[tuple[str, int]] = set()
         self.is_assigned = True
         self._consumer, self._errors, self._is_ended = consumer, errors, is_ended
@@ -79,6 +84,8 @@ def _judge(error: KafkaError) -> None:
     from confluent_kafka import KafkaError as Error
 
     if error.code() == Error._MAX_POLL_EXCEEDED:  # whoever reads our output took none for minutes
-        say("warning: the group went on without this member, as nothing was read for too long; it joins again")
+        say(
+            "warning: the group went on without this member, as nothing was read for too long; it joins again"
+        )
     elif error.code() != Error._PARTITION_EOF:
         raise CommandFailed(error.str())

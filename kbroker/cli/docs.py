@@ -1,4 +1,5 @@
-"""`kbroker docs`: the pages of docs/, which are part of the package: what an error text or a page names can be read wherever kbroker runs.
+"""`kbroker docs`: the pages of docs/, which are part of the package: what an error text or a page
+names can be read wherever kbroker runs.
 
 In the checkout kbroker/docs is a link to docs/; a wheel has the pages in its place.
 """
@@ -38,8 +39,8 @@ _PAGER_STYLE = "FRX"
 def docs(page: str | None, as_json: bool) -> None:
     """Read the documents: list the pages, or print one.
 
-    On a terminal PAGE is shown through a pager; elsewhere its text is printed as it is, in Markdown. `kbroker docs settings | grep lock`
-    finds a setting.
+    On a terminal PAGE is shown through a pager; elsewhere its text is printed as it is, in
+    Markdown. `kbroker docs settings | grep lock` finds a setting.
 
     \b
     Examples:
@@ -60,7 +61,8 @@ def docs(page: str | None, as_json: bool) -> None:
 
 
 def _pages() -> dict[str, Path]:
-    """Files by the names of their pages; those of subfolders come last, with the folder before them. Raises CommandFailed."""
+    """Files by the names of their pages; those of subfolders come last, with the folder before
+    them. Raises CommandFailed."""
     root = FOLDER.resolve()  # rglob() does not follow a link
     names = {_name(path.relative_to(root)): path for path in root.rglob("*.md")}
     if not names:
@@ -80,9 +82,12 @@ def _title(path: Path) -> str:
 
 def _chosen(page: str, pages: dict[str, Path]) -> Path:
     """`page` may be written as a link has it: docs/cli.md#kbroker-start. Raises UsageError."""
-    name = page.partition("#")[0].removeprefix("./").removeprefix("docs/").removesuffix(".md").strip("/").lower()
+    name = (
+        page.partition("#")[0].removeprefix("./").removeprefix("docs/").removesuffix(".md").strip("/").lower()
+    )
     folder = name.removesuffix(f"/{_INDEX.lower()}")
-    if folder in pages and (folder == name or pages[folder].stem == _INDEX):  # perf/README.md of the checkout is not docs/perf.md
+    # perf/README.md of the checkout is not docs/perf.md
+    if folder in pages and (folder == name or pages[folder].stem == _INDEX):
         return pages[folder]
     ends = [each for each in pages if each.rpartition("/")[2] == name]
     if len(ends) == 1:
@@ -104,13 +109,16 @@ def _show(text: str, pages: Container[str]) -> None:
 
     console = Console()
     with console.capture() as captured:
-        console.print(Markdown(_LINK.sub(partial(_without_link, pages), text), hyperlinks=False), width=_width(console))
+        console.print(
+            Markdown(_LINK.sub(partial(_without_link, pages), text), hyperlinks=False), width=_width(console)
+        )
     os.environ.setdefault("LESS", _PAGER_STYLE)
     click.echo_via_pager(captured.get(), color=console.is_terminal and not console.no_color)
 
 
 def _without_link(pages: Container[str], found: re.Match[str]) -> str:
-    """A link to a page says its name; one to a file that the package does not have is its words alone."""
+    """A link to a page says its name; one to a file that the package does not have is its words
+    alone."""
     words, name = found[1], found[2].removesuffix(".md")
     return f"{words} (page {name})" if name in pages and name not in words else words
 

@@ -1,4 +1,5 @@
-"""How a command ends: exit codes, and which error leads to which. docs/exit-codes.md explains them to operators."""
+"""How a command ends: exit codes, and which error leads to which. docs/exit-codes.md explains them
+to operators."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def say(message: str) -> None:
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """One line for each of several things that could not be done; returns only where there is none."""
+    """One line for each of several things that could not be done; returns only where there is
+    none."""
     for problem in problems[:-1]:
         say(problem)
     if problems:
@@ -41,9 +43,11 @@ def refuse(problems: Sequence[str]) -> None:
 
 
 def ask(question: str) -> None:
-    """Go on only where a person at the terminal says yes; the question goes to stderr, stdout belongs to data.
+    """Go on only where a person at the terminal says yes; the question goes to stderr, stdout
+    belongs to data.
 
-    Raises CommandFailed where the answer is no, or where nobody can be asked: what is piped in is no answer.
+    Raises CommandFailed where the answer is no, or where nobody can be asked: what is piped in is
+    no answer.
     """
     if not sys.stdin.isatty():
         raise CommandFailed("nothing was deleted: nobody can be asked here, so --yes is needed", USAGE)
@@ -59,7 +63,8 @@ def ask(question: str) -> None:
 
 
 def end_of(error: BaseException) -> int:
-    """Print the one line that an error deserves and return the exit code; what is none of ours is raised again."""
+    """Print the one line that an error deserves and return the exit code; what is none of ours is
+    raised again."""
     match error:
         case NoArgsIsHelpError():
             error.show()
@@ -83,14 +88,16 @@ def end_of(error: BaseException) -> int:
             give_up_stdout()
             say(str(error))
             return REFUSED
-        case UnicodeEncodeError(encoding="utf-8"):  # Python's stand-ins for bytes of the command line that are no text
+        # Python's stand-ins for bytes of the command line that are no text
+        case UnicodeEncodeError(encoding="utf-8"):
             say(f"{error.object!a} is no UTF-8")
             return USAGE
     return _end_of_work(error)
 
 
 def give_up_stdout() -> None:
-    """To be called when writing has failed: where it still does, what is left in the buffer is dropped. Python would complain at exit."""
+    """To be called when writing has failed: where it still does, what is left in the buffer is
+    dropped. Python would complain at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -103,7 +110,8 @@ def drop_stdout() -> None:
 
 
 def _end_of_work(error: BaseException) -> int:
-    """The errors of the parts that do the work, imported here because they are slow to import and `--help` has no use for them."""
+    """The errors of the parts that do the work, imported here because they are slow to import and
+    `--help` has no use for them."""
     from kbroker.client.rpc import BrokerUnreachable
     from kbroker.errors import KafkaError, OperatorError
 

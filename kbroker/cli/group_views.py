@@ -1,4 +1,5 @@
-"""What `kbroker groups` and `kbroker share-groups` have in common: views of a group, and how deleting groups ends."""
+"""What `kbroker groups` and `kbroker share-groups` have in common: views of a group, and how
+deleting groups ends."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ def view_options(offsets: str, members: str, state: str, verbose: str) -> Callab
     """The options that choose a view, with their help."""
 
     def add(function: F) -> F:
-        for name, text in (("--verbose", verbose), ("--state", state), ("--members", members), ("--offsets", offsets)):
+        for name, text in (
+            ("--verbose", verbose),
+            ("--state", state),
+            ("--members", members),
+            ("--offsets", offsets),
+        ):
             function = click.option(name, is_flag=True, help=text)(function)
         return function
 
@@ -46,8 +52,16 @@ def one_view(context: click.Context, offsets: bool, members: bool, state: bool) 
     return given[0] if given else "offsets"
 
 
-def report(table: Table, notes: Iterable[str], documents: list[dict[str, Any]], problems: Sequence[str], *, as_json: bool) -> None:
-    """What was found, as JSON or as a table with notes for a person. Raises CommandFailed where there are problems."""
+def report(
+    table: Table,
+    notes: Iterable[str],
+    documents: list[dict[str, Any]],
+    problems: Sequence[str],
+    *,
+    as_json: bool,
+) -> None:
+    """What was found, as JSON or as a table with notes for a person. Raises CommandFailed where
+    there are problems."""
     if as_json:
         print_json(documents)
     else:
@@ -58,24 +72,32 @@ def report(table: Table, notes: Iterable[str], documents: list[dict[str, Any]], 
     refuse(problems)
 
 
-def told_apart(names: Sequence[str], described: Sequence[T | KafkaError], connection: Connection) -> tuple[list[T], list[str]]:
+def told_apart(
+    names: Sequence[str], described: Sequence[T | KafkaError], connection: Connection
+) -> tuple[list[T], list[str]]:
     """What came of groups, sorted, and a line for each of which nothing came."""
-    refused = {name: each for name, each in zip(names, described, strict=True) if isinstance(each, KafkaError)}
+    refused = {
+        name: each for name, each in zip(names, described, strict=True) if isinstance(each, KafkaError)
+    }
     types = types_where_missing(connection, refused.values())
     problems = [why_not(name, error, types.get(name)) for name, error in refused.items()]
     return sorted(each for each in described if not isinstance(each, KafkaError)), problems
 
 
 def types_where_missing(connection: Connection, errors: Iterable[KafkaError]) -> Mapping[str, str]:
-    """Types of all groups, asked for only where a group was not found: it may be of another type."""
+    """Types of all groups, asked for only where a group was not found: it may be of another
+    type."""
     from kbroker.client import group_admin
 
     missing = any(error.code is ErrorCode.group_id_not_found for error in errors)
     return group_admin.group_types(connection) if missing else {}
 
 
-def why_not(group_id: str, error: KafkaError, group_type: str | None = None, command: str = "describe") -> str:
-    """A line for a group that could not be described. `group_type`: what there is of this name; `command`: what was to be done."""
+def why_not(
+    group_id: str, error: KafkaError, group_type: str | None = None, command: str = "describe"
+) -> str:
+    """A line for a group that could not be described. `group_type`: what there is of this name;
+    `command`: what was to be done."""
     from kbroker.client.answers import reason
 
     if group_type is not None and error.code is ErrorCode.group_id_not_found:
@@ -85,13 +107,19 @@ def why_not(group_id: str, error: KafkaError, group_type: str | None = None, com
 
 
 def in_use(kind: str, group_id: str, members: int) -> str:
-    """A line for a group that must have no members. None may be left of those that it still waits for."""
-    who = f"it has {members} member{'s' * (members > 1)}; stop them first" if members else "its members are leaving or coming; try again"
+    """A line for a group that must have no members. None may be left of those that it still waits
+    for."""
+    who = (
+        f"it has {members} member{'s' * (members > 1)}; stop them first"
+        if members
+        else "its members are leaving or coming; try again"
+    )
     return f"{kind} {group_id} is not empty: {who}"
 
 
 def of_other_type(group_id: str, group_type: str, command: str) -> str:
-    """A line for a group that is of another type than the command is for: `command` is the subcommand that was meant."""
+    """A line for a group that is of another type than the command is for: `command` is the
+    subcommand that was meant."""
     return f"group {group_id} is {kind_of_group(group_type)}{instead(group_id, group_type, command)}"
 
 
@@ -115,14 +143,19 @@ def coordinator_text(node: Coordinator) -> str:
 
 def assignment_text(assignment: Mapping[str, Sequence[int]]) -> str:
     """As Kafka writes it: `orders:0,1;returns:2`."""
-    return ";".join(f"{topic}:{','.join(map(str, partitions))}" for topic, partitions in sorted(assignment.items()))
+    return ";".join(
+        f"{topic}:{','.join(map(str, partitions))}" for topic, partitions in sorted(assignment.items())
+    )
 
 
 def report_deletions(kind: str, names: Sequence[str], refused: Mapping[str, str], *, as_json: bool) -> None:
-    """Say which groups of a kind were deleted; a line for each that was `refused`, with its reason. Raises CommandFailed if any was."""
+    """Say which groups of a kind were deleted; a line for each that was `refused`, with its reason.
+    Raises CommandFailed if any was."""
     deleted = [name for name in names if name not in refused]
     if as_json:
-        print_json([{"group": name, "deleted": name not in refused, "error": refused.get(name)} for name in names])
+        print_json(
+            [{"group": name, "deleted": name not in refused, "error": refused.get(name)} for name in names]
+        )
     elif not refused:
         click.echo(f"Deletion of requested {kind}s ({_quoted(deleted)}) was successful.")
     elif deleted:

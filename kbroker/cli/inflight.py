@@ -1,4 +1,5 @@
-"""`kbroker share-groups inflight`: what is in flight in a group's share-partitions, asked of the broker's HTTP endpoint."""
+"""`kbroker share-groups inflight`: what is in flight in a group's share-partitions, asked of the
+broker's HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -20,10 +21,22 @@ _TIMEOUT_S = 30.0
 @click.argument("group", callback=not_blank)
 @click.option("--topic", help="Only share-partitions of this topic.")
 @watch_options
-@click.option("--member-ids", is_flag=True, help="Also the members' ids, as `share-groups describe --members` shows them.")
+@click.option(
+    "--member-ids",
+    is_flag=True,
+    help="Also the members' ids, as `share-groups describe --members` shows them.",
+)
 @json_option
 @admin_option
-def inflight(group: str, topic: str | None, watch: bool, interval_ms: int, member_ids: bool, as_json: bool, admin: Address) -> None:
+def inflight(
+    group: str,
+    topic: str | None,
+    watch: bool,
+    interval_ms: int,
+    member_ids: bool,
+    as_json: bool,
+    admin: Address,
+) -> None:
     """Show which records of GROUP are in flight, which clients hold them and for how long.
 
     Needs a broker that was started with `kbroker start --admin`.
@@ -51,10 +64,14 @@ def ask_in_flight(admin: Address, group: str, topic: str | None) -> dict[str, An
         if not isinstance(document, dict):
             raise ValueError("no object")
     except (http.client.HTTPException, ValueError) as error:
-        raise BrokerUnreachable(f"{admin} does not answer as a broker's --admin endpoint does; is it the Kafka port?") from error
+        raise BrokerUnreachable(
+            f"{admin} does not answer as a broker's --admin endpoint does; is it the Kafka port?"
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
-        raise BrokerUnreachable(f"cannot connect to {admin}: {reason}; was the broker started with --admin?") from error
+        raise BrokerUnreachable(
+            f"cannot connect to {admin}: {reason}; was the broker started with --admin?"
+        ) from error
     finally:
         connection.close()
     if status != http.HTTPStatus.OK:

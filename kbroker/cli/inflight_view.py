@@ -1,7 +1,9 @@
-"""In-flight windows drawn for a terminal: a strip of characters for each share-partition, and a table of who holds what.
+"""In-flight windows drawn for a terminal: a strip of characters for each share-partition, and a
+table of who holds what.
 
-A character stands for one offset, or for as many as it takes to fit the width; then it shows the state that matters most among them.
-Each state has a character of its own, so that the strip can be read without colours.
+A character stands for one offset, or for as many as it takes to fit the width; then it shows the
+state that matters most among them. Each state has a character of its own, so that the strip can be
+read without colours.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ def draw(document: Document, width: int, *, member_ids: bool = False) -> list[Te
     """The lines of one moment. `member_ids`: with a column of them."""
     partitions = document["share_partitions"]
     noun = "share-partition" if len(partitions) == 1 else "share-partitions"
-    lines = [Text(f"group {escaped(document['group'])}: {len(partitions)} {noun} in the broker's memory", "bold")]
+    lines = [
+        Text(f"group {escaped(document['group'])}: {len(partitions)} {noun} in the broker's memory", "bold")
+    ]
     for partition in partitions:
         lines += [Text(), *_partition(partition, width, document["now_ms"])]
     if partitions:
@@ -73,7 +77,8 @@ def _waiting(partition: Document, now_ms: int) -> str:
 
 def _partition(partition: Document, width: int, now_ms: int) -> list[Text]:
     start, end, ranges = partition["start_offset"], partition["end_offset"], partition["ranges"]
-    behind = max(0, partition["log_end_offset"] - (end + 1 if ranges else start))  # A start may have been set beyond the log's end.
+    # A start may have been set beyond the log's end.
+    behind = max(0, partition["log_end_offset"] - (end + 1 if ranges else start))
     name = f"{escaped(partition['topic'])}-{partition['partition']}"
     waiting = _waiting(partition, now_ms)
     if not ranges:
@@ -81,7 +86,10 @@ def _partition(partition: Document, width: int, now_ms: int) -> list[Text]:
     in_flight = end - start + 1
     per_character = -(-in_flight // width)
     scale = "" if per_character == 1 else f", {per_character} offsets a character"
-    head = f"{name}  offsets {start} to {end}: {in_flight} of {partition['lock_limit']} in flight, {behind} behind them{waiting}{scale}"
+    head = (
+        f"{name}  offsets {start} to {end}: {in_flight} of {partition['lock_limit']} in flight, "
+        f"{behind} behind them{waiting}{scale}"
+    )
     return [Text(head), _strip(ranges, start, in_flight, per_character)]
 
 
@@ -113,20 +121,25 @@ def _legend(states: Iterable[str]) -> Text:
 
 
 def _all(partition: Document) -> list[Document]:
-    """The ranges of the window, and those beside it; brokers of earlier versions do not tell of these."""
+    """The ranges of the window, and those beside it; brokers of earlier versions do not tell of
+    these."""
     return [*partition["ranges"], *partition.get("parked_ranges", ())]
 
 
 def _names(partitions: Sequence[Document]) -> dict[str, str]:
-    """What to call each holder: by its client id, or its member id where it has none. Where clients of one host have the same id, a
-    beginning of the member id tells them apart."""
+    """What to call each holder: by its client id, or its member id where it has none. Where clients
+    of one host have the same id, a beginning of the member id tells them apart."""
     holders: dict[tuple[str, str | None], dict[str, Document]] = {}
-    for found in (each for partition in partitions for each in _all(partition) if each["member_id"] is not None):
+    for found in (
+        each for partition in partitions for each in _all(partition) if each["member_id"] is not None
+    ):
         key = (found.get("client_id") or "", found.get("client_host"))
         holders.setdefault(key, {})[found["member_id"]] = found
     names = {}
     for (client_id, _), members in holders.items():
-        length = next(n for n in count(_SHORTEST_MEMBER_ID) if len({member[:n] for member in members}) == len(members))
+        length = next(
+            n for n in count(_SHORTEST_MEMBER_ID) if len({member[:n] for member in members}) == len(members)
+        )
         for member, found in members.items():
             name = _shortened(client_id) or member
             alike = f" ({member[:length]})" if client_id and len(members) > 1 else ""
@@ -139,15 +152,29 @@ def _shortened(client_id: str) -> str:
 
 
 def _held(partition: Document, names: Mapping[str, str]) -> Iterator[tuple[Cell, ...]]:
-    """One row for what a member holds until one time with one delivery count: mostly one fetch, however many records it answered since."""
+    """One row for what a member holds until one time with one delivery count: mostly one fetch,
+    however many records it answered since."""
     rows: dict[tuple[Any, ...], list[Document]] = {}
     for found in _all(partition):
         if _state(found) == "acquired":
-            rows.setdefault((found["delivery_count"], found["member_id"], found["lock_ms_left"]), []).append(found)
+            rows.setdefault((found["delivery_count"], found["member_id"], found["lock_ms_left"]), []).append(
+                found
+            )
     for (deliveries, holder, left_ms), ranges in rows.items():
         first, last = ranges[0]["first_offset"], ranges[-1]["last_offset"]
         offsets = str(first) if first == last else f"{first}-{last}"
         records = sum(found["last_offset"] - found["first_offset"] + 1 for found in ranges)
         left = None if left_ms is None else f"{left_ms / 1000:.1f} s"
         name, host = names.get(holder), ranges[0].get("client_host")
-        yield partition["topic"], partition["partition"], offsets, len(ranges), records, deliveries, name, host, left, holder
+        yield (
+            partition["topic"],
+            partition["partition"],
+            offsets,
+            len(ranges),
+            records,
+            deliveries,
+            name,
+            host,
+            left,
+            holder,
+        )

@@ -1,7 +1,8 @@
 """Signals that wait while code runs that no exception may break off.
 
-A handler that raises may strike inside of a callback of the client library, which then loses the exception (SystemError: returned NULL
-without setting an exception); or between the start of a process and the note of it.
+A handler that raises may strike inside of a callback of the client library, which then loses the
+exception (SystemError: returned NULL without setting an exception); or between the start of a
+process and the note of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
 
 class Deferred:
-    """From `install` to `remove` the handlers of these signals wait while a `with` of this object is open, and run at its end.
+    """From `install` to `remove` the handlers of these signals wait while a `with` of this object
+    is open, and run at its end.
 
     For the main thread only, as handlers are. Not to be nested: the inner end would be the end.
     """
@@ -49,7 +51,9 @@ class Deferred:
         self._is_open = True
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._is_open = False
         if self._waiting is not None:
             number, self._waiting = self._waiting, None

@@ -1,6 +1,8 @@
-"""New offsets for groups, as `reset-offsets` of `kbroker groups` and `kbroker share-groups` works them out and prints them.
+"""New offsets for groups, as `reset-offsets` of `kbroker groups` and `kbroker share-groups` works
+them out and prints them.
 
-Which partitions and which offsets is decided here, as in Kafka's tools, from the log's offsets; the broker is told absolute offsets.
+Which partitions and which offsets is decided here, as in Kafka's tools, from the log's offsets; the
+broker is told absolute offsets.
 """
 
 from __future__ import annotations
@@ -42,8 +44,15 @@ class Target(NamedTuple):
     by_duration: int | None = None
 
     def check(self, without: Collection[str] = ()) -> None:
-        """Raises UsageError unless just one is given. `without`: those that a command does not have."""
-        exactly_one({f"--{name.replace('_', '-')}": value for name, value in self._asdict().items() if name not in without})
+        """Raises UsageError unless just one is given. `without`: those that a command does not
+        have."""
+        exactly_one(
+            {
+                f"--{name.replace('_', '-')}": value
+                for name, value in self._asdict().items()
+                if name not in without
+            }
+        )
 
 
 def exactly_one(options: Mapping[str, object]) -> None:
@@ -72,10 +81,16 @@ def reset_options(function: F) -> F:
             metavar=DateTimeType.name,
             help="To the first record from this time on; UTC without a zone.",
         ),
-        click.option("--to-latest", is_flag=True, help="To the end of the log: only new records are delivered."),
+        click.option(
+            "--to-latest", is_flag=True, help="To the end of the log: only new records are delivered."
+        ),
         click.option("--to-earliest", is_flag=True, help="To the first record of the log."),
         click.option(
-            "--topic", "topics", type=TopicPartitionsType(), multiple=True, help="A topic, or some of its partitions; may be repeated."
+            "--topic",
+            "topics",
+            type=TopicPartitionsType(),
+            multiple=True,
+            help="A topic, or some of its partitions; may be repeated.",
         ),
     ):
         function = option(function)
@@ -89,7 +104,11 @@ def partitions_of(connection: Connection, scope: Scope) -> list[TopicPartition]:
 
     whole = [topic for topic, numbers in scope if numbers is None]
     known = {each.name: each.partitions for each in admin.topics(connection, whole)} if whole else {}
-    places = (TopicPartition(topic, each) for topic, numbers in scope for each in (known[topic] if numbers is None else numbers))
+    places = (
+        TopicPartition(topic, each)
+        for topic, numbers in scope
+        for each in (known[topic] if numbers is None else numbers)
+    )
     found = list(dict.fromkeys(places))
     check_partitions(connection, found)
     return found
@@ -112,8 +131,9 @@ def new_offsets(
     current: Callable[[], Mapping[TopicPartition, int | None]],
     without: str,
 ) -> Offsets:
-    """Where `target` leads each partition. `current`: the group's own offsets; `without`: what to say, before the partition, where it
-    has none. Raises CommandFailed where there is no offset to shift."""
+    """Where `target` leads each partition. `current`: the group's own offsets; `without`: what to
+    say, before the partition, where it has none. Raises CommandFailed where there is no offset to
+    shift."""
     from kbroker.client import admin
 
     if target.to_offset is not None:
@@ -129,10 +149,17 @@ def new_offsets(
         dated = log_offsets(connection, partitions, at_ms)
         return _or_latest(connection, dated, lambda place: f"{place} has no record from that time on")
     own = current()
-    return _or_latest(connection, {place: own.get(place) for place in partitions}, lambda place: f"{without} {place} yet")
+    return _or_latest(
+        connection, {place: own.get(place) for place in partitions}, lambda place: f"{without} {place} yet"
+    )
 
 
-def _shifted(own: Mapping[TopicPartition, int | None], partitions: Iterable[TopicPartition], shift_by: int, without: str) -> Offsets:
+def _shifted(
+    own: Mapping[TopicPartition, int | None],
+    partitions: Iterable[TopicPartition],
+    shift_by: int,
+    without: str,
+) -> Offsets:
     offsets = {}
     for place in partitions:
         offset = own.get(place)
@@ -142,7 +169,9 @@ def _shifted(own: Mapping[TopicPartition, int | None], partitions: Iterable[Topi
     return offsets
 
 
-def _or_latest(connection: Connection, found: Mapping[TopicPartition, int | None], why: Callable[[TopicPartition], str]) -> Offsets:
+def _or_latest(
+    connection: Connection, found: Mapping[TopicPartition, int | None], why: Callable[[TopicPartition], str]
+) -> Offsets:
     """The end of the log where nothing was found, with a warning."""
     from kbroker.client import admin
     from kbroker.client.group_admin import UNKNOWN
@@ -150,7 +179,10 @@ def _or_latest(connection: Connection, found: Mapping[TopicPartition, int | None
     missing = [place for place, offset in found.items() if offset in (None, UNKNOWN)]
     for place in missing:
         say(f"warning: {why(place)}; its end is taken")
-    return {**{place: offset for place, offset in found.items() if offset is not None}, **log_offsets(connection, missing, admin.LATEST)}
+    return {
+        **{place: offset for place, offset in found.items() if offset is not None},
+        **log_offsets(connection, missing, admin.LATEST),
+    }
 
 
 def clamped(connection: Connection, wanted: Mapping[TopicPartition, int]) -> Offsets:
@@ -173,12 +205,20 @@ def log_offsets(connection: Connection, partitions: Collection[TopicPartition], 
     from kbroker.client import admin
     from kbroker.client.group_admin import TopicPartition, by_topic
 
-    found = {topic: admin.list_offsets(connection, topic, each, timestamp_ms) for topic, each in by_topic(partitions).items()}
-    return {TopicPartition(topic, partition): offset for topic, offsets in found.items() for partition, offset in offsets.items()}
+    found = {
+        topic: admin.list_offsets(connection, topic, each, timestamp_ms)
+        for topic, each in by_topic(partitions).items()
+    }
+    return {
+        TopicPartition(topic, partition): offset
+        for topic, offsets in found.items()
+        for partition, offset in offsets.items()
+    }
 
 
 def read_plans(file: IO[str], group: str | None) -> dict[str, Offsets]:
-    """The rows GROUP,TOPIC,PARTITION,OFFSET of a file by group; those of TOPIC,PARTITION,OFFSET belong to `group`.
+    """The rows GROUP,TOPIC,PARTITION,OFFSET of a file by group; those of TOPIC,PARTITION,OFFSET
+    belong to `group`.
 
     Raises UsageError, also for a row without a group where `group` is None: there are several.
     """
@@ -209,11 +249,19 @@ def read_plans(file: IO[str], group: str | None) -> dict[str, Offsets]:
     return plans
 
 
-def print_offsets(plans: Mapping[str, Offsets], *, export: bool, as_json: bool, with_group: bool = False) -> None:
+def print_offsets(
+    plans: Mapping[str, Offsets], *, export: bool, as_json: bool, with_group: bool = False
+) -> None:
     """The new offsets of groups; for `export` `with_group` where they are of several."""
-    rows = [(group, place.topic, place.partition, new) for group, offsets in plans.items() for place, new in sorted(offsets.items())]
+    rows = [
+        (group, place.topic, place.partition, new)
+        for group, offsets in plans.items()
+        for place, new in sorted(offsets.items())
+    ]
     if as_json:
-        print_json([dict(zip(("group", "topic", "partition", "new_offset"), row, strict=True)) for row in rows])
+        print_json(
+            [dict(zip(("group", "topic", "partition", "new_offset"), row, strict=True)) for row in rows]
+        )
     elif export:
         csv.writer(sys.stdout, lineterminator="\n").writerows(row if with_group else row[1:] for row in rows)
     elif rows:

@@ -1,4 +1,5 @@
-"""Tables and JSON on stdout. Tables are plain aligned text, also on a terminal: what is wider than that is not cut or folded."""
+"""Tables and JSON on stdout. Tables are plain aligned text, also on a terminal: what is wider than
+that is not cut or folded."""
 
 from __future__ import annotations
 
@@ -26,11 +27,17 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
     """Columns of numbers are aligned to the right."""
     cells = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
-    is_number = [any(rows) and all(isinstance(row[i], (int, float, type(None))) for row in rows) for i in range(len(columns))]
+    is_number = [
+        any(rows) and all(isinstance(row[i], (int, float, type(None))) for row in rows)
+        for i in range(len(columns))
+    ]
     widths = [max(len(column), *(len(row[i]) for row in cells), 0) for i, column in enumerate(columns)]
     lines = []
     for line in [list(columns), *cells]:
-        aligned = [text.rjust(width) if right else text.ljust(width) for text, width, right in zip(line, widths, is_number, strict=True)]
+        aligned = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, is_number, strict=True)
+        ]
         lines.append("  ".join(aligned).rstrip())
     return lines
 
@@ -67,7 +74,10 @@ def preview(value: bytes | None) -> str | None:
 
 def headers_as_json(headers: Iterable[tuple[str, bytes | None]]) -> list[dict[str, str | None]]:
     """What is no UTF-8 in a name is replaced by question marks: no broker looks at names."""
-    return [{"name": name.encode(errors="replace").decode(), **text_fields("value", value)} for name, value in headers]
+    return [
+        {"name": name.encode(errors="replace").decode(), **text_fields("value", value)}
+        for name, value in headers
+    ]
 
 
 def human_bytes(size: int) -> str:

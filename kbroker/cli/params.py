@@ -46,7 +46,11 @@ class AddressType(click.ParamType[Address]):
         host, _, port_text = text.rpartition(":")
         in_brackets = host.startswith("[") and host.endswith("]")
         host = host[1:-1] if in_brackets else host
-        if in_brackets != (":" in host) or not _is_host(host) or not (port_text.isascii() and port_text.isdigit()):
+        if (
+            in_brackets != (":" in host)
+            or not _is_host(host)
+            or not (port_text.isascii() and port_text.isdigit())
+        ):
             self.fail(f"{text!r} is not {self.name}", param, context)
         port = int(port_text)
         if not self._lowest_port <= port <= 65_535:
@@ -61,27 +65,39 @@ class AdminAddressType(AddressType):
 
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> Address:
         text = str(value)
-        return super().convert(f"127.0.0.1:{text}" if text.isascii() and text.isdigit() else value, param, context)
+        return super().convert(
+            f"127.0.0.1:{text}" if text.isascii() and text.isdigit() else value, param, context
+        )
 
 
 def admin_option(function: F) -> F:
     """`--admin`: where the broker serves HTTP."""
-    return _admin_option("Where the broker was told with `kbroker start --admin` to serve HTTP.", required=True)(function)
+    return _admin_option(
+        "Where the broker was told with `kbroker start --admin` to serve HTTP.", required=True
+    )(function)
 
 
 def optional_admin_option(function: F) -> F:
     """`--admin`, of a command that can do without."""
-    return _admin_option("Where the broker serves HTTP (`kbroker start --admin`): shows more.", required=False)(function)
+    return _admin_option(
+        "Where the broker serves HTTP (`kbroker start --admin`): shows more.", required=False
+    )(function)
 
 
 def _admin_option(text: str, *, required: bool) -> Callable[[F], F]:
     return click.option(
-        "--admin", type=AdminAddressType(), required=required, envvar="KBROKER_ADMIN", show_envvar=True, help=text
+        "--admin",
+        type=AdminAddressType(),
+        required=required,
+        envvar="KBROKER_ADMIN",
+        show_envvar=True,
+        help=text,
     )
 
 
 def _is_host(text: str) -> bool:
-    """Whether a resolver can be asked for it: a name's parts may be neither empty nor longer than 63 characters."""
+    """Whether a resolver can be asked for it: a name's parts may be neither empty nor longer than
+    63 characters."""
     try:
         text.encode("idna")
     except UnicodeError:
@@ -94,7 +110,9 @@ class NameValue(click.ParamType[tuple[str, str]]):
 
     name = "NAME=VALUE"
 
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, str]:
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
         name, equals, content = str(value).partition("=")
@@ -108,7 +126,9 @@ class TopicPartitionsType(click.ParamType[tuple[str, "tuple[int, ...] | None"]])
 
     name = "TOPIC[:N,...]"
 
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, tuple[int, ...] | None]:
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> tuple[str, tuple[int, ...] | None]:
         if isinstance(value, tuple):
             return value
         topic, colon, numbers = str(value).partition(":")
@@ -122,13 +142,18 @@ class TopicPartitionsType(click.ParamType[tuple[str, "tuple[int, ...] | None"]])
 
 
 class DateTimeType(click.ParamType[int]):
-    """`YYYY-MM-DDTHH:mm:SS.sss` with Z or an offset such as +02:00, UTC without: milliseconds since 1970.
+    """`YYYY-MM-DDTHH:mm:SS.sss` with Z or an offset such as +02:00, UTC without: milliseconds since
+    1970.
 
-    Kafka's format (its Utils.getDateTime); here a space may stand for the T, and seconds and milliseconds may be left out.
+    Kafka's format (its Utils.getDateTime); here a space may stand for the T, and seconds and
+    milliseconds may be left out.
     """
 
     name = "YYYY-MM-DDTHH:mm:SS.sss"
-    _FORMAT = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?")
+    _FORMAT = re.compile(
+        r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T "
+        r"][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
+    )
 
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> int:
         if isinstance(value, int):
@@ -152,7 +177,8 @@ class DurationType(click.ParamType[int]):
 
     name = "PnDTnHnMnS"
     _FORMAT = re.compile(
-        r"P(?=.)(?:([0-9]{1,6})D)?(?:T(?=.)(?:([0-9]{1,8})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,11}(?:\.[0-9]{1,9})?)S)?)?", re.IGNORECASE
+        r"P(?=.)(?:([0-9]{1,6})D)?(?:T(?=.)(?:([0-9]{1,8})H)?(?:([0-9]{1,9})M)?(?:([0-9]{1,11}(?:\.[0-9]{1,9})?)S)?)?",
+        re.IGNORECASE,
     )
 
     def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> int:
@@ -173,7 +199,8 @@ FOREVER = "forever"
 
 
 def parse_span(text: str) -> int:
-    """Milliseconds of `500ms`, `30s`, `10m`, `1h30m`, `30d`, `1w`, or 0. Raises ValueError with a line for a person."""
+    """Milliseconds of `500ms`, `30s`, `10m`, `1h30m`, `30d`, `1w`, or 0. Raises ValueError with a
+    line for a person."""
     content = "".join(text.split())
     if content == "0":
         return 0
@@ -187,7 +214,11 @@ def span_text(duration_ms: int) -> str:
     """In the greatest unit that needs no fraction: what parse_span takes back; `forever` for -1."""
     if duration_ms == -1:
         return FOREVER
-    unit = next(unit for unit, size_ms in _SPAN_UNITS.items() if duration_ms % size_ms == 0) if duration_ms else "s"
+    unit = (
+        next(unit for unit, size_ms in _SPAN_UNITS.items() if duration_ms % size_ms == 0)
+        if duration_ms
+        else "s"
+    )
     return f"{duration_ms // _SPAN_UNITS[unit]}{unit}"
 
 
@@ -212,7 +243,9 @@ class ChoicesType(click.ParamType[tuple[str, ...]]):
         self.name = name
         self._words = words
 
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, ...]:
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> tuple[str, ...]:
         if isinstance(value, tuple):
             return value
         by_lower_case = {word.lower(): word for word in self._words}
@@ -234,11 +267,14 @@ def states_option(words: Sequence[str]) -> Callable[[F], F]:
         is_flag=False,
         flag_value="",
         metavar="[STATES]",
-        help=f"Also print the state of each group; with STATES ({', '.join(words)}; several behind commas) only groups in these.",
+        help=f"Also print the state of each group; with STATES ({', '.join(words)}; several behind commas) "
+        "only groups in these.",
     )
 
 
-def each_once(context: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]) -> dict[str, str]:
+def each_once(
+    context: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]
+) -> dict[str, str]:
     """Callback for several NAME=VALUE: which of two values is meant is not guessed."""
     counts = Counter(name for name, _ in value)
     for name, count in counts.items():
@@ -269,13 +305,20 @@ def each_not_blank(context: click.Context, param: click.Parameter, value: tuple[
 def groups_options(function: F) -> F:
     """`GROUP...`, or `--group GROUP` as in Kafka's tools: `chosen_groups` puts them together."""
     function = click.option(
-        "--group", "-g", "more_groups", metavar="GROUP", multiple=True, callback=each_not_blank, help="The same as GROUP; may be repeated."
+        "--group",
+        "-g",
+        "more_groups",
+        metavar="GROUP",
+        multiple=True,
+        callback=each_not_blank,
+        help="The same as GROUP; may be repeated.",
     )(function)
     return click.argument("group", nargs=-1, callback=each_not_blank)(function)
 
 
 def chosen_groups(group: tuple[str, ...], more_groups: tuple[str, ...], all_groups: bool) -> tuple[str, ...]:
-    """The groups that are named, each once; none where all are wanted. Raises UsageError where neither or both were said."""
+    """The groups that are named, each once; none where all are wanted. Raises UsageError where
+    neither or both were said."""
     names = tuple(dict.fromkeys(group + more_groups))
     if bool(names) == all_groups:
         raise click.UsageError("either GROUP or --all-groups is needed, not both")

@@ -1,4 +1,5 @@
-"""`kbroker perf`: how fast a broker is, this one or another that speaks Kafka's protocol. docs/perf.md says what the figures mean."""
+"""`kbroker perf`: how fast a broker is, this one or another that speaks Kafka's protocol.
+docs/perf.md says what the figures mean."""
 
 from __future__ import annotations
 
@@ -22,36 +23,63 @@ SHARE = click.FloatRange(0, 0.5)
 MANY = 1_000_000
 ACKS = ("all", "1", "0")
 
-record_bytes_option = click.option("--record-bytes", type=RECORD_BYTES, default=100, show_default=True, help="Size of each value.")
+record_bytes_option = click.option(
+    "--record-bytes", type=RECORD_BYTES, default=100, show_default=True, help="Size of each value."
+)
 records_option = click.option(
-    "--records", type=COUNT, default=MANY, show_default=True, help="How many are written to a topic that is made, beforehand."
+    "--records",
+    type=COUNT,
+    default=MANY,
+    show_default=True,
+    help="How many are written to a topic that is made, beforehand.",
 )
 compression_option = click.option(
-    "--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Codec of the batches."
+    "--compression",
+    type=click.Choice(CODECS),
+    default="none",
+    show_default=True,
+    help="Codec of the batches.",
 )
-acks_option = click.option("--acks", type=click.Choice(ACKS), default="all", show_default=True, help="What a producer waits for.")
+acks_option = click.option(
+    "--acks", type=click.Choice(ACKS), default="all", show_default=True, help="What a producer waits for."
+)
 
 
 @click.group(cls=SuggestingGroup)
 def perf() -> None:
     """Measure a broker: produce, fetch, share-consume and latency.
 
-    Works against any broker that speaks Kafka's protocol. Each client is a process with the ordinary client library. `kbroker docs perf`
-    says what the figures mean.
+    Works against any broker that speaks Kafka's protocol. Each client is a process with the
+    ordinary client library. `kbroker docs perf` says what the figures mean.
     """
 
 
 @perf.command()
 @measured
 @record_bytes_option
-@click.option("--batch-bytes", type=COUNT, default=1_000_000, show_default=True, help="The producers' batch.size.")
-@click.option("--linger-ms", type=click.FloatRange(0, 900_000), default=5, show_default=True, help="The producers' linger.ms.")
+@click.option(
+    "--batch-bytes", type=COUNT, default=1_000_000, show_default=True, help="The producers' batch.size."
+)
+@click.option(
+    "--linger-ms",
+    type=click.FloatRange(0, 900_000),
+    default=5,
+    show_default=True,
+    help="The producers' linger.ms.",
+)
 @compression_option
 @acks_option
 @click.option("--producers", type=CLIENTS, default=1, show_default=True, help="A process for each.")
 @click.option("--idempotence", is_flag=True, help="With producer ids and sequence numbers.")
 def produce(
-    setup: Setup, record_bytes: int, batch_bytes: int, linger_ms: float, compression: str, acks: str, producers: int, idempotence: bool
+    setup: Setup,
+    record_bytes: int,
+    batch_bytes: int,
+    linger_ms: float,
+    compression: str,
+    acks: str,
+    producers: int,
+    idempotence: bool,
 ) -> None:
     """Producers as fast as they can: records that the broker confirmed.
 
@@ -87,10 +115,25 @@ def produce(
 @record_bytes_option
 @records_option
 @compression_option
-@click.option("--consumers", type=CLIENTS, default=1, show_default=True, help="A process for each; partitions are shared out.")
-@click.option("--max-partition-bytes", type=COUNT, default=8 << 20, show_default=True, help="The consumers' max.partition.fetch.bytes.")
-def fetch(setup: Setup, record_bytes: int, records: int, compression: str, consumers: int, max_partition_bytes: int) -> None:
-    """Consumers without a group as fast as they can, from the beginning of a topic, again and again.
+@click.option(
+    "--consumers",
+    type=CLIENTS,
+    default=1,
+    show_default=True,
+    help="A process for each; partitions are shared out.",
+)
+@click.option(
+    "--max-partition-bytes",
+    type=COUNT,
+    default=8 << 20,
+    show_default=True,
+    help="The consumers' max.partition.fetch.bytes.",
+)
+def fetch(
+    setup: Setup, record_bytes: int, records: int, compression: str, consumers: int, max_partition_bytes: int
+) -> None:
+    """Consumers without a group as fast as they can, from the beginning of a topic, again and
+    again.
 
     \b
     Examples:
@@ -103,7 +146,13 @@ def fetch(setup: Setup, record_bytes: int, records: int, compression: str, consu
         if setup.topic is None:
             setup.fill(topic, records, record_bytes, compression=compression)
         outcome = setup.measure(
-            lambda: workload(setup.plan(), str(setup.bootstrap), topic, consumers=consumers, max_partition_bytes=max_partition_bytes)
+            lambda: workload(
+                setup.plan(),
+                str(setup.bootstrap),
+                topic,
+                consumers=consumers,
+                max_partition_bytes=max_partition_bytes,
+            )
         )
     setup.show(outcome)
 
@@ -112,15 +161,41 @@ def fetch(setup: Setup, record_bytes: int, records: int, compression: str, consu
 @measured
 @record_bytes_option
 @records_option
-@click.option("--small-batches", is_flag=True, help="Write them in batches of 1, 2 and 3 records instead of about 1 MB.")
-@click.option("--group", "-g", callback=not_empty, help="The share group.  [default: a new one, deleted afterwards]")
+@click.option(
+    "--small-batches", is_flag=True, help="Write them in batches of 1, 2 and 3 records instead of about 1 MB."
+)
+@click.option(
+    "--group", "-g", callback=not_empty, help="The share group.  [default: a new one, deleted afterwards]"
+)
 @click.option("--consumers", type=CLIENTS, default=1, show_default=True, help="A process for each.")
-@click.option("--mode", type=click.Choice(["implicit", "explicit"]), default="implicit", show_default=True, help="Of acknowledgement.")
-@click.option("--release", type=SHARE, default=0.0, show_default=True, help="Share of the records that are given back.")
-@click.option("--reject", type=SHARE, default=0.0, show_default=True, help="Share of the records that are rejected.")
-@click.option("--max-poll-records", type=COUNT, default=500, show_default=True, help="The consumers' max.poll.records.")
-@click.option("--sync", is_flag=True, help="Wait for the acknowledgements of each poll, and measure how long that takes.")
-@click.option("--think-ms", type=click.FloatRange(0, 60_000), default=0.0, show_default=True, help="Simulated work for each record.")
+@click.option(
+    "--mode",
+    type=click.Choice(["implicit", "explicit"]),
+    default="implicit",
+    show_default=True,
+    help="Of acknowledgement.",
+)
+@click.option(
+    "--release", type=SHARE, default=0.0, show_default=True, help="Share of the records that are given back."
+)
+@click.option(
+    "--reject", type=SHARE, default=0.0, show_default=True, help="Share of the records that are rejected."
+)
+@click.option(
+    "--max-poll-records", type=COUNT, default=500, show_default=True, help="The consumers' max.poll.records."
+)
+@click.option(
+    "--sync",
+    is_flag=True,
+    help="Wait for the acknowledgements of each poll, and measure how long that takes.",
+)
+@click.option(
+    "--think-ms",
+    type=click.FloatRange(0, 60_000),
+    default=0.0,
+    show_default=True,
+    help="Simulated work for each record.",
+)
 def share_consume(
     setup: Setup,
     record_bytes: int,
@@ -171,10 +246,28 @@ def share_consume(
 
 @perf.command()
 @measured
-@click.option("--rate", type=click.FloatRange(0.1, 1_000_000), default=1000.0, show_default=True, help="Records a second.")
-@click.option("--record-bytes", type=click.IntRange(16, 10_000_000), default=100, show_default=True, help="Size of each value.")
+@click.option(
+    "--rate",
+    type=click.FloatRange(0.1, 1_000_000),
+    default=1000.0,
+    show_default=True,
+    help="Records a second.",
+)
+@click.option(
+    "--record-bytes",
+    type=click.IntRange(16, 10_000_000),
+    default=100,
+    show_default=True,
+    help="Size of each value.",
+)
 @acks_option
-@click.option("--via", type=click.Choice(["consumer", "share"]), default="consumer", show_default=True, help="Who takes the records.")
+@click.option(
+    "--via",
+    type=click.Choice(["consumer", "share"]),
+    default="consumer",
+    show_default=True,
+    help="Who takes the records.",
+)
 def latency(setup: Setup, rate: float, record_bytes: int, acks: str, via: str) -> None:
     """From the moment a record was due to be sent to the moment a consumer has it, at a fixed rate.
 

@@ -1,4 +1,5 @@
-"""What the commands of `kbroker perf` share: the topic and the group to work with, the window, and the table."""
+"""What the commands of `kbroker perf` share: the topic and the group to work with, the window, and
+the table."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ class Setup(NamedTuple):
 
     @contextlib.contextmanager
     def working_topic(self) -> Iterator[str]:
-        """The topic that was named, as it is, or an empty one that is deleted afterwards. Raises KafkaError, BrokerUnreachable."""
+        """The topic that was named, as it is, or an empty one that is deleted afterwards. Raises
+        KafkaError, BrokerUnreachable."""
         from kbroker.client import admin
 
         if self.topic is not None:
@@ -59,7 +61,8 @@ class Setup(NamedTuple):
 
     @contextlib.contextmanager
     def working_group(self, group: str | None) -> Iterator[str]:
-        """The share group that was named, or a new one that is deleted afterwards. A group that is new begins at the earliest record."""
+        """The share group that was named, or a new one that is deleted afterwards. A group that is
+        new begins at the earliest record."""
         from kbroker.cli.share_consume import begin_new_group
 
         name = group or _new_name()
@@ -72,7 +75,8 @@ class Setup(NamedTuple):
                 self._delete_group(name)
 
     def _delete_group(self, name: str) -> None:
-        """One that cannot be deleted, because a member had to be killed, is named: the broker lets it go with its session."""
+        """One that cannot be deleted, because a member had to be killed, is named: the broker lets
+        it go with its session."""
         from kbroker.cli.share_consume import RESET
         from kbroker.client import admin, group_admin
         from kbroker.client.rpc import Connection
@@ -98,10 +102,15 @@ class Setup(NamedTuple):
         except WorkloadFailed as error:
             raise CommandFailed(str(error)) from error
         if outcome.ran_dry:
-            say("the records were used up too soon for a figure that means anything: more are needed (--records)")
+            say(
+                "the records were used up too soon for a figure that means anything: more are needed "
+                "(--records)"
+            )
         return outcome
 
-    def fill(self, topic: str, records: int, record_bytes: int, *, small: bool = False, compression: str = "none") -> None:
+    def fill(
+        self, topic: str, records: int, record_bytes: int, *, small: bool = False, compression: str = "none"
+    ) -> None:
         """Raises CommandFailed."""
         from kbroker.workloads.fill import fill, fill_small
         from kbroker.workloads.window import WorkloadFailed
@@ -109,10 +118,25 @@ class Setup(NamedTuple):
         say(f"writing {records} records of {record_bytes} bytes")
         try:
             if small:
-                fill_small(str(self.bootstrap), topic, records, record_bytes, partitions=self.partitions, progress=_written(records))
+                fill_small(
+                    str(self.bootstrap),
+                    topic,
+                    records,
+                    record_bytes,
+                    partitions=self.partitions,
+                    progress=_written(records),
+                )
             else:
                 progress, partitions = _written(records), self.partitions
-                fill(str(self.bootstrap), topic, records, record_bytes, compression=compression, partitions=partitions, progress=progress)
+                fill(
+                    str(self.bootstrap),
+                    topic,
+                    records,
+                    record_bytes,
+                    compression=compression,
+                    partitions=partitions,
+                    progress=progress,
+                )
         except WorkloadFailed as error:
             raise CommandFailed(str(error)) from error
 
@@ -132,7 +156,13 @@ class Setup(NamedTuple):
             cells["FIRST-MS"] = round(outcome.first_record_ms, 1)
         if outcome.latencies_ms is not None:
             found = outcome.latencies_ms
-            named = {"P50-MS": found.p50, "P95-MS": found.p95, "P99-MS": found.p99, "P99.9-MS": found.p999, "MAX-MS": found.max}
+            named = {
+                "P50-MS": found.p50,
+                "P95-MS": found.p95,
+                "P99-MS": found.p99,
+                "P99.9-MS": found.p999,
+                "MAX-MS": found.max,
+            }
             cells |= {name: round(value, 3) for name, value in named.items()}
         cells |= {name.upper(): round(value, 3) for name, value in outcome.details.items()}
         print_table(list(cells), [list(cells.values())])
@@ -156,12 +186,23 @@ _OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
     bootstrap_option_with("--bootstrap"),
     json_option,
     click.option(
-        "--warm-up", "warm_up_s", type=click.FloatRange(0), default=0.5, show_default=True, help="Seconds of work before the window."
+        "--warm-up",
+        "warm_up_s",
+        type=click.FloatRange(0),
+        default=0.5,
+        show_default=True,
+        help="Seconds of work before the window.",
     ),
-    click.option("--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Length of the window."),
+    click.option(
+        "--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Length of the window."
+    ),
     click.option("--keep", is_flag=True, help="Leave the topic that was made."),
     click.option("--partitions", type=COUNT, default=1, show_default=True, help="Of the topic that is made."),
-    click.option("--topic", callback=not_empty, help="A topic that exists.  [default: one is made, and deleted afterwards]"),
+    click.option(
+        "--topic",
+        callback=not_empty,
+        help="A topic that exists.  [default: one is made, and deleted afterwards]",
+    ),
 )
 
 
@@ -189,7 +230,9 @@ class _Countdown:
 def _written(records: int) -> Callable[[int], None]:
     if not sys.stderr.isatty():
         return lambda written: None
-    return lambda written: click.echo(f"\r{written} of {records} records written", err=True, nl=written == records)
+    return lambda written: click.echo(
+        f"\r{written} of {records} records written", err=True, nl=written == records
+    )
 
 
 def _new_name() -> str:

@@ -1,4 +1,5 @@
-"""`kbroker produce`: lines in, records out, each confirmed as durable (acks=all) before the command says that it is done."""
+"""`kbroker produce`: lines in, records out, each confirmed as durable (acks=all) before the command
+says that it is done."""
 
 from __future__ import annotations
 
@@ -41,11 +42,23 @@ class Outcome:
 @click.argument("topic")
 @click.argument("file", type=click.File("rb"), default="-")
 @click.option(
-    "--key-separator", "-k", metavar="TEXT", callback=not_empty, help="What comes before the first TEXT in a line is the record's key."
+    "--key-separator",
+    "-k",
+    metavar="TEXT",
+    callback=not_empty,
+    help="What comes before the first TEXT in a line is the record's key.",
 )
 @click.option("--partition", "-p", type=INDEX, help="Send everything to this partition.")
-@click.option("--compression", type=click.Choice(CODECS), default="none", show_default=True, help="Codec of the record batches.")
-@click.option("--timeout-ms", type=COUNT, default=30_000, show_default=True, help="How long to try to send a record.")
+@click.option(
+    "--compression",
+    type=click.Choice(CODECS),
+    default="none",
+    show_default=True,
+    help="Codec of the record batches.",
+)
+@click.option(
+    "--timeout-ms", type=COUNT, default=30_000, show_default=True, help="How long to try to send a record."
+)
 @bootstrap_option
 def produce(
     topic: str,
@@ -58,8 +71,8 @@ def produce(
 ) -> None:
     """Send the lines of a file, or of standard input, as records.
 
-    Each line of FILE becomes a record of TOPIC. The command ends when every record is confirmed (acks=all), with exit code 1
-    if any was refused.
+    Each line of FILE becomes a record of TOPIC. The command ends when every record is confirmed
+    (acks=all), with exit code 1 if any was refused.
     """
     where = {} if partition is None else {"partition": partition}
     records = ({"key": key, "value": value, **where} for key, value in _records(file, key_separator))
@@ -75,8 +88,9 @@ def send_records(
     timeout_ms: int,
     noun: str = "record",
 ) -> None:
-    """Send what Producer.produce takes, and say how that went. Returns when every record is confirmed, and so durable; raises
-    CommandFailed if any is not. `noun`: what a record is to the person who sends it."""
+    """Send what Producer.produce takes, and say how that went. Returns when every record is
+    confirmed, and so durable; raises CommandFailed if any is not. `noun`: what a record is to the
+    person who sends it."""
     from confluent_kafka import Producer
 
     errors = ClientErrors(bootstrap)

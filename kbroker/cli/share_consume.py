@@ -1,7 +1,9 @@
-"""`kbroker share-consume`: take records from a share group, acknowledging each one after it was printed.
+"""`kbroker share-consume`: take records from a share group, acknowledging each one after it was
+printed.
 
-Kafka gives a new share group only records that come after its first fetch. People who try a queue expect what is in it, so a
-new group gets share.auto.offset.reset=earliest here unless told otherwise; a group that exists is left as it is.
+Kafka gives a new share group only records that come after its first fetch. People who try a queue
+expect what is in it, so a new group gets share.auto.offset.reset=earliest here unless told
+otherwise; a group that exists is left as it is.
 """
 
 from __future__ import annotations
@@ -31,12 +33,25 @@ _MAX_POLL_RECORDS = 500
 
 @click.command("share-consume")
 @click.argument("topic")
-@click.option("--group", "-g", required=True, callback=not_blank, help="The share group; made when it does not exist.")
-@click.option("--from", "start", type=click.Choice(["earliest", "latest"]), help="Where a new group begins.  [default: earliest]")
+@click.option(
+    "--group", "-g", required=True, callback=not_blank, help="The share group; made when it does not exist."
+)
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["earliest", "latest"]),
+    help="Where a new group begins.  [default: earliest]",
+)
 @click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
-@click.option("--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]")
-@click.option("--release", is_flag=True, help="Give every record back after printing it: it will be delivered again.")
-@click.option("--reject", is_flag=True, help="Reject every record after printing it: it is not delivered again.")
+@click.option(
+    "--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]"
+)
+@click.option(
+    "--release", is_flag=True, help="Give every record back after printing it: it will be delivered again."
+)
+@click.option(
+    "--reject", is_flag=True, help="Reject every record after printing it: it is not delivered again."
+)
 @click.option("--key-separator", "-k", metavar="TEXT", help="Print the key and TEXT before each value.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per record, with its delivery count.")
 @bootstrap_option
@@ -60,7 +75,9 @@ def share_consume(
         raise click.UsageError("--release and --reject exclude each other")
     from confluent_kafka import AcknowledgeType, ShareConsumer
 
-    verdict = AcknowledgeType.RELEASE if release else AcknowledgeType.REJECT if reject else AcknowledgeType.ACCEPT
+    verdict = (
+        AcknowledgeType.RELEASE if release else AcknowledgeType.REJECT if reject else AcknowledgeType.ACCEPT
+    )
     errors = ClientErrors(bootstrap)
     settings = {
         **client_settings(bootstrap, errors),
@@ -84,7 +101,8 @@ def share_consume(
 
 
 def begin_new_group(connection: Connection, group: str, start: str | None) -> None:
-    """Make a group that does not exist yet begin at `start` (None: earliest, unless the group's config says otherwise)."""
+    """Make a group that does not exist yet begin at `start` (None: earliest, unless the group's
+    config says otherwise)."""
     from kbroker.client import admin, group_admin
 
     try:
@@ -101,13 +119,18 @@ def begin_new_group(connection: Connection, group: str, start: str | None) -> No
             say(f"share group {group} exists: it goes on where it is, --from {start} has no effect")
         return
     if start is not None or not admin.has_group_config(connection, group, RESET):
-        admin.alter_configs(connection, admin.ResourceType.GROUP, group, set_configs={RESET: start or "earliest"})
+        admin.alter_configs(
+            connection, admin.ResourceType.GROUP, group, set_configs={RESET: start or "earliest"}
+        )
 
 
 class _Worker:
-    """Polls, prints, acknowledges. Counts acknowledgements that the broker refused, for instance because a lock had expired."""
+    """Polls, prints, acknowledges. Counts acknowledgements that the broker refused, for instance
+    because a lock had expired."""
 
-    def __init__(self, consumer: ShareConsumer, errors: ClientErrors, verdict: AcknowledgeType, style: dict[str, Any]) -> None:
+    def __init__(
+        self, consumer: ShareConsumer, errors: ClientErrors, verdict: AcknowledgeType, style: dict[str, Any]
+    ) -> None:
         self._consumer, self._errors, self._verdict, self._style = consumer, errors, verdict, style
         self.failed = 0
         self.first_error: str | None = None
@@ -124,7 +147,8 @@ class _Worker:
                 return
 
     def _poll_once(self, limit: int | None) -> int:
-        """The broker may hand out a few more records than wanted, up to the end of a batch: those are given back."""
+        """The broker may hand out a few more records than wanted, up to the end of a batch: those
+        are given back."""
         from confluent_kafka import AcknowledgeType
 
         printed = 0
@@ -143,7 +167,8 @@ class _Worker:
         return printed
 
     def _polled(self) -> Iterable[Message]:
-        """Raises CommandFailed where the library has given up, for instance because the group is full."""
+        """Raises CommandFailed where the library has given up, for instance because the group is
+        full."""
         from confluent_kafka import KafkaException
 
         try:
@@ -155,4 +180,6 @@ class _Worker:
         for partition, error in self._consumer.commit_sync().items():
             if error is not None:
                 self.failed += 1
-                self.first_error = self.first_error or f"partition {partition.partition}: {error.args[0].str()}"
+                self.first_error = (
+                    self.first_error or f"partition {partition.partition}: {error.args[0].str()}"
+                )

@@ -1,4 +1,5 @@
-"""`kbroker start`: parse and check everything that can be checked without opening anything, then run the broker."""
+"""`kbroker start`: parse and check everything that can be checked without opening anything, then
+run the broker."""
 
 from __future__ import annotations
 
@@ -13,7 +14,15 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import USAGE, CommandFailed, give_up_stdout, say
-from kbroker.cli.params import DEFAULT_BOOTSTRAP, Address, AddressType, AdminAddressType, NameValue, each_once, not_empty
+from kbroker.cli.params import (
+    DEFAULT_BOOTSTRAP,
+    Address,
+    AddressType,
+    AdminAddressType,
+    NameValue,
+    each_once,
+    not_empty,
+)
 from kbroker.cli.start_sources import (
     SettingsOption,
     StartOption,
@@ -59,12 +68,23 @@ start_option = partial(click.option, cls=StartOption)
     callback=not_empty,
     help="Engine for topics, configs and share-group state.  [default: that of --storage]",
 )
-@start_option("--listen", type=AddressType(0), default=DEFAULT_BOOTSTRAP, show_default=True, help="Where to listen; port 0: any free port.")
-@start_option("--advertise", type=AddressType(), help="The address that clients are told to connect to.  [default: that of --listen]")
+@start_option(
+    "--listen",
+    type=AddressType(0),
+    default=DEFAULT_BOOTSTRAP,
+    show_default=True,
+    help="Where to listen; port 0: any free port.",
+)
+@start_option(
+    "--advertise",
+    type=AddressType(),
+    help="The address that clients are told to connect to.  [default: that of --listen]",
+)
 @start_option(
     "--admin",
     type=AdminAddressType(0),
-    help="Serve HTTP for looking at the broker: metrics and records in flight. Only a port: on 127.0.0.1.  [default: not]",
+    help="Serve HTTP for looking at the broker: metrics and records in flight. Only a port: on 127.0.0.1.  "
+    "[default: not]",
 )
 @start_option(
     "--admin-host",
@@ -72,7 +92,8 @@ start_option = partial(click.option, cls=StartOption)
     metavar="NAME",
     multiple=True,
     callback=split_names,
-    help="A name that requests to --admin may have in their Host header; may be repeated, or several behind commas.",
+    help="A name that requests to --admin may have in their Host header; may be repeated, or several "
+    "behind commas.",
 )
 @start_option(
     "--durability",
@@ -97,9 +118,23 @@ start_option = partial(click.option, cls=StartOption)
     callback=read_file,
     help="File of name=value lines, as in Kafka: settings, and options of this command without their dashes.",
 )
-@start_option("--adopt", is_flag=True, help="Start although the state has no topic beside logs that hold records.")
-@start_option("--log-level", type=click.Choice(LOG_LEVELS), default="info", show_default=True, help="Least severe level logged on stderr.")
-@start_option("--log-format", type=click.Choice(LOG_FORMATS), default="text", show_default=True, help="Format of the log lines.")
+@start_option(
+    "--adopt", is_flag=True, help="Start although the state has no topic beside logs that hold records."
+)
+@start_option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    default="info",
+    show_default=True,
+    help="Least severe level logged on stderr.",
+)
+@start_option(
+    "--log-format",
+    type=click.Choice(LOG_FORMATS),
+    default="text",
+    show_default=True,
+    help="Format of the log lines.",
+)
 @click.pass_context
 def start(
     context: click.Context,
@@ -121,8 +156,9 @@ def start(
 
     Prints one line on stdout when it accepts connections; everything else is logged on stderr.
 
-    Every option can also be given by an environment variable, or by a line of the file of --config-file: data-dir=/var/lib/kbroker. The
-    command line wins over the environment, and that over the file. `kbroker docs settings` lists the settings.
+    Every option can also be given by an environment variable, or by a line of the file of
+    --config-file: data-dir=/var/lib/kbroker. The command line wins over the environment, and that
+    over the file. `kbroker docs settings` lists the settings.
     """
     check_environment(context)
     _check_addresses(context, listen, advertise)
@@ -151,8 +187,11 @@ def start(
     return run(options)
 
 
-def _config(context: click.Context, configs: dict[str, str], storage: str, state_storage: str | None) -> BrokerConfig:
-    """Checked, like the engines, and everything that it names is installed. Raises CommandFailed."""
+def _config(
+    context: click.Context, configs: dict[str, str], storage: str, state_storage: str | None
+) -> BrokerConfig:
+    """Checked, like the engines, and everything that it names is installed. Raises
+    CommandFailed."""
     from kbroker import plugins
     from kbroker.errors import OperatorError
     from kbroker.settings.altering import BrokerConfig, Setting
@@ -187,7 +226,8 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
-    """The one line on stdout. Scripts wait for its first three words and may take the address from the fourth."""
+    """The one line on stdout. Scripts wait for its first three words and may take the address from
+    the fourth."""
     address = Address(ready.host, ready.port)
     admin = f", admin http://{Address(*ready.admin)}" if ready.admin else ""
     return (
@@ -197,7 +237,8 @@ def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
 
 
 def _announce(line: str) -> None:
-    """A broker that serves goes on when nobody takes the line: a full disk behind stdout, a script that has left."""
+    """A broker that serves goes on when nobody takes the line: a full disk behind stdout, a script
+    that has left."""
     try:
         click.echo(line)
     except OSError as error:
@@ -210,7 +251,10 @@ def _check_addresses(context: click.Context, listen: Address, advertise: Address
         what = f"{listen} is every address of this machine: say with --advertise which one clients are told"
         raise click.UsageError(f"{origin(context, 'listen')}: {what}")
     if not _is_loopback(listen.host):
-        say(f"warning: listening on {listen}, and there is no authentication yet: whoever reaches this address can read and write")
+        say(
+            f"warning: listening on {listen}, and there is no authentication yet: whoever reaches this "
+            "address can read and write"
+        )
 
 
 def _is_wildcard(host: str) -> bool:

@@ -1,11 +1,13 @@
-"""Where the options of `kbroker start` come from: the command line, the environment, the configuration file, in this order.
+"""Where the options of `kbroker start` come from: the command line, the environment, the
+configuration file, in this order.
 
     kbroker start --data-dir /var/lib/kbroker
     KBROKER_START_DATA_DIR=/var/lib/kbroker
     data-dir=/var/lib/kbroker                   a line of the file, beside the broker's settings
 
-What is wrong is refused with the place where it stands: the option, the variable, or the file and the line. Variables have a prefix
-that no other command reads, since KBROKER_ADMIN and KBROKER_BOOTSTRAP say where clients connect.
+What is wrong is refused with the place where it stands: the option, the variable, or the file and
+the line. Variables have a prefix that no other command reads, since KBROKER_ADMIN and
+KBROKER_BOOTSTRAP say where clients connect.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ class StartOption(click.Option):
         """Without its dashes: how the file names it."""
         return next(name for name in self.opts if name.startswith("--")).removeprefix("--")
 
-    def handle_parse_result(self, context: click.Context, opts: Mapping[str, Any], args: list[str]) -> tuple[Any, list[str]]:
+    def handle_parse_result(
+        self, context: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
         try:
             return super().handle_parse_result(context, opts, args)
         except click.BadParameter as error:
@@ -53,7 +57,8 @@ class StartOption(click.Option):
 
 
 class SettingsOption(StartOption):
-    """`--config`: only what the command line says. The environment's settings are others, and hold unless they are named again."""
+    """`--config`: only what the command line says. The environment's settings are others, and hold
+    unless they are named again."""
 
     def resolve_envvar_value(self, context: click.Context) -> str | None:
         return None
@@ -73,14 +78,16 @@ def origin(context: click.Context, option: click.Parameter | str) -> str:
 
 
 class _File:
-    """`settings`: its lines that are settings of the broker; `places`: where each line is, by what it sets."""
+    """`settings`: its lines that are settings of the broker; `places`: where each line is, by what
+    it sets."""
 
     def __init__(self) -> None:
         self.settings: list[tuple[str, str, str]] = []
         self.places: dict[str, str] = {}
 
     def place(self, name: str, where: str) -> None:
-        """Raises CommandFailed for a second line of the same name: which of the two is meant is not guessed."""
+        """Raises CommandFailed for a second line of the same name: which of the two is meant is not
+        guessed."""
         if (first := self.places.setdefault(name, where)) is not where:
             raise CommandFailed(f"{where}: {name} is given more than once, first by {first}", USAGE)
 
@@ -92,7 +99,8 @@ def _file(context: click.Context) -> _File:
 
 
 def read_file(context: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Callback of --config-file, which is eager: what the file says of other options is their default from here on."""
+    """Callback of --config-file, which is eager: what the file says of other options is their
+    default from here on."""
     if path is None:
         return None
     from kbroker.errors import OperatorError
@@ -104,7 +112,9 @@ def read_file(context: click.Context, param: click.Parameter, path: Path | None)
     try:
         for where, name, value in file_settings(path.read_text("utf-8-sig").splitlines(), str(path)):
             if name in _NOT_IN_THE_FILE:
-                raise CommandFailed(f"{where}: {name} cannot be given in the file: {_NOT_IN_THE_FILE[name]}", USAGE)
+                raise CommandFailed(
+                    f"{where}: {name} cannot be given in the file: {_NOT_IN_THE_FILE[name]}", USAGE
+                )
             option = options.get(name)
             if option is not None and option.multiple:
                 file.places[name] = where
@@ -124,8 +134,13 @@ def read_file(context: click.Context, param: click.Parameter, path: Path | None)
 
 
 def settings(context: click.Context, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """(where, name, value) of the broker's settings, the strongest last; `given`: those of the command line."""
-    return [*_file(context).settings, *_from_environment(), *(("--config", name, value) for name, value in given.items())]
+    """(where, name, value) of the broker's settings, the strongest last; `given`: those of the
+    command line."""
+    return [
+        *_file(context).settings,
+        *_from_environment(),
+        *(("--config", name, value) for name, value in given.items()),
+    ]
 
 
 def _from_environment() -> Iterator[tuple[str, str, str]]:
@@ -134,7 +149,10 @@ def _from_environment() -> Iterator[tuple[str, str, str]]:
         try:
             name, value = NameValue().convert(part, None, None)
         except click.BadParameter as error:
-            text = f"{CONFIG_VARIABLE} (environment): {error.message}; settings are separated by spaces, and have none within"
+            text = (
+                f"{CONFIG_VARIABLE} (environment): {error.message}; settings are separated by spaces, "
+                "and have none within"
+            )
             raise CommandFailed(text, USAGE) from error
         if name in seen:
             raise CommandFailed(f"{CONFIG_VARIABLE} (environment): {name} is given more than once", USAGE)
@@ -149,11 +167,14 @@ def start_names(context: click.Context) -> list[str]:
 
 
 def check_environment(context: click.Context) -> None:
-    """Raises UsageError for a variable that begins as ours do and is none: it would be a data directory that nobody uses, or worse."""
+    """Raises UsageError for a variable that begins as ours do and is none: it would be a data
+    directory that nobody uses, or worse."""
     known = [str(each.envvar) for each in context.command.params if isinstance(each, StartOption)]
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in known:
-            close = difflib.get_close_matches(name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], n=1)
+            close = difflib.get_close_matches(
+                name.removeprefix(PREFIX), [each.removeprefix(PREFIX) for each in known], n=1
+            )
             hint = f"did you mean {PREFIX}{close[0]}?" if close else f"there are {', '.join(known)}"
             raise click.UsageError(f"environment variable {name} names no option; {hint}", context)
 
@@ -162,12 +183,15 @@ def said_by(context: click.Context) -> str:
     """For the log: what did not come from the command line. Empty where everything did."""
     variables = sorted(name for name in os.environ if name.startswith(PREFIX) and os.environ[name])
     path = context.params.get("config_file")
-    parts = ([f"environment {', '.join(variables)}"] if variables else []) + ([f"file {path}"] if path is not None else [])
+    parts = ([f"environment {', '.join(variables)}"] if variables else []) + (
+        [f"file {path}"] if path is not None else []
+    )
     return " and ".join(parts)
 
 
 def split_names(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Callback for names of which several may stand behind commas, in a variable or a line of the file."""
+    """Callback for names of which several may stand behind commas, in a variable or a line of the
+    file."""
     names = tuple(name.strip() for value in values for name in value.split(","))
     if not all(names):
         raise click.BadParameter("a name must not be empty", context, param)

@@ -1,4 +1,5 @@
-"""`kbroker storage inspect`: what a data directory holds and whether it is sound, with or without a broker running on it."""
+"""`kbroker storage inspect`: what a data directory holds and whether it is sound, with or without a
+broker running on it."""
 
 from __future__ import annotations
 
@@ -35,13 +36,16 @@ class OpenDataDir:
         from kbroker.inspection.topics import inspect
 
         report = inspect(self.logs, self.state, check_batches=check_batches)
-        report.problems += [f"{path} holds record batches that a start after a crash has cut off" for path in self.kept]
+        report.problems += [
+            f"{path} holds record batches that a start after a crash has cut off" for path in self.kept
+        ]
         return report
 
 
 @contextmanager
 def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
-    """Raises OperatorError for a directory that is none of kbroker's, or whose engine is not installed."""
+    """Raises OperatorError for a directory that is none of kbroker's, or whose engine is not
+    installed."""
     from kbroker import plugins
     from kbroker.storage.data_dir import DataDirectory
     from kbroker.storage.segment.cut import kept_files
@@ -49,10 +53,16 @@ def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
     with DataDirectory.inspect(path) as directory:
         description = directory.description
         with (
-            closing(plugins.log_store_factory(description.log_engine).open_reader(directory.log_path)) as logs,
-            closing(plugins.state_store_factory(description.state_engine).open_reader(directory.state_path)) as state,
+            closing(
+                plugins.log_store_factory(description.log_engine).open_reader(directory.log_path)
+            ) as logs,
+            closing(
+                plugins.state_store_factory(description.state_engine).open_reader(directory.state_path)
+            ) as state,
         ):
-            kept = [path for store in (directory.log_path, directory.state_path) for path in kept_files(store)]
+            kept = [
+                path for store in (directory.log_path, directory.state_path) for path in kept_files(store)
+            ]
             yield OpenDataDir(description, logs, state, kept)
 
 
@@ -69,8 +79,9 @@ def storage() -> None:
 def inspect(directory: Path, segments: bool, check: bool, as_json: bool) -> int:
     """Print what a data directory holds.
 
-    Topics, sizes, groups, committed offsets and share state in DIR, and what is wrong with them. Exit code 1
-    if there are problems. The directory is only read, whether or not a broker is running on it.
+    Topics, sizes, groups, committed offsets and share state in DIR, and what is wrong with them.
+    Exit code 1 if there are problems. The directory is only read, whether or not a broker is
+    running on it.
     """
     with open_data_dir(directory) as found:
         report = found.inspect(check_batches=check)
@@ -85,30 +96,57 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
     engines = f"log {description.log_engine}, state {description.state_engine}"
     click.echo(f"cluster {description.cluster_id}, format {description.format_version}, {engines}\n")
     columns = ("TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "SEGMENTS", "SIZE", "NEWEST")
-    print_table(columns, [(*_log_row(log), len(log.segments), human_bytes(log.size_bytes), _moment(log.newest_ms)) for log in report.logs])
+    print_table(
+        columns,
+        [
+            (*_log_row(log), len(log.segments), human_bytes(log.size_bytes), _moment(log.newest_ms))
+            for log in report.logs
+        ],
+    )
     if segments:
         click.echo()
         print_table(
             ("TOPIC", "PARTITION", "BASE-OFFSET", "END-OFFSET", "BYTES", "NEWEST"),
             [
-                (log.topic, log.partition, segment.base_offset, segment.end_offset, segment.size_bytes, _moment(segment.max_timestamp_ms))
+                (
+                    log.topic,
+                    log.partition,
+                    segment.base_offset,
+                    segment.end_offset,
+                    segment.size_bytes,
+                    _moment(segment.max_timestamp_ms),
+                )
                 for log in report.logs
                 for segment in log.segments
             ],
         )
     if report.groups:
         click.echo()
-        print_table(("GROUP", "TYPE", "MEMBERS"), [(each.group, each.type, each.members) for each in report.groups])
+        print_table(
+            ("GROUP", "TYPE", "MEMBERS"), [(each.group, each.type, each.members) for each in report.groups]
+        )
     if report.offsets:
         click.echo()
         print_table(
             ("GROUP", "TOPIC", "PARTITION", "COMMITTED-OFFSET", "LAG", "COMMITTED"),
-            [(each.group, each.topic, each.partition, each.offset, each.lag, _moment(each.committed_ms)) for each in report.offsets],
+            [
+                (each.group, each.topic, each.partition, each.offset, each.lag, _moment(each.committed_ms))
+                for each in report.offsets
+            ],
         )
     if report.share_partitions:
         click.echo()
         parks = any(each.waiting for each in report.share_partitions)
-        columns = ("GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG", "UPDATES", "STORED", *(("WAITING", "NEXT-DUE") if parks else ()))
+        columns = (
+            "GROUP",
+            "TOPIC",
+            "PARTITION",
+            "START-OFFSET",
+            "LAG",
+            "UPDATES",
+            "STORED",
+            *(("WAITING", "NEXT-DUE") if parks else ()),
+        )
         rows = [
             (each.group, each.topic, each.partition, None if each.start_offset < 0 else each.start_offset, each.lag, each.updates,
              " ".join(f"{name}:{count}" for name, count in sorted(each.records.items())) or None,

@@ -1,7 +1,8 @@
 """Groups of commands that say what an unknown command may have meant.
 
-click compares letters only, and only with commands that are loaded already. Here a part of a name counts too (`share`, `dead`), so does
-what other tools call a command (`rm`), and a subcommand without its group (`describe`).
+click compares letters only, and only with commands that are loaded already. Here a part of a name
+counts too (`share`, `dead`), so does what other tools call a command (`rm`), and a subcommand
+without its group (`describe`).
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ _SHORTEST_PART: Final = 3
 
 
 def similar(wrong: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` that `wrong` may have meant: other tools' word for it, else its beginning, nearly its letters, a part of it."""
+    """Those of `names` that `wrong` may have meant: other tools' word for it, else its beginning,
+    nearly its letters, a part of it."""
     word = wrong.lower()
     if others := [name for name in names if name in OTHER_NAMES.get(word, ())]:
         return others
@@ -63,15 +65,20 @@ def similar(wrong: str, names: Sequence[str]) -> list[str]:
 
 
 class SuggestingGroup(click.Group):
-    """Its list of commands is asked, not its dictionary, so that commands that are loaded lazily count."""
+    """Its list of commands is asked, not its dictionary, so that commands that are loaded lazily
+    count."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(context, args)
         except click.NoSuchOption as error:
-            raise click.UsageError(f"{error.format_message()} Options of a command come after the command.", context) from error
+            raise click.UsageError(
+                f"{error.format_message()} Options of a command come after the command.", context
+            ) from error
 
-    def resolve_command(self, context: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if name.startswith("-") or context.resilient_parsing or self.get_command(context, name) is not None:
             return super().resolve_command(context, args)
@@ -79,11 +86,15 @@ class SuggestingGroup(click.Group):
 
     def _hint(self, context: click.Context, name: str) -> str:
         options = [option for parameter in self.get_params(context) for option in parameter.opts]
-        found = similar(name, [*self.list_commands(context), *options]) or list(self._in_groups(context, name))
+        found = similar(name, [*self.list_commands(context), *options]) or list(
+            self._in_groups(context, name)
+        )
         if not found:
             return ""
         shown = [f"'{context.command_path} {each}'" for each in found]
-        return f" Did you mean {shown[0]}?" if len(shown) == 1 else f" Did you mean one of {', '.join(shown)}?"
+        return (
+            f" Did you mean {shown[0]}?" if len(shown) == 1 else f" Did you mean one of {', '.join(shown)}?"
+        )
 
     def _in_groups(self, context: click.Context, name: str) -> Iterator[str]:
         """`describe`, where `topics describe` was meant."""

@@ -1,6 +1,7 @@
 """`kbroker topics`: create, list, describe, alter and delete topics.
 
-The commands that need more than a few lines are in files of their own and are added at the end of this one.
+The commands that need more than a few lines are in files of their own and are added at the end of
+this one.
 """
 
 from __future__ import annotations
@@ -28,11 +29,22 @@ def topics() -> None:
 
 @topics.command()
 @click.argument("topic")
-@click.option("--partitions", "-p", type=COUNT, help="Number of partitions; default: the broker's num.partitions.")
-@click.option("--config", "configs", type=NameValue(), multiple=True, callback=each_once, help="A topic config; may be repeated.")
+@click.option(
+    "--partitions", "-p", type=COUNT, help="Number of partitions; default: the broker's num.partitions."
+)
+@click.option(
+    "--config",
+    "configs",
+    type=NameValue(),
+    multiple=True,
+    callback=each_once,
+    help="A topic config; may be repeated.",
+)
 @click.option("--if-not-exists", is_flag=True, help="Succeed without a change where the topic exists.")
 @bootstrap_option
-def create(topic: str, partitions: int | None, configs: dict[str, str], if_not_exists: bool, bootstrap: Address) -> None:
+def create(
+    topic: str, partitions: int | None, configs: dict[str, str], if_not_exists: bool, bootstrap: Address
+) -> None:
     """Create TOPIC.
 
     \b
@@ -53,7 +65,9 @@ def create(topic: str, partitions: int | None, configs: dict[str, str], if_not_e
 
 
 @topics.command("list")
-@click.option("--internal", is_flag=True, help="Also topics with the names of Kafka's own, such as __consumer_offsets.")
+@click.option(
+    "--internal", is_flag=True, help="Also topics with the names of Kafka's own, such as __consumer_offsets."
+)
 @json_option
 @bootstrap_option
 def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
@@ -76,8 +90,8 @@ def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
 def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
     """Partitions, offsets and configs of topics.
 
-    Of each TOPIC, or of all topics; of the configs those that are set on the topic. Where a topic does not exist, the others are
-    described, and the exit code is 1.
+    Of each TOPIC, or of all topics; of the configs those that are set on the topic. Where a topic
+    does not exist, the others are described, and the exit code is 1.
     """
     from kbroker.client import admin
     from kbroker.client.answers import reason
@@ -99,14 +113,23 @@ def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
 
 def _print(described: list[dict[str, Any]]) -> None:
     rows = [
-        (item["name"], row["partition"], row["start_offset"], row["end_offset"], row["end_offset"] - row["start_offset"])
+        (
+            item["name"],
+            row["partition"],
+            row["start_offset"],
+            row["end_offset"],
+            row["end_offset"] - row["start_offset"],
+        )
         for item in described
         for row in item["partitions"]
     ]
     print_table(("TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "OFFSETS"), rows)
     for item in described:
         if item["configs"]:
-            click.echo(f"configs of {item['name']}: " + " ".join(f"{name}={value}" for name, value in item["configs"].items()))
+            click.echo(
+                f"configs of {item['name']}: "
+                + " ".join(f"{name}={value}" for name, value in item["configs"].items())
+            )
 
 
 def _describe(connection: Connection, name: str) -> dict[str, Any]:
@@ -119,8 +142,12 @@ def _describe(connection: Connection, name: str) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": str(topic.topic_id),
-        "partitions": [{"partition": p, "start_offset": starts[p], "end_offset": ends[p]} for p in topic.partitions],
-        "configs": {entry.name: entry.value for entry in configs if admin.SOURCES.get(entry.source) == "topic"},
+        "partitions": [
+            {"partition": p, "start_offset": starts[p], "end_offset": ends[p]} for p in topic.partitions
+        ],
+        "configs": {
+            entry.name: entry.value for entry in configs if admin.SOURCES.get(entry.source) == "topic"
+        },
     }
 
 
@@ -145,7 +172,11 @@ def delete(topic: tuple[str, ...], if_exists: bool, bootstrap: Address) -> None:
                 if is_missing and if_exists:
                     click.echo(f"there is no topic {escaped(name)}")
                 else:
-                    problems.append(f"there is no topic {name}" if is_missing else f"topic {name} could not be deleted: {error.message}")
+                    problems.append(
+                        f"there is no topic {name}"
+                        if is_missing
+                        else f"topic {name} could not be deleted: {error.message}"
+                    )
             else:
                 click.echo(f"deleted topic {escaped(name)}")
     refuse(problems)

@@ -1,4 +1,5 @@
-"""`kbroker topics alter` and `kbroker topics delete-records`: what is changed of topics that there are."""
+"""`kbroker topics alter` and `kbroker topics delete-records`: what is changed of topics that there
+are."""
 
 from __future__ import annotations
 
@@ -10,7 +11,17 @@ import click
 from kbroker.cli.exits import USAGE, CommandFailed, ask, refuse, say
 from kbroker.cli.offset_plans import OFFSET, exactly_one
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import COUNT, INDEX, Address, bootstrap_option, connect, dry_run_option, json_option, not_blank, yes_option
+from kbroker.cli.params import (
+    COUNT,
+    INDEX,
+    Address,
+    bootstrap_option,
+    connect,
+    dry_run_option,
+    json_option,
+    not_blank,
+    yes_option,
+)
 from kbroker.errors import KafkaError
 from kbroker.logging_setup import escaped
 
@@ -21,15 +32,22 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("topic", callback=not_blank)
-@click.option("--partitions", "-p", type=COUNT, required=True, help="How many TOPIC is to have in all; more than it has.")
+@click.option(
+    "--partitions",
+    "-p",
+    type=COUNT,
+    required=True,
+    help="How many TOPIC is to have in all; more than it has.",
+)
 @click.option("--force", is_flag=True, help="Although a share group keeps the order of keys on TOPIC.")
 @bootstrap_option
 def alter(topic: str, partitions: int, force: bool, bootstrap: Address) -> None:
     """Give TOPIC more partitions.
 
-    Partitions are never taken away. Where producers choose a partition by a record's key, a key may go to another one from now on.
-    So a topic that a share group with kbroker.queue.ordering=key reads is refused without --force. Configs of a topic are changed with
-    `kbroker configs set --topic`.
+    Partitions are never taken away. Where producers choose a partition by a record's key, a key may
+    go to another one from now on. So a topic that a share group with kbroker.queue.ordering=key
+    reads is refused without --force. Configs of a topic are changed with `kbroker configs set
+    --topic`.
 
     \b
     Examples:
@@ -44,12 +62,16 @@ def alter(topic: str, partitions: int, force: bool, bootstrap: Address) -> None:
         if partitions <= present:
             has = f"topic {topic} has {present} partition{'s' * (present > 1)}"
             if partitions < present:
-                raise CommandFailed(f"{has}, and partitions are never taken away; to have fewer, make a new topic")
+                raise CommandFailed(
+                    f"{has}, and partitions are never taken away; to have fewer, make a new topic"
+                )
             raise CommandFailed(f"{has} already; --partitions is how many it is to have in all")
         if not force and (ordered := ordered_groups(connection, topic)):
             raise CommandFailed(why_not_to_grow(topic, ordered))
         admin.grow_topic(connection, topic, partitions)
-    click.echo(f"topic {escaped(topic)} has {partitions} partitions now, {partitions - present} more than before")
+    click.echo(
+        f"topic {escaped(topic)} has {partitions} partitions now, {partitions - present} more than before"
+    )
 
 
 class Cut(NamedTuple):
@@ -66,8 +88,20 @@ class Cut(NamedTuple):
 
 @click.command("delete-records")
 @click.argument("topic", callback=not_blank)
-@click.option("--partition", "-p", "partitions", type=INDEX, multiple=True, help="Only of this partition; may be repeated.  [default: all]")
-@click.option("--to-offset", type=OFFSET, metavar="N", help="Records below this offset; of one partition, or of those that are named.")
+@click.option(
+    "--partition",
+    "-p",
+    "partitions",
+    type=INDEX,
+    multiple=True,
+    help="Only of this partition; may be repeated.  [default: all]",
+)
+@click.option(
+    "--to-offset",
+    type=OFFSET,
+    metavar="N",
+    help="Records below this offset; of one partition, or of those that are named.",
+)
 @click.option("--to-end", is_flag=True, help="All records that there are now.")
 @yes_option
 @dry_run_option
@@ -85,8 +119,8 @@ def delete_records(
 ) -> None:
     """Delete the oldest records of TOPIC, for good.
 
-    Shows how many, and which groups have not finished or read them, and asks first. The topic stays, with its offsets: what is
-    produced next goes on behind the last record.
+    Shows how many, and which groups have not finished or read them, and asks first. The topic
+    stays, with its offsets: what is produced next goes on behind the last record.
 
     \b
     Examples:
@@ -104,7 +138,11 @@ def delete_records(
         if dry_run or not total:
             if as_json:
                 print_json([_as_json(topic, cut, None) for cut in cuts])
-            say(f"{total} records would be deleted; nothing was (--dry-run)" if dry_run else "there is nothing to delete")
+            say(
+                f"{total} records would be deleted; nothing was (--dry-run)"
+                if dry_run
+                else "there is nothing to delete"
+            )
             return
         if not yes:
             ask(f"Delete {total} records of {topic} for good?")
@@ -119,13 +157,20 @@ def _cuts(connection: Connection, name: str, partitions: Sequence[int], to_offse
     (topic,) = admin.topics(connection, [name])
     wanted = _wanted(topic, partitions)
     if to_offset is not None and not partitions and len(wanted) > 1:
-        raise CommandFailed(f"--to-offset is an offset of one partition, and {name} has {len(wanted)}: name one with --partition", USAGE)
+        raise CommandFailed(
+            f"--to-offset is an offset of one partition, and {name} has {len(wanted)}: name one with "
+            "--partition",
+            USAGE,
+        )
     spans = bounds(connection, topic)
     cuts = []
     for partition in wanted:
         start, end = spans[partition]
         if to_offset is not None and to_offset > end:
-            raise CommandFailed(f"{name}-{partition} ends at offset {end}, before --to-offset {to_offset}; --to-end deletes all of it")
+            raise CommandFailed(
+                f"{name}-{partition} ends at offset {end}, before --to-offset {to_offset}; --to-end "
+                "deletes all of it"
+            )
         cuts.append(Cut(partition, start, end if to_offset is None else max(start, to_offset)))
     return cuts
 
@@ -133,19 +178,25 @@ def _cuts(connection: Connection, name: str, partitions: Sequence[int], to_offse
 def _wanted(topic: Topic, partitions: Sequence[int]) -> list[int]:
     for partition in partitions:
         if partition not in topic.partitions:
-            raise CommandFailed(f"topic {topic.name} has no partition {partition}: it has {len(topic.partitions)}, from 0 on")
+            raise CommandFailed(
+                f"topic {topic.name} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
+            )
     return sorted(set(partitions or topic.partitions))
 
 
 def _warnings(connection: Connection, topic: str, cuts: Sequence[Cut]) -> Iterator[str]:
-    """A line for each group that has not done with what is to be deleted. Asks once for each group of the broker."""
+    """A line for each group that has not done with what is to be deleted. Asks once for each group
+    of the broker."""
     from kbroker.client import consumer_group_admin, group_admin
 
     below = {cut.partition: cut for cut in cuts if cut.records}
     for group in group_admin.groups(connection, types=()):
         if group.type == "share":
             count = _unfinished(connection, group.group_id, topic, below)
-            what = f"share group {group.group_id} has not finished up to {count} of these records and will not get them any more"
+            what = (
+                f"share group {group.group_id} has not finished up to {count} of these records and will "
+                "not get them any more"
+            )
         elif group.protocol in (consumer_group_admin.CONSUMER, ""):
             count = _unread(connection, group.group_id, topic, below)
             what = f"consumer group {group.group_id} has not read {count} of these records"
@@ -156,7 +207,8 @@ def _warnings(connection: Connection, topic: str, cuts: Sequence[Cut]) -> Iterat
 
 
 def _unfinished(connection: Connection, group: str, topic: str, cuts: Mapping[int, Cut]) -> int:
-    """At most: which records beyond the start offset are finished is not told, only how many of the whole log are not."""
+    """At most: which records beyond the start offset are finished is not told, only how many of the
+    whole log are not."""
     from kbroker.client import group_admin
 
     count = 0
@@ -199,10 +251,15 @@ def _delete(connection: Connection, topic: str, cuts: Sequence[Cut], *, as_json:
     """Raises CommandFailed where a partition could not be done; the others are."""
     from kbroker.client import admin
 
-    answers = admin.delete_records(connection, topic, {cut.partition: cut.below for cut in cuts if cut.records})
+    answers = admin.delete_records(
+        connection, topic, {cut.partition: cut.below for cut in cuts if cut.records}
+    )
     refused = {partition: answer for partition, answer in answers.items() if isinstance(answer, KafkaError)}
     if as_json:
         print_json([_as_json(topic, cut, refused.get(cut.partition)) for cut in cuts])
     else:
-        click.echo(f"deleted {sum(cut.records for cut in cuts if cut.partition not in refused)} records of {escaped(topic)}")
+        click.echo(
+            f"deleted {sum(cut.records for cut in cuts if cut.partition not in refused)} records of "
+            f"{escaped(topic)}"
+        )
     refuse([f"records of {error.message}" for error in refused.values()])

@@ -1,7 +1,8 @@
-"""What the command line and tests ask of a broker, as plain functions over a Connection: topics, their offsets, configs.
+"""What the command line and tests ask of a broker, as plain functions over a Connection: topics,
+their offsets, configs.
 
-Each sends one or two requests, turns rows into small values of ours and an error code into KafkaError. No printing, no retry.
-What is asked of groups is in group_admin.py.
+Each sends one or two requests, turns rows into small values of ours and an error code into
+KafkaError. No printing, no retry. What is asked of groups is in group_admin.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ EARLIEST = -2
 LATEST = -1
 _TIMEOUT_MS = 30_000
 _SET, _DELETE = 0, 1  # IncrementalAlterConfigs operations
-_NO_AUTHORIZED_OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
+_NO_AUTHORIZED_OPERATIONS = {
+    "include_topic_authorized_operations": False,
+    "include_cluster_authorized_operations": False,
+}
 _DEFAULT_SOURCE = 5
 _OWN_SOURCE = {ResourceType.TOPIC: 1, ResourceType.BROKER: 2, ResourceType.GROUP: 8}
 ALL_BROKERS_SOURCE = 3
@@ -39,8 +43,8 @@ class Topic(NamedTuple):
 class ConfigEntry(NamedTuple):
     """`value` None: sensitive, or unset. `source` as in SOURCES.
 
-    `default`: what holds where the resource sets no value of its own; None also where the broker does not say it.
-    `is_own`: it was set for this resource itself.
+    `default`: what holds where the resource sets no value of its own; None also where the broker
+    does not say it. `is_own`: it was set for this resource itself.
     """
 
     name: str
@@ -63,8 +67,8 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """`partitions` -1: the broker's num.partitions. `validate_only`: only find out whether it could be made. Raises KafkaError, for
-    instance topic_already_exists."""
+    """`partitions` -1: the broker's num.partitions. `validate_only`: only find out whether it could
+    be made. Raises KafkaError, for instance topic_already_exists."""
     row = {
         "name": name,
         "num_partitions": partitions,
@@ -84,19 +88,27 @@ def delete_topic(connection: Connection, name: str) -> None:
 
 
 def grow_topic(connection: Connection, name: str, partitions: int, *, validate_only: bool = False) -> None:
-    """Give a topic this many partitions in all. Raises KafkaError, for instance invalid_partitions where it has as many or more."""
+    """Give a topic this many partitions in all. Raises KafkaError, for instance invalid_partitions
+    where it has as many or more."""
     row = {"name": name, "count": partitions, "assignments": None}
-    answer = connection.call("create_partitions", topics=[row], timeout=_TIMEOUT_MS, validate_only=validate_only)
+    answer = connection.call(
+        "create_partitions", topics=[row], timeout=_TIMEOUT_MS, validate_only=validate_only
+    )
     result = answer.results[0]
     check(result.error_code, reason(result.error_code, result.error_message))
 
 
-def delete_records(connection: Connection, topic: str, offsets: Mapping[int, int]) -> dict[int, int | KafkaError]:
-    """Delete what lies below an offset, by partition, for good. The log start offset of each partition then, or why it was refused."""
+def delete_records(
+    connection: Connection, topic: str, offsets: Mapping[int, int]
+) -> dict[int, int | KafkaError]:
+    """Delete what lies below an offset, by partition, for good. The log start offset of each
+    partition then, or why it was refused."""
     rows = [{"partition_index": partition, "offset": offset} for partition, offset in offsets.items()]
     if not rows:
         return {}
-    answer = connection.call("delete_records", topics=[{"name": topic, "partitions": rows}], timeout=_TIMEOUT_MS)
+    answer = connection.call(
+        "delete_records", topics=[{"name": topic, "partitions": rows}], timeout=_TIMEOUT_MS
+    )
     return {
         row.partition_index: row.low_watermark
         if row.error_code is ErrorCode.none
@@ -106,9 +118,12 @@ def delete_records(connection: Connection, topic: str, offsets: Mapping[int, int
 
 
 def topics(connection: Connection, names: Sequence[str] | None = None) -> list[Topic]:
-    """All topics, or those named, by name; never creates one. Raises KafkaError for one that does not exist."""
+    """All topics, or those named, by name; never creates one. Raises KafkaError for one that does
+    not exist."""
     wanted = None if names is None else [{"name": name, "topic_id": None} for name in names]
-    answer = connection.call("metadata", topics=wanted, allow_auto_topic_creation=False, **_NO_AUTHORIZED_OPERATIONS)
+    answer = connection.call(
+        "metadata", topics=wanted, allow_auto_topic_creation=False, **_NO_AUTHORIZED_OPERATIONS
+    )
     found = []
     for row in answer.topics:
         check(row.error_code, _refusal(row.name, row.error_code))
@@ -127,8 +142,11 @@ def _refusal(name: str, code: ErrorCode) -> str:
     return f"topic {name!r}: {reason(code)}"
 
 
-def list_offsets(connection: Connection, topic: str, partitions: Iterable[int], timestamp_ms: int) -> dict[int, int]:
-    """Offset by partition of the first record at or after `timestamp_ms`, or EARLIEST or LATEST. Raises KafkaError."""
+def list_offsets(
+    connection: Connection, topic: str, partitions: Iterable[int], timestamp_ms: int
+) -> dict[int, int]:
+    """Offset by partition of the first record at or after `timestamp_ms`, or EARLIEST or LATEST.
+    Raises KafkaError."""
     found = find_offsets(connection, {topic: partitions}, timestamp_ms)
     offsets = {}
     for (_, partition), offset in found.items():
@@ -141,18 +159,26 @@ def list_offsets(connection: Connection, topic: str, partitions: Iterable[int], 
 def find_offsets(
     connection: Connection, partitions: Mapping[str, Iterable[int]], timestamp_ms: int
 ) -> dict[tuple[str, int], int | KafkaError]:
-    """As list_offsets, of partitions of several topics, by topic and partition; errors in their places."""
+    """As list_offsets, of partitions of several topics, by topic and partition; errors in their
+    places."""
     wanted = [
-        {"name": topic, "partitions": [{"partition_index": number, "timestamp": timestamp_ms} for number in numbers]}
+        {
+            "name": topic,
+            "partitions": [{"partition_index": number, "timestamp": timestamp_ms} for number in numbers],
+        }
         for topic, numbers in partitions.items()
     ]
     if not wanted:
         return {}
-    answer = connection.call("list_offsets", replica_id=-1, isolation_level=0, topics=wanted, timeout=_TIMEOUT_MS)
+    answer = connection.call(
+        "list_offsets", replica_id=-1, isolation_level=0, topics=wanted, timeout=_TIMEOUT_MS
+    )
     return {
         (topic.name, row.partition_index): row.offset
         if row.error_code is ErrorCode.none
-        else KafkaError(row.error_code, f"offsets of {topic.name}-{row.partition_index}: {reason(row.error_code)}")
+        else KafkaError(
+            row.error_code, f"offsets of {topic.name}-{row.partition_index}: {reason(row.error_code)}"
+        )
         for topic in answer.topics
         for row in topic.partitions
     }
@@ -183,9 +209,11 @@ def alter_configs(
     delete_configs: Iterable[str] = (),
     validate_only: bool = False,
 ) -> None:
-    """Set some configs of a resource and put others back to their default, all or none. `validate_only`: only find out whether that
-    could be done. Raises KafkaError."""
-    rows: list[dict[str, Any]] = [{"name": k, "config_operation": _SET, "value": v} for k, v in (set_configs or {}).items()]
+    """Set some configs of a resource and put others back to their default, all or none.
+    `validate_only`: only find out whether that could be done. Raises KafkaError."""
+    rows: list[dict[str, Any]] = [
+        {"name": k, "config_operation": _SET, "value": v} for k, v in (set_configs or {}).items()
+    ]
     rows += [{"name": key, "config_operation": _DELETE, "value": None} for key in delete_configs]
     resource = {"resource_type": int(kind), "resource_name": name, "configs": rows}
     answer = connection.call("incremental_alter_configs", resources=[resource], validate_only=validate_only)

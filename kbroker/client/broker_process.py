@@ -1,10 +1,13 @@
-"""A broker of one's own: a subprocess with its own port and data directory, which may be killed and restarted.
+"""A broker of one's own: a subprocess with its own port and data directory, which may be killed and
+restarted.
 
-For tests and the demo. A subprocess and not a task, because what is asked of it (kill -9, a frozen process, a restart on the
-same directory) is the business of processes. It is spoken to as anyone does: command line, ready line, port, signals.
+For tests and the demo. A subprocess and not a task, because what is asked of it (kill -9, a frozen
+process, a restart on the same directory) is the business of processes. It is spoken to as anyone
+does: command line, ready line, port, signals.
 
-Ports are chosen below the range that the kernel gives to outgoing connections. A client that keeps trying to reach a killed
-broker on a port of that range may be connected to itself, and the restarted broker then finds its port taken.
+Ports are chosen below the range that the kernel gives to outgoing connections. A client that keeps
+trying to reach a killed broker on a port of that range may be connected to itself, and the
+restarted broker then finds its port taken.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ STOP_TIMEOUT_S = 60.0
 
 
 class BrokerStartFailed(Exception):
-    """The process ended, or stayed silent for too long, before its ready line; the text ends with what it logged."""
+    """The process ended, or stayed silent for too long, before its ready line; the text ends with
+    what it logged."""
 
     def __init__(self, text: str, exit_code: int | None) -> None:
         super().__init__(text)
@@ -37,9 +41,11 @@ class BrokerStartFailed(Exception):
 
 
 class RunningBroker:
-    """One broker over its lives. `home` holds the log file, and the data directory unless another one is given.
+    """One broker over its lives. `home` holds the log file, and the data directory unless another
+    one is given.
 
-    `command` replaces `python -m kbroker` (a wrapper, for instance); `env` is added to the environment of the process.
+    `command` replaces `python -m kbroker` (a wrapper, for instance); `env` is added to the
+    environment of the process.
     """
 
     def __init__(
@@ -81,7 +87,15 @@ class RunningBroker:
 
     def arguments(self) -> list[str]:
         """The `kbroker` command line of the next start."""
-        args = ["start", "--data-dir", str(self.data_dir), "--storage", self.storage, "--state-storage", self.state_storage]
+        args = [
+            "start",
+            "--data-dir",
+            str(self.data_dir),
+            "--storage",
+            self.storage,
+            "--state-storage",
+            self.state_storage,
+        ]
         args += ["--durability", self.durability, "--listen", self.bootstrap]
         for name, value in self.config.items():
             args += ["--config", f"{name}={value}"]
@@ -111,13 +125,22 @@ class RunningBroker:
         if line.startswith(READY_PREFIX):
             return line.rstrip("\n")
         code = process.wait(STOP_TIMEOUT_S) if readable and not line else process.poll()
-        what = f"ended with exit code {code}" if code is not None else f"printed {line!r} within {START_TIMEOUT_S:.0f} s"
-        raise BrokerStartFailed(f"the broker {what} instead of its ready line; its log ends:\n{self.log_tail()}", code)
+        what = (
+            f"ended with exit code {code}"
+            if code is not None
+            else f"printed {line!r} within {START_TIMEOUT_S:.0f} s"
+        )
+        raise BrokerStartFailed(
+            f"the broker {what} instead of its ready line; its log ends:\n{self.log_tail()}", code
+        )
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises AssertionError unless the broker ends by itself with exit code 0."""
+        """SIGTERM, and wait. Raises AssertionError unless the broker ends by itself with exit code
+        0."""
         code = self.terminate()
-        assert code == 0, f"the broker ended with exit code {code} on SIGTERM; its log ends:\n{self.log_tail()}"
+        assert code == 0, (
+            f"the broker ended with exit code {code} on SIGTERM; its log ends:\n{self.log_tail()}"
+        )
 
     def terminate(self) -> int:
         """SIGTERM, and wait; returns the exit code (negative: the signal that ended it)."""
@@ -146,7 +169,8 @@ class RunningBroker:
         self.start()
 
     def tell_stacks(self) -> None:
-        """What its threads do goes to its log (`kbroker start` prints it on SIGQUIT): for a broker that does not answer."""
+        """What its threads do goes to its log (`kbroker start` prints it on SIGQUIT): for a broker
+        that does not answer."""
         self._running().send_signal(signal.SIGQUIT)
 
     def sigstop(self) -> None:
@@ -167,7 +191,9 @@ class RunningBroker:
                 return int(line.split()[1]) * 1024
         raise OSError("no RssAnon in /proc/PID/status")
 
-    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    def create_topic(
+        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
         """Raises KafkaError, for instance topic_already_exists."""
         from kbroker.client import admin
 
@@ -209,12 +235,14 @@ class RunningBroker:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what is meant for the broker that a person starts: this one is told everything by its command line."""
+    """Ours, without what is meant for the broker that a person starts: this one is told everything
+    by its command line."""
     return {name: value for name, value in os.environ.items() if not name.startswith("KBROKER_START_")}
 
 
 def free_port() -> int:
-    """A free port of 127.0.0.1 outside the kernel's range for outgoing connections (see the head of this file)."""
+    """A free port of 127.0.0.1 outside the kernel's range for outgoing connections (see the head of
+    this file)."""
     chooser = random.SystemRandom()
     for _ in range(100):
         port = chooser.randrange(12_000, 32_000)

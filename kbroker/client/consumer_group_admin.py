@@ -1,9 +1,12 @@
-"""What the command line and tests ask of a broker about consumer groups, classic ones and those of KIP-848: members and offsets.
+"""What the command line and tests ask of a broker about consumer groups, classic ones and those of
+KIP-848: members and offsets.
 
-As in group_admin.py: plain functions over a Connection; an error of a whole answer is raised as KafkaError, refusals of single rows are
-returned. Groups of both kinds come as the same values; what only one of them has is None in the other.
+As in group_admin.py: plain functions over a Connection; an error of a whole answer is raised as
+KafkaError, refusals of single rows are returned. Groups of both kinds come as the same values; what
+only one of them has is None in the other.
 
-Offsets are asked for with topic names: version 10 of OffsetFetch and OffsetCommit knows topics by id only, and deleted ones not at all.
+Offsets are asked for with topic names: version 10 of OffsetFetch and OffsetCommit knows topics by
+id only, and deleted ones not at all.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ Assignment: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 class ConsumerMember(NamedTuple):
-    """`member_epoch`, `subscribed_regex`, `target_assignment` and `is_classic` belong to groups of KIP-848. `is_classic`: the member
-    speaks the classic protocol in such a group; None also where the broker does not tell it (ConsumerGroupDescribe 0)."""
+    """`member_epoch`, `subscribed_regex`, `target_assignment` and `is_classic` belong to groups of
+    KIP-848. `is_classic`: the member speaks the classic protocol in such a group; None also where
+    the broker does not tell it (ConsumerGroupDescribe 0)."""
 
     member_id: str
     instance_id: str | None
@@ -49,7 +53,8 @@ class ConsumerMember(NamedTuple):
 
 
 class ConsumerGroup(NamedTuple):
-    """`type`: CLASSIC or CONSUMER. `assignor`: empty while a classic group has none. Epochs: None in classic groups."""
+    """`type`: CLASSIC or CONSUMER. `assignor`: empty while a classic group has none. Epochs: None
+    in classic groups."""
 
     group_id: str
     type: str
@@ -67,22 +72,33 @@ class CommittedOffset(NamedTuple):
 
 
 def consumer_groups(connection: Connection, states: Sequence[str] = ()) -> list[Group]:
-    """All that Kafka's tools call consumer groups: those of KIP-848, classic ones of consumers, and those that only hold offsets."""
+    """All that Kafka's tools call consumer groups: those of KIP-848, classic ones of consumers, and
+    those that only hold offsets."""
     found = groups(connection, types=(), states=states)
-    return [each for each in found if each.type == CONSUMER or (each.type in (CLASSIC, "") and each.protocol in (CONSUMER_PROTOCOL, ""))]
+    return [
+        each
+        for each in found
+        if each.type == CONSUMER or (each.type in (CLASSIC, "") and each.protocol in (CONSUMER_PROTOCOL, ""))
+    ]
 
 
-def describe_consumer_groups(connection: Connection, group_ids: Sequence[str]) -> list[ConsumerGroup | KafkaError]:
-    """One for each id, in this order; group_id_not_found for what does not exist or is no consumer group."""
+def describe_consumer_groups(
+    connection: Connection, group_ids: Sequence[str]
+) -> list[ConsumerGroup | KafkaError]:
+    """One for each id, in this order; group_id_not_found for what does not exist or is no consumer
+    group."""
     found: dict[str, ConsumerGroup | KafkaError] = {}
     if group_ids and key_of("consumer_group_describe") in connection.served_versions():
-        answer = connection.call("consumer_group_describe", group_ids=tuple(group_ids), include_authorized_operations=False)
+        answer = connection.call(
+            "consumer_group_describe", group_ids=tuple(group_ids), include_authorized_operations=False
+        )
         found = {row.group_id: _consumer_group(row) for row in answer.groups}
     if others := [each for each in group_ids if _is_not_found(found.get(each))]:
         answer = connection.call("describe_groups", groups=tuple(others), include_authorized_operations=False)
         for row in answer.groups:
             classic = _classic_group(row)
-            if row.group_id not in found or not _is_not_found(classic):  # else the first answer says better what it is instead
+            # else the first answer says better what it is instead
+            if row.group_id not in found or not _is_not_found(classic):
                 found[row.group_id] = classic
     return [found[each] for each in group_ids]
 
@@ -95,7 +111,15 @@ def _consumer_group(row: Entity) -> ConsumerGroup | KafkaError:
     if row.error_code is not ErrorCode.none:
         return refusal(row)
     members = tuple(sorted(_consumer_member(each) for each in row.members))
-    return ConsumerGroup(row.group_id, CONSUMER, row.group_state, row.assignor_name, row.group_epoch, row.assignment_epoch, members)
+    return ConsumerGroup(
+        row.group_id,
+        CONSUMER,
+        row.group_state,
+        row.assignor_name,
+        row.group_epoch,
+        row.assignment_epoch,
+        members,
+    )
 
 
 def _consumer_member(row: Entity) -> ConsumerMember:
@@ -139,7 +163,10 @@ def _classic_member(row: Entity) -> ConsumerMember:
         subscription = read_subscription(row.member_metadata)
         topics, rack_id = tuple(sorted(subscription.topics)), subscription.rack_id
     with suppress(ValueError):
-        assigned = {name: tuple(sorted(numbers)) for name, numbers in read_assignment(row.member_assignment).partitions.items()}
+        assigned = {
+            name: tuple(sorted(numbers))
+            for name, numbers in read_assignment(row.member_assignment).partitions.items()
+        }
     return ConsumerMember(
         row.member_id,
         getattr(row, "group_instance_id", None),
@@ -156,7 +183,8 @@ def _classic_member(row: Entity) -> ConsumerMember:
 
 
 def committed_offsets(connection: Connection, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-    """All that the group has committed, by topic and partition. A group that does not exist has none. Raises KafkaError."""
+    """All that the group has committed, by topic and partition. A group that does not exist has
+    none. Raises KafkaError."""
     version = connection.common_version("offset_fetch", at_most=_NAMES_ONLY)
     if version < _SEVERAL_GROUPS:
         group = connection.call("offset_fetch", version, group_id=group_id, topics=None)
@@ -167,7 +195,10 @@ def committed_offsets(connection: Connection, group_id: str) -> dict[TopicPartit
     offsets = {}
     for topic in group.topics:
         for row in topic.partitions:
-            check(row.error_code, f"offset of group {group_id}, {topic.name}-{row.partition_index}: {reason(row.error_code)}")
+            check(
+                row.error_code,
+                f"offset of group {group_id}, {topic.name}-{row.partition_index}: {reason(row.error_code)}",
+            )
             if row.committed_offset >= 0:
                 offsets[TopicPartition(topic.name, row.partition_index)] = _committed(row)
     return dict(sorted(offsets.items()))
@@ -178,18 +209,24 @@ def _committed(row: Entity) -> CommittedOffset:
     return CommittedOffset(row.committed_offset, None if epoch < 0 else epoch, row.metadata or "")
 
 
-def commit_offsets(connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, KafkaError]:
+def commit_offsets(
+    connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, KafkaError]:
     """Let a group without members go on from these offsets; makes the group where there is none.
 
-    Returns the refused partitions, which are all where the group has members (unknown_member_id) or is of another type
-    (group_id_not_found); the others are committed, durably.
+    Returns the refused partitions, which are all where the group has members (unknown_member_id) or
+    is of another type (group_id_not_found); the others are committed, durably.
     """
     version = connection.common_version("offset_commit", at_most=_NAMES_ONLY)
     rows = [
         {
             "name": topic,
             "partitions": [
-                {"partition_index": number, "committed_offset": offsets[TopicPartition(topic, number)], "committed_metadata": ""}
+                {
+                    "partition_index": number,
+                    "committed_offset": offsets[TopicPartition(topic, number)],
+                    "committed_metadata": "",
+                }
                 for number in numbers
             ],
         }
@@ -198,14 +235,20 @@ def commit_offsets(connection: Connection, group_id: str, offsets: Mapping[Topic
     return _refused(connection.call("offset_commit", version, group_id=group_id, topics=rows, **_NOBODY))
 
 
-def delete_offsets(connection: Connection, group_id: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, KafkaError]:
-    """Forget the group's offsets of these partitions: used again, they begin where auto.offset.reset says.
+def delete_offsets(
+    connection: Connection, group_id: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, KafkaError]:
+    """Forget the group's offsets of these partitions: used again, they begin where
+    auto.offset.reset says.
 
-    Returns the refused partitions, of topics that the group is subscribed to among others; the others are done, durably. Raises
-    KafkaError where nothing was deleted.
+    Returns the refused partitions, of topics that the group is subscribed to among others; the
+    others are done, durably. Raises KafkaError where nothing was deleted.
     """
     wanted = by_topic(partitions)
-    rows = [{"name": topic, "partitions": [{"partition_index": number} for number in numbers]} for topic, numbers in wanted.items()]
+    rows = [
+        {"name": topic, "partitions": [{"partition_index": number} for number in numbers]}
+        for topic, numbers in wanted.items()
+    ]
     answer = connection.call("offset_delete", group_id=group_id, topics=rows)
     check(answer.error_code, f"group {group_id}: {reason(answer.error_code)}")
     return _refused(answer)

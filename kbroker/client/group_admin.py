@@ -1,7 +1,9 @@
-"""What the command line and tests ask of a broker about groups: list, describe, delete, and the offsets of share groups.
+"""What the command line and tests ask of a broker about groups: list, describe, delete, and the
+offsets of share groups.
 
-As in admin.py: plain functions over a Connection that send one request, turn rows into small values of ours and an error code of the
-whole answer into KafkaError. Where rows are refused one by one, the refusals are returned.
+As in admin.py: plain functions over a Connection that send one request, turn rows into small values
+of ours and an error code of the whole answer into KafkaError. Where rows are refused one by one,
+the refusals are returned.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from kbroker.errors import ErrorCode, KafkaError
 
 _GROUP_KEY = 0  # FindCoordinator's key type of all groups, share groups included
 UNKNOWN = -1
-"""Instead of an offset. As a start offset: nobody has used the share-partition yet, and the group's reset policy will decide."""
+"""Instead of an offset. As a start offset: nobody has used the share-partition yet, and the group's
+reset policy will decide."""
 
 
 class Group(NamedTuple):
@@ -68,7 +71,8 @@ def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 class ShareOffset(NamedTuple):
-    """Where a share-partition stands. None: not known. `lag` also is None where the broker serves version 0 only."""
+    """Where a share-partition stands. None: not known. `lag` also is None where the broker serves
+    version 0 only."""
 
     topic: str
     partition: int
@@ -78,12 +82,20 @@ class ShareOffset(NamedTuple):
     error: KafkaError | None
 
 
-def groups(connection: Connection, types: Sequence[str] = ("share",), states: Sequence[str] = ()) -> list[Group]:
-    """Groups of these types and states, by id; none given: of all. `type` and `state` are empty where a broker is too old to say them."""
+def groups(
+    connection: Connection, types: Sequence[str] = ("share",), states: Sequence[str] = ()
+) -> list[Group]:
+    """Groups of these types and states, by id; none given: of all. `type` and `state` are empty
+    where a broker is too old to say them."""
     answer = connection.call("list_groups", states_filter=tuple(states), types_filter=tuple(types))
     check(answer.error_code)
     return sorted(
-        Group(row.group_id, getattr(row, "group_state", ""), getattr(row, "group_type", "").lower(), row.protocol_type)
+        Group(
+            row.group_id,
+            getattr(row, "group_state", ""),
+            getattr(row, "group_type", "").lower(),
+            row.protocol_type,
+        )
         for row in answer.groups
     )
 
@@ -102,7 +114,8 @@ def find_coordinators(connection: Connection, group_ids: Sequence[str]) -> dict[
 
 
 def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
-    """Raises KafkaError(group_id_not_found) for a group that does not exist or is of another type."""
+    """Raises KafkaError(group_id_not_found) for a group that does not exist or is of another
+    type."""
     (group,) = describe_share_groups(connection, [group_id])
     if isinstance(group, KafkaError):
         raise group
@@ -110,8 +123,11 @@ def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
 
 
 def describe_share_groups(connection: Connection, group_ids: Sequence[str]) -> list[ShareGroup | KafkaError]:
-    """One for each id, in this order; group_id_not_found for what does not exist or is of another type."""
-    answer = connection.call("share_group_describe", group_ids=tuple(group_ids), include_authorized_operations=False)
+    """One for each id, in this order; group_id_not_found for what does not exist or is of another
+    type."""
+    answer = connection.call(
+        "share_group_describe", group_ids=tuple(group_ids), include_authorized_operations=False
+    )
     rows = {row.group_id: row for row in answer.groups}
     return [_share_group(rows[group_id]) for group_id in group_ids]
 
@@ -120,7 +136,9 @@ def _share_group(row: Entity) -> ShareGroup | KafkaError:
     if row.error_code is not ErrorCode.none:
         return KafkaError(row.error_code, row.error_message)
     members = tuple(sorted(_share_member(member) for member in row.members))
-    return ShareGroup(row.group_id, row.group_state, row.group_epoch, row.assignment_epoch, row.assignor_name, members)
+    return ShareGroup(
+        row.group_id, row.group_state, row.group_epoch, row.assignment_epoch, row.assignor_name, members
+    )
 
 
 def _share_member(row: Entity) -> ShareMember:
@@ -130,7 +148,8 @@ def _share_member(row: Entity) -> ShareMember:
 
 
 def delete_groups(connection: Connection, group_ids: Iterable[str]) -> dict[str, KafkaError]:
-    """Delete groups of any type with all that is stored of them; what is not among the refused is gone for good."""
+    """Delete groups of any type with all that is stored of them; what is not among the refused is
+    gone for good."""
     answer = connection.call("delete_groups", groups_names=tuple(group_ids))
     return {row.group_id: refusal(row) for row in answer.results if row.error_code is not ErrorCode.none}
 
@@ -138,12 +157,22 @@ def delete_groups(connection: Connection, group_ids: Iterable[str]) -> dict[str,
 def describe_share_group_offsets(
     connection: Connection, group_id: str, partitions: Mapping[str, Iterable[int]] | None = None
 ) -> list[ShareOffset]:
-    """Of these partitions, by topic, or of all that the group has. A group that does not exist has none. Raises KafkaError."""
-    wanted = None if partitions is None else [{"topic_name": name, "partitions": tuple(each)} for name, each in partitions.items()]
-    answer = connection.call("describe_share_group_offsets", groups=[{"group_id": group_id, "topics": wanted}])
+    """Of these partitions, by topic, or of all that the group has. A group that does not exist has
+    none. Raises KafkaError."""
+    wanted = (
+        None
+        if partitions is None
+        else [{"topic_name": name, "partitions": tuple(each)} for name, each in partitions.items()]
+    )
+    answer = connection.call(
+        "describe_share_group_offsets", groups=[{"group_id": group_id, "topics": wanted}]
+    )
     (group,) = answer.groups
     check(group.error_code, group.error_message)
-    return sorted((_share_offset(topic.topic_name, row) for topic in group.topics for row in topic.partitions), key=_place)
+    return sorted(
+        (_share_offset(topic.topic_name, row) for topic in group.topics for row in topic.partitions),
+        key=_place,
+    )
 
 
 def _share_offset(topic: str, row: Entity) -> ShareOffset:
@@ -153,7 +182,9 @@ def _share_offset(topic: str, row: Entity) -> ShareOffset:
     if row.start_offset == UNKNOWN:
         return ShareOffset(topic, row.partition_index, None, None, None, None)
     lag: int = getattr(row, "lag", UNKNOWN)
-    return ShareOffset(topic, row.partition_index, row.start_offset, row.leader_epoch, None if lag == UNKNOWN else lag, None)
+    return ShareOffset(
+        topic, row.partition_index, row.start_offset, row.leader_epoch, None if lag == UNKNOWN else lag, None
+    )
 
 
 def _place(offset: ShareOffset) -> tuple[str, int]:
@@ -163,15 +194,20 @@ def _place(offset: ShareOffset) -> tuple[str, int]:
 def alter_share_group_offsets(
     connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, KafkaError]:
-    """Begin these partitions at new offsets, UNKNOWN: where the reset policy says; makes the group where there is none.
+    """Begin these partitions at new offsets, UNKNOWN: where the reset policy says; makes the group
+    where there is none.
 
-    Records that were acquired, released or finished are forgotten. Returns the refused partitions: all others are altered and
-    durable. Raises KafkaError where nothing was altered, for instance non_empty_group.
+    Records that were acquired, released or finished are forgotten. Returns the refused partitions:
+    all others are altered and durable. Raises KafkaError where nothing was altered, for instance
+    non_empty_group.
     """
     rows = [
         {
             "topic_name": topic,
-            "partitions": [{"partition_index": number, "start_offset": offsets[TopicPartition(topic, number)]} for number in numbers],
+            "partitions": [
+                {"partition_index": number, "start_offset": offsets[TopicPartition(topic, number)]}
+                for number in numbers
+            ],
         }
         for topic, numbers in by_topic(offsets).items()
     ]
@@ -185,12 +221,17 @@ def alter_share_group_offsets(
     }
 
 
-def delete_share_group_offsets(connection: Connection, group_id: str, topics: Iterable[str]) -> dict[str, KafkaError]:
+def delete_share_group_offsets(
+    connection: Connection, group_id: str, topics: Iterable[str]
+) -> dict[str, KafkaError]:
     """Forget all that the group has of these topics: used again, they begin as for a new group.
 
-    Returns the refused topics: all others are done, durably. Raises KafkaError where nothing was deleted.
+    Returns the refused topics: all others are done, durably. Raises KafkaError where nothing was
+    deleted.
     """
-    answer = connection.call("delete_share_group_offsets", group_id=group_id, topics=[{"topic_name": name} for name in topics])
+    answer = connection.call(
+        "delete_share_group_offsets", group_id=group_id, topics=[{"topic_name": name} for name in topics]
+    )
     check(answer.error_code, answer.error_message)
     return {row.topic_name: refusal(row) for row in answer.responses if row.error_code is not ErrorCode.none}
 

@@ -1,5 +1,6 @@
-"""Share groups that keep the order of keys on a topic (`kbroker.queue.ordering`): more partitions would
-send keys to other partitions, where nothing waits for what is left of them in the old ones."""
+"""Share groups that keep the order of keys on a topic (`kbroker.queue.ordering`): more partitions
+would send keys to other partitions, where nothing waits for what is left of them in the old
+ones."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from kbroker.settings.queue import ORDERING
 
 
 def ordered_groups(connection: Connection, topic: str) -> list[str]:
-    """Those that have the setting themselves, and read the topic or have its name. Raises KafkaError."""
+    """Those that have the setting themselves, and read the topic or have its name. Raises
+    KafkaError."""
     return [
         group_id
         for group_id in admin.groups_with_configs(connection)
@@ -22,8 +24,10 @@ def why_not_to_grow(topic: str, groups: list[str]) -> str:
     names = ", ".join(groups)
     verb = "keeps" if len(groups) == 1 else "keep"
     return (
-        f"share group {names} {verb} the order of keys on topic {topic}, and more partitions break it: records of a key go to another "
-        "partition while older ones of it are not done. Once all records are done it does no harm: add --force then"
+        f"share group {names} {verb} the order of keys on topic {topic}, and more partitions break it: "
+        "records of a key go to another "
+        "partition while older ones of it are not done. Once all records are done it does no harm: add "
+        "--force then"
     )
 
 

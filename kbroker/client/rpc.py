@@ -1,8 +1,9 @@
 """One blocking connection to a broker: a request by name and fields, its response as kio's entity.
 
-For administration, tests and scripts, where one request at a time is enough: no pipelining, no pool, no retry, no cluster.
-Fields are given in kio's names with nested structures as dicts and lists, times in milliseconds; the version's entity
-classes are found here. It knows nothing of what requests mean (that is `admin`) and prints nothing.
+For administration, tests and scripts, where one request at a time is enough: no pipelining, no
+pool, no retry, no cluster. Fields are given in kio's names with nested structures as dicts and
+lists, times in milliseconds; the version's entity classes are found here. It knows nothing of what
+requests mean (that is `admin`) and prints nothing.
 
     frame: length (4) | api key (2) | version (2) | correlation id (4) | client id | tag section (header v2) | body
 """
@@ -29,7 +30,8 @@ API_KEYS: Mapping[str, int] = {name: key for key, name in api_key_map.items()}
 API_VERSIONS = API_KEYS["api_versions"]
 _API_VERSIONS_VERSION = 3  # the first with the client's software name; brokers have served it since 2019
 Entity: TypeAlias = Any
-"""An instance, or a class, of kio's schemas: one per message and version, so that no narrower type can be named here."""
+"""An instance, or a class, of kio's schemas: one per message and version, so that no narrower type
+can be named here."""
 FieldValue: TypeAlias = Any
 _SIZE = struct.Struct(">i")
 _HTTP = b"HTTP"
@@ -50,12 +52,16 @@ class VersionRange(NamedTuple):
 
 
 class Connection:
-    """Connects at once. Raises BrokerUnreachable, here and in every method that waits for the broker.
+    """Connects at once. Raises BrokerUnreachable, here and in every method that waits for the
+    broker.
 
-    After any error but KafkaError the connection is of no more use. `timeout_s` bounds each wait for bytes.
+    After any error but KafkaError the connection is of no more use. `timeout_s` bounds each wait
+    for bytes.
     """
 
-    def __init__(self, host: str, port: int, *, client_id: str = "kbroker-admin", timeout_s: float = 30.0) -> None:
+    def __init__(
+        self, host: str, port: int, *, client_id: str = "kbroker-admin", timeout_s: float = 30.0
+    ) -> None:
         self.address = f"{host}:{port}"
         self.client_id = client_id
         self._timeout_s = timeout_s
@@ -65,13 +71,17 @@ class Connection:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
         except (OSError, UnicodeError) as error:  # UnicodeError: no resolver can be asked for such a name
             reason = getattr(error, "strerror", None) or str(error)
-            raise BrokerUnreachable(f"cannot connect to {self.address}: {reason}; is the broker running there?") from error
+            raise BrokerUnreachable(
+                f"cannot connect to {self.address}: {reason}; is the broker running there?"
+            ) from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -80,19 +90,29 @@ class Connection:
     def served_versions(self) -> Mapping[int, VersionRange]:
         """Versions that the broker answers for, by api key; asked once per connection."""
         if self._served is None:
-            answer = self.call(API_VERSIONS, _API_VERSIONS_VERSION, client_software_name="kbroker", client_software_version="0")
+            answer = self.call(
+                API_VERSIONS,
+                _API_VERSIONS_VERSION,
+                client_software_name="kbroker",
+                client_software_version="0",
+            )
             if answer.error_code is not ErrorCode.none:
-                raise KafkaError(answer.error_code, f"{self.address} does not answer ApiVersions v{_API_VERSIONS_VERSION}")
-            self._served = {row.api_key: VersionRange(row.min_version, row.max_version) for row in answer.api_keys}
+                raise KafkaError(
+                    answer.error_code, f"{self.address} does not answer ApiVersions v{_API_VERSIONS_VERSION}"
+                )
+            self._served = {
+                row.api_key: VersionRange(row.min_version, row.max_version) for row in answer.api_keys
+            }
         return self._served
 
     def call(self, api: str | int, version: int | None = None, /, **values: FieldValue) -> Entity:
         """Send a request and wait for its response entity.
 
-        `api`: an api key, or its name as in "create_topics" or "CreateTopics". `version` None: the highest that both sides
-        know. Error codes inside the response are the caller's to judge. Raises TypeError for a field that no version has, or
-        that is missing and has no default; KafkaError(unsupported_version) for a field set to something that this version
-        cannot carry, and where there is no common version.
+        `api`: an api key, or its name as in "create_topics" or "CreateTopics". `version` None: the
+        highest that both sides know. Error codes inside the response are the caller's to judge.
+        Raises TypeError for a field that no version has, or that is missing and has no default;
+        KafkaError(unsupported_version) for a field set to something that this version cannot carry,
+        and where there is no common version.
         """
         api_key = key_of(api)
         if version is None:
@@ -102,14 +122,20 @@ class Connection:
         return self.read_response(api_key, version)
 
     def common_version(self, api: str | int, at_most: int | None = None) -> int:
-        """The highest version that both sides know, not above `at_most`. Raises KafkaError(unsupported_version) where there is none."""
+        """The highest version that both sides know, not above `at_most`. Raises
+        KafkaError(unsupported_version) where there is none."""
         api_key = key_of(api)
         name = api_key_map[api_key]
         served = self.served_versions().get(api_key)
         known = [version for version in schema_name_map[name] if at_most is None or version <= at_most]
-        common = [version for version in known if served is not None and served.lowest <= version <= served.highest]
+        common = [
+            version for version in known if served is not None and served.lowest <= version <= served.highest
+        ]
         if not common:
-            raise KafkaError(ErrorCode.unsupported_version, f"{self.address} serves no version of {name} that this client knows")
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"{self.address} serves no version of {name} that this client knows",
+            )
         return max(common)
 
     def encode(self, api: str | int, version: int, values: Mapping[str, Any]) -> bytes:
@@ -136,7 +162,9 @@ class Connection:
         except TimeoutError as error:
             raise BrokerUnreachable(f"{self.address} took no data within {self._timeout_s:g} s") from error
         except OSError as error:
-            raise ConnectionClosed(f"{self.address} closed the connection: {error.strerror or error}") from error
+            raise ConnectionClosed(
+                f"{self.address} closed the connection: {error.strerror or error}"
+            ) from error
 
     def read_frame(self) -> bytes:
         """The next frame from the broker, without its length."""
@@ -154,11 +182,13 @@ class Connection:
         frame = self.read_frame()
         schema = response_schema(api_key, version)
         if api_key == API_VERSIONS and _is_unsupported_version(frame):
-            schema = response_schema(api_key, 0)  # as Kafka answers a version of ApiVersions that it does not know
+            # as Kafka answers a version of ApiVersions that it does not know
+            schema = response_schema(api_key, 0)
         header, header_size = entity_reader(schema.__header_schema__)(frame, 0)
         if header.correlation_id != self._correlation_id:
             raise BrokerUnreachable(
-                f"{self.address} answered request {header.correlation_id} where {self._correlation_id} was asked; is it a Kafka broker?"
+                f"{self.address} answered request {header.correlation_id} where {self._correlation_id} was "
+                "asked; is it a Kafka broker?"
             )
         body, _ = entity_reader(schema)(frame, header_size)
         return body
@@ -169,9 +199,13 @@ class Connection:
             try:
                 chunk = self._socket.recv(min(size - len(chunks), 1 << 20))
             except TimeoutError as error:
-                raise BrokerUnreachable(f"{self.address} did not answer within {self._timeout_s:g} s") from error
+                raise BrokerUnreachable(
+                    f"{self.address} did not answer within {self._timeout_s:g} s"
+                ) from error
             except OSError as error:
-                raise ConnectionClosed(f"{self.address} closed the connection: {error.strerror or error}") from error
+                raise ConnectionClosed(
+                    f"{self.address} closed the connection: {error.strerror or error}"
+                ) from error
             if not chunk:
                 raise ConnectionClosed(f"{self.address} closed the connection without an answer")
             chunks += chunk
@@ -198,7 +232,8 @@ def _strict_entity(api_key: int, version: int, values: Mapping[str, Any]) -> Ent
 
 
 def _refuse_unknown(api_key: int, version: int, schema: Entity, values: Mapping[str, Any]) -> None:
-    """Check every field against the version, nested rows included: what it cannot carry may be dropped only at its default."""
+    """Check every field against the version, nested rows included: what it cannot carry may be
+    dropped only at its default."""
     known = {field.name: field for field in fields(schema)}
     for name, value in values.items():
         if name in known:
@@ -207,7 +242,10 @@ def _refuse_unknown(api_key: int, version: int, schema: Entity, values: Mapping[
                 _refuse_unknown(api_key, version, nested, row)
             continue
         if not _is_default(api_key, schema.__name__, name, value):
-            raise KafkaError(ErrorCode.unsupported_version, f"{schema.__name__} v{version} has no field {name!r} to carry {value!r}")
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                f"{schema.__name__} v{version} has no field {name!r} to carry {value!r}",
+            )
 
 
 def _rows(value: FieldValue) -> list[Mapping[str, Any]]:
@@ -219,17 +257,24 @@ def _nested_schema(hint: object) -> Entity:
     """The entity class in `X`, `X | None`, `tuple[X, ...]` or `tuple[X, ...] | None`, or None."""
     if hasattr(hint, "__flexible__"):
         return hint
-    return next((found for part in getattr(hint, "__args__", ()) if (found := _nested_schema(part)) is not None), None)
+    return next(
+        (found for part in getattr(hint, "__args__", ()) if (found := _nested_schema(part)) is not None), None
+    )
 
 
 def _is_default(api_key: int, class_name: str, field_name: str, value: FieldValue) -> bool:
-    """Whether `value` says no more than leaving the field out, by the newest version that has it. Raises TypeError if none has."""
+    """Whether `value` says no more than leaving the field out, by the newest version that has it.
+    Raises TypeError if none has."""
     for version in sorted(schema_name_map[api_key_map[api_key]], reverse=True):
         module = sys.modules[request_schema(api_key, version).__module__]
         entity = getattr(module, class_name, None)
         for field in fields(entity) if entity is not None else ():
             if field.name == field_name:
-                return value in _NOTHING if field.default is MISSING else value in (field.default, _plain(field.default))
+                return (
+                    value in _NOTHING
+                    if field.default is MISSING
+                    else value in (field.default, _plain(field.default))
+                )
     raise TypeError(f"no version of {class_name} has a field {field_name!r}")
 
 

@@ -1,8 +1,9 @@
-"""Topic partitions as logs, for tools that look at every record once: reading from an offset to another, and appending a batch.
+"""Topic partitions as logs, for tools that look at every record once: reading from an offset to
+another, and appending a batch.
 
-Ordinary producing and consuming is a Kafka client library's business. This is for what none of them can do: to read batch headers
-beside the records, and to choose a producer id and sequence numbers, so that a repeated append is refused by the broker (KIP-98).
-Knows no commands, prints nothing.
+Ordinary producing and consuming is a Kafka client library's business. This is for what none of them
+can do: to read batch headers beside the records, and to choose a producer id and sequence numbers,
+so that a repeated append is refused by the broker (KIP-98). Knows no commands, prints nothing.
 """
 
 from __future__ import annotations
@@ -63,14 +64,22 @@ def bounds(connection: Connection, topic: Topic) -> dict[int, Bounds]:
 
 
 def read_batches(
-    connection: Connection, topic: Topic, partition: int, start: int, end: int, *, fetch_bytes: int = _FETCH_BYTES
+    connection: Connection,
+    topic: Topic,
+    partition: int,
+    start: int,
+    end: int,
+    *,
+    fetch_bytes: int = _FETCH_BYTES,
 ) -> Iterator[LogBatch]:
-    """Batches with the records from `start` on and below `end`; without control batches, and no batch from `end` on. What is below
-    the log start is left out. `fetch_bytes`: how much one request gets; never less than a whole batch.
+    """Batches with the records from `start` on and below `end`; without control batches, and no
+    batch from `end` on. What is below the log start is left out. `fetch_bytes`: how much one
+    request gets; never less than a whole batch.
 
     A batch whose payload contradicts its header ends nothing: any producer may have written it.
 
-    Raises KafkaError, unknown_topic_id among others where the topic is not the one any more that `topic` says.
+    Raises KafkaError, unknown_topic_id among others where the topic is not the one any more that
+    `topic` says.
     """
     while start < end:
         row = _fetch(connection, topic, partition, start, fetch_bytes)
@@ -90,7 +99,10 @@ def read_batches(
             if not header.is_control:
                 yield _batch_at(data, position, header, start, end)
         if next_offset == start:
-            raise KafkaError(ErrorCode.corrupt_message, f"{topic.name}-{partition}: there is no whole batch at offset {start}")
+            raise KafkaError(
+                ErrorCode.corrupt_message,
+                f"{topic.name}-{partition}: there is no whole batch at offset {start}",
+            )
         start = next_offset
 
 
@@ -115,8 +127,11 @@ def read_records(
     *,
     fetch_bytes: int = _FETCH_BYTES,
 ) -> Iterator[Record]:
-    """As read_batches; each batch that is damaged is told, behind those of its records that can be read."""
-    for header, records, damage in read_batches(connection, topic, partition, start, end, fetch_bytes=fetch_bytes):
+    """As read_batches; each batch that is damaged is told, behind those of its records that can be
+    read."""
+    for header, records, damage in read_batches(
+        connection, topic, partition, start, end, fetch_bytes=fetch_bytes
+    ):
         yield from records
         if damage is not None:
             on_damage(Damage(topic.name, partition, header.base_offset, header.last_offset, damage))
@@ -126,7 +141,9 @@ def append(connection: Connection, topic: Topic, partition: int, batch: bytes) -
     """Append one batch with acks=all; its base offset. Raises KafkaError."""
     row = {"index": partition, "records": batch}
     wanted = {"topic_id": topic.topic_id, "partition_data": [row]}
-    answer = connection.call("produce", _BY_ID, transactional_id=None, acks=-1, timeout=_TIMEOUT_MS, topic_data=[wanted])
+    answer = connection.call(
+        "produce", _BY_ID, transactional_id=None, acks=-1, timeout=_TIMEOUT_MS, topic_data=[wanted]
+    )
     result = answer.responses[0].partition_responses[0]
     check(result.error_code, f"{topic.name}-{partition}: {reason(result.error_code, result.error_message)}")
     return int(result.base_offset)

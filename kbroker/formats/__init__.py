@@ -1,1 +1,2 @@
-"""Everything that lies on disk, byte for byte (docs/format.md): record batches, keys and values of the state store."""
+"""Everything that lies on disk, byte for byte (docs/format.md): record batches, keys and values of
+the state store."""

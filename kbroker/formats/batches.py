@@ -19,8 +19,8 @@
     record: length (varint), attributes (1), timestamp delta (varlong), offset delta (varint), key, value, headers
             (lengths are zigzag varints, -1 is null)
 
-The broker handles batches as opaque bytes with one 61-byte unpack; records are opened only for work that is about single
-records (timestamps, dead letters, inspection).
+The broker handles batches as opaque bytes with one 61-byte unpack; records are opened only for work
+that is about single records (timestamps, dead letters, inspection).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ CRC_START = 21
 MAGIC = 2
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
-_HEADER_ERRORS = "surrogateescape"  # Names of headers are text by agreement only: what is no UTF-8 is written as it was read.
+# Names of headers are text by agreement only: what is no UTF-8 is written as it was read.
+_HEADER_ERRORS = "surrogateescape"
 
 CODEC_MASK = 0x07
 CODEC_AT = CRC_START + 1
@@ -123,7 +124,8 @@ class BatchHeader(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One record. `offset` and `timestamp_ms` are absolute when read; when building, `offset` is ignored."""
+    """One record. `offset` and `timestamp_ms` are absolute when read; when building, `offset` is
+    ignored."""
 
     offset: int
     timestamp_ms: int
@@ -147,12 +149,14 @@ _as_header: Callable[[tuple[int, ...]], BatchHeader] = partial(tuple.__new__, Ba
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header that begins at `position`; struct.error when fewer than 61 bytes are there. Nothing is checked."""
+    """The header that begins at `position`; struct.error when fewer than 61 bytes are there.
+    Nothing is checked."""
     return _as_header(HEADER.unpack_from(data, position))
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every whole batch of `data`, in order; bytes of a cut last batch are ignored."""
+    """(position, header) of every whole batch of `data`, in order; bytes of a cut last batch are
+    ignored."""
     position = 0
     size = len(data)
     unpack = HEADER.unpack_from
@@ -178,7 +182,8 @@ def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int)
 
 
 def stamp_log_append_time(batch: bytearray | memoryview, timestamp_ms: int) -> None:
-    """Make the broker's time the time of every record of the batch (KIP-32); the CRC is computed anew."""
+    """Make the broker's time the time of every record of the batch (KIP-32); the CRC is computed
+    anew."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, 35, timestamp_ms)
@@ -192,7 +197,9 @@ def stamp_create_time(batch: bytearray | memoryview) -> None:
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
 
 
-def sliced_header(data: Buffer, position: int, records: Buffer, *, last_offset_delta: int, record_count: int) -> bytes:
+def sliced_header(
+    data: Buffer, position: int, records: Buffer, *, last_offset_delta: int, record_count: int
+) -> bytes:
     """The header for a batch of which only `records` is left, `record_count` neighbours of the
     batch at `position`, plain. All that records are relative to (base offset, times, producer)
     stays as it is, as after compaction; a codec is not named any more."""
@@ -205,8 +212,11 @@ def sliced_header(data: Buffer, position: int, records: Buffer, *, last_offset_d
     return bytes(header)
 
 
-def records_payload(data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes | memoryview:
-    """The plain bytes of the batch's records; CorruptPayload when they cannot be decompressed within `max_bytes`."""
+def records_payload(
+    data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES
+) -> bytes | memoryview:
+    """The plain bytes of the batch's records; CorruptPayload when they cannot be decompressed
+    within `max_bytes`."""
     payload = memoryview(data)[position + HEADER_SIZE : position + header.size_bytes].toreadonly()
     if header.codec_id == Codec.NONE:
         return payload
@@ -220,28 +230,41 @@ def records_payload(data: Buffer, header: BatchHeader, position: int = 0, *, max
 def iter_records(
     data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES, payload: bytes | None = None
 ) -> Iterator[Record]:
-    """The records of the batch at `position`; `payload`: what records_payload() gave for it. CorruptPayload when the bytes are not
-    those of a batch."""
+    """The records of the batch at `position`; `payload`: what records_payload() gave for it.
+    CorruptPayload when the bytes are not those of a batch."""
     header = read_header(data, position)
     base_offset, base_ms = header.base_offset, header.base_timestamp_ms
     one_ms = header.max_timestamp_ms if header.is_log_append_time else None
     if payload is None:
-        payload = bytes(records_payload(data, header, position, max_bytes=max_bytes))  # Faster to cut and to index than a view.
+        # Faster to cut and to index than a view.
+        payload = bytes(records_payload(data, header, position, max_bytes=max_bytes))
     size, start = len(payload), 0
     try:
         for _ in range(header.record_count):
-            length, at = (_SIGNED[number], start + 1) if (number := payload[start]) < 0x80 else _long_varint(payload, start)
+            length, at = (
+                (_SIGNED[number], start + 1)
+                if (number := payload[start]) < 0x80
+                else _long_varint(payload, start)
+            )
             end = at + length
             if length <= 0 or end > size:
                 raise ValueError("record length beyond the batch")
             at += 1  # attributes
-            timestamp_delta, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _varlong(payload, at)
-            offset_delta, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            timestamp_delta, at = (
+                (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _varlong(payload, at)
+            )
+            offset_delta, at = (
+                (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            )
             key = value = None
-            length, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            length, at = (
+                (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            )
             if length >= 0:
                 key, at = payload[at : at + length], at + length
-            length, at = (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            length, at = (
+                (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+            )
             if length >= 0:
                 value, at = payload[at : at + length], at + length
             headers = () if (encoded := payload[at:end]) == NO_HEADERS else _read_headers(encoded)
@@ -255,13 +278,17 @@ def iter_records(
 def stored_records(
     data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES, payload: bytes | None = None
 ) -> Iterator[Record]:
-    """As iter_records, of a batch whose payload a producer may have written that contradicts its header: no record has an offset that
-    belongs to another batch, comes twice or out of order, nor a time that 64 bits cannot hold. CorruptPayload behind the last such one."""
+    """As iter_records, of a batch whose payload a producer may have written that contradicts its
+    header: no record has an offset that belongs to another batch, comes twice or out of order, nor
+    a time that 64 bits cannot hold. CorruptPayload behind the last such one."""
     header = read_header(data, position)
     least, last_offset = header.base_offset, header.last_offset
     for record in iter_records(data, position, max_bytes=max_bytes, payload=payload):
         if not least <= record.offset <= last_offset:
-            raise CorruptPayload(f"a record of the batch at offset {header.base_offset} says that its offset is {record.offset}")
+            raise CorruptPayload(
+                f"a record of the batch at offset {header.base_offset} says that its offset is "
+                f"{record.offset}"
+            )
         if not -_MAX_TIMESTAMP_MS - 1 <= record.timestamp_ms <= _MAX_TIMESTAMP_MS:
             raise CorruptPayload(f"the record at offset {record.offset} has a time beyond 64 bits")
         least = record.offset + 1
@@ -269,7 +296,8 @@ def stored_records(
 
 
 def _read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:
-    """What is left of a record behind its value; nothing, if key or value are longer than the record says."""
+    """What is left of a record behind its value; nothing, if key or value are longer than the
+    record says."""
     count, at = _long_varint(encoded, 0)
     headers = []
     for _ in range(count):
@@ -311,7 +339,8 @@ def build_batch(
     producer: ProducerInfo = NO_PRODUCER,
     attributes: int = 0,
 ) -> bytes:
-    """A whole batch with the given records at consecutive offsets from `base_offset`. At least one record."""
+    """A whole batch with the given records at consecutive offsets from `base_offset`. At least one
+    record."""
     body: list[Buffer] = []
     count = 0
     base_timestamp_ms = max_timestamp_ms = NO_TIMESTAMP
@@ -320,19 +349,29 @@ def build_batch(
             base_timestamp_ms = max_timestamp_ms = record.timestamp_ms
         elif record.timestamp_ms > max_timestamp_ms:
             max_timestamp_ms = record.timestamp_ms
-        add_record(body, record, timestamp_delta=record.timestamp_ms - base_timestamp_ms, offset_delta=count - 1)
+        add_record(
+            body, record, timestamp_delta=record.timestamp_ms - base_timestamp_ms, offset_delta=count - 1
+        )
     payload = compress(codec, b"".join(body))
     times = base_timestamp_ms, max_timestamp_ms
     return _with_header(payload, count, base_offset, leader_epoch, attributes | codec, times, producer)
 
 
-def build_timeless_batch(records: Iterable[tuple[bytes, bytes | None, bytes]], *, base_offset: int = 0, attributes: int = 0) -> bytes:
-    """What build_batch() makes of records without a time, in half of its: each is key, value and encoded headers. At least one record."""
+def build_timeless_batch(
+    records: Iterable[tuple[bytes, bytes | None, bytes]], *, base_offset: int = 0, attributes: int = 0
+) -> bytes:
+    """What build_batch() makes of records without a time, in half of its: each is key, value and
+    encoded headers. At least one record."""
     body: list[Buffer] = []
     count = 0
     for key, value, headers in records:
         size = len(key)
-        parts = [b"\0\0", _SHORT[count] if count < 0x100 else _varint(count), _SHORT[size] if size < 0x100 else _varint(size), key]
+        parts = [
+            b"\0\0",
+            _SHORT[count] if count < 0x100 else _varint(count),
+            _SHORT[size] if size < 0x100 else _varint(size),
+            key,
+        ]
         if value is None:
             parts += (_NULL, headers)
         else:
@@ -342,11 +381,19 @@ def build_timeless_batch(records: Iterable[tuple[bytes, bytes | None, bytes]], *
         size = len(record)
         body += (_SHORT[size] if size < 0x100 else _varint(size), record)
         count += 1
-    return _with_header(b"".join(body), count, base_offset, 0, attributes, (NO_TIMESTAMP, NO_TIMESTAMP), NO_PRODUCER)
+    return _with_header(
+        b"".join(body), count, base_offset, 0, attributes, (NO_TIMESTAMP, NO_TIMESTAMP), NO_PRODUCER
+    )
 
 
 def _with_header(
-    payload: bytes, count: int, base_offset: int, leader_epoch: int, attributes: int, times: tuple[int, int], producer: ProducerInfo
+    payload: bytes,
+    count: int,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    times: tuple[int, int],
+    producer: ProducerInfo,
 ) -> bytes:
     assert count, "a batch has at least one record"
     batch = bytearray(HEADER_SIZE)
@@ -361,9 +408,17 @@ def _with_header(
 
 def encoded_size(record: Record, *, timestamp_delta: int, offset_delta: int) -> int:
     """How many bytes the record takes in an uncompressed batch that begins so much earlier."""
-    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta) + _bytes_size(record.key) + _bytes_size(record.value)
+    size = (
+        1
+        + _varint_size(timestamp_delta)
+        + _varint_size(offset_delta)
+        + _bytes_size(record.key)
+        + _bytes_size(record.value)
+    )
     size += _varint_size(len(record.headers))
-    size += sum(_bytes_size(name.encode(errors=_HEADER_ERRORS)) + _bytes_size(value) for name, value in record.headers)
+    size += sum(
+        _bytes_size(name.encode(errors=_HEADER_ERRORS)) + _bytes_size(value) for name, value in record.headers
+    )
     return _varint_size(size) + size
 
 
@@ -383,7 +438,9 @@ def add_record(body: list[Buffer], record: Record, *, timestamp_delta: int, offs
     body += _encode_record(timestamp_delta, offset_delta, record.key, record.value, headers)
 
 
-def _encode_record(timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: bytes) -> tuple[Buffer, ...]:
+def _encode_record(
+    timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: bytes
+) -> tuple[Buffer, ...]:
     head = b"\0" + _varint(timestamp_delta) + _varint(offset_delta)
     if key is None:
         head += _NULL
@@ -399,7 +456,9 @@ def _encode_headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
     encoded = _varint(len(headers))
     for name, value in headers:
         in_bytes = name.encode(errors=_HEADER_ERRORS)
-        encoded += _varint(len(in_bytes)) + in_bytes + (_NULL if value is None else _varint(len(value)) + value)
+        encoded += (
+            _varint(len(in_bytes)) + in_bytes + (_NULL if value is None else _varint(len(value)) + value)
+        )
     return encoded
 
 

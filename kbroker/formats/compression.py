@@ -1,7 +1,9 @@
-"""Record batch codecs, by Kafka's attribute ids. Only for record-level work: produce and fetch pass bytes through untouched.
+"""Record batch codecs, by Kafka's attribute ids. Only for record-level work: produce and fetch pass
+bytes through untouched.
 
-Snappy in Kafka is either raw or in the xerial framing (magic, version, compatible version, then length-prefixed raw blocks);
-librdkafka and Java write the latter. Decompression is bounded by `max_bytes` so that a small batch cannot fill the memory.
+Snappy in Kafka is either raw or in the xerial framing (magic, version, compatible version, then
+length-prefixed raw blocks); librdkafka and Java write the latter. Decompression is bounded by
+`max_bytes` so that a small batch cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import zstandard
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_SIZE = 16
 _LZ4_FRAME_HEADER = b"\x04\x22\x4d\x18\x60\x40\x82"
-"""Magic, version 1 with independent blocks and without checksums, blocks of at most 64 KiB, checksum of these two bytes."""
+"""Magic, version 1 with independent blocks and without checksums, blocks of at most 64 KiB,
+checksum of these two bytes."""
 _LZ4_BLOCK_SIZE = 1 << 16
 _LZ4_EXPECTED = 8
 _LZ4_NO_ROOM = "failed to write whole buffer"
@@ -47,7 +50,14 @@ def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAU
         plain = _DECOMPRESS[codec](data, max_bytes)
     except CorruptPayload:
         raise
-    except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, ValueError, OSError, IndexError) as error:
+    except (
+        zlib.error,
+        zstandard.ZstdError,
+        cramjam.DecompressionError,
+        ValueError,
+        OSError,
+        IndexError,
+    ) as error:
         raise CorruptPayload(f"{codec.name.lower()} payload cannot be decompressed: {error}") from error
     if len(plain) > max_bytes:
         raise TooLarge(f"{codec.name.lower()} payload is larger than {max_bytes} bytes when decompressed")
@@ -70,7 +80,8 @@ def compress(codec: Codec, data: bytes) -> bytes:
 
 
 def _lz4_frame(data: bytes) -> bytes:
-    """A frame of blocks that do not depend on each other, which is all that Kafka reads; cramjam's own frames have linked ones."""
+    """A frame of blocks that do not depend on each other, which is all that Kafka reads; cramjam's
+    own frames have linked ones."""
     frame = [_LZ4_FRAME_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK_SIZE):
         plain = data[start : start + _LZ4_BLOCK_SIZE]
@@ -119,8 +130,9 @@ def _unsnappy_block(block: bytes, max_bytes: int) -> bytes:
 
 
 def _unlz4(data: bytes | memoryview, max_bytes: int) -> bytes:
-    # lz4 expands at most 255 times, so small input needs no bound; the other gets what mostly is enough, and then address space that is
-    # only touched as it fills, page by page: ten times as slow.
+    # lz4 expands at most 255 times, so small input needs no bound; the other gets what mostly is
+    # enough, and then address space that is only touched as it fills, page by page: ten times as
+    # slow.
     frame = bytes(data)
     if len(frame) * 255 <= max_bytes:
         return bytes(cramjam.lz4.decompress(frame))
@@ -146,8 +158,9 @@ def _unlz4_into(frame: bytes, room: bytearray | mmap.mmap) -> int | None:
 
 
 def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
-    # The frame header need not tell the size (streaming producers leave it out), so read up to the bound. That first asks for what is
-    # expected: read() makes room for all that it is asked for, and 64 MiB of it takes longer than a usual batch's decompression.
+    # The frame header need not tell the size (streaming producers leave it out), so read up to the
+    # bound. That first asks for what is expected: read() makes room for all that it is asked for,
+    # and 64 MiB of it takes longer than a usual batch's decompression.
     frames = bytes(data)
     size = zstandard.frame_content_size(frames)
     if size > max_bytes:
@@ -163,4 +176,10 @@ def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
     return plain + rest
 
 
-_DECOMPRESS = {Codec.NONE: _plain, Codec.GZIP: _gunzip, Codec.SNAPPY: _unsnappy, Codec.LZ4: _unlz4, Codec.ZSTD: _unzstd}
+_DECOMPRESS = {
+    Codec.NONE: _plain,
+    Codec.GZIP: _gunzip,
+    Codec.SNAPPY: _unsnappy,
+    Codec.LZ4: _unlz4,
+    Codec.ZSTD: _unzstd,
+}

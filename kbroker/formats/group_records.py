@@ -1,5 +1,6 @@
-"""Kafka's coordinator records for classic groups, consumer groups (KIP-848) and committed offsets, byte for byte as in
-`__consumer_offsets`; how records look in general stands in formats/share_records.py.
+"""Kafka's coordinator records for classic groups, consumer groups (KIP-848) and committed offsets,
+byte for byte as in `__consumer_offsets`; how records look in general stands in
+formats/share_records.py.
 
     type  key               value                             version
      0/1  (see below)       GroupOffset                       3, not flexible; 1 with an expiry
@@ -10,12 +11,14 @@
        7  group, member     ConsumerGroupTargetMember         0
        8  group, member     ConsumerGroupCurrentMember        0
 
-Kafka's key of a committed offset names the topic; here it names the topic's id (state_records.GroupOffsetKey), so that a topic that is
-created anew does not begin at the offsets of the old one. Type 4 (partition metadata) is history; type 16 (what a regular expression
-stands for) can be found out at any time and is not kept.
+Kafka's key of a committed offset names the topic; here it names the topic's id
+(state_records.GroupOffsetKey), so that a topic that is created anew does not begin at the offsets
+of the old one. Type 4 (partition metadata) is history; type 16 (what a regular expression stands
+for) can be found out at any time and is not kept.
 
-Offsets, some of which are in every commit of a consumer, are packed by hand: the same bytes as kio's, which takes eight times as long.
-As in formats/share_records.py, no `from __future__ import annotations`: kio reads the field types at run time.
+Offsets, some of which are in every commit of a consumer, are packed by hand: the same bytes as
+kio's, which takes eight times as long. As in formats/share_records.py, no `from __future__ import
+annotations`: kio reads the field types at run time.
 """
 
 import struct
@@ -25,7 +28,17 @@ from uuid import UUID
 
 from kio.static.primitive import i16
 
-from kbroker.formats.share_records import INT8, INT32, INT64, STRING, TAG_0, UUID_, Message, RecordType, TopicPartitions
+from kbroker.formats.share_records import (
+    INT8,
+    INT32,
+    INT64,
+    STRING,
+    TAG_0,
+    UUID_,
+    Message,
+    RecordType,
+    TopicPartitions,
+)
 
 _BYTES: Final = {"kafka_type": "bytes"}
 MAX_METADATA_BYTES: Final = 32767
@@ -39,7 +52,8 @@ _EXPIRING_TAIL = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset(Message):
-    """OffsetCommitValue: an offset that a group committed for a partition: the next record to read. `leader_epoch` -1: not stated."""
+    """OffsetCommitValue: an offset that a group committed for a partition: the next record to read.
+    `leader_epoch` -1: not stated."""
 
     __version__: ClassVar[i16] = i16(3)
     __flexible__: ClassVar[bool] = False
@@ -57,7 +71,8 @@ class GroupOffset(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiringGroupOffset(Message):
-    """OffsetCommitValue version 1: an offset that its committer wants to be kept until `expire_timestamp` (OffsetCommit v2-4)."""
+    """OffsetCommitValue version 1: an offset that its committer wants to be kept until
+    `expire_timestamp` (OffsetCommit v2-4)."""
 
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = False
@@ -71,7 +86,11 @@ class ExpiringGroupOffset(Message):
         """`ahead_ms`: as above, of both times."""
         text = self.metadata.encode()
         head = _EXPIRING_HEAD.pack(self.__version__, self.offset, len(text))
-        return head + text + _EXPIRING_TAIL.pack(self.commit_timestamp + ahead_ms, self.expire_timestamp + ahead_ms)
+        return (
+            head
+            + text
+            + _EXPIRING_TAIL.pack(self.commit_timestamp + ahead_ms, self.expire_timestamp + ahead_ms)
+        )
 
 
 AnyGroupOffset: TypeAlias = GroupOffset | ExpiringGroupOffset
@@ -84,8 +103,8 @@ def decode_group_offset(value: bytes) -> AnyGroupOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicGroupMember(Message):
-    """A member in ClassicGroupMetadata. `rebalance_timeout` and `session_timeout` in milliseconds; `subscription`: its metadata for the
-    group's protocol; `assignment`: what the leader gave it."""
+    """A member in ClassicGroupMetadata. `rebalance_timeout` and `session_timeout` in milliseconds;
+    `subscription`: its metadata for the group's protocol; `assignment`: what the leader gave it."""
 
     __version__: ClassVar[i16] = i16(3)
     __flexible__: ClassVar[bool] = False
@@ -101,7 +120,8 @@ class ClassicGroupMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicGroupMetadata(Message):
-    """Type 2, GroupMetadataValue: a generation of a classic group. `current_state_timestamp`: since when it is in its state, -1 unknown."""
+    """Type 2, GroupMetadataValue: a generation of a classic group. `current_state_timestamp`: since
+    when it is in its state, -1 unknown."""
 
     __version__: ClassVar[i16] = i16(3)
     __flexible__: ClassVar[bool] = False
@@ -115,7 +135,8 @@ class ClassicGroupMetadata(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMetadata(Message):
-    """Type 3: the group epoch, and a hash over the topics subscribed to (the broker's own; 0: none)."""
+    """Type 3: the group epoch, and a hash over the topics subscribed to (the broker's own; 0:
+    none)."""
 
     epoch: int = field(metadata=INT32)
     metadata_hash: int = field(metadata=INT64 | TAG_0, default=0)
@@ -123,7 +144,8 @@ class ConsumerGroupMetadata(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocol(Message):
-    """An assignor that a member of the classic protocol offers, with the member's metadata for it."""
+    """An assignor that a member of the classic protocol offers, with the member's metadata for
+    it."""
 
     name: str = field(metadata=STRING)
     metadata: bytes = field(metadata=_BYTES)
@@ -131,8 +153,9 @@ class ClassicProtocol(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMember(Message):
-    """What is known of a member that speaks the classic protocol in a consumer group. `session_timeout` in milliseconds. `present`: the
-    byte with which Kafka begins a struct that may be missing; kio leaves it out in front of a tagged one."""
+    """What is known of a member that speaks the classic protocol in a consumer group.
+    `session_timeout` in milliseconds. `present`: the byte with which Kafka begins a struct that may
+    be missing; kio leaves it out in front of a tagged one."""
 
     present: int = field(metadata=INT8, default=1)
     session_timeout: int = field(metadata=INT32)
@@ -144,8 +167,8 @@ NOT_CLASSIC: Final = ClassicMember(present=-1, session_timeout=0, supported_prot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMember(Message):
-    """Type 5, ConsumerGroupMemberMetadata: what a member said of itself. `rebalance_timeout` in milliseconds, -1 unknown; `classic`:
-    NOT_CLASSIC for one that speaks the consumer protocol."""
+    """Type 5, ConsumerGroupMemberMetadata: what a member said of itself. `rebalance_timeout` in
+    milliseconds, -1 unknown; `classic`: NOT_CLASSIC for one that speaks the consumer protocol."""
 
     instance_id: str | None = field(metadata=STRING, default=None)
     rack_id: str | None = field(metadata=STRING, default=None)
@@ -160,7 +183,8 @@ class ConsumerGroupMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetMetadata(Message):
-    """Type 6, ConsumerGroupTargetAssignmentMetadata: which group epoch the target assignment is for and when it was made."""
+    """Type 6, ConsumerGroupTargetAssignmentMetadata: which group epoch the target assignment is for
+    and when it was made."""
 
     assignment_epoch: int = field(metadata=INT32)
     assignment_timestamp: int = field(metadata=INT64 | TAG_0, default=0)
@@ -175,7 +199,8 @@ class ConsumerGroupTargetMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedPartitions(Message):
-    """Partitions of one topic that a member has, and the member epoch at which it got each of them, in the same order (KIP-1251)."""
+    """Partitions of one topic that a member has, and the member epoch at which it got each of them,
+    in the same order (KIP-1251)."""
 
     topic_id: UUID = field(metadata=UUID_)
     partitions: tuple[int, ...] = field(metadata=INT32)
@@ -184,8 +209,9 @@ class OwnedPartitions(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMember(Message):
-    """Type 8, ConsumerGroupCurrentMemberAssignment: what a member has, and what it has to give up. `state` 0: stable, 1: it has to
-    revoke partitions, 2: partitions that it is to have are still others'."""
+    """Type 8, ConsumerGroupCurrentMemberAssignment: what a member has, and what it has to give up.
+    `state` 0: stable, 1: it has to revoke partitions, 2: partitions that it is to have are still
+    others'."""
 
     member_epoch: int = field(metadata=INT32)
     previous_member_epoch: int = field(metadata=INT32)

@@ -1,4 +1,5 @@
-"""Keys and values of parked records in the StateStore: jobs that wait outside the in-flight window (share/parked.py).
+"""Keys and values of parked records in the StateStore: jobs that wait outside the in-flight window
+(share/parked.py).
 
     parked/  topic id (16), partition (4), group str, generation (8), kind (1), and by kind:
 
@@ -16,10 +17,10 @@ One that is `kept` has kind 5 as well: it can be delivered when the log has it n
 Where a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8).
 While such a record waits for its redelivery (lane 2) it has a third key, kind 6, in the same write.
 
-The generation is the one in the share-partition's snapshot (coordinator_records.ShareSnapshot). What
-lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`, bit 1 says that
-the hash is there, bit 2 is `expired`, bit 3 is `kept`. A later format sets another bit for each member
-that it adds behind these: a reader that does not know it refuses.
+The generation is the one in the share-partition's snapshot (coordinator_records.ShareSnapshot).
+What lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`, bit 1
+says that the hash is there, bit 2 is `expired`, bit 3 is `kept`. A later format sets another bit
+for each member that it adds behind these: a reader that does not know it refuses.
 
 This module must not know what a lane means, nor where a store keeps these.
 """
@@ -69,7 +70,8 @@ class ParkedCount(NamedTuple):
 
 
 class KeptRecord(NamedTuple):
-    """A record that outlives the log's start. `batch`: a record batch of format v2 that holds it alone, plain, at its offset."""
+    """A record that outlives the log's start. `batch`: a record batch of format v2 that holds it
+    alone, plain, at its offset."""
 
     batch: bytes
 
@@ -78,8 +80,8 @@ class KeptRecord(NamedTuple):
 
 
 class ParkedRecord(NamedTuple):
-    """What both keys of a parked record say. `due_ms`: since 1970. `key_hash`: None where no order of keys is kept, and of a null key.
-    `kept`: it has a KeptRecord."""
+    """What both keys of a parked record say. `due_ms`: since 1970. `key_hash`: None where no order
+    of keys is kept, and of a null key. `kept`: it has a KeptRecord."""
 
     offset: int
     lane: int
@@ -93,7 +95,10 @@ class ParkedRecord(NamedTuple):
 
     def encode(self) -> bytes:
         """As the value of its kind 1."""
-        return _BY_OFFSET_VALUE.pack(self._flags, self.lane, self.due_ms, self.delivery_count, self.leader_epoch) + self._hash
+        return (
+            _BY_OFFSET_VALUE.pack(self._flags, self.lane, self.due_ms, self.delivery_count, self.leader_epoch)
+            + self._hash
+        )
 
     def encode_place(self) -> bytes:
         """As the value in its lane."""
@@ -134,14 +139,20 @@ class ParkedKey:
     namespace: ClassVar[bytes] = b"parked/"
 
     def encode(self) -> bytes:
-        prefix = generation_prefix(parked_prefix(self.group_id, self.topic_id, self.partition), self.generation)
+        prefix = generation_prefix(
+            parked_prefix(self.group_id, self.topic_id, self.partition), self.generation
+        )
         if self.kind == COUNTER:
             return counter_key(prefix)
         if self.kind == KEPT_RECORD:
             return kept_key(prefix, self.offset)
         if self.kind == BY_KEY:
             return by_key_key(prefix, self.key_hash, self.offset)
-        return by_offset_key(prefix, self.offset) if self.kind == BY_OFFSET else place_key(prefix, self.kind, self.due_ms, self.offset)
+        return (
+            by_offset_key(prefix, self.offset)
+            if self.kind == BY_OFFSET
+            else place_key(prefix, self.kind, self.due_ms, self.offset)
+        )
 
     @classmethod
     def parse(cls, body: bytes) -> ParkedKey | None:
@@ -183,7 +194,8 @@ class ParkedKey:
 
 
 class Shelf(NamedTuple):
-    """The parked records of one generation of a share-partition; all of their keys begin with `prefix`."""
+    """The parked records of one generation of a share-partition; all of their keys begin with
+    `prefix`."""
 
     topic_id: UUID
     partition: int
@@ -249,7 +261,8 @@ def end_of(prefix: bytes) -> bytes:
 def read_parked_entries(
     entries: Iterable[tuple[bytes, bytes]],
 ) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord | KeptRecord | BlockedKey]]:
-    """Decode what a scan of them gave, leaving out kinds that only a later format knows. Raises ValueError."""
+    """Decode what a scan of them gave, leaving out kinds that only a later format knows. Raises
+    ValueError."""
     for key, value in entries:
         try:
             parsed = ParkedKey.parse(key[len(ParkedKey.namespace) :])
@@ -274,12 +287,16 @@ def record_by_offset(offset: int, value: bytes) -> ParkedRecord:
     (flags, lane, due_ms, delivery_count, leader_epoch), key_hash = _parted(_BY_OFFSET_VALUE, value)
     if lane not in LANES:
         raise ValueError(f"a parked record in a lane that is not known: {value.hex()}")
-    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value))
+    return ParkedRecord(
+        offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value)
+    )
 
 
 def record_in_lane(lane: int, due_ms: int, offset: int, value: bytes) -> ParkedRecord:
     (flags, delivery_count, leader_epoch), key_hash = _parted(_PLACE_VALUE, value)
-    return ParkedRecord(offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value))
+    return ParkedRecord(
+        offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value)
+    )
 
 
 def kept_record(value: bytes) -> KeptRecord:

@@ -1,7 +1,9 @@
-"""Keys of records as 64-bit hashes, for groups that keep the order of keys (`kbroker.queue.ordering=key`).
+"""Keys of records as 64-bit hashes, for groups that keep the order of keys
+(`kbroker.queue.ordering=key`).
 
-The hash of a key is stored with records that wait, so it never changes: BLAKE2b of 8 bytes, big-endian.
-Two keys of one hash are delivered as if they were one, which costs time and breaks nothing.
+The hash of a key is stored with records that wait, so it never changes: BLAKE2b of 8 bytes,
+big-endian. Two keys of one hash are delivered as if they were one, which costs time and breaks
+nothing.
 """
 
 from __future__ import annotations
@@ -41,13 +43,19 @@ class BatchKeys:
     def between(self, first: int, last: int) -> dict[int, int]:
         """By offset, those of the offsets first..last that have keys."""
         base = self._base_offset
-        i, j = bisect_left(self._deltas, max(0, first - base)), bisect_left(self._deltas, max(0, last + 1 - base))
-        return {base + delta: key_hash for delta, key_hash in zip(self._deltas[i:j], self._hashes[i:j], strict=True)}
+        i, j = (
+            bisect_left(self._deltas, max(0, first - base)),
+            bisect_left(self._deltas, max(0, last + 1 - base)),
+        )
+        return {
+            base + delta: key_hash
+            for delta, key_hash in zip(self._deltas[i:j], self._hashes[i:j], strict=True)
+        }
 
 
 def keys_of(stored: memoryview, payload: bytes | None = None) -> BatchKeys:
-    """Of a stored batch, whose `payload` may be at hand. Of one that cannot be read, as far as it can: the rest is delivered as if it
-    had no keys."""
+    """Of a stored batch, whose `payload` may be at hand. Of one that cannot be read, as far as it
+    can: the rest is delivered as if it had no keys."""
     keys = BatchKeys(read_header(stored).base_offset)
     try:
         for record in stored_records(stored, payload=payload):

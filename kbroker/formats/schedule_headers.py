@@ -1,10 +1,11 @@
-"""Records that are scheduled: headers that say when a work queue delivers them (`kbroker.queue.scheduling`).
+"""Records that are scheduled: headers that say when a work queue delivers them
+(`kbroker.queue.scheduling`).
 
     kbroker-deliver-at    milliseconds since 1970, as decimal text
     kbroker-delay-ms      milliseconds from the record's timestamp on, as decimal text
 
-`kbroker-deliver-at` wins over the other, and of one name the last header counts. Ordinary consumers see
-such records at once. Nothing here knows a clock.
+`kbroker-deliver-at` wins over the other, and of one name the last header counts. Ordinary consumers
+see such records at once. Nothing here knows a clock.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from kbroker.formats.batches import NO_TIMESTAMP, Record
 DELIVER_AT: Final = "kbroker-deliver-at"
 DELAY_MS: Final = "kbroker-delay-ms"
 DEAD_LETTER_PREFIX: Final = "__dlq.errors."
-"""Of the headers of a dead letter (share/dead_letter.py). It may have kept those that scheduled its record: they count no more."""
+"""Of the headers of a dead letter (share/dead_letter.py). It may have kept those that scheduled its
+record: they count no more."""
 MARK: Final = b"kbroker-de"
 """A payload without these bytes has neither header."""
 _DIGITS_AT_MOST: Final = 18
@@ -43,7 +45,8 @@ _AT_ONCE = Schedule(None)
 
 
 def schedule_of(record: Record, now_ms: int, max_delay_ms: int) -> Schedule:
-    """`now_ms`: the wall clock. What cannot be read is delivered at once; what is too far away is brought as near as is allowed."""
+    """`now_ms`: the wall clock. What cannot be read is delivered at once; what is too far away is
+    brought as near as is allowed."""
     due_ms, oddity = due_of(record, now_ms)
     if due_ms is None:
         return Schedule(None, oddity)
@@ -53,8 +56,11 @@ def schedule_of(record: Record, now_ms: int, max_delay_ms: int) -> Schedule:
 
 
 def due_of(record: Record, now_ms: int) -> Schedule:
-    """What its headers ask for, whether that has passed or is too far away. `now_ms`: the time of a record without a timestamp."""
-    found: dict[str, bytes | None] = {name: value for name, value in record.headers if name in (DELIVER_AT, DELAY_MS)}
+    """What its headers ask for, whether that has passed or is too far away. `now_ms`: the time of a
+    record without a timestamp."""
+    found: dict[str, bytes | None] = {
+        name: value for name, value in record.headers if name in (DELIVER_AT, DELAY_MS)
+    }
     if not found or any(name.startswith(DEAD_LETTER_PREFIX) for name, _ in record.headers):
         return _AT_ONCE
     is_absolute = DELIVER_AT in found

@@ -1,5 +1,5 @@
-"""Kafka's coordinator records, byte for byte: what `__consumer_offsets` and `__share_group_state` hold for share groups (for the
-other groups: formats/group_records.py).
+"""Kafka's coordinator records, byte for byte: what `__consumer_offsets` and `__share_group_state`
+hold for share groups (for the other groups: formats/group_records.py).
 
     key     record type (2)   fields, encoded as a non-flexible message
     value   version 0 (2)     fields, encoded as a flexible message: compact lengths, tagged fields at the end of each struct
@@ -17,12 +17,13 @@ other groups: formats/group_records.py).
     ShareUpdate in full: 00 00 | snapshot epoch (4) | leader epoch (4) | start offset (8) | batch count + 1 (varint)
         | per batch: first (8) last (8) state (1) delivery count (2) 00 | 00, or 01 00 04 and the delivery-complete count (4)
 
-kio has no schemas for these records, so the messages are declared here the way kio declares its own and are written and read by
-kio. Only ShareUpdate, which is written with every acknowledgement, and ShareSnapshot, with every 500th, are packed by hand
-(`encode_share_update`, `encode_share_snapshot`).
+kio has no schemas for these records, so the messages are declared here the way kio declares its own
+and are written and read by kio. Only ShareUpdate, which is written with every acknowledgement, and
+ShareSnapshot, with every 500th, are packed by hand (`encode_share_update`,
+`encode_share_snapshot`).
 
-A topic's name in record 15 is what it was called at the time; a topic's id is what counts. No `from __future__ import
-annotations` here: kio reads the field types at run time.
+A topic's name in record 15 is what it was called at the time; a topic's id is what counts. No `from
+__future__ import annotations` here: kio reads the field types at run time.
 """
 
 import io
@@ -42,7 +43,8 @@ from kio.static.primitive import i16
 
 VALUE_VERSION: Final = 0
 UNKNOWN_COUNT: Final = -1
-"""A delivery-complete count that nobody stated (records of Kafka before 4.2; a start offset that is not decided)."""
+"""A delivery-complete count that nobody stated (records of Kafka before 4.2; a start offset that is
+not decided)."""
 UNKNOWN_EPOCH: Final = -1
 UNCHANGED_OFFSET: Final = -1
 """ShareUpdate.start_offset that leaves the start where it is."""
@@ -59,7 +61,8 @@ _I64 = struct.Struct(">q")
 
 
 class RecordType(IntEnum):
-    """The record types of `__consumer_offsets`; those of classic and consumer groups have their values in formats/group_records.py."""
+    """The record types of `__consumer_offsets`; those of classic and consumer groups have their
+    values in formats/group_records.py."""
 
     CLASSIC_GROUP_METADATA = 2
     CONSUMER_GROUP_METADATA = 3
@@ -119,7 +122,8 @@ class Message:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Raises ValueError for anything that is not exactly one such value in its version, without tags of a later format."""
+        """Raises ValueError for anything that is not exactly one such value in its version, without
+        tags of a later format."""
         if value[:2] != _I16.pack(cls.__version__):
             raise ValueError(f"{cls.__name__}: not version {cls.__version__}: {value[:2].hex()}")
         try:
@@ -146,9 +150,10 @@ class StateBatchRecord(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshot(Message):
-    """The whole state of a share-partition. `start_offset` -1: not decided yet. `written_in` (not Kafka's): the newest leader epoch
-    whose log start offset and batches speak of; -1: they speak of no record, the start offset is one that somebody asked for.
-    `parked_generation` (not Kafka's): under which its parked records lie (parked_records.py); 0: it never had any."""
+    """The whole state of a share-partition. `start_offset` -1: not decided yet. `written_in` (not
+    Kafka's): the newest leader epoch whose log start offset and batches speak of; -1: they speak of
+    no record, the start offset is one that somebody asked for. `parked_generation` (not Kafka's):
+    under which its parked records lie (parked_records.py); 0: it never had any."""
 
     snapshot_epoch: int = field(metadata=INT32)
     state_epoch: int = field(metadata=INT32)
@@ -164,7 +169,8 @@ class ShareSnapshot(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareUpdate(Message):
-    """What changed since the snapshot with that epoch or the update before. `leader_epoch` -1 and `start_offset` -1: unchanged."""
+    """What changed since the snapshot with that epoch or the update before. `leader_epoch` -1 and
+    `start_offset` -1: unchanged."""
 
     snapshot_epoch: int = field(metadata=INT32)
     leader_epoch: int = field(metadata=INT32)
@@ -185,11 +191,14 @@ def encode_share_snapshot(
     batches: Iterable[tuple[int, int, int, int]],
     parked_generation: int = 0,
 ) -> bytes:
-    """The same bytes as ShareSnapshot(...).encode(), ten times as fast. A batch is (first, last, state, delivery count)."""
+    """The same bytes as ShareSnapshot(...).encode(), ten times as fast. A batch is (first, last,
+    state, delivery count)."""
     head = _SNAPSHOT_HEAD.pack(
         VALUE_VERSION, snapshot_epoch, state_epoch, leader_epoch, start_offset, create_timestamp, write_timestamp
     )  # fmt: skip
-    tags = [] if delivery_complete_count == UNKNOWN_COUNT else [_COUNT_TAG.pack(0, 4, delivery_complete_count)]
+    tags = (
+        [] if delivery_complete_count == UNKNOWN_COUNT else [_COUNT_TAG.pack(0, 4, delivery_complete_count)]
+    )
     if written_in != UNKNOWN_EPOCH:
         tags.append(_TAG_OF_OURS_HEAD + _I32.pack(written_in))
     if parked_generation:
@@ -204,9 +213,14 @@ def encode_share_update(
     delivery_complete_count: int,
     batches: Iterable[tuple[int, int, int, int]],
 ) -> bytes:
-    """The same bytes as ShareUpdate(...).encode(), ten times as fast. A batch is (first, last, state, delivery count)."""
+    """The same bytes as ShareUpdate(...).encode(), ten times as fast. A batch is (first, last,
+    state, delivery count)."""
     head = _UPDATE_HEAD.pack(VALUE_VERSION, snapshot_epoch, leader_epoch, start_offset)
-    tags = _NO_TAGS if delivery_complete_count == UNKNOWN_COUNT else _ONE_TAG + _COUNT_TAG.pack(0, 4, delivery_complete_count)
+    tags = (
+        _NO_TAGS
+        if delivery_complete_count == UNKNOWN_COUNT
+        else _ONE_TAG + _COUNT_TAG.pack(0, 4, delivery_complete_count)
+    )
     return _with_batches(head, batches, tags)
 
 
@@ -270,7 +284,8 @@ class ShareGroupMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupMetadata(Message):
-    """Type 11: the group epoch, and a hash over the topics subscribed to (the broker's own; 0: none)."""
+    """Type 11: the group epoch, and a hash over the topics subscribed to (the broker's own; 0:
+    none)."""
 
     epoch: int = field(metadata=INT32)
     metadata_hash: int = field(metadata=INT64)
@@ -278,7 +293,8 @@ class ShareGroupMetadata(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupTargetMetadata(Message):
-    """Type 12, ShareGroupTargetAssignmentMetadata: which group epoch the target assignment is for and when it was made."""
+    """Type 12, ShareGroupTargetAssignmentMetadata: which group epoch the target assignment is for
+    and when it was made."""
 
     assignment_epoch: int = field(metadata=INT32)
     assignment_timestamp: int = field(metadata=INT64 | TAG_0, default=0)
@@ -293,7 +309,8 @@ class ShareGroupTargetMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupCurrentMember(Message):
-    """Type 14, ShareGroupCurrentMemberAssignment: what a member was told to have. `state` is always 0 (stable)."""
+    """Type 14, ShareGroupCurrentMemberAssignment: what a member was told to have. `state` is always
+    0 (stable)."""
 
     member_epoch: int = field(metadata=INT32)
     previous_member_epoch: int = field(metadata=INT32)
@@ -303,7 +320,8 @@ class ShareGroupCurrentMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupPartitions(Message):
-    """Type 15, ShareGroupStatePartitionMetadata: for which partitions the group has share state, or is about to (not) have."""
+    """Type 15, ShareGroupStatePartitionMetadata: for which partitions the group has share state, or
+    is about to (not) have."""
 
     initializing_topics: tuple[NamedTopicPartitions, ...]
     initialized_topics: tuple[NamedTopicPartitions, ...]

@@ -1,7 +1,8 @@
-"""Keys and values of everything in the StateStore: one place for the broker, the command line and readers such as Spark.
+"""Keys and values of everything in the StateStore: one place for the broker, the command line and
+readers such as Spark.
 
-A key is a namespace, "/" and a body whose numbers are big-endian, so that keys sort by what they name. Strings are UTF-8; `str`
-below is length (2) and UTF-8. Negative numbers do not occur in keys.
+A key is a namespace, "/" and a body whose numbers are big-endian, so that keys sort by what they
+name. Strings are UTF-8; `str` below is length (2) and UTF-8. Negative numbers do not occur in keys.
 
     namespace      body                                              value
     meta/          name                                              generation, producer_ids: JSON
@@ -18,14 +19,17 @@ below is length (2) and UTF-8. Negative numbers do not occur in keys.
     share_control/ topic id (16), partition (4)                      ControlHint: JSON
     parked/        topic id (16), partition (4), group str, ...      parked_records.ParkedRecord
 
-JSON is compact UTF-8; readers ignore members that they do not know, and skip keys of namespaces, meta names and group record
-types that they do not know (`parse_key` gives None): later formats add them. A value that cannot be read is a ValueError.
+JSON is compact UTF-8; readers ignore members that they do not know, and skip keys of namespaces,
+meta names and group record types that they do not know (`parse_key` gives None): later formats add
+them. A value that cannot be read is a ValueError.
 
-Group records, offsets and share state hold Kafka's own bytes (formats/share_records.py, formats/group_records.py). Their keys put
-first what is looked up by: all records of a group are one scan; so are its offsets, a share-partition's snapshot with its updates
-in order, and everything of a topic.
+Group records, offsets and share state hold Kafka's own bytes (formats/share_records.py,
+formats/group_records.py). Their keys put first what is looked up by: all records of a group are one
+scan; so are its offsets, a share-partition's snapshot with its updates in order, and everything of
+a topic.
 
-No key is longer than MAX_KEY_BYTES, which is what LMDB can take: whoever takes in a group id refuses one over MAX_GROUP_ID_BYTES.
+No key is longer than MAX_KEY_BYTES, which is what LMDB can take: whoever takes in a group id
+refuses one over MAX_GROUP_ID_BYTES.
 
 This module must not know where a store keeps these, nor what the broker does with them.
 """
@@ -94,7 +98,8 @@ class JsonValue:
 
 @dataclass(frozen=True, slots=True)
 class Generation(JsonValue):
-    """meta/generation: raised at each start; every log's leader epoch and the owner epoch of the stores."""
+    """meta/generation: raised at each start; every log's leader epoch and the owner epoch of the
+    stores."""
 
     number: int
 
@@ -114,7 +119,8 @@ class PersisterName(JsonValue):
 
 
 class TopicState(StrEnum):
-    """LIVE, or DELETING: the tombstone that allows recovery to finish the removal of the topic's logs."""
+    """LIVE, or DELETING: the tombstone that allows recovery to finish the removal of the topic's
+    logs."""
 
     LIVE = "live"
     DELETING = "deleting"
@@ -122,7 +128,8 @@ class TopicState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic(JsonValue):
-    """A topic. Among live topics a name is unique; topics being deleted may share it with a live one."""
+    """A topic. Among live topics a name is unique; topics being deleted may share it with a live
+    one."""
 
     name: str
     partitions: int
@@ -150,7 +157,8 @@ class Config(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class LogStart(JsonValue):
-    """The log start offset (DeleteRecords, retention); it may lie inside the first batch that is still there."""
+    """The log start offset (DeleteRecords, retention); it may lie inside the first batch that is
+    still there."""
 
     offset: int
 
@@ -182,9 +190,11 @@ class Producer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot(JsonValue):
-    """A log's producer state, all offsets below the one in the key included. As JSON: arrays in the order of the fields.
+    """A log's producer state, all offsets below the one in the key included. As JSON: arrays in the
+    order of the fields.
 
-    A log may have tens of thousands of producers. A thread that encodes or decodes them works in pieces, so that others may run.
+    A log may have tens of thousands of producers. A thread that encodes or decodes them works in
+    pieces, so that others may run.
     """
 
     producers: tuple[Producer, ...]
@@ -212,8 +222,9 @@ class ProducerSnapshot(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCursor(JsonValue):
-    """Where to look, after a crash, which records of a share-partition have their dead letter already: from `offset` on in this
-    partition. It is there as long as a record may be ARCHIVING. `topic_id` None: nothing was written yet."""
+    """Where to look, after a crash, which records of a share-partition have their dead letter
+    already: from `offset` on in this partition. It is there as long as a record may be ARCHIVING.
+    `topic_id` None: nothing was written yet."""
 
     topic_id: UUID | None
     topic: str
@@ -226,7 +237,8 @@ class DeadLetterCursor(JsonValue):
 
 
 class ControlChain(NamedTuple):
-    """Where a group's newest SHARE_CHECKPOINT is, and its newest control record, that one or a SHARE_DELTA after it."""
+    """Where a group's newest SHARE_CHECKPOINT is, and its newest control record, that one or a
+    SHARE_DELTA after it."""
 
     checkpoint: int
     newest: int
@@ -234,15 +246,18 @@ class ControlChain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlHint(JsonValue):
-    """Where a log has share state in control records (control_records.py): `groups` as of `offset`, all below it included. From `offset` on
-    there may be more if `is_open`, and none if not. A log without a hint has none at all."""
+    """Where a log has share state in control records (control_records.py): `groups` as of `offset`,
+    all below it included. From `offset` on there may be more if `is_open`, and none if not. A log
+    without a hint has none at all."""
 
     offset: int
     is_open: bool
     groups: Mapping[str, ControlChain]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", {group_id: ControlChain(*chain) for group_id, chain in self.groups.items()})
+        object.__setattr__(
+            self, "groups", {group_id: ControlChain(*chain) for group_id, chain in self.groups.items()}
+        )
 
 
 # --- keys ---
@@ -267,7 +282,11 @@ class MetaKey:
         return META_VALUES[self.name].decode(value)
 
 
-META_VALUES: Final[dict[str, type[JsonValue]]] = {"generation": Generation, "persister": PersisterName, "producer_ids": ProducerIds}
+META_VALUES: Final[dict[str, type[JsonValue]]] = {
+    "generation": Generation,
+    "persister": PersisterName,
+    "producer_ids": ProducerIds,
+}
 GENERATION: Final = MetaKey("generation")
 PERSISTER: Final = MetaKey("persister")
 PRODUCER_IDS: Final = MetaKey("producer_ids")
@@ -434,7 +453,8 @@ group_offset_key_end: Final = _LOG.pack
 
 @dataclass(frozen=True, slots=True)
 class ShareStateKey:
-    """Number 0 is the share-partition's snapshot, 1, 2, ... are the updates since then, to be merged in this order."""
+    """Number 0 is the share-partition's snapshot, 1, 2, ... are the updates since then, to be
+    merged in this order."""
 
     topic_id: UUID
     partition: int
@@ -443,7 +463,9 @@ class ShareStateKey:
     namespace: ClassVar[bytes] = b"share/"
 
     def encode(self) -> bytes:
-        return share_partition_prefix(self.group_id, self.topic_id, self.partition) + _NUMBER.pack(self.number)
+        return share_partition_prefix(self.group_id, self.topic_id, self.partition) + _NUMBER.pack(
+            self.number
+        )
 
     @classmethod
     def parse(cls, body: bytes) -> ShareStateKey:
@@ -461,7 +483,8 @@ class ShareStateKey:
 
 
 def share_partition_prefix(group_id: str, topic_id: UUID, partition: int) -> bytes:
-    """Scan this for a share-partition's snapshot and updates; followed by `share_state_number` it is a key."""
+    """Scan this for a share-partition's snapshot and updates; followed by `share_state_number` it
+    is a key."""
     return ShareStateKey.namespace + _LOG.pack(topic_id.bytes, partition) + encode_string(group_id)
 
 
@@ -564,7 +587,8 @@ _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
 
 
 def parse_key(key: bytes) -> StateKey | None:
-    """What `key` names; None for what only a later format knows. Raises ValueError for a known namespace with a broken body."""
+    """What `key` names; None for what only a later format knows. Raises ValueError for a known
+    namespace with a broken body."""
     namespace, slash, body = key.partition(b"/")
     parse = _PARSERS.get(namespace + slash)
     if parse is None:
@@ -584,7 +608,9 @@ def read_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[State
 
 
 def _dump(value: object) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=_as_text).encode()
+    return json.dumps(
+        value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=_as_text
+    ).encode()
 
 
 def _as_text(value: object) -> str:

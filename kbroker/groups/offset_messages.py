@@ -1,6 +1,8 @@
-"""What committed offsets take and give: OffsetCommit, OffsetFetch, OffsetDelete as the coordinator sees them.
+"""What committed offsets take and give: OffsetCommit, OffsetFetch, OffsetDelete as the coordinator
+sees them.
 
-The API layer has found the topics out: what is asked for exists. Replies are error codes and offsets by topic id and partition.
+The API layer has found the topics out: what is asked for exists. Replies are error codes and
+offsets by topic id and partition.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """OffsetCommit. `generation`: of a classic group, or the member epoch; -1 with no member id: whoever commits is no member.
-    `retention_ms` (v2-4) -1: as the broker keeps them."""
+    """OffsetCommit. `generation`: of a classic group, or the member epoch; -1 with no member id:
+    whoever commits is no member. `retention_ms` (v2-4) -1: as the broker keeps them."""
 
     group_id: str
     offsets: Mapping[OffsetOf, Commit]
@@ -47,7 +49,8 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class OffsetErrors:
-    """A code for each partition asked for (OffsetCommit, OffsetDelete); `error_code`: what refused all of it."""
+    """A code for each partition asked for (OffsetCommit, OffsetDelete); `error_code`: what refused
+    all of it."""
 
     error_code: ErrorCode = ErrorCode.none
     rows: Mapping[OffsetOf, ErrorCode] = field(default_factory=dict)

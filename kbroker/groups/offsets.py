@@ -1,18 +1,23 @@
-"""The offsets that groups have committed (OffsetCommit, OffsetFetch, OffsetDelete), and when they are forgotten. Pure.
+"""The offsets that groups have committed (OffsetCommit, OffsetFetch, OffsetDelete), and when they
+are forgotten. Pure.
 
-Save, then apply: an offset that is committed is in the outcome's changes and in an ApplyOffsets effect; nobody sees it before that
-is applied. Until then, or until `not_saved`, it is on its way, and whoever removes offsets removes those as well: their removal is
-saved after them. Whether a group's member may commit is the group's business: routing.py asks it first.
+Save, then apply: an offset that is committed is in the outcome's changes and in an ApplyOffsets
+effect; nobody sees it before that is applied. Until then, or until `not_saved`, it is on its way,
+and whoever removes offsets removes those as well: their removal is saved after them. Whether a
+group's member may commit is the group's business: routing.py asks it first.
 
-Offsets belong to topics by id: those of a deleted topic go with it, and one that is created anew under the name has none.
+Offsets belong to topics by id: those of a deleted topic go with it, and one that is created anew
+under the name has none.
 
     forgotten after the retention time, counted from     when the group
-    the commit                                           was never more than its offsets, or does not subscribe to the topic
+    the commit                                           was never more than its offsets, or does
+                                                         not subscribe to the topic
     when the last member left                            is a classic group without members
     (never)                                              subscribes to the topic
 
-A commit of version 2 to 4 may say how long its offsets are kept; that counts instead of the retention time. Times are the session
-clock's in memory, and the wall clock's in the records (stored_times.py).
+A commit of version 2 to 4 may say how long its offsets are kept; that counts instead of the
+retention time. Times are the session clock's in memory, and the wall clock's in the records
+(stored_times.py).
 """
 
 from __future__ import annotations
@@ -36,8 +41,8 @@ _NONE: Final[OffsetsByTopic] = {}
 
 
 class Retention(NamedTuple):
-    """How long a group's offsets are kept. `counted_from_ms`: since when it is empty; None: each counts from its commit.
-    `is_subscribed`: topics whose offsets stay."""
+    """How long a group's offsets are kept. `counted_from_ms`: since when it is empty; None: each
+    counts from its commit. `is_subscribed`: topics whose offsets stay."""
 
     counted_from_ms: int | None
     is_subscribed: Callable[[UUID], bool]
@@ -45,8 +50,8 @@ class Retention(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsStatistics:
-    """`groups` with offsets. Since the start, as far as they were saved: `commits` of single offsets, `expired` and `deleted` ones
-    (by OffsetDelete, or with their group or topic)."""
+    """`groups` with offsets. Since the start, as far as they were saved: `commits` of single
+    offsets, `expired` and `deleted` ones (by OffsetDelete, or with their group or topic)."""
 
     groups: int
     offsets: int
@@ -69,7 +74,9 @@ class Offsets:
 
     def statistics(self) -> OffsetsStatistics:
         gone = self._gone
-        return OffsetsStatistics(len(self._groups), self._count, self._commits, gone[WhyGone.EXPIRED], gone[WhyGone.DELETED])
+        return OffsetsStatistics(
+            len(self._groups), self._count, self._commits, gone[WhyGone.EXPIRED], gone[WhyGone.DELETED]
+        )
 
     def of(self, group_id: str) -> OffsetsByTopic:
         """What the group has committed; empty for a group that nobody knows."""
@@ -83,13 +90,15 @@ class Offsets:
         return self._groups.keys()
 
     def topic_ids(self) -> set[UUID]:
-        """All topics that there are offsets for, so that at start those that exist no more can be told to be deleted."""
+        """All topics that there are offsets for, so that at start those that exist no more can be
+        told to be deleted."""
         return set().union(*self._groups.values())
 
     # --- deciding ---
 
     def commit(self, request: CommitRequest, *, now_ms: int) -> Outcome[OffsetErrors]:
-        """The group has let the member commit. Metadata that is too long refuses its own partition only."""
+        """The group has let the member commit. Metadata that is too long refuses its own partition
+        only."""
         limit = self._settings().metadata_max_bytes
         rows: dict[OffsetOf, ErrorCode] = {}
         offsets: dict[OffsetOf, AnyGroupOffset | None] = {}
@@ -110,13 +119,17 @@ class Offsets:
 
     def remove_group(self, group_id: str) -> Outcome[None]:
         """The group is deleted."""
-        return self._removal(group_id, {**dict.fromkeys(_all(self.of(group_id))), **self._coming(group_id)}, WhyGone.DELETED)
+        return self._removal(
+            group_id, {**dict.fromkeys(_all(self.of(group_id))), **self._coming(group_id)}, WhyGone.DELETED
+        )
 
     def topic_deleted(self, topic_id: UUID) -> list[Outcome[None]]:
         """One for each group that has offsets of the topic."""
         outcomes: list[Outcome[None]] = []
         for group_id in {*self._groups, *self._on_their_way}:
-            gone: dict[OffsetOf, None] = {(topic_id, number): None for number in self.of(group_id).get(topic_id, ())}
+            gone: dict[OffsetOf, None] = {
+                (topic_id, number): None for number in self.of(group_id).get(topic_id, ())
+            }
             gone |= {each: None for each in self._coming(group_id) if each[0] == topic_id}
             if gone:
                 outcomes.append(self._removal(group_id, gone, WhyGone.DELETED))
@@ -135,31 +148,45 @@ class Offsets:
             gone += [
                 (topic_id, number)
                 for number, offset in offsets.items()
-                if self._is_old(offset, retention.counted_from_ms, newest_ms, now_ms) and (topic_id, number) not in coming
+                if self._is_old(offset, retention.counted_from_ms, newest_ms, now_ms)
+                and (topic_id, number) not in coming
             ]
         return self._removal(group_id, gone, WhyGone.EXPIRED, len(gone) == count and not coming)
 
-    def _is_old(self, offset: AnyGroupOffset, counted_from_ms: int | None, newest_ms: int, now_ms: int) -> bool:
+    def _is_old(
+        self, offset: AnyGroupOffset, counted_from_ms: int | None, newest_ms: int, now_ms: int
+    ) -> bool:
         if isinstance(offset, ExpiringGroupOffset):
             kept_ms = offset.expire_timestamp - offset.commit_timestamp
             return now_ms - self._times.latest(offset.commit_timestamp) >= kept_ms
-        return newest_ms >= (self._times.latest(offset.commit_timestamp) if counted_from_ms is None else counted_from_ms)
+        return newest_ms >= (
+            self._times.latest(offset.commit_timestamp) if counted_from_ms is None else counted_from_ms
+        )
 
     def _coming(self, group_id: str) -> dict[OffsetOf, None]:
         """Partitions whose offset, or its removal, is on its way."""
         return {each: None for saving in self._on_their_way.get(group_id, ()) for each in saving.offsets}
 
-    def _removal(self, group_id: str, gone: Iterable[OffsetOf], why: WhyGone, reply: R | None = None) -> Outcome[R]:
+    def _removal(
+        self, group_id: str, gone: Iterable[OffsetOf], why: WhyGone, reply: R | None = None
+    ) -> Outcome[R]:
         return self._outcome(group_id, dict.fromkeys(gone), reply, why)
 
     def _outcome(
-        self, group_id: str, offsets: Mapping[OffsetOf, AnyGroupOffset | None], reply: R | None = None, why: WhyGone | None = None
+        self,
+        group_id: str,
+        offsets: Mapping[OffsetOf, AnyGroupOffset | None],
+        reply: R | None = None,
+        why: WhyGone | None = None,
     ) -> Outcome[R]:
         if not offsets:
             return Outcome(reply=reply)
         prefix, ahead_ms = group_offsets_prefix(group_id), self._times.ahead_ms
         changes = tuple(
-            (prefix + group_offset_key_end(topic_id.bytes, number), None if offset is None else offset.encode(ahead_ms))
+            (
+                prefix + group_offset_key_end(topic_id.bytes, number),
+                None if offset is None else offset.encode(ahead_ms),
+            )
             for (topic_id, number), offset in offsets.items()
         )
         saving = ApplyOffsets(group_id, offsets, why)
@@ -205,11 +232,17 @@ class Offsets:
                 del self._groups[group_id]
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in what is stored (a scan of GroupOffsetKey.namespace). Raises ValueError for what is damaged."""
+        """Take in what is stored (a scan of GroupOffsetKey.namespace). Raises ValueError for what
+        is damaged."""
         for key, value in records:
             parsed = parse_key(key)
             assert isinstance(parsed, GroupOffsetKey)
-            self._put(parsed.group_id, parsed.topic_id, parsed.partition, self._loaded(parsed.decode_value(value), now_ms))
+            self._put(
+                parsed.group_id,
+                parsed.topic_id,
+                parsed.partition,
+                self._loaded(parsed.decode_value(value), now_ms),
+            )
 
     def _loaded(self, offset: AnyGroupOffset, now_ms: int) -> AnyGroupOffset:
         """With the times as they are in memory."""
@@ -225,7 +258,8 @@ def _all(offsets: OffsetsByTopic) -> Iterator[OffsetOf]:
 
 
 def _is_too_long(metadata: str, limit: int) -> bool:
-    """Kafka counts UTF-16 code units, whatever its setting is called; what its record cannot hold is too long in any case."""
+    """Kafka counts UTF-16 code units, whatever its setting is called; what its record cannot hold
+    is too long in any case."""
     if metadata.isascii():
         return len(metadata) > min(limit, MAX_METADATA_BYTES)
     return len(metadata.encode("utf-16-le")) // 2 > limit or len(metadata.encode()) > MAX_METADATA_BYTES
@@ -234,5 +268,12 @@ def _is_too_long(metadata: str, limit: int) -> bool:
 def _offset(commit: Commit, retention_ms: int, now_ms: int) -> AnyGroupOffset:
     metadata = commit.metadata or ""
     if retention_ms >= 0:
-        return ExpiringGroupOffset(offset=commit.offset, metadata=metadata, commit_timestamp=now_ms, expire_timestamp=now_ms + retention_ms)
-    return GroupOffset(offset=commit.offset, leader_epoch=commit.leader_epoch, metadata=metadata, commit_timestamp=now_ms)
+        return ExpiringGroupOffset(
+            offset=commit.offset,
+            metadata=metadata,
+            commit_timestamp=now_ms,
+            expire_timestamp=now_ms + retention_ms,
+        )
+    return GroupOffset(
+        offset=commit.offset, leader_epoch=commit.leader_epoch, metadata=metadata, commit_timestamp=now_ms
+    )

@@ -1,13 +1,17 @@
-"""What a decision about a classic or consumer group comes to: changes to save, effects to carry out then, a reply.
+"""What a decision about a classic or consumer group comes to: changes to save, effects to carry out
+then, a reply.
 
     outcome = groups.join(request, ticket, now_ms=...)                  no await between here
     commit.submit(outcome.changes, on_done)                             and here (nothing to submit: go on)
-    saved:   carry out the effects in their order, answer with the reply; without one the request waits for its Answer
-    failed:  give its ApplyOffsets to groups.offsets.not_saved; then groups.not_saved(group_id, store.scan(group_prefix(group_id)),
+    saved:   carry out the effects in their order, answer with the reply; without one the request
+             waits for its Answer
+    failed:  give its ApplyOffsets to groups.offsets.not_saved; then groups.not_saved(group_id,
+             store.scan(group_prefix(group_id)),
              now_ms=...) for each of outcome.group_ids, and carry out what that decides; answer COORDINATOR_NOT_AVAILABLE to whoever
              asked and to all who had an Answer in it
 
-Decisions about groups show in memory at once, committed offsets only when they are saved: they are an effect.
+Decisions about groups show in memory at once, committed offsets only when they are saved: they are
+an effect.
 """
 
 from __future__ import annotations
@@ -29,7 +33,8 @@ R = TypeVar("R")
 
 
 class Ticket:
-    """A request that may have to wait for its answer. Whoever asks makes it; coordinators keep it and give it back."""
+    """A request that may have to wait for its answer. Whoever asks makes it; coordinators keep it
+    and give it back."""
 
     __slots__ = ()
 
@@ -55,8 +60,9 @@ class WhyGone(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyOffsets:
-    """These offsets of a group are saved: give them to `Offsets.apply`; if not, to `Offsets.not_saved`. Committed ones, or, all of
-    them None, ones that are removed, with the reason."""
+    """These offsets of a group are saved: give them to `Offsets.apply`; if not, to
+    `Offsets.not_saved`. Committed ones, or, all of them None, ones that are removed, with the
+    reason."""
 
     group_id: str
     offsets: Mapping[OffsetOf, AnyGroupOffset | None]
@@ -65,7 +71,8 @@ class ApplyOffsets:
 
 @dataclass(frozen=True, slots=True)
 class GenerationSaved:
-    """What the leader of a classic group gave to its members is saved: tell `ClassicGroups.saved`, and carry out what it decides."""
+    """What the leader of a classic group gave to its members is saved: tell `ClassicGroups.saved`,
+    and carry out what it decides."""
 
     group_id: str
     generation: int
@@ -76,7 +83,8 @@ Effect: TypeAlias = Answer | ApplyOffsets | GenerationSaved
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R_co]):
-    """See the head of this file. `group_ids`: whose state was changed by this in memory and counts only if it is saved."""
+    """See the head of this file. `group_ids`: whose state was changed by this in memory and counts
+    only if it is saved."""
 
     changes: tuple[Change, ...] = ()
     reply: R_co | None = None
@@ -103,7 +111,9 @@ class Records:
         self.effects.append(Answer(ticket, reply))
 
     def outcome(self, reply: R | None = None) -> Outcome[R]:
-        return Outcome(tuple(self.changes), reply, tuple(self.effects), (self.group_id,) if self.changes else ())
+        return Outcome(
+            tuple(self.changes), reply, tuple(self.effects), (self.group_id,) if self.changes else ()
+        )
 
 
 def together(outcomes: Iterable[Outcome[object]]) -> Outcome[None]:

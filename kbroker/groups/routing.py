@@ -1,7 +1,8 @@
 """Classic groups, consumer groups and the offsets of both: the one that the broker asks. Pure.
 
-A group id belongs to one type; each request goes to the part that has the group, and a group that does not exist yet is made by the
-part that the request belongs to. How an outcome is carried out stands in outcome.py.
+A group id belongs to one type; each request goes to the part that has the group, and a group that
+does not exist yet is made by the part that the request belongs to. How an outcome is carried out
+stands in outcome.py.
 
     request                          classic group                consumer group               share group
     JoinGroup                        classic                      as a classic member          INCONSISTENT_GROUP_PROTOCOL
@@ -51,7 +52,12 @@ class Groups:
     """`group_ids` is shared with the share groups' coordinator."""
 
     def __init__(
-        self, classic_groups: ClassicGroups, consumer: ConsumerGroups, offsets: Offsets, group_ids: GroupIds, topics: TopicsView
+        self,
+        classic_groups: ClassicGroups,
+        consumer: ConsumerGroups,
+        offsets: Offsets,
+        group_ids: GroupIds,
+        topics: TopicsView,
     ) -> None:
         self.classic = classic_groups
         self.consumer = consumer
@@ -62,11 +68,15 @@ class Groups:
         consumer.convert_with(classic_groups)
 
     def statistics(self) -> GroupsStatistics:
-        return GroupsStatistics(self.classic.statistics(), self.consumer.statistics(), self.offsets.statistics())
+        return GroupsStatistics(
+            self.classic.statistics(), self.consumer.statistics(), self.offsets.statistics()
+        )
 
     # --- members of the classic protocol ---
 
-    def join(self, request: classic.JoinRequest, ticket: Ticket, *, now_ms: int) -> Outcome[classic.JoinReply]:
+    def join(
+        self, request: classic.JoinRequest, ticket: Ticket, *, now_ms: int
+    ) -> Outcome[classic.JoinReply]:
         """JoinGroup. No reply: it waits for the other members."""
         if self._is_classic(request.group_id):
             return self.classic.join(request, ticket, now_ms=now_ms)
@@ -84,7 +94,9 @@ class Groups:
         joined = self.classic.join(request, ticket, now_ms=now_ms)
         return Outcome((*gone.changes, *joined.changes), joined.reply, joined.effects, gone.group_ids)
 
-    def sync(self, request: classic.SyncRequest, ticket: Ticket, *, now_ms: int) -> Outcome[classic.SyncReply]:
+    def sync(
+        self, request: classic.SyncRequest, ticket: Ticket, *, now_ms: int
+    ) -> Outcome[classic.SyncReply]:
         """SyncGroup. No reply: it waits for the leader."""
         if self._is_classic(request.group_id):
             return self.classic.sync(request, ticket, now_ms=now_ms)
@@ -92,7 +104,9 @@ class Groups:
             return Outcome(reply=classic.SyncReply(ErrorCode.unknown_member_id))
         return self.mixed.sync(request, now_ms=now_ms)
 
-    def classic_heartbeat(self, request: classic.HeartbeatRequest, *, now_ms: int) -> Outcome[classic.HeartbeatReply]:
+    def classic_heartbeat(
+        self, request: classic.HeartbeatRequest, *, now_ms: int
+    ) -> Outcome[classic.HeartbeatReply]:
         """Heartbeat."""
         if self._is_classic(request.group_id):
             return self.classic.heartbeat(request, now_ms=now_ms)
@@ -113,7 +127,8 @@ class Groups:
     # --- offsets ---
 
     def commit_offsets(self, request: CommitRequest, *, now_ms: int) -> Outcome[OffsetErrors]:
-        """OffsetCommit. A group that does not exist is made, empty, if whoever commits does not say that it is a member."""
+        """OffsetCommit. A group that does not exist is made, empty, if whoever commits does not say
+        that it is a member."""
         group_id = request.group_id
         try:
             if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
@@ -124,7 +139,8 @@ class Groups:
         outcome = self.offsets.commit(request, now_ms=now_ms)
         if request.generation >= 0 or not self._is_classic(group_id):
             return outcome
-        # There may be nothing of the group but these offsets: then it counts only if they are saved.
+        # There may be nothing of the group but these offsets: then it counts only if they are
+        # saved.
         return Outcome(outcome.changes, outcome.reply, outcome.effects, (group_id,))
 
     def _let_commit(self, request: CommitRequest, now_ms: int) -> None:
@@ -143,8 +159,8 @@ class Groups:
             self.classic.check_commit(request, now_ms=now_ms)
 
     def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> OffsetsByTopic:
-        """OffsetFetch for one group: all that it has committed. Raises KafkaError for a member that a consumer group does not have, or
-        not in that epoch."""
+        """OffsetFetch for one group: all that it has committed. Raises KafkaError for a member that
+        a consumer group does not have, or not in that epoch."""
         if self._group_ids.type_of(group_id) == CONSUMER:
             self.consumer.check_fetch(group_id, member_id, member_epoch)
         return self.offsets.of(group_id)
@@ -167,7 +183,8 @@ class Groups:
         return self.offsets.delete(group_id, rows)
 
     def _subscribed_topics(self, group_id: str) -> Callable[[UUID], bool]:
-        """Whether the group subscribes to a topic. To be asked in the same step, for any number of partitions."""
+        """Whether the group subscribes to a topic. To be asked in the same step, for any number of
+        partitions."""
         subscribed = self._part_of(group_id).subscribed(group_id)
 
         @cache
@@ -178,7 +195,8 @@ class Groups:
         return is_subscribed
 
     def expire_offsets(self, group_id: str, *, now_ms: int) -> Outcome[None]:
-        """Forget a group's old offsets, and the group itself if it has neither members nor offsets. Nothing for a group that is gone."""
+        """Forget a group's old offsets, and the group itself if it has neither members nor offsets.
+        Nothing for a group that is gone."""
         kind = self._group_ids.type_of(group_id)
         if kind not in (CLASSIC, CONSUMER) or (kind == CLASSIC and not self.classic.may_expire(group_id)):
             return Outcome()
@@ -221,7 +239,11 @@ class Groups:
 
     def next_deadline_ms(self) -> int | None:
         """When to call `expire` next; it may turn out that there was nothing to do."""
-        found = [each for each in (self.classic.next_deadline_ms(), self.consumer.next_deadline_ms()) if each is not None]
+        found = [
+            each
+            for each in (self.classic.next_deadline_ms(), self.consumer.next_deadline_ms())
+            if each is not None
+        ]
         return min(found, default=None)
 
     def expire(self, now_ms: int) -> Outcome[None]:
@@ -230,9 +252,11 @@ class Groups:
 
     # --- records ---
 
-    def load(self, records: Iterable[tuple[bytes, bytes]], offsets: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in what is stored (scans of GroupKey.namespace and GroupOffsetKey.namespace); sessions begin anew. Share groups' records
-        are skipped. Offsets without a group make one."""
+    def load(
+        self, records: Iterable[tuple[bytes, bytes]], offsets: Iterable[tuple[bytes, bytes]], *, now_ms: int
+    ) -> None:
+        """Take in what is stored (scans of GroupKey.namespace and GroupOffsetKey.namespace);
+        sessions begin anew. Share groups' records are skipped. Offsets without a group make one."""
         records = list(records)
         self.classic.load(records, now_ms=now_ms)
         self.consumer.load(records, now_ms=now_ms)
@@ -241,10 +265,13 @@ class Groups:
             if self._group_ids.type_of(group_id) is None:
                 self.classic.ensure(group_id, now_ms=now_ms)
 
-    def not_saved(self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
-        """A decision about the group could not be saved; `records` is what the store has of it. If that is a group of the other type, a
-        conversion has failed: memory's group goes, and the stored one comes. A share group that took the id over behind a deletion that
-        has failed was refused as well, and its coordinator is told next."""
+    def not_saved(
+        self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int
+    ) -> Outcome[None]:
+        """A decision about the group could not be saved; `records` is what the store has of it. If
+        that is a group of the other type, a conversion has failed: memory's group goes, and the
+        stored one comes. A share group that took the id over behind a deletion that has failed was
+        refused as well, and its coordinator is told next."""
         stored = {parsed.record_type for key, _ in records if isinstance(parsed := parse_key(key), GroupKey)}
         if stored <= _RECORD_TYPES:
             self._group_ids.release(group_id, SHARE)
@@ -264,7 +291,8 @@ class Groups:
         return outcome
 
     def _put_offsets_group_right(self, group_id: str, *, is_stored: bool, now_ms: int) -> None:
-        """A group that has offsets is there, with or without records of its own; one that has never had more is not, without them."""
+        """A group that has offsets is there, with or without records of its own; one that has never
+        had more is not, without them."""
         kind = self._group_ids.type_of(group_id)
         if self.offsets.has_any(group_id):
             if kind is None:

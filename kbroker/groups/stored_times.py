@@ -1,11 +1,15 @@
-"""Times of groups and committed offsets: on the session clock in memory, on the wall clock where they are stored.
+"""Times of groups and committed offsets: on the session clock in memory, on the wall clock where
+they are stored.
 
-    session clock    begins with the wall clock's time and is monotonic from there: nothing ends because somebody sets the clock
-    wall clock       is right again after a restart, also where it was wrong, or the machine asleep, in the life before
+    session clock    begins with the wall clock's time and is monotonic from there: nothing ends
+                     because somebody sets the clock
+    wall clock       is right again after a restart, also where it was wrong, or the machine asleep,
+                     in the life before
 
-An age within one broker life is told by the session clock alone: a step of the wall clock makes nothing older or younger. What an
-earlier life has stored is as old as the wall clock says, at most: a time to come counts as now, and a wall clock that was set back
-since the start was ahead at the start, so that what was loaded then is younger than it seemed.
+An age within one broker life is told by the session clock alone: a step of the wall clock makes
+nothing older or younger. What an earlier life has stored is as old as the wall clock says, at most:
+a time to come counts as now, and a wall clock that was set back since the start was ahead at the
+start, so that what was loaded then is younger than it seemed.
 
 Whoever asks the coordinators for a decision sets `ahead_ms` first. This module knows no clock.
 """
@@ -19,8 +23,8 @@ NEVER_MS: Final = 0
 
 
 class StoredTimes:
-    """`began_ms`: when the session clock began, and agreed with the wall clock. `ahead_ms`: the wall clock's time minus the session
-    clock's, now."""
+    """`began_ms`: when the session clock began, and agreed with the wall clock. `ahead_ms`: the
+    wall clock's time minus the session clock's, now."""
 
     def __init__(self, began_ms: int = 0) -> None:
         self.began_ms = began_ms

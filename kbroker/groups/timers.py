@@ -1,8 +1,9 @@
 """Deadlines by name: a heap that is looked at late instead of being kept in order.
 
-Sessions move their deadline with every heartbeat. Setting one costs a dictionary entry; the heap holds one entry per name, at the
-deadline it had when that was made, and is corrected when its time has come. Names that come and go leave entries behind, which are
-thrown out when they are most of the heap. Pure: whoever uses it says what time it is.
+Sessions move their deadline with every heartbeat. Setting one costs a dictionary entry; the heap
+holds one entry per name, at the deadline it had when that was made, and is corrected when its time
+has come. Names that come and go leave entries behind, which are thrown out when they are most of
+the heap. Pure: whoever uses it says what time it is.
 """
 
 from __future__ import annotations
@@ -71,5 +72,7 @@ class Timers(Generic[Name]):
 
     def _tidy_up(self) -> None:
         self._looked_at = dict(self._deadlines)
-        self._heap = [(deadline_ms, next(self._numbers), name) for name, deadline_ms in self._deadlines.items()]
+        self._heap = [
+            (deadline_ms, next(self._numbers), name) for name, deadline_ms in self._deadlines.items()
+        ]
         heapify(self._heap)

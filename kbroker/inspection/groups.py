@@ -1,7 +1,8 @@
-"""The groups of a data directory and what they have committed, read from its state without a broker.
+"""The groups of a data directory and what they have committed, read from its state without a
+broker.
 
-`kbroker storage inspect` shows what this gives. It sees what a start would load: of classic groups the last stable generation, of the
-others every member.
+`kbroker storage inspect` shows what this gives. It sees what a start would load: of classic groups
+the last stable generation, of the others every member.
 """
 
 from __future__ import annotations
@@ -11,7 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
-from kbroker.formats.group_records import AnyGroupOffset, ClassicGroupMetadata, ExpiringGroupOffset, GroupOffset
+from kbroker.formats.group_records import (
+    AnyGroupOffset,
+    ClassicGroupMetadata,
+    ExpiringGroupOffset,
+    GroupOffset,
+)
 from kbroker.formats.share_records import SHARE_GROUP_VALUES, RecordType
 from kbroker.formats.state import GroupKey, GroupOffsetKey, StateKey, StateValue
 from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE
@@ -30,8 +36,8 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReport:
-    """`topic`: its id where there is no such topic any more. `lag` None: there is no such log. Times in milliseconds; `expires_ms` None:
-    as the broker keeps it."""
+    """`topic`: its id where there is no such topic any more. `lag` None: there is no such log.
+    Times in milliseconds; `expires_ms` None: as the broker keeps it."""
 
     group: str
     topic: str
@@ -50,7 +56,9 @@ class _Found:
     members: int = 0
 
 
-def read_groups(records: Iterable[tuple[StateKey, StateValue]], offsets: Iterable[OffsetReport], problems: list[str]) -> list[GroupReport]:
+def read_groups(
+    records: Iterable[tuple[StateKey, StateValue]], offsets: Iterable[OffsetReport], problems: list[str]
+) -> list[GroupReport]:
     """`records`: a scan of GroupKey.namespace. The groups by their names."""
     found: dict[str, _Found] = {}
     for key, value in records:
@@ -66,8 +74,12 @@ def read_groups(records: Iterable[tuple[StateKey, StateValue]], offsets: Iterabl
             found[offset.group] = _Found({CLASSIC})
     for group_id, group in found.items():
         if len(group.types) > 1:
-            problems.append(f"group {group_id} has records of several types: {', '.join(sorted(group.types))}")
-    return [GroupReport(group_id, min(group.types), group.members) for group_id, group in sorted(found.items())]
+            problems.append(
+                f"group {group_id} has records of several types: {', '.join(sorted(group.types))}"
+            )
+    return [
+        GroupReport(group_id, min(group.types), group.members) for group_id, group in sorted(found.items())
+    ]
 
 
 def _type_of(record_type: RecordType) -> str:
@@ -77,9 +89,12 @@ def _type_of(record_type: RecordType) -> str:
 
 
 def read_offsets(
-    records: Iterable[tuple[StateKey, StateValue]], topics: Mapping[UUID, str], ends: Mapping[tuple[UUID, int], int]
+    records: Iterable[tuple[StateKey, StateValue]],
+    topics: Mapping[UUID, str],
+    ends: Mapping[tuple[UUID, int], int],
 ) -> list[OffsetReport]:
-    """`records`: a scan of GroupOffsetKey.namespace; `topics`: names of those that there are; `ends`: where their logs end."""
+    """`records`: a scan of GroupOffsetKey.namespace; `topics`: names of those that there are;
+    `ends`: where their logs end."""
     found: list[OffsetReport] = []
     for key, value in records:
         if isinstance(key, GroupOffsetKey) and isinstance(value, GroupOffset | ExpiringGroupOffset):

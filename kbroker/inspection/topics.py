@@ -1,7 +1,9 @@
-"""What a data directory holds, read from disk without a broker: topics, segments, groups, share state, and what is wrong with it.
+"""What a data directory holds, read from disk without a broker: topics, segments, groups, share
+state, and what is wrong with it.
 
-Works on the two reader SPIs alone, so it sees the same on every engine. Beside a live broker the two stores are read at slightly
-different moments; whatever looks wrong because of that is looked up a second time before it is reported.
+Works on the two reader SPIs alone, so it sees the same on every engine. Beside a live broker the
+two stores are read at slightly different moments; whatever looks wrong because of that is looked up
+a second time before it is reported.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """One topic partition. `start_offset` is what clients see: DeleteRecords may put it beyond the first byte that is left."""
+    """One topic partition. `start_offset` is what clients see: DeleteRecords may put it beyond the
+    first byte that is left."""
 
     topic: str
     topic_id: UUID
@@ -63,8 +66,9 @@ class LogReport:
 
 @dataclass(frozen=True, slots=True)
 class ShareReport:
-    """One share-partition as it would be loaded. `records` counts offsets by state between start and end of what is stored;
-    `lag` None: not known (nothing was acknowledged yet, or there is no such log)."""
+    """One share-partition as it would be loaded. `records` counts offsets by state between start
+    and end of what is stored; `lag` None: not known (nothing was acknowledged yet, or there is no
+    such log)."""
 
     group: str
     topic: str
@@ -75,13 +79,15 @@ class ShareReport:
     updates: int
     records: Mapping[str, int]
     waiting: int = 0
-    """Records that wait outside the window, of those that the log still has; `next_due_ms`: when the next of them is due."""
+    """Records that wait outside the window, of those that the log still has; `next_due_ms`: when
+    the next of them is due."""
     next_due_ms: int | None = None
 
 
 @dataclass(slots=True)
 class Inspection:
-    """`problems`: one line each; none means healthy. `bytes_checked` is 0 unless the batches were checked."""
+    """`problems`: one line each; none means healthy. `bytes_checked` is 0 unless the batches were
+    checked."""
 
     logs: list[LogReport] = field(default_factory=list)
     share_partitions: list[ShareReport] = field(default_factory=list)
@@ -92,7 +98,8 @@ class Inspection:
 
 
 def inspect(logs: LogReader, state: StateReader, *, check_batches: bool = False) -> Inspection:
-    """Read everything but the records; `check_batches` also reads those and checks offsets and CRCs."""
+    """Read everything but the records; `check_batches` also reads those and checks offsets and
+    CRCs."""
     report = Inspection()
     topics, starts = _read_state(state, report)
     for log in sorted(logs.logs()):
@@ -130,7 +137,14 @@ def _entries(state: StateReader, prefix: bytes, report: Inspection) -> Iterator[
             report.problems.append(f"state key {key.hex()} cannot be read: {error}")
 
 
-def _add_log(report: Inspection, logs: LogReader, state: StateReader, log: LogId, topic: Topic | None, starts: Mapping[LogId, int]) -> None:
+def _add_log(
+    report: Inspection,
+    logs: LogReader,
+    state: StateReader,
+    log: LogId,
+    topic: Topic | None,
+    starts: Mapping[LogId, int],
+) -> None:
     try:
         bounds, segments = logs.bounds(log), tuple(logs.segments(log))
     except KeyError:
@@ -141,15 +155,21 @@ def _add_log(report: Inspection, logs: LogReader, state: StateReader, log: LogId
             report.problems.append(f"log {log.topic_id}-{log.partition} ({size} bytes) belongs to no topic")
         return
     if topic.state is TopicState.DELETING:
-        report.problems.append(f"log of deleted topic {topic.name}-{log.partition} is still there: the next start removes it")
+        report.problems.append(
+            f"log of deleted topic {topic.name}-{log.partition} is still there: the next start removes it"
+        )
         return
     start = max(bounds.start_offset, starts.get(log, 0))
     report.logs.append(LogReport(topic.name, log.topic_id, log.partition, start, bounds.end_offset, segments))
     if start > bounds.end_offset:
-        report.problems.append(f"{topic.name}-{log.partition} begins at {start}, after its end at {bounds.end_offset}")
+        report.problems.append(
+            f"{topic.name}-{log.partition} begins at {start}, after its end at {bounds.end_offset}"
+        )
 
 
-def _report_missing_logs(report: Inspection, logs: LogReader, state: StateReader, topics: Mapping[UUID, Topic]) -> None:
+def _report_missing_logs(
+    report: Inspection, logs: LogReader, state: StateReader, topics: Mapping[UUID, Topic]
+) -> None:
     found = {(each.topic_id, each.partition) for each in report.logs}
     for topic_id, topic in topics.items():
         if topic.state is TopicState.DELETING:
@@ -159,7 +179,9 @@ def _report_missing_logs(report: Inspection, logs: LogReader, state: StateReader
             continue
         value = state.get(TopicKey(topic_id).encode())
         if value is not None and Topic.decode(value).state is TopicState.LIVE:
-            report.problems.append(f"topic {topic.name} has no log for partition {', '.join(map(str, missing))}")
+            report.problems.append(
+                f"topic {topic.name} has no log for partition {', '.join(map(str, missing))}"
+            )
 
 
 def _add_groups(report: Inspection, state: StateReader, topics: Mapping[UUID, Topic]) -> None:
@@ -185,10 +207,14 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
         log, batches = logs.get((topic_id, partition)), loaded.merged_batches()
         records: Counter[str] = Counter()
         for batch in batches:
-            records[STATE_NAMES.get(batch.state, f"state {batch.state}")] += batch.last_offset - batch.first_offset + 1
+            records[STATE_NAMES.get(batch.state, f"state {batch.state}")] += (
+                batch.last_offset - batch.first_offset + 1
+            )
         where_parked = TopicPartition(topic_id, partition)
         try:
-            parked = stored_left(state, group, where_parked, loaded.generation, 0 if log is None else log.start_offset)
+            parked = stored_left(
+                state, group, where_parked, loaded.generation, 0 if log is None else log.start_offset
+            )
         except ValueError as error:
             report.problems.append(f"{where}: records that wait cannot be read: {error}")
             parked = NOTHING_PARKED
@@ -202,16 +228,20 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
         if topic is None:
             report.problems.append(f"{where}: there is no such topic")
         elif log is not None and batches and batches[-1].last_offset >= log.end_offset:
-            report.problems.append(f"{where} goes on after the end of the log at {log.end_offset}: the next start cuts it")
+            report.problems.append(
+                f"{where} goes on after the end of the log at {log.end_offset}: the next start cuts it"
+            )
 
 
 def _lag(stored: ShareState, batches: Sequence[StateBatch], log: LogReport | None) -> int | None:
-    """Records that are in the log and not finished: those that retention took away are not there, even if the group has yet to
-    notice, finished or not."""
+    """Records that are in the log and not finished: those that retention took away are not there,
+    even if the group has yet to notice, finished or not."""
     if log is None or stored.start_offset == UNKNOWN or stored.delivery_complete_count < 0:
         return None
     stands_from = partial(standing_of, batches)
-    return what_is_left(stored.start_offset, stored.delivery_complete_count, log.start_offset, log.end_offset, stands_from).lag
+    return what_is_left(
+        stored.start_offset, stored.delivery_complete_count, log.start_offset, log.end_offset, stands_from
+    ).lag
 
 
 def _share_partitions(state: StateReader, report: Inspection) -> Iterable[tuple[UUID, int, str]]:
@@ -229,15 +259,22 @@ def _share_partitions(state: StateReader, report: Inspection) -> Iterable[tuple[
 
 
 def _check_batches(report: Inspection, logs: LogReader, log: LogReport) -> None:
-    """Read the log from end to end: each batch whole, with the right CRC, and after the one before."""
-    log_id, name, offset = LogId(log.topic_id, log.partition), f"{log.topic}-{log.partition}", log.segments[0].base_offset
+    """Read the log from end to end: each batch whole, with the right CRC, and after the one
+    before."""
+    log_id, name, offset = (
+        LogId(log.topic_id, log.partition),
+        f"{log.topic}-{log.partition}",
+        log.segments[0].base_offset,
+    )
     while offset < log.end_offset:
         try:
             views = logs.read(log_id, offset, max_bytes=_READ_BYTES, end_offset=log.end_offset)
         except KeyError:
             return
         if not views:
-            report.problems.append(f"{name}: nothing can be read at offset {offset}, and the log ends at {log.end_offset}")
+            report.problems.append(
+                f"{name}: nothing can be read at offset {offset}, and the log ends at {log.end_offset}"
+            )
             return
         before = offset
         for view in views:

@@ -1,6 +1,8 @@
-"""Numbers of the broker as a whole, its topics, stores and coordinators, read from what these count anyway.
+"""Numbers of the broker as a whole, its topics, stores and coordinators, read from what these count
+anyway.
 
-Each function is one step of the loop, so that what it adds belongs to one moment; only topics, which may be many, get pauses.
+Each function is one step of the loop, so that what it adds belongs to one moment; only topics,
+which may be many, get pauses.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ async def add_broker(scrape: Scrape, broker: Broker) -> None:
 def _add_whole(scrape: Scrape, broker: Broker) -> None:
     options = broker.options
     engines = {"log_engine": options.storage, "state_engine": options.state_storage}
-    scrape.add("kbroker_info", 1, {"version": kbroker.__version__, **engines, "durability": options.durability})
+    scrape.add(
+        "kbroker_info", 1, {"version": kbroker.__version__, **engines, "durability": options.durability}
+    )
     topics, configs = broker.topics.statistics(), broker.configs.statistics()
     scrape.add("kbroker_topics", topics.topics)
     scrape.add("kbroker_partitions", topics.partitions)
@@ -48,7 +52,8 @@ def _add_whole(scrape: Scrape, broker: Broker) -> None:
 
 
 def _add_requests(scrape: Scrape, broker: Broker) -> None:
-    """Only APIs that somebody has used: thirty more of them would be thirty histograms of nothing."""
+    """Only APIs that somebody has used: thirty more of them would be thirty histograms of
+    nothing."""
     for api_key, counted in broker.metrics.requests.items():
         if not any(counted.by_version):
             continue
@@ -58,7 +63,11 @@ def _add_requests(scrape: Scrape, broker: Broker) -> None:
             if count:
                 scrape.add("kbroker_requests_total", count, {"request": name, "version": str(version)})
         for code, count in counted.errors.items():
-            scrape.add("kbroker_request_errors_total", count, {"request": name, "error": ErrorCode(code).name.upper()})
+            scrape.add(
+                "kbroker_request_errors_total",
+                count,
+                {"request": name, "error": ErrorCode(code).name.upper()},
+            )
         scrape.add("kbroker_request_bytes_total", counted.request_bytes, labels)
         scrape.add("kbroker_response_bytes_total", counted.response_bytes, labels)
         scrape.add_histogram("kbroker_request_seconds", counted.seconds, labels)
@@ -135,7 +144,11 @@ def _add_engines(scrape: Scrape, broker: Broker) -> None:
 
 def _numbers(statistics: object) -> Iterator[tuple[str, float]]:
     """The numbers of a dataclass or named tuple, those of nested ones included."""
-    names = [field.name for field in fields(statistics)] if is_dataclass(statistics) else getattr(statistics, "_fields", ())
+    names = (
+        [field.name for field in fields(statistics)]
+        if is_dataclass(statistics)
+        else getattr(statistics, "_fields", ())
+    )
     for name in names:
         value = getattr(statistics, name)
         if isinstance(value, (int, float)):

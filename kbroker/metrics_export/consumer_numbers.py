@@ -1,4 +1,5 @@
-"""Numbers of classic groups, consumer groups and committed offsets: how many, in which state, and how far behind each group is.
+"""Numbers of classic groups, consumer groups and committed offsets: how many, in which state, and
+how far behind each group is.
 
 All of it is in memory: what a group has committed, and where its partitions end.
 """
@@ -25,14 +26,20 @@ async def add_consumer_groups(scrape: Scrape, broker: Broker) -> None:
 def _add_totals(scrape: Scrape, broker: Broker) -> None:
     counted = broker.consumer_groups.statistics()
     classic, consumer, offsets = counted.groups.classic, counted.groups.consumer, counted.groups.offsets
-    for protocol, states, groups in (("classic", CLASSIC_STATES, classic.groups), ("consumer", CONSUMER_STATES, consumer.groups)):
+    for protocol, states, groups in (
+        ("classic", CLASSIC_STATES, classic.groups),
+        ("consumer", CONSUMER_STATES, consumer.groups),
+    ):
         scrape.add("kbroker_groups", sum(groups.values()), {"protocol": protocol})
         for state in states:
             scrape.add(f"kbroker_{protocol}_groups", groups.get(state, 0), {"state": state})
     scrape.add("kbroker_classic_group_members", classic.members)
     scrape.add("kbroker_classic_group_pending_members", classic.pending_members)
     scrape.add("kbroker_classic_group_rebalances_total", classic.rebalances)
-    for protocol, members in (("classic", consumer.classic_members), ("consumer", consumer.members - consumer.classic_members)):
+    for protocol, members in (
+        ("classic", consumer.classic_members),
+        ("consumer", consumer.members - consumer.classic_members),
+    ):
         scrape.add("kbroker_consumer_group_members", members, {"protocol": protocol})
     scrape.add("kbroker_consumer_group_rebalances_total", consumer.rebalances)
     scrape.add("kbroker_group_requests_waiting", counted.waiting)
@@ -43,7 +50,8 @@ def _add_totals(scrape: Scrape, broker: Broker) -> None:
 
 
 async def _add_lags(scrape: Scrape, broker: Broker, group_id: str) -> None:
-    """Of partitions that there are. Others have their turn after every few of them: what is gone meanwhile is left out."""
+    """Of partitions that there are. Others have their turn after every few of them: what is gone
+    meanwhile is left out."""
     offsets = broker.consumer_groups.groups.offsets
     for topic_id in tuple(offsets.of(group_id)):
         for number in tuple(offsets.of(group_id).get(topic_id, ())):

@@ -1,7 +1,9 @@
-"""The text of a scrape: prometheus-client's own encoders, given a little at a time so that no step takes long.
+"""The text of a scrape: prometheus-client's own encoders, given a little at a time so that no step
+takes long.
 
-Which encoder is for the library to say, from the Accept header: the classic text format or OpenMetrics. Nothing is compressed: whoever
-reads this is mostly on the same machine, and the broker's time is dearer.
+Which encoder is for the library to say, from the Accept header: the classic text format or
+OpenMetrics. Nothing is compressed: whoever reads this is mostly on the same machine, and the
+broker's time is dearer.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ class _Registry:
         yield self._metric
 
 
-async def _text(scrape: Scrape, process: Iterable[Metric], encoder: Callable[[_Registry], bytes]) -> AsyncGenerator[bytes, None]:
+async def _text(
+    scrape: Scrape, process: Iterable[Metric], encoder: Callable[[_Registry], bytes]
+) -> AsyncGenerator[bytes, None]:
     end = b""
     for metric, is_first in chain(scrape.pieces(), ((metric, True) for metric in process)):
         text = encoder(_Registry(metric))

@@ -1,9 +1,10 @@
 """One scrape in the making: values by metric, and the pace at which they are gathered and written.
 
-A scrape may have a hundred thousand samples. It works for a moment and then lets the loop rest from it for as long, and scrapes at the
-same time take turns, so that all of them take at most half of the broker's time and delay no request by more than a moment. Until they
-are written values are kept in arrays beside their labels: as objects of their own they would make a garbage collection, which lets
-nobody else have a turn, take ever longer.
+A scrape may have a hundred thousand samples. It works for a moment and then lets the loop rest from
+it for as long, and scrapes at the same time take turns, so that all of them take at most half of
+the broker's time and delay no request by more than a moment. Until they are written values are kept
+in arrays beside their labels: as objects of their own they would make a garbage collection, which
+lets nobody else have a turn, take ever longer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _MOMENT_S = 0.002
 
 
 class Turns:
-    """Of all scrapes of a broker: each works for a moment, and behind each moment is one in which none of them does."""
+    """Of all scrapes of a broker: each works for a moment, and behind each moment is one in which
+    none of them does."""
 
     def __init__(self) -> None:
         self._free = 0.0
@@ -70,7 +72,9 @@ class Scrape:
     def __init__(self, turns: Turns) -> None:
         self.pace = Pace(turns)
         self._values = {name: _Values() for name, each in METRICS.items() if each.kind != "histogram"}
-        self._histograms: dict[str, list[Sample]] = {name: [] for name, each in METRICS.items() if each.kind == "histogram"}
+        self._histograms: dict[str, list[Sample]] = {
+            name: [] for name, each in METRICS.items() if each.kind == "histogram"
+        }
 
     def add(self, name: str, value: float, labels: Labels = NO_LABELS) -> None:
         """A counter's or a gauge's sample; `name` is one of the table, with its labels."""
@@ -87,8 +91,8 @@ class Scrape:
         samples += (Sample(f"{name}_count", labels, count), Sample(f"{name}_sum", labels, histogram.total))
 
     def pieces(self) -> Iterator[tuple[Metric, bool]]:
-        """Every metric of the table in its order, in pieces of so many samples; true for the first piece, without samples where there
-        are none."""
+        """Every metric of the table in its order, in pieces of so many samples; true for the first
+        piece, without samples where there are none."""
         for definition in METRICS.values():
             is_first = True
             for samples in self._samples(definition):
@@ -105,7 +109,10 @@ class Scrape:
         else:
             found = self._values[name]
             for some in _slices(len(found.values)):
-                yield [Sample(name, labels, value) for labels, value in zip(found.labels[some], found.values[some], strict=True)]
+                yield [
+                    Sample(name, labels, value)
+                    for labels, value in zip(found.labels[some], found.values[some], strict=True)
+                ]
 
 
 def _slices(count: int) -> Iterator[slice]:

@@ -1,8 +1,10 @@
-"""Numbers of share groups and share-partitions: lag, age of what is not done, in flight, deliveries and how they ended.
+"""Numbers of share groups and share-partitions: lag, age of what is not done, in flight, deliveries
+and how they ended.
 
-A share-partition in memory is asked itself. For the others the persister says where they stand (ReadShareGroupStateSummary), some at a
-time and not for ever: nothing is loaded, and nobody is fenced. What the default persister is asked for the first time it reads from
-the state store and keeps in memory (about a kilobyte each), as it does for DescribeShareGroupOffsets.
+A share-partition in memory is asked itself. For the others the persister says where they stand
+(ReadShareGroupStateSummary), some at a time and not for ever: nothing is loaded, and nobody is
+fenced. What the default persister is asked for the first time it reads from the state store and
+keeps in memory (about a kilobyte each), as it does for DescribeShareGroupOffsets.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ logger = logging.getLogger(__name__)
 
 SUMMARIES_AT_ONCE = 20
 PATIENCE_S = 5.0
-"""How long a scrape waits for the persister, and for cold parts of logs, in all: Prometheus gives up after ten seconds."""
+"""How long a scrape waits for the persister, and for cold parts of logs, in all: Prometheus gives
+up after ten seconds."""
 
 _CONTROL_READ_BYTES = 64 << 10
 _KEPT = 100_000
-"""Timestamps of scrapes that nobody stayed for; with one that is given in whole only those that it needed are left."""
+"""Timestamps of scrapes that nobody stayed for; with one that is given in whole only those that it
+needed are left."""
 
 _COUNTERS = {
     "acquired_records": "kbroker_share_partition_deliveries_total",
@@ -105,7 +109,8 @@ class _Place(NamedTuple):
 
 
 class SharePartitionNumbers:
-    """Kept from one scrape to the next for the timestamps of records: each is read from the log once, as long as it is the oldest."""
+    """Kept from one scrape to the next for the timestamps of records: each is read from the log
+    once, as long as it is the oldest."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -122,7 +127,8 @@ class SharePartitionNumbers:
 
 
 class _Turn:
-    """One scrape. `known` timestamps are those of the scrape before, `timestamps` those that this one needed."""
+    """One scrape. `known` timestamps are those of the scrape before, `timestamps` those that this
+    one needed."""
 
     def __init__(self, broker: Broker, scrape: Scrape, known: dict[_RecordId, int]) -> None:
         self._broker = broker
@@ -145,10 +151,12 @@ class _Turn:
         self._scrape.add("kbroker_scrape_unanswered_share_partitions", self._unanswered)
 
     async def _add_loaded_of(self, group_id: str, loaded: Sequence[TopicPartition]) -> list[_Place]:
-        """Those of a group that are in memory; what is left, those included that have left the memory a moment ago."""
+        """Those of a group that are in memory; what is left, those included that have left the
+        memory a moment ago."""
         places = {place.key: place for place in self._initialized(group_id)}
         for key in loaded:
-            each = self._broker.share_groups.find(group_id, key)  # Now: what has left the memory is counted among the unloaded.
+            # Now: what has left the memory is counted among the unloaded.
+            each = self._broker.share_groups.find(group_id, key)
             if each is None or each.engine is None or each.partition.deleted:
                 continue
             place = places.pop(key, None) or _Place(group_id, each.partition.topic_name, each.partition)
@@ -161,7 +169,9 @@ class _Turn:
         topics = self._broker.topics
         for topic in self._broker.group_coordinator.coordinator.describe_offsets(group_id, None, topics):
             for row in topic.partitions:
-                partition = None if topic.topic_id is None else topics.partition(topic.topic_id, row.partition_index)
+                partition = (
+                    None if topic.topic_id is None else topics.partition(topic.topic_id, row.partition_index)
+                )
                 if partition is not None:
                     yield _Place(group_id, topic.topic_name, partition)
 
@@ -187,9 +197,17 @@ class _Turn:
         ):
             self._scrape.add("kbroker_share_partition_records", count, {**labels, "state": state})
         log_start_offset, end_offset = place.partition.log_start_offset, place.partition.high_watermark
-        left = what_is_left(found.start_offset, found.delivery_complete_count, log_start_offset, end_offset, engine.stands_from)
+        left = what_is_left(
+            found.start_offset,
+            found.delivery_complete_count,
+            log_start_offset,
+            end_offset,
+            engine.stands_from,
+        )
         if in_log is not None:
-            left = left._replace(lag=left.lag - in_log.count_own_offsets(place.key, max(found.start_offset, log_start_offset)))
+            left = left._replace(
+                lag=left.lag - in_log.count_own_offsets(place.key, max(found.start_offset, log_start_offset))
+            )
         if found.parked:
             persister = self._broker.persister
             parked = await parked_left(persister, place.group_id, place.key, log_start_offset, with_due=True)
@@ -220,14 +238,18 @@ class _Turn:
             try:
                 for topic in await self._broker.group_coordinator.describe_offsets(group_id, wanted):
                     if topic.topic_id is not None:
-                        rows |= {TopicPartition(topic.topic_id, row.partition_index): row for row in topic.partitions}
+                        rows |= {
+                            TopicPartition(topic.topic_id, row.partition_index): row
+                            for row in topic.partitions
+                        }
             except KafkaError as error:
                 logger.warning("a scrape could not ask where group %s stands: %s", group_id, error)
         return {key: row for key, row in rows.items() if row.error_code is ErrorCode.none}
 
     @contextmanager
     def _patience(self) -> Iterator[trio.CancelScope]:
-        """What is waited for inside is given up when the scrape has waited long enough, all in all."""
+        """What is waited for inside is given up when the scrape has waited long enough, all in
+        all."""
         began = trio.current_time()
         with trio.move_on_after(self._patience_s) as scope:
             yield scope
@@ -265,7 +287,8 @@ class _Turn:
         return await self._timestamp(place.partition, first_open)
 
     async def _timestamp(self, partition: Partition, offset: int) -> int | None:
-        """Of the record at `offset`, or of the first one behind it; None where it cannot be told."""
+        """Of the record at `offset`, or of the first one behind it; None where it cannot be
+        told."""
         offset = max(offset, partition.log_start_offset)
         record = (partition.log.topic_id, partition.log.partition, offset)
         timestamp_ms = self.timestamps.get(record, self._known.get(record))
@@ -280,9 +303,9 @@ class _Turn:
 
 
 async def _read_timestamp(partition: Partition, offset: int) -> int:
-    """From the header of the batch: the time of its first record, which may be a moment before that of the record at `offset`, or the
-    time at which the broker took it, where the topic has that. Control batches are passed over. NO_TIMESTAMP where there is none, or
-    nothing can be read."""
+    """From the header of the batch: the time of its first record, which may be a moment before that
+    of the record at `offset`, or the time at which the broker took it, where the topic has that.
+    Control batches are passed over. NO_TIMESTAMP where there is none, or nothing can be read."""
     max_bytes = 1
     while True:
         try:

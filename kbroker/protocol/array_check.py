@@ -1,16 +1,19 @@
 """Array counts, looked at before the decoder sees them.
 
-kio's native decoder reserves room for as many elements as a request announces, and the process is aborted when there is not that
-much memory: one frame of 20 bytes would take the broker down. So the counts of a body are compared with the bytes that are left
-before it is decoded.
+kio's native decoder reserves room for as many elements as a request announces, and the process is
+aborted when there is not that much memory: one frame of 20 bytes would take the broker down. So the
+counts of a body are compared with the bytes that are left before it is decoded.
 
-It also refuses tagged fields that it does not know, although whoever reads a message has to skip them (KIP-482: newer clients may add
-some to a version that exists), a boolean other than 0 and 1, where Kafka reads anything but 0 as true, and a length or count below
--1, where Kafka reads null. The walk notes where they lie, and they are cut out, or replaced, before decoding. Null for an array that
-may not be null is refused as well, which the decoder lets pass. A duration of more than 292 000 years becomes that: the decoder would
-refuse it. Nothing else is checked here; everything else the decoder refuses by itself.
+It also refuses tagged fields that it does not know, although whoever reads a message has to skip
+them (KIP-482: newer clients may add some to a version that exists), a boolean other than 0 and 1,
+where Kafka reads anything but 0 as true, and a length or count below -1, where Kafka reads null.
+The walk notes where they lie, and they are cut out, or replaced, before decoding. Null for an array
+that may not be null is refused as well, which the decoder lets pass. A duration of more than 292
+000 years becomes that: the decoder would refuse it. Nothing else is checked here; everything else
+the decoder refuses by itself.
 
-For each message a short program is made from kio's schema, once: consecutive fields of fixed size become one skip.
+For each message a short program is made from kio's schema, once: consecutive fields of fixed size
+become one skip.
 
     int      skip that many bytes
     _Bool    a byte that is 0 or 1, or replaced
@@ -95,7 +98,8 @@ class Edit(NamedTuple):
 
 
 def check_arrays(schema: Any, frame: Buffer, at: int) -> list[Edit]:
-    """Raises ValueError if an array of the message of `schema` at `at` cannot be as long as it says, or the frame ends too soon.
+    """Raises ValueError if an array of the message of `schema` at `at` cannot be as long as it
+    says, or the frame ends too soon.
 
     Returns what makes the message one that the decoder takes, in order; mostly nothing.
     """
@@ -129,7 +133,8 @@ def edited(frame: Buffer, edits: Sequence[Edit]) -> bytes:
 
 
 def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
-    """What nearly every request has is dealt with here, without a call: no tags, empty arrays, and texts of less than 127 bytes."""
+    """What nearly every request has is dealt with here, without a call: no tags, empty arrays, and
+    texts of less than 127 bytes."""
     for step in program:
         if type(step) is int:
             at += step
@@ -139,7 +144,11 @@ def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
             at = at + 1 if step.compact and frame[at] == 1 else _check_array(step, frame, at, edits)
         elif type(step) is _Text:
             length = frame[at]
-            at = _skip_text(step, frame, at, edits) if step.length_bytes or length >= 0x80 else at + (length or 1)
+            at = (
+                _skip_text(step, frame, at, edits)
+                if step.length_bytes or length >= 0x80
+                else at + (length or 1)
+            )
         elif type(step) is _Bool:
             if frame[at] > 1:
                 edits.append(Edit(at, at + 1, b"\x01"))
@@ -224,7 +233,8 @@ def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
 
 
 def _check_known(program: Program, frame: Buffer, at: int, end: int, edits: list[Edit]) -> None:
-    """A tagged field bears its size: what is unknown within it cannot simply be cut out, and no client has sent such a thing yet."""
+    """A tagged field bears its size: what is unknown within it cannot simply be cut out, and no
+    client has sent such a thing yet."""
     within: list[Edit] = []
     _run(program, frame[:end], at, within)
     if any(len(edit.replacement) != edit.end - edit.start for edit in within):
@@ -288,7 +298,11 @@ def _step(field: Field[Any], hint: Any, flexible: bool) -> Step | list[Step]:
     if get_origin(inner) is tuple:
         element_type = get_args(inner)[0]
         entity = _entity(element_type)
-        element = _program(entity) if entity is not None else _as_program(_primitive(field, flexible, nullable=False))
+        element = (
+            _program(entity)
+            if entity is not None
+            else _as_program(_primitive(field, flexible, nullable=False))
+        )
         return _Array(flexible, optional, element, max(1, sum(map(_least, element))))
     entity = _entity(inner)
     if entity is None:

@@ -1,9 +1,10 @@
-"""What ordinary consumers put into the metadata and assignments of the classic protocol: the embedded protocol of consumers
-(ConsumerProtocolSubscription and -Assignment; KIP-429, KIP-792).
+"""What ordinary consumers put into the metadata and assignments of the classic protocol: the
+embedded protocol of consumers (ConsumerProtocolSubscription and -Assignment; KIP-429, KIP-792).
 
-Both begin with a version (2 bytes). One that is newer than those known here is read as the newest, as Kafka does: each version only adds
-to the end. Everything speaks of topics by name. To the broker these are bytes that any client may send, so their array counts are
-looked at before kio sees them, like a request's (array_check.py). Schemas are imported at first use. Must not know groups.
+Both begin with a version (2 bytes). One that is newer than those known here is read as the newest,
+as Kafka does: each version only adds to the end. Everything speaks of topics by name. To the broker
+these are bytes that any client may send, so their array counts are looked at before kio sees them,
+like a request's (array_check.py). Schemas are imported at first use. Must not know groups.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _SUBSCRIPTION, _ASSIGNMENT = "Subscription", "Assignment"
 
 
 class Subscription(NamedTuple):
-    """What a consumer subscribes to and (from version 1 on) has; `version` is the one that it wrote."""
+    """What a consumer subscribes to and (from version 1 on) has; `version` is the one that it
+    wrote."""
 
     version: int
     topics: tuple[str, ...]
@@ -51,25 +53,31 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def read_subscribed_topics(metadata: bytes) -> frozenset[str]:
-    """The topics alone, with which every version begins; what follows, and the version itself, may be anything, as in Kafka. Raises
-    ValueError."""
+    """The topics alone, with which every version begins; what follows, and the version itself, may
+    be anything, as in Kafka. Raises ValueError."""
     return frozenset(_read(_SUBSCRIPTION, 0, metadata).topics)
 
 
 def read_assignment(assignment: bytes) -> ReadAssignment:
     """Raises ValueError for anything else."""
     found = _read(_ASSIGNMENT, _version(assignment), assignment)
-    return ReadAssignment({row.topic: tuple(row.partitions) for row in found.assigned_partitions}, found.user_data)
+    return ReadAssignment(
+        {row.topic: tuple(row.partitions) for row in found.assigned_partitions}, found.user_data
+    )
 
 
 def write_assignment(partitions: Mapping[str, tuple[int, ...]], version: int) -> bytes:
     """In the version that the member's subscription is in."""
     version = min(version, _NEWEST)
     module = _module(_ASSIGNMENT, version)
-    rows = tuple(module.TopicPartition(topic=name, partitions=numbers) for name, numbers in partitions.items())
+    rows = tuple(
+        module.TopicPartition(topic=name, partitions=numbers) for name, numbers in partitions.items()
+    )
     out = io.BytesIO()
     out.write(_VERSION.pack(version))
-    entity_writer(module.ConsumerProtocolAssignment)(out, module.ConsumerProtocolAssignment(assigned_partitions=rows, user_data=None))
+    entity_writer(module.ConsumerProtocolAssignment)(
+        out, module.ConsumerProtocolAssignment(assigned_partitions=rows, user_data=None)
+    )
     return out.getvalue()
 
 

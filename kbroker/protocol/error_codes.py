@@ -1,7 +1,8 @@
-"""The error codes in a response, wherever they stand in it: for counting refusals without a handler's help.
+"""The error codes in a response, wherever they stand in it: for counting refusals without a
+handler's help.
 
-Which fields of a schema are error codes, or lead to some, is found out once per schema. The hot answers have no entity and tell
-their codes themselves.
+Which fields of a schema are error codes, or lead to some, is found out once per schema. The hot
+answers have no entity and tell their codes themselves.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ def _walk(schema: type[Entity]) -> Walk | None:
     """None: there is no error code in this schema."""
     hints = get_type_hints(schema)
     codes = [field.name for field in fields(schema) if field.metadata.get("kafka_type") == "error_code"]
-    nested = [(field.name, walk) for field in fields(schema) if (walk := _nested(hints[field.name])) is not None]
+    nested = [
+        (field.name, walk) for field in fields(schema) if (walk := _nested(hints[field.name])) is not None
+    ]
     if not codes and not nested:
         return None
 

@@ -1,8 +1,9 @@
-"""Frames: a four-byte size, then that many bytes. Cutting them out of what a socket gave, without trusting the size.
+"""Frames: a four-byte size, then that many bytes. Cutting them out of what a socket gave, without
+trusting the size.
 
-A frame that is whole inside the shared receive buffer is handed out as a slice of it. Only a frame that is cut moves to a
-private buffer, which grows with what really arrives (doubling), so that a client that announces 100 MiB and sends nothing
-costs nothing.
+A frame that is whole inside the shared receive buffer is handed out as a slice of it. Only a frame
+that is cut moves to a private buffer, which grows with what really arrives (doubling), so that a
+client that announces 100 MiB and sends nothing costs nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ class FrameReader:
 
     @property
     def expected_bytes(self) -> int:
-        """The size of the frame that has arrived in part; 0 when there is none or its size is not known yet."""
+        """The size of the frame that has arrived in part; 0 when there is none or its size is not
+        known yet."""
         return int.from_bytes(self._partial[:_SIZE_BYTES], "big") if len(self._partial) >= _SIZE_BYTES else 0
 
     def feed(self, data: memoryview) -> Iterator[memoryview]:
-        """The whole frames (without their sizes). A slice of `data` is read-only and valid as long as that is; a frame that came in
-        pieces is writable and belongs to whoever takes it. Whatever is left at the end is kept. Raises BadFrame."""
+        """The whole frames (without their sizes). A slice of `data` is read-only and valid as long
+        as that is; a frame that came in pieces is writable and belongs to whoever takes it.
+        Whatever is left at the end is kept. Raises BadFrame."""
         data = data.toreadonly()
         position = 0
         if self._partial:

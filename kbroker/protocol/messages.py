@@ -1,8 +1,9 @@
 """Requests in, responses out, by api key and version, over kio's generated schemas.
 
-Decoding is native in kio and fast. Encoding is pure Python and slow, which is fine for everything but the four hot answers
-(protocol/responses.py). kio has one class per message *and version*; handlers do not want to know: they answer with a plain mapping
-that has the fields of every version, and `build` picks those that the version at hand knows.
+Decoding is native in kio and fast. Encoding is pure Python and slow, which is fine for everything
+but the four hot answers (protocol/responses.py). kio has one class per message *and version*;
+handlers do not want to know: they answer with a plain mapping that has the fields of every version,
+and `build` picks those that the version at hand knows.
 
 Schemas are imported at first use: importing all of them takes half a second.
 """
@@ -28,14 +29,16 @@ from kbroker.protocol.array_check import check_arrays, edited, skip_tags
 from kbroker.protocol.produce_request import PRODUCE, read_plain_produce
 
 Message: TypeAlias = Mapping[str, Any]
-"""A response as handlers give it: kio's field names; times as int milliseconds; nested rows as mappings or objects."""
+"""A response as handlers give it: kio's field names; times as int milliseconds; nested rows as
+mappings or objects."""
 
 CORRELATION = struct.Struct(">i")
 _HEADER_START = struct.Struct(">hhih")
 
 
 class RequestHead(NamedTuple):
-    """The part of the request header that has been the same in every version, and where the client id ends."""
+    """The part of the request header that has been the same in every version, and where the client
+    id ends."""
 
     api_key: int
     api_version: int
@@ -49,7 +52,8 @@ _as_head: Callable[[tuple[int, int, int, str | None, int]], RequestHead] = parti
 
 
 def read_request_head(frame: bytes | memoryview) -> RequestHead:
-    """The head of a frame (without its length). Raises ValueError when the frame is too short or its text is no UTF-8.
+    """The head of a frame (without its length). Raises ValueError when the frame is too short or
+    its text is no UTF-8.
 
     Any negative length of the client id is null, as in Kafka."""
     try:
@@ -74,18 +78,25 @@ def response_schema(api_key: int, version: int) -> type[Any]:
 
 
 @cache
-def _request_reader(api_key: int, version: int) -> tuple[type[Any], bool, Callable[[Any, int], tuple[Any, int]]]:
+def _request_reader(
+    api_key: int, version: int
+) -> tuple[type[Any], bool, Callable[[Any, int], tuple[Any, int]]]:
     schema = request_schema(api_key, version)
     return schema, schema.__header_schema__.__version__ >= 2, cast(Any, entity_reader(schema))
 
 
 def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
-    """The request entity of a frame. Raises ValueError (kio's errors among them) when the body cannot be parsed.
+    """The request entity of a frame. Raises ValueError (kio's errors among them) when the body
+    cannot be parsed.
 
-    The entity keeps no reference to `frame`, but for the batches of a Produce request, which may be slices of it.
+    The entity keeps no reference to `frame`, but for the batches of a Produce request, which may be
+    slices of it.
     """
     view = memoryview(frame)
-    if head.api_key == PRODUCE and (plain := read_plain_produce(head.api_version, view, head.end)) is not None:
+    if (
+        head.api_key == PRODUCE
+        and (plain := read_plain_produce(head.api_version, view, head.end)) is not None
+    ):
         return plain
     return _read_with_kio(head, view.toreadonly())
 
@@ -105,7 +116,8 @@ def _read_with_kio(head: RequestHead, frame: memoryview) -> Any:
 
 @cache
 def response_header(api_key: int, version: int) -> bytes:
-    """What follows the correlation id in a response header: an empty tag section in version 1, nothing in version 0."""
+    """What follows the correlation id in a response header: an empty tag section in version 1,
+    nothing in version 0."""
     header_version: int = response_schema(api_key, version).__header_schema__.__version__
     return b"\x00" if header_version >= 1 else b""
 
@@ -186,8 +198,8 @@ def _plan(schema: type[Any]) -> tuple[tuple[str, _Converter | None, Any], ...]:
 def build(schema: Any, message: Any) -> Any:
     """An entity of the class `schema` from a dict or any object with attributes.
 
-    Fields that the schema does not know are ignored (another version has them); a missing field takes the schema's default,
-    and is a KeyError (our bug) where there is none.
+    Fields that the schema does not know are ignored (another version has them); a missing field
+    takes the schema's default, and is a KeyError (our bug) where there is none.
     """
     if isinstance(message, schema):
         return message

@@ -1,9 +1,11 @@
-"""Produce requests, read by hand without copying their batches (v9-13, KIP-482's encoding; KIP-516's topic ids from v13).
+"""Produce requests, read by hand without copying their batches (v9-13, KIP-482's encoding;
+KIP-516's topic ids from v13).
 
-kio's decoder copies every byte string, and the counts of a request are walked once more before it may see them (array_check.py). Here
-one walk does both, and batches are slices of the frame: of the copies that a produced megabyte costs, one less, and one more where
-the frame is a buffer of its own (frames.py). Only the plain form is read, which is what clients send; anything else is left to
-the general decoder, damage included, so that there is one place that says what is refused and how.
+kio's decoder copies every byte string, and the counts of a request are walked once more before it
+may see them (array_check.py). Here one walk does both, and batches are slices of the frame: of the
+copies that a produced megabyte costs, one less, and one more where the frame is a buffer of its own
+(frames.py). Only the plain form is read, which is what clients send; anything else is left to the
+general decoder, damage included, so that there is one place that says what is refused and how.
 """
 
 from __future__ import annotations
@@ -102,7 +104,8 @@ def _read_topic(version: int, frame: memoryview, at: int) -> tuple[TopicData, in
 
 
 def _count(frame: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
-    """A compact length or count, and where it ends. Raises _Unusual if so many elements of `least_bytes` cannot follow, or for null."""
+    """A compact length or count, and where it ends. Raises _Unusual if so many elements of
+    `least_bytes` cannot follow, or for null."""
     value = frame[at]
     at += 1
     if value >= 0x80:

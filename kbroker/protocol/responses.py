@@ -1,11 +1,12 @@
 """The four answers that are packed by hand: Produce, Fetch, ShareFetch, ShareAcknowledge.
 
-kio's encoder is pure Python and would cost more than the rest of such a request (16 us against 1). Each function gives the body
-of the response as buffers, record data as they came from storage, uncopied. Tests compare every version with kio's encoder.
+kio's encoder is pure Python and would cost more than the rest of such a request (16 us against 1).
+Each function gives the body of the response as buffers, record data as they came from storage,
+uncopied. Tests compare every version with kio's encoder.
 
-What is left out on purpose: tagged fields have their defaults, so tag sections are empty (a single node has no other leader
-or endpoint to point to), but for the diverging epoch of Fetch; ShareFetch and ShareAcknowledge have current_leader as a plain field:
--1/-1, "no hint".
+What is left out on purpose: tagged fields have their defaults, so tag sections are empty (a single
+node has no other leader or endpoint to point to), but for the diverging epoch of Fetch; ShareFetch
+and ShareAcknowledge have current_leader as a plain field: -1/-1, "no hint".
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
 
 class ProduceRow(NamedTuple):
-    """`record_errors`: places in the batch, and what is wrong with each record; sent only beside an `error_message`."""
+    """`record_errors`: places in the batch, and what is wrong with each record; sent only beside an
+    `error_message`."""
 
     partition: int
     error_code: int
@@ -58,10 +60,11 @@ class ProduceRow(NamedTuple):
 
 
 class FetchRow(NamedTuple):
-    """`records`: whole batches in offset order. `high_watermark` is the last stable offset too: there are no transactions.
+    """`records`: whole batches in offset order. `high_watermark` is the last stable offset too:
+    there are no transactions.
 
-    `none_aborted`: an empty list of aborted transactions instead of null. `diverging`: the newest leader epoch up to the one that the
-    client has fetched last, and where it ended (from v12).
+    `none_aborted`: an empty list of aborted transactions instead of null. `diverging`: the newest
+    leader epoch up to the one that the client has fetched last, and where it ended (from v12).
     """
 
     partition: int
@@ -75,7 +78,8 @@ class FetchRow(NamedTuple):
 
 fetch_row: Callable[[tuple[int, int, int, int, Sequence[Buffer], bool, tuple[int, int] | None]], FetchRow]
 fetch_row = partial(tuple.__new__, FetchRow)
-"""A FetchRow of all its fields without two calls: this is done for every partition that is fetched."""
+"""A FetchRow of all its fields without two calls: this is done for every partition that is
+fetched."""
 
 
 class ShareFetchRow(NamedTuple):
@@ -88,7 +92,9 @@ class ShareFetchRow(NamedTuple):
     acquired: Sequence[AcquiredRange] = ()
 
 
-share_fetch_row: Callable[[tuple[int, int, str | None, int, str | None, Sequence[Buffer], Sequence[AcquiredRange]]], ShareFetchRow]
+share_fetch_row: Callable[
+    [tuple[int, int, str | None, int, str | None, Sequence[Buffer], Sequence[AcquiredRange]]], ShareFetchRow
+]
 share_fetch_row = partial(tuple.__new__, ShareFetchRow)
 """A ShareFetchRow of all its fields without two calls."""
 
@@ -156,7 +162,9 @@ def produce_response(version: int, topics: Sequence[tuple[str | UUID, Sequence[P
 def _produce_row(version: int, row: ProduceRow) -> bytes:
     if version < 5:
         return _PRODUCE_ROW_V3.pack(row.partition, row.error_code, row.base_offset, row.log_append_time_ms)
-    packed = _PRODUCE_ROW.pack(row.partition, row.error_code, row.base_offset, row.log_append_time_ms, row.log_start_offset)
+    packed = _PRODUCE_ROW.pack(
+        row.partition, row.error_code, row.base_offset, row.log_append_time_ms, row.log_start_offset
+    )
     if version < 8:
         return packed
     if version < PRODUCE_FLEXIBLE:
@@ -164,18 +172,31 @@ def _produce_row(version: int, row: ProduceRow) -> bytes:
         return packed + _I32.pack(len(row.record_errors)) + errors + _nullable_string(row.error_message)
     if row.error_message is None:
         return packed + b"\x01\x00\x00"
-    errors = b"".join(_I32.pack(index) + _compact_string(message) + b"\x00" for index, message in row.record_errors)
-    return packed + uvarint(len(row.record_errors) + 1) + errors + _compact_string(row.error_message) + b"\x00"
+    errors = b"".join(
+        _I32.pack(index) + _compact_string(message) + b"\x00" for index, message in row.record_errors
+    )
+    return (
+        packed + uvarint(len(row.record_errors) + 1) + errors + _compact_string(row.error_message) + b"\x00"
+    )
 
 
-def fetch_response(version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | int, Sequence[FetchRow]]]) -> list[Buffer]:
-    """v4-18. Topics by name below v13, by the number of their id (UUID.int) from there. `error_code` and `session_id` are sent from v7."""
+def fetch_response(
+    version: int, error_code: int, session_id: int, topics: Sequence[tuple[str | int, Sequence[FetchRow]]]
+) -> list[Buffer]:
+    """v4-18. Topics by name below v13, by the number of their id (UUID.int) from there.
+    `error_code` and `session_id` are sent from v7."""
     flexible = version >= FETCH_FLEXIBLE
     buffers: list[Buffer] = []
     head = [_FETCH_HEAD.pack(0, error_code, session_id) if version >= 7 else b"\x00\x00\x00\x00"]
     head.append(uvarint(len(topics) + 1) if flexible else _I32.pack(len(topics)))
     for topic, rows in topics:
-        name = topic.to_bytes(16, "big") if isinstance(topic, int) else _compact_string(topic) if flexible else _string(topic)
+        name = (
+            topic.to_bytes(16, "big")
+            if isinstance(topic, int)
+            else _compact_string(topic)
+            if flexible
+            else _string(topic)
+        )
         head += (name, uvarint(len(rows) + 1) if flexible else _I32.pack(len(rows)))
         for row in rows:
             head.append(_fetch_row_head(version, row))
@@ -184,7 +205,9 @@ def fetch_response(version: int, error_code: int, session_id: int, topics: Seque
                 buffers += row.records
                 head = []
             if flexible:
-                head.append(b"\x00" if row.diverging is None else _DIVERGING.pack(b"\x01\x00\x0d", *row.diverging))
+                head.append(
+                    b"\x00" if row.diverging is None else _DIVERGING.pack(b"\x01\x00\x0d", *row.diverging)
+                )
         if flexible:
             head.append(b"\x00")
     if flexible:
@@ -198,7 +221,9 @@ def _fetch_row_head(version: int, row: FetchRow) -> bytes:
     size = sum(map(len, records)) if records else 0
     if version >= FETCH_FLEXIBLE:
         aborted = b"\x01\xff\xff\xff\xff" if none_aborted else b"\x00\xff\xff\xff\xff"
-        return _FETCH_ROW_V12.pack(index, code, high_watermark, high_watermark, log_start_offset, aborted) + uvarint(size + 1)
+        return _FETCH_ROW_V12.pack(
+            index, code, high_watermark, high_watermark, log_start_offset, aborted
+        ) + uvarint(size + 1)
     if version < 5:
         packed = _FETCH_ROW_V4.pack(index, code, high_watermark, high_watermark)
     else:
@@ -220,7 +245,12 @@ def share_fetch_response(
     if error_message is None:
         head = [_SHARE_FETCH_HEAD.pack(0, error_code, lock_timeout_ms), uvarint(len(topics) + 1)]
     else:
-        head = [_SHARE_HEAD.pack(0, error_code), _compact_string(error_message), _I32.pack(lock_timeout_ms), uvarint(len(topics) + 1)]
+        head = [
+            _SHARE_HEAD.pack(0, error_code),
+            _compact_string(error_message),
+            _I32.pack(lock_timeout_ms),
+            uvarint(len(topics) + 1),
+        ]
     for topic_id, rows in topics:
         head += (topic_id.int.to_bytes(16, "big"), uvarint(len(rows) + 1))
         for index, code, message, acknowledge_code, acknowledge_message, records, acquired in rows:
@@ -252,7 +282,12 @@ def share_acknowledge_response(
 ) -> bytes:
     """v1-2 (KIP-932): v2 tells the lock timeout (KIP-1222)."""
     lock_timeout = _I32.pack(lock_timeout_ms) if version >= 2 else b""
-    parts = [_SHARE_HEAD.pack(0, error_code), _compact_string(error_message), lock_timeout, uvarint(len(topics) + 1)]
+    parts = [
+        _SHARE_HEAD.pack(0, error_code),
+        _compact_string(error_message),
+        lock_timeout,
+        uvarint(len(topics) + 1),
+    ]
     for topic_id, rows in topics:
         parts += (topic_id.int.to_bytes(16, "big"), uvarint(len(rows) + 1))
         for index, code, message in rows:

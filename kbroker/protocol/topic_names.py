@@ -1,4 +1,5 @@
-"""Which names a topic may have, and the sentence for those that it may not have: the broker and its clients say the same."""
+"""Which names a topic may have, and the sentence for those that it may not have: the broker and its
+clients say the same."""
 
 from __future__ import annotations
 
@@ -10,8 +11,13 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 def is_legal(name: str) -> bool:
     """As Kafka decides (Topic.validate)."""
-    return name not in (".", "..") and len(name) <= MAX_NAME_LENGTH and _LEGAL_NAME.fullmatch(name) is not None
+    return (
+        name not in (".", "..") and len(name) <= MAX_NAME_LENGTH and _LEGAL_NAME.fullmatch(name) is not None
+    )
 
 
 def why_illegal(name: str) -> str:
-    return f"Topic name is invalid: {name!r} is not 1 to {MAX_NAME_LENGTH} characters out of ASCII alphanumerics, '.', '_' and '-'"
+    return (
+        f"Topic name is invalid: {name!r} is not 1 to {MAX_NAME_LENGTH} characters out of ASCII "
+        "alphanumerics, '.', '_' and '-'"
+    )

@@ -1,4 +1,5 @@
-"""Dead letters as tools see them: the records of a dead letter topic, what each stands for, and which of them are meant.
+"""Dead letters as tools see them: the records of a dead letter topic, what each stands for, and
+which of them are meant.
 
 It must not know what is done with them (redrive/plan.py, kbroker.cli).
 """
@@ -34,16 +35,20 @@ class DeadLetter(NamedTuple):
     @property
     def cause(self) -> str:
         """One of CAUSES, or the message where it is another broker's."""
-        return next((name for name, message in CAUSES.items() if message == self.origin.message), self.origin.message)
+        return next(
+            (name for name, message in CAUSES.items() if message == self.origin.message), self.origin.message
+        )
 
     @property
     def has_copy(self) -> bool:
-        """Whether it holds the record's key or value; a record without either has nothing to copy."""
+        """Whether it holds the record's key or value; a record without either has nothing to
+        copy."""
         return self.record.key is not None or self.record.value is not None
 
     @property
     def kept_headers(self) -> Headers:
-        """The record's own headers, where the group keeps them: those behind the first ones of the dead letter."""
+        """The record's own headers, where the group keeps them: those behind the first ones of the
+        dead letter."""
         headers = self.record.headers
         return headers[sum(1 for _ in _leading(headers)) :]
 
@@ -59,7 +64,8 @@ def _leading(headers: Headers) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which dead letters are meant: all, or those that fit everything that is given. `places`: (partition, offset)."""
+    """Which dead letters are meant: all, or those that fit everything that is given. `places`:
+    (partition, offset)."""
 
     group: str | None = None
     source_topic: str | None = None
@@ -86,7 +92,8 @@ def read_dead_letters(
     choice: Choice,
     on_damage: Callable[[Damage], None] = ignore_damage,
 ) -> Iterator[DeadLetter]:
-    """In the order of partitions and offsets. Records that are no dead letters are left out, and what cannot be read."""
+    """In the order of partitions and offsets. Records that are no dead letters are left out, and
+    what cannot be read."""
     for partition, (start, end) in sorted(ends.items()):
         first, last = _span(choice, partition, start, end)
         for record in read_records(connection, topic, partition, first, last, on_damage):
@@ -105,8 +112,9 @@ def _span(choice: Choice, partition: int, start: int, end: int) -> tuple[int, in
 
 
 class Originals:
-    """The records that dead letters stand for, from the topics that have their names now. Dead letters come in runs, so what was read
-    last of a partition is kept, and more is read ahead of who asks for neighbours."""
+    """The records that dead letters stand for, from the topics that have their names now. Dead
+    letters come in runs, so what was read last of a partition is kept, and more is read ahead of
+    who asks for neighbours."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, Topic]) -> None:
         self._connection = connection
@@ -125,15 +133,25 @@ class Originals:
         return known.get(origin.offset)
 
     def _read(self, origin: Origin, wanted_bytes: int) -> Iterator[Record]:
-        """From that offset on, whole batches. The end is asked for once: dead letters do not come before their records."""
+        """From that offset on, whole batches. The end is asked for once: dead letters do not come
+        before their records."""
         topic = self._topics.get(origin.topic)
         if topic is None or origin.partition not in topic.partitions:
             return
         place = (topic.name, origin.partition)
         if place not in self._ends:
-            (self._ends[place],) = list_offsets(self._connection, topic.name, [origin.partition], LATEST).values()
+            (self._ends[place],) = list_offsets(
+                self._connection, topic.name, [origin.partition], LATEST
+            ).values()
         size = 0
-        batches = read_batches(self._connection, topic, origin.partition, origin.offset, self._ends[place], fetch_bytes=wanted_bytes)
+        batches = read_batches(
+            self._connection,
+            topic,
+            origin.partition,
+            origin.offset,
+            self._ends[place],
+            fetch_bytes=wanted_bytes,
+        )
         while size < wanted_bytes and (batch := next(batches, None)) is not None:
             size += batch.header.size_bytes
             yield from batch.records

@@ -1,11 +1,14 @@
-"""What is noted of redrives: one small topic of the broker's own, `__kbroker_redrives`, one JSON record per note.
+"""What is noted of redrives: one small topic of the broker's own, `__kbroker_redrives`, one JSON
+record per note.
 
-    started     written before the first record is sent: which dead letters, and where every topic that will get records ended then
+    started     written before the first record is sent: which dead letters, and where every topic
+                that will get records ended then
     progress    these dead letters are surely sent
     finished    all are
 
-A redrive is known by its name among those of one dead letter topic. Notes are durable when they are added, and the same for whoever
-asks, from whatever machine; nothing of a redrive is kept anywhere else. It must not know how records are chosen or sent.
+A redrive is known by its name among those of one dead letter topic. Notes are durable when they are
+added, and the same for whoever asks, from whatever machine; nothing of a redrive is kept anywhere
+else. It must not know how records are chosen or sent.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ Runs = dict[int, list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Wish:
-    """What a redrive is to do: `to_topic` None sends each record to where it came from; `again` also what other redrives have sent.
-    `keep_schedule` with the headers that schedule it (formats/schedule_headers.py). Notes of earlier versions do not have that."""
+    """What a redrive is to do: `to_topic` None sends each record to where it came from; `again`
+    also what other redrives have sent. `keep_schedule` with the headers that schedule it
+    (formats/schedule_headers.py). Notes of earlier versions do not have that."""
 
     choice: Choice
     to_topic: str | None = None
@@ -50,7 +54,8 @@ class Wish:
 
 @dataclass(frozen=True)
 class Started:
-    """`ends`: of the dead letter topic, by partition. `targets`: id of each topic that gets records, and its ends then."""
+    """`ends`: of the dead letter topic, by partition. `targets`: id of each topic that gets
+    records, and its ends then."""
 
     redrive: str
     topic: str
@@ -66,10 +71,13 @@ class Started:
         return self.topic_id, self.redrive
 
     def encode(self) -> bytes:
-        targets = {name: {"topic_id": str(topic_id), "ends": ends} for name, (topic_id, ends) in self.targets.items()}
+        targets = {
+            name: {"topic_id": str(topic_id), "ends": ends} for name, (topic_id, ends) in self.targets.items()
+        }
         values = asdict(self) | {"topic_id": str(self.topic_id), "targets": targets, "note": "started"}
         if not self.wish.keep_schedule:
-            del values["wish"]["keep_schedule"]  # Earlier versions, which do not know it, read this note, too.
+            # Earlier versions, which do not know it, read this note, too.
+            del values["wish"]["keep_schedule"]
         return json.dumps(values).encode()
 
     @classmethod
@@ -77,17 +85,25 @@ class Started:
         wish = dict(values["wish"])
         choice = dict(wish["choice"])
         choice["places"] = tuple((partition, offset) for partition, offset in choice["places"])
-        targets = {name: (UUID(each["topic_id"]), _by_partition(each["ends"])) for name, each in values["targets"].items()}
+        targets = {
+            name: (UUID(each["topic_id"]), _by_partition(each["ends"]))
+            for name, each in values["targets"].items()
+        }
         plain = {name: values[name] for name in ("redrive", "topic", "producer_id", "started_ms")}
         ends = _by_partition(values["ends"])
         return cls(
-            **plain, topic_id=UUID(values["topic_id"]), ends=ends, targets=targets, wish=Wish(**{**wish, "choice": Choice(**choice)})
+            **plain,
+            topic_id=UUID(values["topic_id"]),
+            ends=ends,
+            targets=targets,
+            wish=Wish(**{**wish, "choice": Choice(**choice)}),
         )
 
 
 @dataclass(eq=False)
 class Redrive:
-    """One redrive, all notes taken together. `started` None: that note is lost. `sent`: dead letters that are noted as sent."""
+    """One redrive, all notes taken together. `started` None: that note is lost. `sent`: dead
+    letters that are noted as sent."""
 
     name: str
     topic_id: UUID
@@ -117,7 +133,8 @@ class Notes:
                     continue  # Anybody may write into a topic: this is no note.
 
     def _take(self, values: dict[str, Any]) -> None:
-        """Raises ValueError, TypeError, KeyError or AttributeError for what is no note, and takes nothing of it then."""
+        """Raises ValueError, TypeError, KeyError or AttributeError for what is no note, and takes
+        nothing of it then."""
         name, topic_id = values["redrive"], UUID(values["topic_id"])
         if not isinstance(name, str):
             raise TypeError("the name of a redrive is text")
@@ -125,9 +142,14 @@ class Notes:
             case "started":
                 started = Started.decode(values)
                 redrive = self.redrives.setdefault(started.key, Redrive(name, topic_id))
-                redrive.started = redrive.started or started  # of two at the same moment, the first one counts
+                # of two at the same moment, the first one counts
+                redrive.started = redrive.started or started
             case "progress" | "finished" as note:
-                runs = [(int(partition), range(first, last + 1)) for partition, each in values["sent"].items() for first, last in each]
+                runs = [
+                    (int(partition), range(first, last + 1))
+                    for partition, each in values["sent"].items()
+                    for first, last in each
+                ]
                 finished_ms = int(values["finished_ms"]) if note == "finished" else None
                 redrive = self.redrives.setdefault((topic_id, name), Redrive(name, topic_id))
                 redrive.sent.update((partition, offset) for partition, offsets in runs for offset in offsets)
@@ -138,8 +160,11 @@ class Notes:
         return [each for each in self.redrives.values() if each.topic_id == topic_id]
 
     def redriven(self, topic_id: UUID, *, but: Redrive | None = None) -> dict[Place, str]:
-        """Dead letters of a topic that redrives have sent, all `but` this one, and the name of the last of them."""
-        return {place: each.name for each in self.of_topic(topic_id) if each is not but for place in each.sent}
+        """Dead letters of a topic that redrives have sent, all `but` this one, and the name of the
+        last of them."""
+        return {
+            place: each.name for each in self.of_topic(topic_id) if each is not but for place in each.sent
+        }
 
     def start(self, started: Started) -> Redrive:
         """The redrive of that name: this one, unless somebody else has just started one."""
@@ -148,7 +173,8 @@ class Notes:
         except KafkaError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise
-            # A topic that somebody created by hand would lose the notes to retention, and all would be sent again.
+            # A topic that somebody created by hand would lose the notes to retention, and all would
+            # be sent again.
             alter_configs(self._connection, ResourceType.TOPIC, NOTES_TOPIC, set_configs=_CONFIG)
         self._topic = _find(self._connection)
         self._add(started.redrive, started.encode())
@@ -168,7 +194,10 @@ class Notes:
         values |= {"redrive": redrive.name, "topic_id": str(redrive.topic_id), "sent": sent}
         self._add(redrive.name, json.dumps(values).encode())
         redrive.sent.update(
-            (partition, offset) for partition, runs in sent.items() for first, last in runs for offset in range(first, last + 1)
+            (partition, offset)
+            for partition, runs in sent.items()
+            for first, last in runs
+            for offset in range(first, last + 1)
         )
 
     def _add(self, name: str, value: bytes) -> None:

@@ -1,17 +1,19 @@
-"""Sending dead letters back to where they came from, each chosen one exactly once, however often it is interrupted.
+"""Sending dead letters back to where they came from, each chosen one exactly once, however often it
+is interrupted.
 
-A redrive has a name. Before it sends anything it notes (redrive/notes.py) which dead letters it is about and where the topics that
-will get records end. Every record that it sends has a header with its dead letter's coordinates:
+A redrive has a name. Before it sends anything it notes (redrive/notes.py) which dead letters it is
+about and where the topics that will get records end. Every record that it sends has a header with
+its dead letter's coordinates:
 
     __kbroker.redrive   {"name": redrive, "topic": …, "topic_id": …, "partition": …, "offset": …}   as JSON
 
-so that, begun again under its name, it reads those topics from the noted ends on and leaves out what is there. What a dead process
-has sent may still be on its way then: hence all processes of one redrive send with one producer id, and sequence numbers go on
-where what was found ends. The broker takes a batch of a sequence once (KIP-98), whoever of them is first, and who is second looks
-again.
+so that, begun again under its name, it reads those topics from the noted ends on and leaves out
+what is there. What a dead process has sent may still be on its way then: hence all processes of one
+redrive send with one producer id, and sequence numbers go on where what was found ends. The broker
+takes a batch of a sequence once (KIP-98), whoever of them is first, and who is second looks again.
 
-Here is what is decided before anything is sent; the work itself is in redrive/sending.py. It prints nothing; the caller is told of
-progress.
+Here is what is decided before anything is sent; the work itself is in redrive/sending.py. It prints
+nothing; the caller is told of progress.
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ from kbroker.redrive.sending import RedriveRefused, Sending, Summary, Target, pl
 
 
 class Plan(NamedTuple):
-    """What a redrive would do: numbers of dead letters by where they would go, and of those that others have redriven; and lines that
-    name what cannot be read."""
+    """What a redrive would do: numbers of dead letters by where they would go, and of those that
+    others have redriven; and lines that name what cannot be read."""
 
     targets: Counter[Target]
     skipped: int
@@ -48,7 +50,9 @@ def plan(connection: Connection, notes: Notes, topic: Topic, wish: Wish) -> Plan
     targets: Counter[Target] = Counter()
     skipped = 0
     damaged: list[Damage] = []
-    for letter in read_dead_letters(connection, topic, bounds(connection, topic), wish.choice, damaged.append):
+    for letter in read_dead_letters(
+        connection, topic, bounds(connection, topic), wish.choice, damaged.append
+    ):
         if place_of(letter) in redriven:
             skipped += 1
         else:
@@ -70,10 +74,11 @@ def redrive(
     wish: Wish,
     on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Summary:
-    """Start the redrive `name`, or go on with it. Everything that the summary counts as sent is durable on return.
+    """Start the redrive `name`, or go on with it. Everything that the summary counts as sent is
+    durable on return.
 
-    `on_progress(done, of)` is called now and then, with numbers of offsets of the dead letter topic. Raises RedriveRefused and
-    KafkaError; what was sent so far is found next time.
+    `on_progress(done, of)` is called now and then, with numbers of offsets of the dead letter
+    topic. Raises RedriveRefused and KafkaError; what was sent so far is found next time.
     """
     notes = Notes(connection)
     known = notes.redrives.get((topic.topic_id, name))
@@ -84,10 +89,13 @@ def redrive(
         raise RedriveRefused(f"what redrive {name} noted when it started is lost; choose another name")
     if known.started.wish != wish:
         given = _options(known.started.wish)
-        raise RedriveRefused(f"redrive {name} was started {given}; give the same options, or choose another name")
+        raise RedriveRefused(
+            f"redrive {name} was started {given}; give the same options, or choose another name"
+        )
     if known.finished_ms is not None:
         return Summary(name, chosen=len(known.sent), sent_before=len(known.sent), finished=True)
-    _refuse_beside(takewhile(lambda each: each is not known, notes.of_topic(topic.topic_id)), topic)  # two at once: the first goes on
+    # two at once: the first goes on
+    _refuse_beside(takewhile(lambda each: each is not known, notes.of_topic(topic.topic_id)), topic)
     return Sending(connection, notes, topic, known, known.started, on_progress).run()
 
 
@@ -95,7 +103,10 @@ def _refuse_beside(others: Iterable[Redrive], topic: Topic) -> None:
     for each in others:
         if each.finished_ms is None and each.started is not None:
             given = _options(each.started.wish)
-            raise RedriveRefused(f"redrive {each.name} of {topic.name} is not finished; run it again first, as it was started: {given}")
+            raise RedriveRefused(
+                f"redrive {each.name} of {topic.name} is not finished; run it again first, as it was "
+                f"started: {given}"
+            )
 
 
 def _options(wish: Wish) -> str:
@@ -118,14 +129,21 @@ def _options(wish: Wish) -> str:
 def _time(since_1970_ms: int | None) -> str | None:
     if since_1970_ms is None:
         return None
-    return datetime.fromtimestamp(since_1970_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return (
+        datetime.fromtimestamp(since_1970_ms / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z")
+    )
 
 
 def _started(connection: Connection, topic: Topic, name: str, wish: Wish) -> Started:
     spans = bounds(connection, topic)
     width = _width(connection, wish)
     by_name = {each.name: each for each in topics(connection)}
-    names = {target_of(letter, wish, width).topic for letter in read_dead_letters(connection, topic, spans, wish.choice)}
+    names = {
+        target_of(letter, wish, width).topic
+        for letter in read_dead_letters(connection, topic, spans, wish.choice)
+    }
     targets: dict[str, tuple[UUID, Mapping[int, int]]] = {}
     for target in (by_name[each] for each in sorted(names) if each in by_name):
         ends = {partition: span.end_offset for partition, span in bounds(connection, target).items()}

@@ -1,4 +1,5 @@
-"""What of a dead letter topic can be deleted: logs are cut from their beginning, so only what lies before everything that is to stay.
+"""What of a dead letter topic can be deleted: logs are cut from their beginning, so only what lies
+before everything that is to stay.
 
 It must not know the commands; it deletes nothing.
 """
@@ -16,9 +17,11 @@ from kbroker.share.dead_letter import origin_of
 
 
 class PartitionPurge(NamedTuple):
-    """Records below `below` are to go: `letters` dead letters, of which no redrive has sent back `not_redriven`.
+    """Records below `below` are to go: `letters` dead letters, of which no redrive has sent back
+    `not_redriven`.
 
-    `staying`: dead letters that are meant and stay, because something that is not meant lies before them.
+    `staying`: dead letters that are meant and stay, because something that is not meant lies before
+    them.
     """
 
     partition: int
@@ -35,9 +38,12 @@ def purges(
     is_meant: Callable[[DeadLetter], bool],
     is_redriven: Callable[[DeadLetter], bool],
 ) -> list[PartitionPurge]:
-    """By partition. A record that is no dead letter is never meant, nor is a batch that cannot be read to its end. Reads the topic
-    from its start to the ends in `spans`."""
-    return [_purge(connection, topic, partition, span, is_meant, is_redriven) for partition, span in sorted(spans.items())]
+    """By partition. A record that is no dead letter is never meant, nor is a batch that cannot be
+    read to its end. Reads the topic from its start to the ends in `spans`."""
+    return [
+        _purge(connection, topic, partition, span, is_meant, is_redriven)
+        for partition, span in sorted(spans.items())
+    ]
 
 
 def _purge(

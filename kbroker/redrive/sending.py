@@ -1,8 +1,11 @@
-"""One process's work on a redrive: the dead letters in their order, a batch at a time for each partition that gets some.
+"""One process's work on a redrive: the dead letters in their order, a batch at a time for each
+partition that gets some.
 
-    pass    look what each target partition has of this redrive -> read the dead letters, send what is missing -> look again
+    pass    look what each target partition has of this redrive -> read the dead letters, send what
+            is missing -> look again
 
-until nothing is missing. Of the dead letters only what goes into the next batches is in memory, of all of them the places.
+until nothing is missing. Of the dead letters only what goes into the next batches is in memory, of
+all of them the places.
 """
 
 from __future__ import annotations
@@ -44,9 +47,14 @@ class Target(NamedTuple):
 
 
 def target_of(letter: DeadLetter, wish: Wish, width: int) -> Target:
-    """The partition that the record was in; where another topic, of `width` partitions, has fewer, that modulo their number."""
+    """The partition that the record was in; where another topic, of `width` partitions, has fewer,
+    that modulo their number."""
     origin = letter.origin
-    return Target(wish.to_topic, origin.partition % width) if wish.to_topic else Target(origin.topic, origin.partition)
+    return (
+        Target(wish.to_topic, origin.partition % width)
+        if wish.to_topic
+        else Target(origin.topic, origin.partition)
+    )
 
 
 def place_of(letter: DeadLetter) -> Place:
@@ -58,7 +66,8 @@ _Chunk = list[tuple[Place, Record]]
 
 @dataclass
 class Summary:
-    """Numbers of dead letters. `chosen` is `sent` + `sent_before` + `not_sent`; `skipped` ones were redriven by other redrives."""
+    """Numbers of dead letters. `chosen` is `sent` + `sent_before` + `not_sent`; `skipped` ones were
+    redriven by other redrives."""
 
     redrive: str
     chosen: int = 0
@@ -67,15 +76,18 @@ class Summary:
     skipped: int = 0
     not_sent: int = 0
     problems: list[str] = field(default_factory=list)
-    """Lines that name all that cannot be sent: their records are gone or cannot be read, or they are too large."""
+    """Lines that name all that cannot be sent: their records are gone or cannot be read, or they
+    are too large."""
     left_out: list[str] = field(default_factory=list)
-    """Lines that name what cannot be read of the dead letter topic: nothing tells whether those are dead letters."""
+    """Lines that name what cannot be read of the dead letter topic: nothing tells whether those are
+    dead letters."""
     finished: bool = False
 
 
 @dataclass
 class _Lane:
-    """One target partition. `there`: dead letters that it has; `wanted`: that it is to have; `acked`: that it took from this process."""
+    """One target partition. `there`: dead letters that it has; `wanted`: that it is to have;
+    `acked`: that it took from this process."""
 
     target: Target
     topic: Topic | None = None
@@ -132,7 +144,10 @@ class Sending:
                 break
             time.sleep(_RETRY_S)
         else:
-            raise RedriveRefused(f"redrive {summary.redrive} is being run by somebody else as well; run it once, and again when that ended")
+            raise RedriveRefused(
+                f"redrive {summary.redrive} is being run by somebody else as well; run it once, and again "
+                "when that ended"
+            )
         sent = {place for lane in self._lanes.values() for place in lane.wanted & lane.there}
         self._notes.finish(self._redrive, sent, wall_clock_ms())
         summary.not_sent = sum(map(len, self._not_sent.values()))
@@ -162,11 +177,16 @@ class Sending:
 
     def _letters(self, *, is_first: bool) -> Iterator[DeadLetter]:
         now = bounds(self._connection, self._topic)
-        spans = {p: Bounds(now[p].start_offset, min(end, now[p].end_offset)) for p, end in self._started.ends.items()}
+        spans = {
+            p: Bounds(now[p].start_offset, min(end, now[p].end_offset))
+            for p, end in self._started.ends.items()
+        }
         self._offsets = sum(max(0, span.end_offset - span.start_offset) for span in spans.values())
         self._offsets_done, partition = 0, -1
         on_damage = self._note_damage if is_first else ignore_damage
-        for letter in read_dead_letters(self._connection, self._topic, spans, self._started.wish.choice, on_damage):
+        for letter in read_dead_letters(
+            self._connection, self._topic, spans, self._started.wish.choice, on_damage
+        ):
             if letter.partition != partition:
                 partition, last = letter.partition, spans[letter.partition].start_offset - 1
             self._offsets_done += letter.offset - last
@@ -195,9 +215,9 @@ class Sending:
         return lane
 
     def _look(self, lane: _Lane) -> None:
-        """What this redrive has sent there so far, as the log and the notes say. Where the log has lost what came after the noted end,
-        nobody can tell what an earlier process has sent; nor where a batch of the redrive's own was damaged there. Others' batches do not
-        matter."""
+        """What this redrive has sent there so far, as the log and the notes say. Where the log has
+        lost what came after the noted end, nobody can tell what an earlier process has sent; nor
+        where a batch of the redrive's own was damaged there. Others' batches do not matter."""
         if lane.topic is None:
             return
         started, (name, partition) = self._started, lane.target
@@ -205,21 +225,32 @@ class Sending:
         span = bounds(self._connection, lane.topic)[partition]
         lane.there = set(self._redrive.sent)
         lane.sequence, lane.is_behind = 0, False
-        for header, records, damage in read_batches(self._connection, lane.topic, partition, noted_end, span.end_offset):
+        for header, records, damage in read_batches(
+            self._connection, lane.topic, partition, noted_end, span.end_offset
+        ):
             if header.producer_id == started.producer_id:
                 lane.sequence = (header.base_sequence + header.record_count) % _SEQUENCES
                 lane.there |= set(_places_of(records, started))
                 if damage is not None:
                     lane.there |= lane.acked
-                    lane.problem = f"a batch of {name}-{partition} cannot be read, so that nobody can tell whether it was sent"
+                    lane.problem = (
+                        f"a batch of {name}-{partition} cannot be read, so that nobody can tell "
+                        "whether it was sent"
+                    )
         if span.start_offset > noted_end:
             lane.there |= lane.acked
-            lane.problem = f"records of {name}-{partition} were deleted, so that nobody can tell whether it was sent"
+            lane.problem = (
+                f"records of {name}-{partition} were deleted, so that nobody can tell whether it was sent"
+            )
 
     def _add(self, lane: _Lane, letter: DeadLetter) -> None:
         record = self._record_of(letter)
         if record is None:
-            self._give_up(lane, place_of(letter), f"its record cannot be read in {letter.origin.topic} any more, nor was it copied")
+            self._give_up(
+                lane,
+                place_of(letter),
+                f"its record cannot be read in {letter.origin.topic} any more, nor was it copied",
+            )
             return
         size = _size(record)
         if len(lane.chunk) == _BATCH_RECORDS or lane.chunk_bytes + size > _BATCH_BYTES:
@@ -243,7 +274,12 @@ class Sending:
         assert lane.topic is not None
         producer = ProducerInfo(self._started.producer_id, 0, lane.sequence)
         try:
-            append(self._connection, lane.topic, lane.target.partition, build_batch([record for _, record in chunk], producer=producer))
+            append(
+                self._connection,
+                lane.topic,
+                lane.target.partition,
+                build_batch([record for _, record in chunk], producer=producer),
+            )
         except KafkaError as error:
             if error.code is not ErrorCode.message_too_large:
                 raise
@@ -272,9 +308,13 @@ class Sending:
         self._on_progress(self._offsets_done, self._offsets)
 
     def _record_of(self, letter: DeadLetter) -> Record | None:
-        """What to send: the copy, else the record itself where it still is. What has waited for its time once does not wait again,
-        unless it was asked for."""
-        found = self._originals.get(letter) if not letter.has_copy else letter.record._replace(headers=letter.kept_headers)
+        """What to send: the copy, else the record itself where it still is. What has waited for its
+        time once does not wait again, unless it was asked for."""
+        found = (
+            self._originals.get(letter)
+            if not letter.has_copy
+            else letter.record._replace(headers=letter.kept_headers)
+        )
         if found is None:
             return None
         dropped = (HEADER,) if self._started.wish.keep_schedule else (HEADER, DELIVER_AT, DELAY_MS)
@@ -295,4 +335,9 @@ def _places_of(records: Sequence[Record], started: Started) -> Iterator[Place]:
 
 
 def _size(record: Record) -> int:
-    return len(record.key or b"") + len(record.value or b"") + sum(len(name) + len(value or b"") for name, value in record.headers) + 64
+    return (
+        len(record.key or b"")
+        + len(record.value or b"")
+        + sum(len(name) + len(value or b"") for name, value in record.headers)
+        + 64
+    )

@@ -1,1 +1,2 @@
-"""The network side: listeners and connections, frames in and responses out, and the admin HTTP endpoint."""
+"""The network side: listeners and connections, frames in and responses out, and the admin HTTP
+endpoint."""

@@ -1,12 +1,15 @@
 """A small HTTP server for looking at a broker: GET and HEAD of a few views, h11 over trio.
 
-    one task per connection:  head of a request (time-limited) -> checks -> view -> answer (time-limited) -> the next request, or the end
+    one task per connection:  head of a request (time-limited) -> checks -> view -> answer
+                              (time-limited) -> the next request, or the end
 
-What it must not become is a way in. It only reads; it has no password, so it listens on the loopback address unless told otherwise. A
-web page whose name was made to resolve to 127.0.0.1 (DNS rebinding) is told apart by the Host header, which must name an address or a
-name that is known to be ours. No CORS header is ever sent, so that pages of other origins cannot read an answer.
+What it must not become is a way in. It only reads; it has no password, so it listens on the
+loopback address unless told otherwise. A web page whose name was made to resolve to 127.0.0.1 (DNS
+rebinding) is told apart by the Host header, which must name an address or a name that is known to
+be ours. No CORS header is ever sent, so that pages of other origins cannot read an answer.
 
-An error in a view is that request's (500 and a log line). It knows nothing of brokers: what is served is admin_views.py.
+An error in a view is that request's (500 and a log line). It knows nothing of brokers: what is
+served is admin_views.py.
 """
 
 from __future__ import annotations
@@ -80,8 +83,9 @@ def json_answer(value: object, status: int = 200) -> HttpAnswer:
 
 
 class AdminHttp:
-    """Serves `view` on a bound socket, which is closed with it. `names`: what it may be called beside the loopback's names and the
-    address that a connection came in on. `kafka`: where clients of the Kafka protocol belong."""
+    """Serves `view` on a bound socket, which is closed with it. `names`: what it may be called
+    beside the loopback's names and the address that a connection came in on. `kafka`: where clients
+    of the Kafka protocol belong."""
 
     def __init__(
         self,
@@ -108,11 +112,17 @@ class AdminHttp:
         host, port = self._listener.socket.getsockname()[:2]
         logger.info("admin HTTP on port %d of %s", port, host)
         if not ipaddress.ip_address(host).is_loopback:
-            logger.warning("admin HTTP on %s asks for no password: whoever reaches this address can read metrics and records' states", host)
+            logger.warning(
+                "admin HTTP on %s asks for no password: whoever reaches this address can read metrics and "
+                "records' states",
+                host,
+            )
         async with trio.open_nursery() as nursery:
             with self._accepting:
                 try:
-                    await trio.serve_listeners(self._serve_connection, [self._listener], handler_nursery=nursery)
+                    await trio.serve_listeners(
+                        self._serve_connection, [self._listener], handler_nursery=nursery
+                    )
                 except OSError as error:
                     logger.error("admin HTTP has ended: cannot accept connections: %s", error)
 
@@ -136,7 +146,8 @@ class AdminHttp:
         except (trio.BrokenResourceError, OSError) as error:
             logger.debug("admin HTTP: connection lost: %s", error)
         except Exception:
-            logger.exception("admin HTTP: internal error")  # Of this server: views' errors have been answered.
+            # Of this server: views' errors have been answered.
+            logger.exception("admin HTTP: internal error")
         finally:
             self._closed_one()
 
@@ -150,14 +161,23 @@ class AdminHttp:
         method, target = request.method.decode("ascii"), request.target.decode("ascii")
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in request.headers}
         if not self._is_ours(headers.get("host", ""), local_address):
-            raise HttpRefusal(403, "the Host header names neither this address nor a name given with --admin or --admin-host")
+            raise HttpRefusal(
+                403,
+                "the Host header names neither this address nor a name given with --admin or --admin-host",
+            )
         if method not in _METHODS:
-            raise HttpRefusal(405, f"{method} is not served, only GET and HEAD", ("allow", ", ".join(_METHODS)))
+            raise HttpRefusal(
+                405, f"{method} is not served, only GET and HEAD", ("allow", ", ".join(_METHODS))
+            )
         if not target.startswith("/"):
             raise HttpRefusal(400, "the target must be a path")
         path, _, query = target.partition("?")
         try:
-            parts = tuple(unquote(part, errors="strict") for part in path.strip("/").split("/")) if path.strip("/") else ()
+            parts = (
+                tuple(unquote(part, errors="strict") for part in path.strip("/").split("/"))
+                if path.strip("/")
+                else ()
+            )
             fields = dict(parse_qsl(query, keep_blank_values=True, errors="strict"))
         except ValueError as error:
             raise HttpRefusal(400, "the target is not percent-encoded UTF-8") from error
@@ -231,7 +251,9 @@ class _Connection:
             finally:
                 self._server.must_not_close(scope)
         if received and not self._server.stopping:
-            await self._send(json_answer({"error": f"no whole request within {IDLE_S:.0f} s"}, 408), is_head=False)
+            await self._send(
+                json_answer({"error": f"no whole request within {IDLE_S:.0f} s"}, 408), is_head=False
+            )
         return None
 
     async def _respond(self, request: h11.Request) -> bool:
@@ -248,12 +270,24 @@ class _Connection:
 
     async def _send(self, answer: HttpAnswer, *headers: tuple[str, str], is_head: bool) -> bool:
         body = answer.body
-        all_headers = [("date", formatdate(usegmt=True)), ("content-type", answer.content_type), *_PROTECTION, *headers]
+        all_headers = [
+            ("date", formatdate(usegmt=True)),
+            ("content-type", answer.content_type),
+            *_PROTECTION,
+            *headers,
+        ]
         if isinstance(body, bytes):
             all_headers.append(("content-length", str(len(body))))
         if self._server.stopping:
             all_headers.append(("connection", "close"))
-        head = self._http.send(h11.Response(status_code=answer.status, reason=HTTPStatus(answer.status).phrase, headers=all_headers)) or b""
+        head = (
+            self._http.send(
+                h11.Response(
+                    status_code=answer.status, reason=HTTPStatus(answer.status).phrase, headers=all_headers
+                )
+            )
+            or b""
+        )
         if isinstance(body, bytes):
             content = b"" if is_head else self._http.send(h11.Data(data=body)) or b""
             await self._stream.send_all(head + content + (self._http.send(h11.EndOfMessage()) or b""))
@@ -272,7 +306,8 @@ class _Connection:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             raise
         except Exception:
-            logger.exception("admin HTTP: an answer ends before its end")  # The peer sees that its last chunk is missing.
+            # The peer sees that its last chunk is missing.
+            logger.exception("admin HTTP: an answer ends before its end")
             return False
         await self._stream.send_all(unsent + (self._http.send(h11.EndOfMessage()) or b""))
         return True
@@ -286,8 +321,8 @@ class _Connection:
                 await self._send(json_answer({"error": str(error)}, error.error_status_hint), is_head=False)
 
     async def _leave(self) -> None:
-        """Send the end of the stream and read to the peer's, for a moment: closing a socket with unread bytes resets it, and an answer
-        that is still on its way would be lost."""
+        """Send the end of the stream and read to the peer's, for a moment: closing a socket with
+        unread bytes resets it, and an answer that is still on its way would be lost."""
         with trio.move_on_after(_LEAVE_S):
             await self._stream.send_eof()
             while await self._stream.receive_some(_RECEIVE_BYTES):

@@ -1,8 +1,9 @@
 """What the admin HTTP endpoint shows of a broker. Everything is read, nothing is changed or loaded.
 
-    /                                         the list of what there is
-    /metrics                                  for Prometheus
-    /v1/share-groups/GROUP/inflight?topic=T   the in-flight windows of the group's share-partitions in memory
+/                                         the list of what there is
+/metrics                                  for Prometheus
+/v1/share-groups/GROUP/inflight?topic=T   the in-flight windows of the group's share-partitions in
+                                          memory
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from kbroker.share.share_partition import SharePartition
 
 VIEWS: Mapping[str, str] = {
     "/metrics": "Metrics for Prometheus, in its text format or OpenMetrics.",
-    "/v1/share-groups/GROUP/inflight?topic=TOPIC": "Records in flight in the group's share-partitions in memory; topic is optional.",
+    "/v1/share-groups/GROUP/inflight?topic=TOPIC": "Records in flight in the group's share-partitions in "
+    "memory; topic is optional.",
 }
 
 
@@ -60,20 +62,28 @@ class AdminViews:
     def _why_not(self, group_id: str) -> str:
         if all(each.group_id != group_id for each in self._broker.consumer_groups.groups.listed()):
             return f"there is no share group {group_id}"
-        return f"group {group_id} is a consumer group: it holds no records, and `kbroker groups describe` shows its offsets"
+        return (
+            f"group {group_id} is a consumer group: it holds no records, and `kbroker groups describe` "
+            "shows its offsets"
+        )
 
     def _is_group(self, group_id: str) -> bool:
-        return any(group.group_id == group_id for group in self._broker.group_coordinator.coordinator.list_groups())
+        return any(
+            group.group_id == group_id for group in self._broker.group_coordinator.coordinator.list_groups()
+        )
 
 
 async def _in_flight_pieces(
     broker: Broker, group_id: str, chosen: Sequence[LoadedSharePartition], topic: str | None
 ) -> AsyncGenerator[bytes, None]:
-    """One JSON object on one line, a share-partition at a time: a group may have a hundred thousand ranges."""
+    """One JSON object on one line, a share-partition at a time: a group may have a hundred thousand
+    ranges."""
     yield f'{{"group": {json.dumps(group_id)}, "now_ms": {wall_clock_ms()}, "share_partitions": ['.encode()
     separator = ""
     for each in chosen:
-        parked = await parked_left(broker.persister, *each.key, each.partition.log_start_offset, with_due=True)
+        parked = await parked_left(
+            broker.persister, *each.key, each.partition.log_start_offset, with_due=True
+        )
         if each.engine is not None and not each.gone:
             shown = _share_partition(broker, each, each.engine)
             shown |= await _parked(broker, group_id, each.key[1], parked, each.partition.log_start_offset)
@@ -92,7 +102,9 @@ async def _in_flight_pieces(
     yield b"}\n"
 
 
-async def _not_loaded(broker: Broker, group_id: str, name: str, loaded: Collection[int]) -> list[dict[str, object]]:
+async def _not_loaded(
+    broker: Broker, group_id: str, name: str, loaded: Collection[int]
+) -> list[dict[str, object]]:
     """What waits in share-partitions that are not in memory, where anything does."""
     found: list[dict[str, object]] = []
     topic = broker.topics.by_name(name)
@@ -100,7 +112,9 @@ async def _not_loaded(broker: Broker, group_id: str, name: str, loaded: Collecti
         number = partition.log.partition
         if number not in loaded:
             key = TopicPartition(partition.log.topic_id, number)
-            parked = await parked_left(broker.persister, group_id, key, partition.log_start_offset, with_due=True)
+            parked = await parked_left(
+                broker.persister, group_id, key, partition.log_start_offset, with_due=True
+            )
             if parked.number:
                 shown = await _parked(broker, group_id, key, parked, partition.log_start_offset)
                 found.append({"topic": name, "partition": number, **shown, "next_due_ms": parked.next_due_ms})
@@ -110,7 +124,8 @@ async def _not_loaded(broker: Broker, group_id: str, name: str, loaded: Collecti
 async def _parked(
     broker: Broker, group_id: str, key: TopicPartition, parked: ParkedLeft, log_start_offset: int
 ) -> dict[str, object]:
-    """How many, the lowest offset, and when that one was sent if it lies beside the log: nobody else can tell then."""
+    """How many, the lowest offset, and when that one was sent if it lies beside the log: nobody
+    else can tell then."""
     if not parked.number:
         return {"parked": 0, "first_parked": None, "first_parked_sent_ms": None}
     first, sent_ms = parked.first_offset, None
@@ -120,9 +135,13 @@ async def _parked(
 
 
 def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:
-    """Which groups keep retention from the logs of a topic, and from where on: by partition, and the furthest in front first."""
+    """Which groups keep retention from the logs of a topic, and from where on: by partition, and
+    the furthest in front first."""
     topic = broker.topics.by_name(name)
-    known = [(each.log.partition, broker.held_logs.known(each)) for each in (() if topic is None else topic.partitions)]
+    known = [
+        (each.log.partition, broker.held_logs.known(each))
+        for each in (() if topic is None else topic.partitions)
+    ]
     return [
         {
             "partition": number,
@@ -136,7 +155,9 @@ def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:
     ]
 
 
-def _share_partition(broker: Broker, loaded: LoadedSharePartition, engine: SharePartition) -> dict[str, object]:
+def _share_partition(
+    broker: Broker, loaded: LoadedSharePartition, engine: SharePartition
+) -> dict[str, object]:
     view = engine.in_flight_view(now_ms(), loaded.partition.log_start_offset)
     group_id, _ = loaded.key
     holders = {each.member_id: _holder(broker, group_id, each.member_id) for each in view.ranges}
@@ -151,7 +172,9 @@ def _share_partition(broker: Broker, loaded: LoadedSharePartition, engine: Share
     }
 
 
-def _parked_ranges(broker: Broker, loaded: LoadedSharePartition, engine: SharePartition) -> list[dict[str, object]]:
+def _parked_ranges(
+    broker: Broker, loaded: LoadedSharePartition, engine: SharePartition
+) -> list[dict[str, object]]:
     if engine.parking is None:
         return []
     found = parked_view(engine.parking, now_ms(), loaded.partition.log_start_offset)
@@ -159,7 +182,8 @@ def _parked_ranges(broker: Broker, loaded: LoadedSharePartition, engine: SharePa
 
 
 def _holder(broker: Broker, group_id: str, member_id: str | None) -> dict[str, object]:
-    """Of the session and not of the group: a member that has left the group holds its records until its session or its locks end."""
+    """Of the session and not of the group: a member that has left the group holds its records until
+    its session or its locks end."""
     if member_id is None:
         return dict.fromkeys(_HOLDER)
     session = broker.share_groups.sessions.get(group_id, member_id)

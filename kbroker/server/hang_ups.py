@@ -14,8 +14,9 @@ _END_OF_STREAM = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
 class HangUps:
-    """Tells connections that their peers have closed their side, also behind bytes of later requests: a fetch that waits for days would
-    be held as long. Where there is no epoll, somebody looks from time to time."""
+    """Tells connections that their peers have closed their side, also behind bytes of later
+    requests: a fetch that waits for days would be held as long. Where there is no epoll, somebody
+    looks from time to time."""
 
     def __init__(self, *, has_epoll: bool = hasattr(select, "epoll")) -> None:
         self._poller = select.epoll() if has_epoll else select.poll()

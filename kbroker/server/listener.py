@@ -1,11 +1,14 @@
 """The network side: listeners, connections, frames in and responses out in order.
 
-One task per connection: wait until readable, receive into one buffer that all connections share, handle every frame of the
-burst with plain function calls, send all answers with one sendmsg. Nothing is allocated per request but the answer. A frame's
-bytes are only valid until the task waits for something: the decoded request keeps no reference to them, and what of it is a slice of them
-(batches of Produce) is copied by who keeps it, unless the frame came in pieces and has a buffer of its own.
+One task per connection: wait until readable, receive into one buffer that all connections share,
+handle every frame of the burst with plain function calls, send all answers with one sendmsg.
+Nothing is allocated per request but the answer. A frame's bytes are only valid until the task waits
+for something: the decoded request keeps no reference to them, and what of it is a slice of them
+(batches of Produce) is copied by who keeps it, unless the frame came in pieces and has a buffer of
+its own.
 
-A frame that cannot be understood (size, api, version, body) ends its connection with one log line, never the broker.
+A frame that cannot be understood (size, api, version, body) ends its connection with one log line,
+never the broker.
 """
 
 from __future__ import annotations
@@ -32,7 +35,16 @@ from kbroker.api import APIS, handler_of
 from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.connection import Answer, CloseConnection, Connection, Later, Message, PeerGone, Raw, as_request
+from kbroker.broker.connection import (
+    Answer,
+    CloseConnection,
+    Connection,
+    Later,
+    Message,
+    PeerGone,
+    Raw,
+    as_request,
+)
 from kbroker.broker.options import ReadyInfo, StartOptions
 from kbroker.errors import ErrorCode, OperatorError
 from kbroker.formats.batches import Buffer
@@ -58,10 +70,12 @@ _GRACE_S = 10.0
 _DEAF_S = 1.0
 """How long a stopping broker waits for a peer that takes none of its answers."""
 _LEAVE_S = 1.0
-"""How long a connection that the broker ends is kept for its peer to read the last answers and to close it as well."""
+"""How long a connection that the broker ends is kept for its peer to read the last answers and to
+close it as well."""
 _BACKLOG = 1024
 _TURN_S = 0.01
-"""How long one connection's burst may be worked on before the others have a turn, and its answers are sent."""
+"""How long one connection's burst may be worked on before the others have a turn, and its answers
+are sent."""
 _ACCEPTS_PER_TURN = 64
 
 
@@ -70,12 +84,20 @@ class _ClosedByPeer(Exception):
 
 
 class _Response:
-    """One response in the making: its head is known at once, its body perhaps only after a commit. `began`: when its request was cut
-    out of what the socket gave."""
+    """One response in the making: its head is known at once, its body perhaps only after a commit.
+    `began`: when its request was cut out of what the socket gave."""
 
     __slots__ = ("answer", "api_key", "began", "correlation_id", "metrics", "version")
 
-    def __init__(self, metrics: RequestMetrics, began: float, api_key: int, version: int, correlation_id: int, answer: Answer) -> None:
+    def __init__(
+        self,
+        metrics: RequestMetrics,
+        began: float,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        answer: Answer,
+    ) -> None:
         self.metrics = metrics
         self.began = began
         self.api_key = api_key
@@ -111,8 +133,8 @@ class ServerStatistics:
 
 
 class Server:
-    """Serves one broker on one listening socket. `admin`: the address of the broker's HTTP, to name it to
-    clients that send HTTP here.
+    """Serves one broker on one listening socket. `admin`: the address of the broker's HTTP, to name
+    it to clients that send HTTP here.
 
     `shared_buffer` is valid between a receive and the next wait of any task."""
 
@@ -139,7 +161,9 @@ class Server:
         self.stopping = False
 
     def statistics(self) -> ServerStatistics:
-        return ServerStatistics(len(self._open), self.metrics.accepted, self.metrics.refused, self.requests, self._reserved_bytes)
+        return ServerStatistics(
+            len(self._open), self.metrics.accepted, self.metrics.refused, self.requests, self._reserved_bytes
+        )
 
     async def serve(self, listener: socket.socket) -> None:
         """Accept until cancelled; then connections end with their tasks."""
@@ -199,7 +223,8 @@ class Server:
                 self._emptied.unpark_all()
 
     async def _work_for(self, peer: _Peer) -> bool:
-        """Serve until the connection ends, or has to. True if it is the broker that ends it: the peer may have answers to read."""
+        """Serve until the connection ends, or has to. True if it is the broker that ends it: the
+        peer may have answers to read."""
         try:
             await peer.serve(self._shared_buffer)
             return True
@@ -215,7 +240,8 @@ class Server:
         except OSError as error:
             logger.info("connection of %s lost: %s", peer.name, error)
         except Exception:
-            # A bug of ours. The state changes of a request are made without a wait in between, so others can go on.
+            # A bug of ours. The state changes of a request are made without a wait in between, so
+            # others can go on.
             logger.exception("closing connection of %s: internal error", peer.name)
         finally:
             self.release(peer)
@@ -227,16 +253,19 @@ class Server:
             await trio.sleep(min(_IDLE_CHECK_S, max(0.1, self._max_idle_s / 4)))
             now = trio.current_time()
             for peer in list(self._open.values()):
-                if peer.was_active:  # A burst only notes that it was: to ask for the time would cost it more calls.
+                # A burst only notes that it was: to ask for the time would cost it more calls.
+                if peer.was_active:
                     peer.was_active, peer.last_active = False, now
                 elif (peer.is_stalled or not peer.busy) and peer.last_active < now - self._max_idle_s:
                     logger.info("closing connection of %s: idle for connections.max.idle.ms", peer.name)
                     peer.shut_down()
 
     async def reserve(self, peer: _Peer, frame_bytes: int) -> None:
-        """Count a frame that has begun to arrive against queued.max.request.bytes; above that, wait before reading more of it.
+        """Count a frame that has begun to arrive against queued.max.request.bytes; above that, wait
+        before reading more of it.
 
-        As in Kafka a frame may begin while anything of the limit is left, so that every frame that has begun can end.
+        As in Kafka a frame may begin while anything of the limit is left, so that every frame that
+        has begun can end.
         """
         self.release(peer)
         while frame_bytes and 0 < self._max_queued_bytes <= self._reserved_bytes:
@@ -254,8 +283,8 @@ class Server:
         return self._max_frame_bytes
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, let every connection finish the requests that it has received; idle ones are closed at once, and
-        those whose peer does not read its answers soon after."""
+        """Accept nothing more, let every connection finish the requests that it has received; idle
+        ones are closed at once, and those whose peer does not read its answers soon after."""
         self.stopping = True
         self._accepting.cancel()
         self._broker.start_closing()
@@ -288,7 +317,9 @@ class _Peer:
         "was_active",
     )  # fmt: skip
 
-    def __init__(self, server: Server, broker: Broker, sock: socket.socket, connection_id: int, host: str) -> None:
+    def __init__(
+        self, server: Server, broker: Broker, sock: socket.socket, connection_id: int, host: str
+    ) -> None:
         self._server = server
         self._broker = broker
         self._metrics = server.metrics
@@ -334,7 +365,8 @@ class _Peer:
                 response, waiting = self._dispatch(frame)
                 is_turn_over = response.began > turn_ends
                 if not is_owned and (waiting is not None or is_turn_over):
-                    # The shared buffer is another task's as soon as this one waits: own what has not been looked at yet.
+                    # The shared buffer is another task's as soon as this one waits: own what has
+                    # not been looked at yet.
                     frames, is_owned = _owned(frames), True
                 if waiting is not None:
                     response.answer = await self._send_then(ready, waiting)
@@ -379,7 +411,9 @@ class _Peer:
             body = read_request(head, frame)
         except ValueError as error:
             raise CloseConnection(f"malformed request: {error}", "malformed request") from error
-        request = as_request((self._broker, self.connection, head.api_key, head.api_version, head.client_id, body))
+        request = as_request(
+            (self._broker, self.connection, head.api_key, head.api_version, head.client_id, body)
+        )
         answer = handler_of(head.api_key)(request)
         response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, answer)
         return response, answer if type(answer) is CoroutineType else None
@@ -396,8 +430,9 @@ class _Peer:
                     answer = answer.body()
                 buffers += response.buffers(answer)
         finally:
-            # Also when an acks=0 batch was refused, which ends the connection: earlier answers of the burst are good.
-            if buffers and (sent := self._send_some(buffers)) != sum(map(len, buffers)):  # Nearly always it takes everything at once.
+            # Also when an acks=0 batch was refused, which ends the connection: earlier answers of
+            # the burst are good. Nearly always it takes everything at once.
+            if buffers and (sent := self._send_some(buffers)) != sum(map(len, buffers)):
                 await self._send_rest(buffers, sent)
 
     async def _send_rest(self, buffers: list[Buffer], sent: int) -> None:
@@ -426,8 +461,9 @@ class _Peer:
             logger.debug("sending to %s: %s", self.name, error)
 
     async def take_leave(self, shared_buffer: memoryview) -> None:
-        """Send the end of the stream and read to the peer's, for a moment: to close a socket in which unread bytes lie resets the
-        connection, and answers that are still on their way would be lost."""
+        """Send the end of the stream and read to the peer's, for a moment: to close a socket in
+        which unread bytes lie resets the connection, and answers that are still on their way would
+        be lost."""
         self.shut_down(socket.SHUT_WR)
         with trio.move_on_after(_LEAVE_S):
             while True:
@@ -447,7 +483,8 @@ class _Peer:
             return False
 
     def shut_down(self, how: int = socket.SHUT_RDWR) -> None:
-        """End the connection from this side; its task notices by reading the end of the stream (not with SHUT_WR)."""
+        """End the connection from this side; its task notices by reading the end of the stream (not
+        with SHUT_WR)."""
         try:
             self.sock.shutdown(how)
         except OSError as error:
@@ -455,7 +492,8 @@ class _Peer:
 
 
 def _owned(frames: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    """Copies of the frames that are left. A bad one is reported where it lies, behind the good ones."""
+    """Copies of the frames that are left. A bad one is reported where it lies, behind the good
+    ones."""
     copies: list[bytes] = []
     bad: BadFrame | None = None
     try:
@@ -472,7 +510,8 @@ def _owned(frames: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]
 
 
 def bind(address: tuple[str, int], option: str = "--listen") -> socket.socket:
-    """A listening socket. Raises OperatorError when the address cannot be had; `option` is what asked for it."""
+    """A listening socket. Raises OperatorError when the address cannot be had; `option` is what
+    asked for it."""
     host, port = address
     try:
         info = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
@@ -485,14 +524,17 @@ def bind(address: tuple[str, int], option: str = "--listen") -> socket.socket:
             listener.close()
             raise
     except OSError as error:
-        raise OperatorError(f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with {option}") from error
+        raise OperatorError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another address with {option}"
+        ) from error
     listener.setblocking(False)
     return listener
 
 
 async def serve(options: StartOptions, stop: trio.Event) -> None:
-    """Open a broker and serve it until `stop` is set: then requests that have arrived are answered, what is written is synced and
-    everything is closed. Cancelling skips the answers, not the closing."""
+    """Open a broker and serve it until `stop` is set: then requests that have arrived are answered,
+    what is written is synced and everything is closed. Cancelling skips the answers, not the
+    closing."""
     with ExitStack() as sockets:
         listener = sockets.enter_context(bind(options.listen))
         admin_listener = sockets.enter_context(bind(options.admin, "--admin")) if options.admin else None
@@ -527,12 +569,14 @@ def _open_admin(broker: Broker, listener: socket.socket | None) -> AdminHttp | N
 
 
 def run(options: StartOptions) -> int:
-    """Serve until a signal: the first SIGTERM or SIGINT finishes what is in flight and closes, the second ends at once.
+    """Serve until a signal: the first SIGTERM or SIGINT finishes what is in flight and closes, the
+    second ends at once.
 
     Returns 0. Raises OperatorError when the broker cannot start.
     """
     keep_freed_memory()
-    faulthandler.register(signal.SIGQUIT)  # What every thread does, on stderr: for a broker that does not answer.
+    # What every thread does, on stderr: for a broker that does not answer.
+    faulthandler.register(signal.SIGQUIT)
     trio.run(_serve_until_signal, options)
     return 0
 
@@ -562,7 +606,8 @@ async def _serve_until_signal(options: StartOptions) -> None:
 
 
 def _notify_ready() -> None:
-    """Tell systemd, where it started us (sd_notify): READY=1 on the datagram socket that it names."""
+    """Tell systemd, where it started us (sd_notify): READY=1 on the datagram socket that it
+    names."""
     path = os.environ.get("NOTIFY_SOCKET")
     if not path:
         return

@@ -1,8 +1,8 @@
 """Recognises clients at the wrong port by their first bytes, and logs why a connection is closed.
 
-A browser, a health check or Prometheus may come to the Kafka port, a Kafka client to the admin port,
-and TLS to either. The log names the protocol and the place where the client belongs. Such clients
-reconnect many times a second, so each line comes once a minute for each host.
+A browser, a health check or Prometheus may come to the Kafka port, a Kafka client to the admin
+port, and TLS to either. The log names the protocol and the place where the client belongs. Such
+clients reconnect many times a second, so each line comes once a minute for each host.
 """
 
 from __future__ import annotations
@@ -61,13 +61,19 @@ class Strangers:
         return _refusal(self._http) if is_http else b""
 
     def warn(self, host: str, what: str, reason: str, now_s: float, kind: Hashable = None) -> None:
-        """One line for each `host` and `reason`, once a minute; for each `kind`, where the reason holds
-        numbers that differ each time."""
+        """One line for each `host` and `reason`, once a minute; for each `kind`, where the reason
+        holds numbers that differ each time."""
         warn_seldom(self._seldom, logger, host, what, reason, now_s, kind)
 
 
 def warn_seldom(
-    seldom: Seldom, log: logging.Logger, host: str, what: str, reason: str, now_s: float, kind: Hashable = None
+    seldom: Seldom,
+    log: logging.Logger,
+    host: str,
+    what: str,
+    reason: str,
+    now_s: float,
+    kind: Hashable = None,
 ) -> None:
     if times := seldom.times((host, reason if kind is None else kind), now_s):
         again = "" if times == 1 else f" ({times} times since this was last logged)"

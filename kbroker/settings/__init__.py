@@ -1,1 +1,2 @@
-"""Settings of the broker, of topics and of groups: their tables, their values, and how clients alter them."""
+"""Settings of the broker, of topics and of groups: their tables, their values, and how clients
+alter them."""

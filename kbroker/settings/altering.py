@@ -1,8 +1,10 @@
-"""Settings as the broker's APIs see them: altering, checking and describing those of a topic, the broker or a group.
+"""Settings as the broker's APIs see them: altering, checking and describing those of a topic, the
+broker or a group.
 
-Pure functions over what is stored for a resource (name to text, only what was set): they return what is to be stored next or
-raise KafkaError, and the caller saves it. The tables and the classes that read them are in settings/broker.py, settings/topic.py
-and settings/group.py; this file is the door for everyone else.
+Pure functions over what is stored for a resource (name to text, only what was set): they return
+what is to be stored next or raise KafkaError, and the caller saves it. The tables and the classes
+that read them are in settings/broker.py, settings/topic.py and settings/group.py; this file is the
+door for everyone else.
 """
 
 from __future__ import annotations
@@ -13,7 +15,14 @@ from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.settings.broker import BROKER_CONFIGS, NODE_ID, STARTED_WITH, BrokerConfig, Setting, file_settings
+from kbroker.settings.broker import (
+    BROKER_CONFIGS,
+    NODE_ID,
+    STARTED_WITH,
+    BrokerConfig,
+    Setting,
+    file_settings,
+)
 from kbroker.settings.definition import ConfigDef, ConfigType, Source, to_text
 from kbroker.settings.group import GROUP_CONFIGS, GroupConfig, check_group_values, reset_duration_ms
 from kbroker.settings.topic import TOPIC_CONFIGS, TopicConfig, contradictions
@@ -60,7 +69,8 @@ class Operation(IntEnum):
 
 
 class ConfigChange(NamedTuple):
-    """One row of IncrementalAlterConfigs, as sent: `operation` may be no Operation, `value` may be None where it must not."""
+    """One row of IncrementalAlterConfigs, as sent: `operation` may be no Operation, `value` may be
+    None where it must not."""
 
     name: str
     operation: int
@@ -74,7 +84,8 @@ class Synonym(NamedTuple):
 
 
 class ConfigRow(NamedTuple):
-    """One row of DescribeConfigs. `synonyms`: the values that were set or hold by default, strongest first."""
+    """One row of DescribeConfigs. `synonyms`: the values that were set or hold by default,
+    strongest first."""
 
     name: str
     value: str | None
@@ -95,7 +106,9 @@ CONFIGS: Final[Mapping[Scope, Mapping[str, ConfigDef]]] = {
     Scope.BROKER: BROKER_CONFIGS,
     Scope.GROUP: GROUP_CONFIGS,
 }
-_EFFECTIVE: Final[Mapping[Scope, Callable[[Mapping[str, str], BrokerConfig], TopicConfig | BrokerConfig | GroupConfig]]] = {
+_EFFECTIVE: Final[
+    Mapping[Scope, Callable[[Mapping[str, str], BrokerConfig], TopicConfig | BrokerConfig | GroupConfig]]
+] = {
     Scope.TOPIC: TopicConfig,
     Scope.BROKER: lambda _, broker: broker,
     Scope.GROUP: GroupConfig,
@@ -110,24 +123,39 @@ _INVALID: Final = {
 
 
 def check_resource_name(scope: Scope, name: str, node_id: int) -> None:
-    """Raises KafkaError unless `name` can name a resource whose settings are altered; "" means all brokers."""
+    """Raises KafkaError unless `name` can name a resource whose settings are altered; "" means all
+    brokers."""
     if scope is not Scope.BROKER:
         if not name:
-            raise KafkaError(ErrorCode.invalid_request, f"Default {scope.name.lower()} resources are not allowed.")
+            raise KafkaError(
+                ErrorCode.invalid_request, f"Default {scope.name.lower()} resources are not allowed."
+            )
     elif name and name != str(node_id):
         what = f"Unexpected broker id, expected {node_id}, but received {name}"
-        raise KafkaError(ErrorCode.invalid_request, what if name.isdecimal() else f"Node id must be an integer, but it is: {name}")
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            what if name.isdecimal() else f"Node id must be an integer, but it is: {name}",
+        )
 
 
 def alter_incrementally(
-    scope: Scope, stored: Mapping[str, str], changes: Sequence[ConfigChange], broker: BrokerConfig, *, broker_name: str = ""
+    scope: Scope,
+    stored: Mapping[str, str],
+    changes: Sequence[ConfigChange],
+    broker: BrokerConfig,
+    *,
+    broker_name: str = "",
 ) -> dict[str, str]:
-    """What is to be stored for a resource after an IncrementalAlterConfigs; all of its changes or KafkaError.
+    """What is to be stored for a resource after an IncrementalAlterConfigs; all of its changes or
+    KafkaError.
 
-    For `Scope.BROKER`, `broker_name` is the resource's name: "" where the changes are for all brokers.
+    For `Scope.BROKER`, `broker_name` is the resource's name: "" where the changes are for all
+    brokers.
     """
     _refuse_duplicates([change.name for change in changes])
-    _refuse_nulls([change.name for change in changes if change.value is None and change.operation != Operation.DELETE])
+    _refuse_nulls(
+        [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
+    )
     result = dict(stored)
     for name, operation, value in changes:
         if operation not in Operation.__members__.values():
@@ -144,37 +172,64 @@ def alter_incrementally(
     return _checked(scope, result, broker, broker_name, {change.name for change in changes})
 
 
-def replace_all(scope: Scope, entries: Sequence[tuple[str, str | None]], broker: BrokerConfig, *, broker_name: str = "") -> dict[str, str]:
-    """What is to be stored for a resource after an AlterConfigs, which forgets all that it does not name; or KafkaError."""
+def replace_all(
+    scope: Scope, entries: Sequence[tuple[str, str | None]], broker: BrokerConfig, *, broker_name: str = ""
+) -> dict[str, str]:
+    """What is to be stored for a resource after an AlterConfigs, which forgets all that it does not
+    name; or KafkaError."""
     _refuse_duplicates([name for name, _ in entries])
     _refuse_nulls([name for name, value in entries if value is None])
-    return _checked(scope, {name: value or "" for name, value in entries}, broker, broker_name, {name for name, _ in entries})
+    return _checked(
+        scope,
+        {name: value or "" for name, value in entries},
+        broker,
+        broker_name,
+        {name for name, _ in entries},
+    )
 
 
 def checked_topic_configs(entries: Sequence[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
-    """What is to be stored for a topic that is created with these settings; KafkaError INVALID_CONFIG where one cannot be."""
+    """What is to be stored for a topic that is created with these settings; KafkaError
+    INVALID_CONFIG where one cannot be."""
     missing = [name for name, value in entries if value is None]
     if missing:
-        raise KafkaError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(missing)}")
-    return _checked(Scope.TOPIC, {name: value or "" for name, value in entries}, broker, "", {name for name, _ in entries})
+        raise KafkaError(
+            ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(missing)}"
+        )
+    return _checked(
+        Scope.TOPIC, {name: value or "" for name, value in entries}, broker, "", {name for name, _ in entries}
+    )
 
 
-def describe(scope: Scope, stored: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
-    """The rows of a resource, by name; those of `names` only, where given. Names that there are not give no row.
+def describe(
+    scope: Scope, stored: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """The rows of a resource, by name; those of `names` only, where given. Names that there are not
+    give no row.
 
-    `stored` is what was set for the topic or group; for the broker it is not looked at, since `broker` holds it already.
+    `stored` is what was set for the topic or group; for the broker it is not looked at, since
+    `broker` holds it already.
     """
-    defs = [each for name, each in sorted(CONFIGS[scope].items()) if not each.hidden and (names is None or name in names)]
+    defs = [
+        each
+        for name, each in sorted(CONFIGS[scope].items())
+        if not each.hidden and (names is None or name in names)
+    ]
     return [_row(scope, each, stored, broker) for each in defs]
 
 
 def describe_broker_default(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
-    """The rows of the broker resource without a name: what was altered for all brokers, and nothing else."""
+    """The rows of the broker resource without a name: what was altered for all brokers, and nothing
+    else."""
     rows = []
     for name, text in sorted(broker.dynamic_default.items()):
         if names is None or name in names:
             each, source = BROKER_CONFIGS[name], Source.DYNAMIC_DEFAULT_BROKER
-            rows.append(ConfigRow(name, text, source, (Synonym(name, text, source),), not each.dynamic, each.type, each.doc))
+            rows.append(
+                ConfigRow(
+                    name, text, source, (Synonym(name, text, source),), not each.dynamic, each.type, each.doc
+                )
+            )
     return rows
 
 
@@ -191,20 +246,29 @@ def _refuse_nulls(names: Sequence[str]) -> None:
 def _known(scope: Scope, name: str) -> ConfigDef:
     each = CONFIGS[scope].get(name)
     if scope is Scope.BROKER and (each is None or not each.dynamic):
-        raise KafkaError(ErrorCode.invalid_request, f"Cannot update these configs dynamically: [{name}]{_instead(scope, name)}")
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"Cannot update these configs dynamically: [{name}]{_instead(scope, name)}",
+        )
     if each is None:
-        raise KafkaError(ErrorCode.invalid_config, f"Unknown {scope.name.lower()} config name: {name}{_instead(scope, name)}")
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"Unknown {scope.name.lower()} config name: {name}{_instead(scope, name)}",
+        )
     return each
 
 
 def _instead(scope: Scope, name: str) -> str:
-    """What to do about a setting that a resource does not take; empty where nothing of that name is known."""
+    """What to do about a setting that a resource does not take; empty where nothing of that name is
+    known."""
     if scope is Scope.BROKER and name in BROKER_CONFIGS:
         how = f"`kbroker start --config {name}=VALUE`, or a line {name}=VALUE in the file of --config-file"
         return f". It is read at start only: set it with {how}, and restart the broker"
     if scope is Scope.BROKER and name in STARTED_WITH:
         return f". It is no setting of the running broker: at its start {STARTED_WITH[name]}"
-    same = [each.name for each in CONFIGS[scope].values() if name in (synonym for synonym, _ in each.synonyms)]
+    same = [
+        each.name for each in CONFIGS[scope].values() if name in (synonym for synonym, _ in each.synonyms)
+    ]
     if not same and scope is Scope.BROKER:
         found = TOPIC_CONFIGS.get(name) or GROUP_CONFIGS.get(name)
         same = [] if found is None else [synonym for synonym, _ in found.synonyms[:1]]
@@ -212,18 +276,24 @@ def _instead(scope: Scope, name: str) -> str:
         return f". The {scope.name.lower()} setting of that meaning is {same[0]}"
     if others := [other.name.lower() for other, table in CONFIGS.items() if name in table]:
         return f". It is a setting of a {others[0]}"
-    close = difflib.get_close_matches(name, [each.name for each in CONFIGS[scope].values() if not each.hidden], n=2)
+    close = difflib.get_close_matches(
+        name, [each.name for each in CONFIGS[scope].values() if not each.hidden], n=2
+    )
     if not close:
         return ""
     at_start = [scope is Scope.BROKER and not BROKER_CONFIGS[each].dynamic for each in close]
-    named = [f"{each} (read at start only)" if is_at_start else each for each, is_at_start in zip(close, at_start, strict=True)]
+    named = [
+        f"{each} (read at start only)" if is_at_start else each
+        for each, is_at_start in zip(close, at_start, strict=True)
+    ]
     return f". Did you mean {' or '.join(named)}?"
 
 
 def _checked(
     scope: Scope, entries: Mapping[str, str], broker: BrokerConfig, broker_name: str, altered: Collection[str]
 ) -> dict[str, str]:
-    """`entries` in their one written form, valid each and together. `altered`: what the request names."""
+    """`entries` in their one written form, valid each and together. `altered`: what the request
+    names."""
     try:
         result = {name: to_text(_known(scope, name).parse(value)) for name, value in entries.items()}
         if scope is Scope.TOPIC:
@@ -240,9 +310,13 @@ def _checked(
     return result
 
 
-def _changed_list(scope: Scope, operation: Operation, name: str, value: str, stored: Mapping[str, str], broker: BrokerConfig) -> str:
+def _changed_list(
+    scope: Scope, operation: Operation, name: str, value: str, stored: Mapping[str, str], broker: BrokerConfig
+) -> str:
     if _known(scope, name).type is not ConfigType.LIST:
-        raise KafkaError(ErrorCode.invalid_config, f"Can't {operation.name} to key {name} because its type is not LIST.")
+        raise KafkaError(
+            ErrorCode.invalid_config, f"Can't {operation.name} to key {name} because its type is not LIST."
+        )
     current = stored.get(name)
     if current is None:
         current = describe(scope, stored, broker, (name,))[0].value or ""
@@ -269,9 +343,12 @@ def _row(scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: Broke
     )
 
 
-def _synonyms(scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: BrokerConfig) -> Iterator[Synonym]:
-    """Strongest first. A default is listed only under the synonym that bears the setting's own unit; of a group's setting without
-    one under its own name, of a topic's not at all: as in Kafka."""
+def _synonyms(
+    scope: Scope, each: ConfigDef, stored: Mapping[str, str], broker: BrokerConfig
+) -> Iterator[Synonym]:
+    """Strongest first. A default is listed only under the synonym that bears the setting's own
+    unit; of a group's setting without one under its own name, of a topic's not at all: as in
+    Kafka."""
     if scope is not Scope.BROKER and each.name in stored:
         yield Synonym(each.name, stored[each.name], _OWN_SOURCE[scope])
     names = [name for name, _ in each.synonyms] if scope is not Scope.BROKER else [each.name]

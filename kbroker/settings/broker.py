@@ -1,10 +1,13 @@
-"""The broker's settings: the table of all there are, and `BrokerConfig`, the values that this broker runs with.
+"""The broker's settings: the table of all there are, and `BrokerConfig`, the values that this
+broker runs with.
 
-Only settings that do something here are in the table, with Kafka's names, defaults and bounds; what is kbroker's own begins
-with `kbroker.`. A name that is not in the table stops the start: a setting that is silently ignored is worse than none.
+Only settings that do something here are in the table, with Kafka's names, defaults and bounds; what
+is kbroker's own begins with `kbroker.`. A name that is not in the table stops the start: a setting
+that is silently ignored is worse than none.
 
-Values come, in falling order, from what was altered while running for this broker, the same for all brokers, the command
-line or the configuration file, and the table's default. Read them by name at the moment of use: `config["num.partitions"]`.
+Values come, in falling order, from what was altered while running for this broker, the same for all
+brokers, the command line or the configuration file, and the table's default. Read them by name at
+the moment of use: `config["num.partitions"]`.
 """
 
 from __future__ import annotations
@@ -18,13 +21,20 @@ from kbroker.settings.broker_groups import CONSUMER_GROUP_CONFIGS, GROUP_CONSUME
 from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES, SHARE_GROUP_CONFIGS
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, Source, Value, by_name
 
-_BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+_BOOLEAN, _STRING, _INT, _LONG, _LIST = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.INT,
+    ConfigType.LONG,
+    ConfigType.LIST,
+)
 
 NODE_ID: Final = 1
 """Of the only broker there is."""
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-"""How many partitions one request may create, as in Kafka: a slip of the finger must not fill the disk with logs."""
+"""How many partitions one request may create, as in Kafka: a slip of the finger must not fill the
+disk with logs."""
 
 BROKER_CONFIGS: Final = by_name(
     ConfigDef(
@@ -50,33 +60,47 @@ BROKER_CONFIGS: Final = by_name(
         reason="one broker holds the only copy",
         doc="Replicas of a topic that is created without a number.",
     ),
-    ConfigDef(name="delete.topic.enable", type=_BOOLEAN, default="true", doc="Whether clients may delete topics."),
+    ConfigDef(
+        name="delete.topic.enable", type=_BOOLEAN, default="true", doc="Whether clients may delete topics."
+    ),
     # Logs: defaults of the topic settings of the same meaning.
     ConfigDef(
         name="message.max.bytes",
         type=_INT,
         default="1048588",
         minimum=0,
-        doc="Largest record batch that is taken, in bytes as sent; default of the topic setting max.message.bytes.",
+        doc="Largest record batch that is taken, in bytes as sent; default of the topic setting "
+        "max.message.bytes.",
     ),
     ConfigDef(
         name="log.retention.ms",
         type=_LONG,
         default=None,
         dynamic=True,
-        doc="How long records are kept at least; -1 for ever. Default of retention.ms; unset: log.retention.minutes decides.",
+        doc="How long records are kept at least; -1 for ever. Default of retention.ms; unset: "
+        "log.retention.minutes decides.",
     ),
-    ConfigDef(name="log.retention.minutes", type=_INT, default=None, doc="The same in minutes; unset: log.retention.hours decides."),
+    ConfigDef(
+        name="log.retention.minutes",
+        type=_INT,
+        default=None,
+        doc="The same in minutes; unset: log.retention.hours decides.",
+    ),
     ConfigDef(name="log.retention.hours", type=_INT, default="168", doc="The same in hours; -1 for ever."),
     ConfigDef(
         name="log.retention.bytes",
         type=_LONG,
         default="-1",
         dynamic=True,
-        doc="How large a partition may grow before its oldest segments are removed; negative for no limit. Default of retention.bytes.",
+        doc="How large a partition may grow before its oldest segments are removed; negative for no limit. "
+        "Default of retention.bytes.",
     ),
     ConfigDef(
-        name="log.retention.check.interval.ms", type=_LONG, default="300000", minimum=1, doc="How often retention is applied to all logs."
+        name="log.retention.check.interval.ms",
+        type=_LONG,
+        default="300000",
+        minimum=1,
+        doc="How often retention is applied to all logs.",
     ),
     ConfigDef(
         name="log.segment.bytes",
@@ -98,7 +122,8 @@ BROKER_CONFIGS: Final = by_name(
         type=_STRING,
         default="CreateTime",
         choices=("CreateTime", "LogAppendTime"),
-        doc="Whose clock a record's timestamp is of: the producer's or the broker's. Default of message.timestamp.type.",
+        doc="Whose clock a record's timestamp is of: the producer's or the broker's. Default of "
+        "message.timestamp.type.",
     ),
     ConfigDef(
         name="log.message.timestamp.before.max.ms",
@@ -112,7 +137,8 @@ BROKER_CONFIGS: Final = by_name(
         type=_LONG,
         default="3600000",
         minimum=0,
-        doc="How far in the future a producer's timestamp may lie; default of message.timestamp.after.max.ms.",
+        doc="How far in the future a producer's timestamp may lie; default of "
+        "message.timestamp.after.max.ms.",
     ),
     ConfigDef(
         name="producer.id.expiration.ms",
@@ -123,7 +149,11 @@ BROKER_CONFIGS: Final = by_name(
     ),
     # Connections and requests.
     ConfigDef(
-        name="max.connections", type=_INT, default=str(INT_MAX), minimum=0, doc="Connections at one time; further ones are closed at once."
+        name="max.connections",
+        type=_INT,
+        default=str(INT_MAX),
+        minimum=0,
+        doc="Connections at one time; further ones are closed at once.",
     ),
     ConfigDef(
         name="connections.max.idle.ms",
@@ -142,10 +172,15 @@ BROKER_CONFIGS: Final = by_name(
         name="queued.max.request.bytes",
         type=_LONG,
         default="-1",
-        doc="Bytes of requests held in memory at one time, over all connections; reading stops beyond it. Not positive: no limit.",
+        doc="Bytes of requests held in memory at one time, over all connections; reading stops beyond it. "
+        "Not positive: no limit.",
     ),
     ConfigDef(
-        name="fetch.max.bytes", type=_INT, default="57671680", minimum=1024, doc="Upper limit of a fetch answer, whatever the client asks."
+        name="fetch.max.bytes",
+        type=_INT,
+        default="57671680",
+        minimum=1024,
+        doc="Upper limit of a fetch answer, whatever the client asks.",
     ),
     ConfigDef(
         name="max.incremental.fetch.session.cache.slots",
@@ -161,7 +196,8 @@ BROKER_CONFIGS: Final = by_name(
         default="500",
         minimum=0,
         maximum=500,
-        doc="Updates of a share-partition's state that are written before a whole snapshot; 0 writes snapshots only.",
+        doc="Updates of a share-partition's state that are written before a whole snapshot; 0 writes "
+        "snapshots only.",
     ),
     ConfigDef(
         name="share.coordinator.cold.partition.snapshot.interval.ms",
@@ -197,14 +233,16 @@ BROKER_CONFIGS: Final = by_name(
         name="kbroker.persister",
         type=_STRING,
         default="default",
-        doc="Keeper of share state: default (state storage), control-records (logs), noop (none; for tests), an installed plugin's name.",
+        doc="Keeper of share state: default (state storage), control-records (logs), noop (none; for "
+        "tests), an installed plugin's name.",
     ),
     ConfigDef(
         name="kbroker.queue.cache.bytes",
         type=_LONG,
         default=str(16 << 20),
         minimum=1 << 20,
-        doc="Memory for decompressed batches that share consumers take in parts; a single batch that is larger is held alone.",
+        doc="Memory for decompressed batches that share consumers take in parts; a single batch that is "
+        "larger is held alone.",
     ),
     ConfigDef(
         name="kbroker.sync.interval.ms",
@@ -240,13 +278,16 @@ class Setting(NamedTuple):
 
 
 class BrokerConfig:
-    """The broker's effective settings, typed as the table says: int, float, bool, str, a tuple for a list, or None if unset.
+    """The broker's effective settings, typed as the table says: int, float, bool, str, a tuple for
+    a list, or None if unset.
 
-    `config[name]` is one dictionary lookup; the value may change while the broker runs only where the table says dynamic.
+    `config[name]` is one dictionary lookup; the value may change while the broker runs only where
+    the table says dynamic.
     """
 
     def __init__(self, static: Mapping[str, str]) -> None:
-        """Raises ValueError for a value out of bounds or values that contradict each other, KeyError for an unknown name."""
+        """Raises ValueError for a value out of bounds or values that contradict each other,
+        KeyError for an unknown name."""
         self.static: Final = {name: static[name] for name in static}
         self.dynamic: Mapping[str, str] = {}
         self.dynamic_default: Mapping[str, str] = {}
@@ -254,12 +295,16 @@ class BrokerConfig:
 
     @classmethod
     def load(cls, lines: Iterable[str] = (), overrides: Mapping[str, str] | None = None) -> BrokerConfig:
-        """From the lines of a configuration file and the command line's settings, which win. Raises OperatorError."""
-        return cls.of([*file_settings(lines), *(Setting("--config", *each) for each in (overrides or {}).items())])
+        """From the lines of a configuration file and the command line's settings, which win. Raises
+        OperatorError."""
+        return cls.of(
+            [*file_settings(lines), *(Setting("--config", *each) for each in (overrides or {}).items())]
+        )
 
     @classmethod
     def of(cls, settings: Iterable[Setting], also: Collection[str] = ()) -> BrokerConfig:
-        """Of two settings with the same name the later one wins. `also`: other names that a wrong one may have meant.
+        """Of two settings with the same name the later one wins. `also`: other names that a wrong
+        one may have meant.
 
         Raises OperatorError, which says where a wrong value stands.
         """
@@ -273,17 +318,21 @@ class BrokerConfig:
         except ValueError as error:
             words = str(error).split()
             given = ", ".join(f"{name} by {where}" for name, where in places.items() if name in words)
-            raise OperatorError(f"the configuration contradicts itself: {error}{given and f'; set: {given}'}") from None
+            raise OperatorError(
+                f"the configuration contradicts itself: {error}{given and f'; set: {given}'}"
+            ) from None
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
         return self._values[name]
 
     def check_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
-        """Raises ValueError where these altered settings, together with the static ones, would not be valid."""
+        """Raises ValueError where these altered settings, together with the static ones, would not
+        be valid."""
         self._effective(dynamic_default, dynamic)
 
     def set_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
-        """What has been altered for all brokers and for this one, both in full. Raises ValueError and changes nothing."""
+        """What has been altered for all brokers and for this one, both in full. Raises ValueError
+        and changes nothing."""
         self._values = self._effective(dynamic_default, dynamic)
         self.dynamic_default, self.dynamic = dict(dynamic_default), dict(dynamic)
 
@@ -296,7 +345,8 @@ class BrokerConfig:
         )
 
     def first_set(self, synonyms: Iterable[tuple[str, int]]) -> Value:
-        """The value of the first of these settings that is set or has a default, in the unit that the factor gives."""
+        """The value of the first of these settings that is set or has a default, in the unit that
+        the factor gives."""
         for name, factor in synonyms:
             value = self._values[name]
             if value is not None:
@@ -306,10 +356,11 @@ class BrokerConfig:
     def set_dynamic_where_it_fits(
         self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]
     ) -> list[str]:
-        """As set_dynamic, for settings of an earlier life, which may not fit the static ones of this life.
+        """As set_dynamic, for settings of an earlier life, which may not fit the static ones of
+        this life.
 
-        Those that do not fit are left out, and no other: a retention time must not fall back to a shorter one
-        because of a bound. Gives a line for each that is left out."""
+        Those that do not fit are left out, and no other: a retention time must not fall back to a
+        shorter one because of a bound. Gives a line for each that is left out."""
         layers = [dict(dynamic_default), dict(dynamic)]
         left_out = []
         for layer in layers:
@@ -346,14 +397,19 @@ class _Contradiction(NamedTuple):
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[_Contradiction]:
-    """What is wrong between settings that are each within their bounds (checks of share and consumer groups at Kafka's start)."""
+    """What is wrong between settings that are each within their bounds (checks of share and
+    consumer groups at Kafka's start)."""
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if values[name] is not None and (values[name] == 0 or values[name] < -1):
             yield _Contradiction(f"{name} must be unlimited (-1) or, equal or greater than 1", (name,))
     pairs = []
     for kind, triples in (("share", GROUP_SHARE_TRIPLES), ("consumer", GROUP_CONSUMER_TRIPLES)):
         for triple in triples:
-            least, default, most = f"group.{kind}.min.{triple}", f"group.{kind}.{triple}", f"group.{kind}.max.{triple}"
+            least, default, most = (
+                f"group.{kind}.min.{triple}",
+                f"group.{kind}.{triple}",
+                f"group.{kind}.max.{triple}",
+            )
             pairs += [(most, least), (default, least), (most, default)]
     pairs.append(("group.share.max.share.sessions", "group.share.max.size"))
     for greater, lesser in pairs:
@@ -368,7 +424,8 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[_Contradiction]:
 
 
 def file_settings(lines: Iterable[str], file: str = "configuration file") -> Iterator[Setting]:
-    """Every setting of a file: `name=value`, comments begin with # or !. `file`: what to call it in errors."""
+    """Every setting of a file: `name=value`, comments begin with # or !. `file`: what to call it in
+    errors."""
     for number, line in enumerate(lines, 1):
         text = line.strip()
         if text and text[0] not in "#!":
@@ -382,7 +439,9 @@ def _check(setting: Setting, also: Collection[str]) -> None:
     where, name, value = setting
     if name not in BROKER_CONFIGS:
         close = difflib.get_close_matches(name, [*BROKER_CONFIGS, *also], n=3)
-        hint = STARTED_WITH.get(name) or (f"did you mean {' or '.join(close)}?" if close else "`kbroker docs settings` lists all")
+        hint = STARTED_WITH.get(name) or (
+            f"did you mean {' or '.join(close)}?" if close else "`kbroker docs settings` lists all"
+        )
         raise OperatorError(f"{where}: unknown setting {name!r}; {hint}")
     try:
         BROKER_CONFIGS[name].parse(value)

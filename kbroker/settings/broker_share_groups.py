@@ -1,8 +1,9 @@
 """The broker's settings for share groups: a part of the table of settings/broker.py.
 
-A group's own setting share.X overrides group.share.X, within group.share.min.X and group.share.max.X.
-All three may be altered while the broker runs; Kafka reads them at its start only. An operator finds
-that a bound is too narrow when a queue is at work. The default is altered with it, as it lies between.
+A group's own setting share.X overrides group.share.X, within group.share.min.X and
+group.share.max.X. All three may be altered while the broker runs; Kafka reads them at its start
+only. An operator finds that a bound is too narrow when a queue is at work. The default is altered
+with it, as it lies between.
 """
 
 from __future__ import annotations
@@ -125,4 +126,5 @@ GROUP_SHARE_TRIPLES: Final = (
     "heartbeat.interval.ms",
     "assignment.interval.ms",
 )
-"""X of which there are group.share.X, group.share.min.X and group.share.max.X (and a group's own share.X)."""
+"""X of which there are group.share.X, group.share.min.X and group.share.max.X (and a group's own
+share.X)."""

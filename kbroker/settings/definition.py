@@ -1,8 +1,9 @@
 """What a setting is: its name, type, bounds, default and meaning, and how its text becomes a value.
 
-The tables of topic, group and broker settings are made of `ConfigDef`. Texts are read the way Kafka reads them (trimmed,
-booleans in any case, lists split at commas) and refused with Kafka's messages, as `ValueError`: only the caller knows
-whether a client or an operator has to hear it. Knows no particular setting.
+The tables of topic, group and broker settings are made of `ConfigDef`. Texts are read the way Kafka
+reads them (trimmed, booleans in any case, lists split at commas) and refused with Kafka's messages,
+as `ValueError`: only the caller knows whether a client or an operator has to hear it. Knows no
+particular setting.
 """
 
 from __future__ import annotations
@@ -48,10 +49,11 @@ class Source(IntEnum):
 class ConfigDef:
     """One setting. `default` is text, or None where being unset means something of its own.
 
-    `only` lists the values that mean what this broker does, where Kafka knows more; `reason` says why there are no others.
-    `synonyms`: the broker settings that give the default, the first one that is set wins; each with the factor that turns
-    its value into this setting's unit. `dynamic`: may be altered while the broker runs. `hidden`: works, but is not listed.
-    `ignores_case`: a choice is one in any letter case. `fault` says what is wrong with a typed value, or None.
+    `only` lists the values that mean what this broker does, where Kafka knows more; `reason` says
+    why there are no others. `synonyms`: the broker settings that give the default, the first one
+    that is set wins; each with the factor that turns its value into this setting's unit. `dynamic`:
+    may be altered while the broker runs. `hidden`: works, but is not listed. `ignores_case`: a
+    choice is one in any letter case. `fault` says what is wrong with a typed value, or None.
     """
 
     name: str
@@ -77,7 +79,10 @@ class ConfigDef:
             raise self._invalid(text, f"Value must be at least {self.minimum}")
         if isinstance(value, int | float) and self.maximum is not None and value > self.maximum:
             raise self._invalid(text, f"Value must be no more than {self.maximum}")
-        if self.choices and (value.lower() if self.ignores_case and isinstance(value, str) else value) not in self.choices:
+        if (
+            self.choices
+            and (value.lower() if self.ignores_case and isinstance(value, str) else value) not in self.choices
+        ):
             raise self._invalid(text, f"String must be one of: {', '.join(self.choices)}")
         if self.only and to_text(value) not in self.only:
             raise self._invalid(text, f"kbroker takes only {_listed(self.only)} here: {self.reason}")
@@ -99,7 +104,8 @@ class ConfigDef:
 
     def _integer(self, text: str) -> Value:
         limit = LONG_MAX if self.type is ConfigType.LONG else INT_MAX
-        # The length first: Python refuses to convert absurdly long digit strings with an error of its own.
+        # The length first: Python refuses to convert absurdly long digit strings with an error of
+        # its own.
         value = int(text) if len(text) <= 20 and _INTEGER.fullmatch(text) else None
         if value is None or not -limit - 1 <= value <= limit:
             raise self._invalid(text, f"Not a number of type {self.type.name}")
@@ -140,7 +146,8 @@ def to_text(value: Value) -> str:
 
 
 def by_name(*defs: ConfigDef) -> dict[str, ConfigDef]:
-    """A table in the order given. Checks that every default is a value that its own definition takes."""
+    """A table in the order given. Checks that every default is a value that its own definition
+    takes."""
     table = {each.name: each for each in defs}
     assert len(table) == len(defs), "a setting is defined twice"
     for each in defs:

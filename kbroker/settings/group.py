@@ -1,8 +1,9 @@
-"""The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's values.
+"""The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's
+values.
 
-A group's own value share.X lies between the broker's bounds group.share.min.X and group.share.max.X when it is set; where the bounds
-were narrowed later, the effective value is the nearest one within them. Without an own value the broker's group.share.X holds. The same
-with consumer.X.
+A group's own value share.X lies between the broker's bounds group.share.min.X and group.share.max.X
+when it is set; where the bounds were narrowed later, the effective value is the nearest one within
+them. Without an own value the broker's group.share.X holds. The same with consumer.X.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ GROUP_CONFIGS: Final = by_name(
         default="45000",
         minimum=1,
         synonyms=(("group.consumer.session.timeout.ms", 1),),
-        doc="How long a member of the consumer group may be silent before it is removed; more than the heartbeat interval.",
+        doc="How long a member of the consumer group may be silent before it is removed; more than the "
+        "heartbeat interval.",
     ),
     ConfigDef(
         name="consumer.heartbeat.interval.ms",
@@ -53,7 +55,8 @@ GROUP_CONFIGS: Final = by_name(
         default="1000",
         minimum=0,
         synonyms=(("group.consumer.assignment.interval.ms", 1),),
-        doc="Least time between two assignments of the consumer group; who joins sooner gets its partitions with a later heartbeat.",
+        doc="Least time between two assignments of the consumer group; who joins sooner gets its "
+        "partitions with a later heartbeat.",
     ),
     ConfigDef(
         name="share.delivery.count.limit",
@@ -107,7 +110,8 @@ GROUP_CONFIGS: Final = by_name(
         name=_RESET,
         type=_STRING,
         default="latest",
-        doc="Where a share-partition of the group begins at its first use: latest, earliest, or by_duration:PnDTnHnMn.nS (records "
+        doc="Where a share-partition of the group begins at its first use: latest, earliest, or "
+        "by_duration:PnDTnHnMn.nS (records "
         "not older than that).",
     ),
     ConfigDef(
@@ -115,16 +119,21 @@ GROUP_CONFIGS: Final = by_name(
         type=_STRING,
         default="read_uncommitted",
         choices=("read_uncommitted", "read_committed"),
-        doc="Whether records of open and aborted transactions are delivered; without transactions both are the same.",
+        doc="Whether records of open and aborted transactions are delivered; without transactions both are "
+        "the same.",
     ),
     ConfigDef(
-        name="share.renew.acknowledge.enable", type=_BOOLEAN, default="true", doc="Whether consumers may renew the lock of a record."
+        name="share.renew.acknowledge.enable",
+        type=_BOOLEAN,
+        default="true",
+        doc="Whether consumers may renew the lock of a record.",
     ),
     ConfigDef(
         name=_DEAD_LETTER_TOPIC,
         type=_STRING,
         default="",
-        doc="Topic that gets a dead letter for each record that is given up (`kbroker docs dead-letters`); empty for none.",
+        doc="Topic that gets a dead letter for each record that is given up (`kbroker docs dead-letters`); "
+        "empty for none.",
     ),
     ConfigDef(
         name="errors.deadletterqueue.copy.record.enable",
@@ -136,7 +145,8 @@ GROUP_CONFIGS: Final = by_name(
         name="kbroker.errors.deadletterqueue.keep.headers.enable",
         type=_BOOLEAN,
         default="false",
-        doc="Whether dead letters hold the record's headers, too, behind those that tell where it comes from.",
+        doc="Whether dead letters hold the record's headers, too, behind those that tell where it comes "
+        "from.",
     ),
     ConfigDef(
         name="kbroker.errors.deadletterqueue.keep.timestamp.enable",
@@ -155,14 +165,18 @@ _BOUNDS: Final = {
 
 
 class GroupConfig:
-    """The effective settings of one group: `config["share.record.lock.duration.ms"]`, typed as the table says.
+    """The effective settings of one group: `config["share.record.lock.duration.ms"]`, typed as the
+    table says.
 
     The broker's values and bounds are read when a setting is asked for, so that they may change.
     """
 
     def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:
-        """`stored`: what was set for the group, as altering returned it; names that no table knows any more are ignored."""
-        self._own: dict[str, Any] = {name: GROUP_CONFIGS[name].parse(text) for name, text in stored.items() if name in GROUP_CONFIGS}
+        """`stored`: what was set for the group, as altering returned it; names that no table knows
+        any more are ignored."""
+        self._own: dict[str, Any] = {
+            name: GROUP_CONFIGS[name].parse(text) for name, text in stored.items() if name in GROUP_CONFIGS
+        }
         self._broker = broker
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - the table knows the type, and callers annotate what they take
@@ -176,8 +190,8 @@ class GroupConfig:
         return value
 
     def timeouts_too_short(self, altered: Collection[str] | None = None) -> Iterator[str]:
-        """A line for each kind of group whose session timeout ends between two heartbeats; with `altered` only
-        where one of the two is among these settings."""
+        """A line for each kind of group whose session timeout ends between two heartbeats; with
+        `altered` only where one of the two is among these settings."""
         for kind in ("consumer", "share"):
             timeout, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
             if altered is not None and timeout not in altered and heartbeat not in altered:
@@ -187,26 +201,32 @@ class GroupConfig:
                 yield f"{they}; raise the one or lower the other"
 
     def clamped(self) -> dict[str, int]:
-        """Own settings that the broker's bounds do not allow any more, with the values that hold instead: worth a warning."""
+        """Own settings that the broker's bounds do not allow any more, with the values that hold
+        instead: worth a warning."""
         return {name: self[name] for name in self._own if name in _BOUNDS and self[name] != self._own[name]}
 
 
 def check_group_values(stored: Mapping[str, str], broker: BrokerConfig, altered: Collection[str]) -> None:
     """What a single setting's definition cannot see. Raises ValueError.
 
-    Only the settings in `altered` are judged by the broker's bounds, and by each other where one of the two is
-    in `altered`. The bounds may have been narrowed since the others were set: they are clamped, and must not keep
-    the group from being altered.
+    Only the settings in `altered` are judged by the broker's bounds, and by each other where one of
+    the two is in `altered`. The bounds may have been narrowed since the others were set: they are
+    clamped, and must not keep the group from being altered.
     """
     if stored.get(_RESET, "latest") not in ("latest", "earliest"):
         reset_duration_ms(stored[_RESET])
     if stored.get(_DEAD_LETTER_TOPIC, "").startswith("__"):
-        raise ValueError(f"Invalid value {stored[_DEAD_LETTER_TOPIC]} for configuration {_DEAD_LETTER_TOPIC}: it must not begin with __")
+        raise ValueError(
+            f"Invalid value {stored[_DEAD_LETTER_TOPIC]} for configuration {_DEAD_LETTER_TOPIC}: it must "
+            "not begin with __"
+        )
     for contradiction in _contradictions(stored, broker, altered):
         raise ValueError(contradiction)
 
 
-def _contradictions(stored: Mapping[str, str], broker: BrokerConfig, altered: Collection[str]) -> Iterator[str]:
+def _contradictions(
+    stored: Mapping[str, str], broker: BrokerConfig, altered: Collection[str]
+) -> Iterator[str]:
     for name, (least, most) in _BOUNDS.items():
         if name in stored and name in altered:
             value = int(stored[name])
@@ -234,19 +254,28 @@ def _how_to_move(bound: str, verb: str, value: int) -> str:
 
 
 def reset_duration_ms(policy: str) -> int:
-    """How far before now the policy `by_duration:PnDTnHnMn.nS` begins; raises ValueError for any other text."""
-    duration_ms = _parse_duration_ms(policy.removeprefix(_BY_DURATION)) if policy.startswith(_BY_DURATION) else None
+    """How far before now the policy `by_duration:PnDTnHnMn.nS` begins; raises ValueError for any
+    other text."""
+    duration_ms = (
+        _parse_duration_ms(policy.removeprefix(_BY_DURATION)) if policy.startswith(_BY_DURATION) else None
+    )
     if duration_ms is None or duration_ms < 0:
         raise ValueError(
-            f"Invalid value {policy} for configuration {_RESET}: it must be latest, earliest or by_duration:<PnDTnHnMn.nS>, not negative"
+            f"Invalid value {policy} for configuration {_RESET}: it must be latest, earliest or "
+            "by_duration:<PnDTnHnMn.nS>, not negative"
         )
     return duration_ms
 
 
 def _parse_duration_ms(text: str) -> int | None:
-    """ISO 8601 days and time, as far as Java's Duration goes (no years, months or weeks); None for anything else."""
+    """ISO 8601 days and time, as far as Java's Duration goes (no years, months or weeks); None for
+    anything else."""
     match = _DURATION.fullmatch(text) if len(text) <= 64 else None
-    if match is None or (match["days"] is None and (match["time"] or "T").upper() == "T") or (match["time"] or "").upper() == "T":
+    if (
+        match is None
+        or (match["days"] is None and (match["time"] or "T").upper() == "T")
+        or (match["time"] or "").upper() == "T"
+    ):
         return None
     total_ns = sum(int(match[unit] or 0) * scale for unit, scale in _UNIT_NS.items())
     fraction_ns = int((match["fraction"] or "").ljust(9, "0"))

@@ -16,8 +16,8 @@ PRIORITY_LIMIT: Final = 1000
 LOCK_MAX_LIMIT_MS: Final = _DAY_MS
 
 PARK_FROM_MS: Final = 1000
-"""Waits that are longer are spent outside the in-flight window: a record there holds back the start offset, and counts as in
-flight. Shorter ones are not worth two writes."""
+"""Waits that are longer are spent outside the in-flight window: a record there holds back the start
+offset, and counts as in flight. Shorter ones are not worth two writes."""
 
 PREFETCH: Final = "kbroker.queue.prefetch"
 REDELIVERY_DELAY: Final = "kbroker.queue.redelivery.delay.ms"
@@ -45,7 +45,9 @@ def parse_priorities(parts: Iterable[str]) -> dict[str, int]:
         topic, _, number = part.partition("=")
         topic, number = topic.strip(), number.strip()
         if not topic or not number.isascii() or not number.isdigit() or int(number) > PRIORITY_LIMIT:
-            raise ValueError(f"Expected TOPIC=NUMBER,... with numbers from 0 to {PRIORITY_LIMIT}, found {part!r}")
+            raise ValueError(
+                f"Expected TOPIC=NUMBER,... with numbers from 0 to {PRIORITY_LIMIT}, found {part!r}"
+            )
         if topic in found:
             raise ValueError(f"Topic {topic} is named twice")
         found[topic] = int(number)
@@ -68,7 +70,8 @@ QUEUE_CONFIGS: Final = (
         default="0",
         minimum=0,
         maximum=10_000,
-        doc="Records that a member may hold at a time, over all partitions; 1: one job for each worker. 0: as many as it "
+        doc="Records that a member may hold at a time, over all partitions; 1: one job for each worker. 0: "
+        "as many as it "
         "asks for, in whole batches.",
     ),
     ConfigDef(
@@ -77,7 +80,8 @@ QUEUE_CONFIGS: Final = (
         default="0",
         minimum=0,
         maximum=_DAY_MS,
-        doc="How long a record that comes back waits after its first delivery: released, its lock run out, its connection "
+        doc="How long a record that comes back waits after its first delivery: released, its lock run out, "
+        "its connection "
         "lost. 0: it does not wait.",
     ),
     ConfigDef(
@@ -102,7 +106,8 @@ QUEUE_CONFIGS: Final = (
         default="0.1",
         minimum=0,
         maximum=1,
-        doc="A wait is longer by a random part of itself, up to this one, so that records that failed together come apart.",
+        doc="A wait is longer by a random part of itself, up to this one, so that records that failed "
+        "together come apart.",
     ),
     ConfigDef(
         name=LOCK_MAX,
@@ -110,7 +115,8 @@ QUEUE_CONFIGS: Final = (
         default="0",
         minimum=0,
         maximum=LOCK_MAX_LIMIT_MS,
-        doc="For how long in all the broker itself prolongs the lock of a record while its consumer is alive, so that a job may take "
+        doc="For how long in all the broker itself prolongs the lock of a record while its consumer is "
+        "alive, so that a job may take "
         "longer than the lock. 0: it does not.",
     ),
     ConfigDef(
@@ -118,7 +124,8 @@ QUEUE_CONFIGS: Final = (
         type=_STRING,
         default="simple",
         choices=("simple", "all"),
-        doc="Which partitions a member is assigned: a share of them, as in Kafka, or all of its topics, so that no member is idle "
+        doc="Which partitions a member is assigned: a share of them, as in Kafka, or all of its topics, so "
+        "that no member is idle "
         "beside a partition that is full.",
     ),
     ConfigDef(
@@ -126,14 +133,17 @@ QUEUE_CONFIGS: Final = (
         type=_STRING,
         default="span",
         choices=("span", "undecided"),
-        doc="What share.partition.max.record.locks counts: all offsets from the first record that is not finished to the last one "
-        "that was delivered, as in Kafka, or those of them that are not finished, so that one slow job stops nobody.",
+        doc="What share.partition.max.record.locks counts: all offsets from the first record that is not "
+        "finished to the last one "
+        "that was delivered, as in Kafka, or those of them that are not finished, so that one slow job "
+        "stops nobody.",
     ),
     ConfigDef(
         name=SCHEDULING,
         type=ConfigType.BOOLEAN,
         default="false",
-        doc="Whether records with the header kbroker-deliver-at (milliseconds since 1970, as text) or kbroker-delay-ms are "
+        doc="Whether records with the header kbroker-deliver-at (milliseconds since 1970, as text) or "
+        "kbroker-delay-ms are "
         "delivered when they are due. Ordinary consumers see them at once.",
     ),
     ConfigDef(
@@ -150,7 +160,8 @@ QUEUE_CONFIGS: Final = (
         default="0",
         minimum=0,
         maximum=10 * 365 * _DAY_MS,
-        doc="How long after its timestamp, or after it was due if it was scheduled, a record may still be delivered. An older one "
+        doc="How long after its timestamp, or after it was due if it was scheduled, a record may still be "
+        "delivered. An older one "
         "becomes a dead letter, or is archived where the group has none. 0: at any age.",
     ),
     ConfigDef(
@@ -158,7 +169,8 @@ QUEUE_CONFIGS: Final = (
         type=_STRING,
         default="none",
         choices=("none", "key"),
-        doc="key: of records with the same key in the same partition, members have one at a time, in offset order; a record that "
+        doc="key: of records with the same key in the same partition, members have one at a time, in "
+        "offset order; a record that "
         "waits for its redelivery keeps its key waiting. Records without a key are not ordered.",
     ),
     ConfigDef(
@@ -172,7 +184,8 @@ QUEUE_CONFIGS: Final = (
         type=ConfigType.LIST,
         default="",
         fault=_priorities_fault,
-        doc="Topics with their numbers, as in urgent=10,bulk=1: while a topic with a higher number has records to deliver, "
+        doc="Topics with their numbers, as in urgent=10,bulk=1: while a topic with a higher number has "
+        "records to deliver, "
         "members get those. Others have 0.",
     ),
 )
@@ -182,4 +195,7 @@ def contradictions(stored: Mapping[str, str]) -> Iterator[str]:
     """What a single one of these settings cannot see, a line for each."""
     delay_ms = int(stored.get(REDELIVERY_DELAY, 0))
     if REDELIVERY_MAX in stored and int(stored[REDELIVERY_MAX]) < delay_ms:
-        yield f"{REDELIVERY_MAX} ({stored[REDELIVERY_MAX]}) must not be less than {REDELIVERY_DELAY} ({delay_ms})"
+        yield (
+            f"{REDELIVERY_MAX} ({stored[REDELIVERY_MAX]}) must not be less than {REDELIVERY_DELAY} "
+            f"({delay_ms})"
+        )

@@ -1,8 +1,10 @@
-"""The settings of a topic: the table of all that Kafka knows, and `TopicConfig`, the values of one topic.
+"""The settings of a topic: the table of all that Kafka knows, and `TopicConfig`, the values of one
+topic.
 
-A topic setting works or is refused. Those for which kbroker has no counterpart (compaction, replication, tiered storage,
-recompression) are listed with the one value that says what happens anyway, so that tools that read or repeat a topic's
-settings work, and any other value is refused with INVALID_CONFIG.
+A topic setting works or is refused. Those for which kbroker has no counterpart (compaction,
+replication, tiered storage, recompression) are listed with the one value that says what happens
+anyway, so that tools that read or repeat a topic's settings work, and any other value is refused
+with INVALID_CONFIG.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ from kbroker.settings.broker import BrokerConfig
 from kbroker.settings.definition import LONG_MAX, ConfigDef, ConfigType, by_name
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 
-_BOOLEAN, _STRING, _INT, _LONG, _LIST = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG, ConfigType.LIST
+_BOOLEAN, _STRING, _INT, _LONG, _LIST = (
+    ConfigType.BOOLEAN,
+    ConfigType.STRING,
+    ConfigType.INT,
+    ConfigType.LONG,
+    ConfigType.LIST,
+)
 
 
 DEAD_LETTERS: Final = "errors.deadletterqueue.group.enable"
@@ -37,7 +45,11 @@ TOPIC_CONFIGS: Final = by_name(
         type=_LONG,
         default="604800000",
         minimum=-1,
-        synonyms=(("log.retention.ms", 1), ("log.retention.minutes", 60_000), ("log.retention.hours", 3_600_000)),
+        synonyms=(
+            ("log.retention.ms", 1),
+            ("log.retention.minutes", 60_000),
+            ("log.retention.hours", 3_600_000),
+        ),
         doc="How long records are kept at least; -1 for ever. Whole segments are removed.",
     ),
     ConfigDef(
@@ -114,14 +126,16 @@ TOPIC_CONFIGS: Final = by_name(
         type=_BOOLEAN,
         default="false",
         synonyms=(("kbroker.payload.check", 1),),
-        doc="Whether Produce opens batches, as Kafka does, and refuses those whose records are not what the header says.",
+        doc="Whether Produce opens batches, as Kafka does, and refuses those whose records are not what "
+        "the header says.",
     ),
     ConfigDef(
         name=QUEUE_RETENTION,
         type=_STRING,
         default="time",
         choices=("time", "unfinished", "workqueue"),
-        doc="Whether share groups hold their records. time: no, as in Kafka. unfinished: retention takes only what all share groups "
+        doc="Whether share groups hold their records. time: no, as in Kafka. unfinished: retention takes "
+        "only what all share groups "
         "have finished. workqueue: likewise, and what they have finished goes soon.",
     ),
     ConfigDef(
@@ -129,7 +143,8 @@ TOPIC_CONFIGS: Final = by_name(
         type=_LONG,
         default="-1",
         minimum=-1,
-        doc="How large a partition may grow that share groups hold: beyond that the oldest records are removed all the same, with a "
+        doc="How large a partition may grow that share groups hold: beyond that the oldest records are "
+        "removed all the same, with a "
         "warning. -1 for no limit.",
     ),
     _fixed("cleanup.policy", _LIST, "delete", _NO_COMPACTION, "What becomes of old segments."),
@@ -137,33 +152,110 @@ TOPIC_CONFIGS: Final = by_name(
     _fixed("compression.gzip.level", _INT, "-1", _AS_SENT, "Level of recompression."),
     _fixed("compression.lz4.level", _INT, "9", _AS_SENT, "Level of recompression."),
     _fixed("compression.zstd.level", _INT, "3", _AS_SENT, "Level of recompression."),
-    _fixed("min.insync.replicas", _INT, "1", _ONE_COPY, "Replicas that must have a record before it is acknowledged with acks=all."),
-    _fixed("unclean.leader.election.enable", _BOOLEAN, "false", _ONE_COPY, "Whether a replica that lags may lead."),
-    _fixed("leader.replication.throttled.replicas", _LIST, "", _ONE_COPY, "Replicas whose replication is throttled."),
-    _fixed("follower.replication.throttled.replicas", _LIST, "", _ONE_COPY, "Replicas whose replication is throttled."),
-    _fixed("delete.retention.ms", _LONG, "86400000", _NO_COMPACTION, "How long compaction keeps delete markers."),
+    _fixed(
+        "min.insync.replicas",
+        _INT,
+        "1",
+        _ONE_COPY,
+        "Replicas that must have a record before it is acknowledged with acks=all.",
+    ),
+    _fixed(
+        "unclean.leader.election.enable",
+        _BOOLEAN,
+        "false",
+        _ONE_COPY,
+        "Whether a replica that lags may lead.",
+    ),
+    _fixed(
+        "leader.replication.throttled.replicas",
+        _LIST,
+        "",
+        _ONE_COPY,
+        "Replicas whose replication is throttled.",
+    ),
+    _fixed(
+        "follower.replication.throttled.replicas",
+        _LIST,
+        "",
+        _ONE_COPY,
+        "Replicas whose replication is throttled.",
+    ),
+    _fixed(
+        "delete.retention.ms", _LONG, "86400000", _NO_COMPACTION, "How long compaction keeps delete markers."
+    ),
     _fixed("min.compaction.lag.ms", _LONG, "0", _NO_COMPACTION, "Least age for compaction."),
     _fixed("max.compaction.lag.ms", _LONG, str(LONG_MAX), _NO_COMPACTION, "Greatest age before compaction."),
-    _fixed("min.cleanable.dirty.ratio", ConfigType.DOUBLE, "0.5", _NO_COMPACTION, "When compaction is worth while."),
+    _fixed(
+        "min.cleanable.dirty.ratio",
+        ConfigType.DOUBLE,
+        "0.5",
+        _NO_COMPACTION,
+        "When compaction is worth while.",
+    ),
     _fixed("flush.messages", _LONG, str(LONG_MAX), _DURABILITY, "Records between two syncs of this topic."),
     _fixed("flush.ms", _LONG, str(LONG_MAX), _DURABILITY, "Time between two syncs of this topic."),
-    _fixed("file.delete.delay.ms", _LONG, "0", "removed segments are gone at once", "Delay of the removal of files."),
-    _fixed("segment.jitter.ms", _LONG, "0", "segments roll at segment.ms exactly", "Random part of segment.ms."),
-    _fixed("segment.index.bytes", _INT, "10485760", "an index is as large as its segment needs", "Size of an offset index."),
-    _fixed("index.interval.bytes", _INT, "4096", "engines choose how to index", "Bytes between two index entries."),
-    _fixed("preallocate", _BOOLEAN, "false", "engines choose how to allocate", "Whether new segments get their space at once."),
-    _fixed("remote.storage.enable", _BOOLEAN, "false", _NO_TIERS, "Whether old segments move to remote storage."),
-    _fixed("remote.log.copy.disable", _BOOLEAN, "false", _NO_TIERS, "Whether copying to remote storage pauses."),
-    _fixed("remote.log.delete.on.disable", _BOOLEAN, "false", _NO_TIERS, "Whether ending remote storage deletes it."),
+    _fixed(
+        "file.delete.delay.ms",
+        _LONG,
+        "0",
+        "removed segments are gone at once",
+        "Delay of the removal of files.",
+    ),
+    _fixed(
+        "segment.jitter.ms", _LONG, "0", "segments roll at segment.ms exactly", "Random part of segment.ms."
+    ),
+    _fixed(
+        "segment.index.bytes",
+        _INT,
+        "10485760",
+        "an index is as large as its segment needs",
+        "Size of an offset index.",
+    ),
+    _fixed(
+        "index.interval.bytes",
+        _INT,
+        "4096",
+        "engines choose how to index",
+        "Bytes between two index entries.",
+    ),
+    _fixed(
+        "preallocate",
+        _BOOLEAN,
+        "false",
+        "engines choose how to allocate",
+        "Whether new segments get their space at once.",
+    ),
+    _fixed(
+        "remote.storage.enable", _BOOLEAN, "false", _NO_TIERS, "Whether old segments move to remote storage."
+    ),
+    _fixed(
+        "remote.log.copy.disable", _BOOLEAN, "false", _NO_TIERS, "Whether copying to remote storage pauses."
+    ),
+    _fixed(
+        "remote.log.delete.on.disable",
+        _BOOLEAN,
+        "false",
+        _NO_TIERS,
+        "Whether ending remote storage deletes it.",
+    ),
     _fixed("local.retention.ms", _LONG, "-2", _NO_TIERS, "How long records stay local; -2: as retention.ms."),
-    _fixed("local.retention.bytes", _LONG, "-2", _NO_TIERS, "How much of a partition stays local; -2: as retention.bytes."),
+    _fixed(
+        "local.retention.bytes",
+        _LONG,
+        "-2",
+        _NO_TIERS,
+        "How much of a partition stays local; -2: as retention.bytes.",
+    ),
 )
 
 
 def contradictions(stored: Mapping[str, str]) -> Iterator[str]:
     """What a single one of these settings cannot see, a line for each."""
     if stored.get(QUEUE_RETENTION, "time") != "time" and stored.get(DEAD_LETTERS) == "true":
-        yield f"{QUEUE_RETENTION} must be time for a topic of dead letters ({DEAD_LETTERS}=true): nobody finishes those"
+        yield (
+            f"{QUEUE_RETENTION} must be time for a topic of dead letters ({DEAD_LETTERS}=true): nobody "
+            "finishes those"
+        )
 
 
 class TopicConfig:
@@ -173,8 +265,11 @@ class TopicConfig:
     """
 
     def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:
-        """`stored`: what was set for the topic, as altering returned it; names that no table knows any more are ignored."""
-        self._own: dict[str, Any] = {name: TOPIC_CONFIGS[name].parse(text) for name, text in stored.items() if name in TOPIC_CONFIGS}
+        """`stored`: what was set for the topic, as altering returned it; names that no table knows
+        any more are ignored."""
+        self._own: dict[str, Any] = {
+            name: TOPIC_CONFIGS[name].parse(text) for name, text in stored.items() if name in TOPIC_CONFIGS
+        }
         if "internal.segment.bytes" in self._own:
             self._own["segment.bytes"] = self._own["internal.segment.bytes"]
         self._broker = broker

@@ -1,7 +1,9 @@
-"""What is wrong with the acknowledgement batches of one partition before anybody looks at the records (KIP-932, ShareAcknowledge).
+"""What is wrong with the acknowledgement batches of one partition before anybody looks at the
+records (KIP-932, ShareAcknowledge).
 
-Checked per partition and in order; the first failing batch decides, and the partition's row is answered INVALID_REQUEST without a
-message while other partitions of the request go on. It knows no records: whether they are acquired is the share-partition's.
+Checked per partition and in order; the first failing batch decides, and the partition's row is
+answered INVALID_REQUEST without a message while other partitions of the request go on. It knows no
+records: whether they are acquired is the share-partition's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _WITH_RENEW = bytes(range(Event.RENEW + 1))
 
 
 def pack_types(types: Sequence[int]) -> bytes:
-    """Acknowledge types, 8-bit numbers, in a form that is quick to look through; negative ones become types that nobody knows."""
+    """Acknowledge types, 8-bit numbers, in a form that is quick to look through; negative ones
+    become types that nobody knows."""
     try:
         return bytes(types)
     except ValueError:
@@ -30,10 +33,12 @@ def pack_types(types: Sequence[int]) -> bytes:
 
 
 def check_ack_batches(batches: Iterable[AckBatch], *, version: int, is_renew_ack: bool) -> None:
-    """Raises KafkaError(invalid_request) without a message. `version` is the request's, `is_renew_ack` its flag (false in v1).
+    """Raises KafkaError(invalid_request) without a message. `version` is the request's,
+    `is_renew_ack` its flag (false in v1).
 
-    A batch may begin at the last offset of the one before: released Kafka lets that pass, and the record is found to be taken
-    afterwards. It may also begin at -1, which then counts as "the start offset lies inside the batch".
+    A batch may begin at the last offset of the one before: released Kafka lets that pass, and the
+    record is found to be taken afterwards. It may also begin at -1, which then counts as "the start
+    offset lies inside the batch".
     """
     known = _WITH_RENEW if is_renew_ack and version >= RENEW_SINCE_VERSION else _WITHOUT_RENEW
     previous_last = -1

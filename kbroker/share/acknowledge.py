@@ -1,8 +1,10 @@
-"""Acknowledgements of one share-partition (KIP-932, ShareAcknowledge): first everything is checked, then everything is applied.
+"""Acknowledgements of one share-partition (KIP-932, ShareAcknowledge): first everything is checked,
+then everything is applied.
 
-An acknowledgement list is atomic: one batch that does not fit refuses all of it, and because nothing was touched before that,
-renewals of earlier batches need no undoing either. What is applied is pending (record_state.py) until its Persist has succeeded;
-a renewal only changes the lock and is done at once.
+An acknowledgement list is atomic: one batch that does not fit refuses all of it, and because
+nothing was touched before that, renewals of earlier batches need no undoing either. What is applied
+is pending (record_state.py) until its Persist has succeeded; a renewal only changes the lock and is
+done at once.
 """
 
 from __future__ import annotations
@@ -29,12 +31,14 @@ def check_renewals(settings: ShareSettings, batches: Sequence[AckBatch]) -> None
         raise KafkaError(ErrorCode.invalid_record_state, RENEW_DISABLED)
 
 
-def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batches: Sequence[AckBatch]) -> list[AckBatch]:
-    """What there is to apply: runs of offsets that the member holds, neighbours of one type joined. Offsets below the SPSO are
-    skipped silently, and so are natural holes.
+def check(
+    window: InFlightWindow, settings: ShareSettings, member_id: str, batches: Sequence[AckBatch]
+) -> list[AckBatch]:
+    """What there is to apply: runs of offsets that the member holds, neighbours of one type joined.
+    Offsets below the SPSO are skipped silently, and so are natural holes.
 
-    Raises KafkaError: invalid_record_state where the member does not hold a record (any more), invalid_request where a batch
-    reaches beyond what was acquired.
+    Raises KafkaError: invalid_record_state where the member does not hold a record (any more),
+    invalid_request where a batch reaches beyond what was acquired.
     """
     check_renewals(settings, batches)
     start_offset, base = window.start_offset, window.base
@@ -43,11 +47,18 @@ def check(window: InFlightWindow, settings: ShareSettings, member_id: str, batch
     for batch in batches:
         if batch.last_offset < start_offset:
             continue
-        if start_offset > batch.first_offset or batch.first_offset <= taken_to or not window.holds(member_id, batch, base):
+        if (
+            start_offset > batch.first_offset
+            or batch.first_offset <= taken_to
+            or not window.holds(member_id, batch, base)
+        ):
             runs = list(_known_runs(window, batch))
             for run in runs:
                 if run.first_offset <= taken_to or not window.holds(member_id, run, base):
-                    message = f"Offsets {run.first_offset} to {run.last_offset} are not all acquired by this member."
+                    message = (
+                        f"Offsets {run.first_offset} to {run.last_offset} are not all acquired by "
+                        "this member."
+                    )
                     raise KafkaError(ErrorCode.invalid_record_state, message)
             checked += runs
         elif checked and _continues(checked[-1], batch):
@@ -74,12 +85,16 @@ def runs_without_renewals(batches: Iterable[AckBatch]) -> Runs:
 
 
 def check_passed(batches: Iterable[AckBatch], log_start_offset: int, start_offset: int) -> None:
-    """Where records are parked, the SPSO has passed some that are not done with, and not all of these are in memory. So a record of
-    the log below the SPSO that the member does not hold is no news that may be confirmed: its lock has run out, and it is delivered
-    again, or has a dead letter. Raises KafkaError(invalid_record_state)."""
+    """Where records are parked, the SPSO has passed some that are not done with, and not all of
+    these are in memory. So a record of the log below the SPSO that the member does not hold is no
+    news that may be confirmed: its lock has run out, and it is delivered again, or has a dead
+    letter. Raises KafkaError(invalid_record_state)."""
     for first, last, _ in batches:
         if last >= log_start_offset and max(first, log_start_offset) < start_offset:
-            raise KafkaError(ErrorCode.invalid_record_state, f"Offset {max(first, log_start_offset)} is not acquired by this member.")
+            raise KafkaError(
+                ErrorCode.invalid_record_state,
+                f"Offset {max(first, log_start_offset)} is not acquired by this member.",
+            )
 
 
 def _continues(before: AckBatch, batch: AckBatch) -> bool:
@@ -92,13 +107,17 @@ def _continues(before: AckBatch, batch: AckBatch) -> bool:
 
 
 def _known_runs(window: InFlightWindow, batch: AckBatch) -> Iterator[AckBatch]:
-    """The batch from the SPSO on, without the holes between cached batches. Raises KafkaError as check() does."""
+    """The batch from the SPSO on, without the holes between cached batches. Raises KafkaError as
+    check() does."""
     first, last = max(batch.first_offset, window.start_offset), batch.last_offset
     if not window.states or not (first > window.end_offset or window.cached_below(first + 1)):
         raise KafkaError(ErrorCode.invalid_record_state, f"No record at or below offset {first} is acquired.")
     if last > window.end_offset or window.states[last - window.base] == HOLE:
         word = "first" if first > window.end_offset else "last"
-        raise KafkaError(ErrorCode.invalid_request, f"The {word} offset of {batch.first_offset} to {last} is beyond the acquired records.")
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"The {word} offset of {batch.first_offset} to {last} is beyond the acquired records.",
+        )
     states = window.states
     i, j, to_types = first - window.base, last + 1 - window.base, window.base - batch.first_offset
     while i < j:
@@ -112,13 +131,21 @@ def _known_runs(window: InFlightWindow, batch: AckBatch) -> Iterator[AckBatch]:
 
 def _last_taken(batch: AckBatch) -> int:
     """The last offset that is not only renewed."""
-    return max((batch.first_offset + n for n, ack_type in enumerate(batch.types) if ack_type != _RENEW), default=-1)
+    return max(
+        (batch.first_offset + n for n, ack_type in enumerate(batch.types) if ack_type != _RENEW), default=-1
+    )
 
 
 def apply(
-    window: InFlightWindow, settings: ShareSettings, member_id: str, checked: Sequence[AckBatch], *, now_ms: float
+    window: InFlightWindow,
+    settings: ShareSettings,
+    member_id: str,
+    checked: Sequence[AckBatch],
+    *,
+    now_ms: float,
 ) -> list[tuple[int, int]]:
-    """Carry out what check() gave. The runs (first, last) that are pending now; none if there were only renewals."""
+    """Carry out what check() gave. The runs (first, last) that are pending now; none if there were
+    only renewals."""
     pending: list[tuple[int, int]] = []
     for first, last, types in checked:
         if _RENEW not in types:
@@ -141,12 +168,16 @@ def apply(
     return pending
 
 
-def _apply_to_run(window: InFlightWindow, settings: ShareSettings, first: int, last: int, types: Sequence[int]) -> None:
+def _apply_to_run(
+    window: InFlightWindow, settings: ShareSettings, first: int, last: int, types: Sequence[int]
+) -> None:
     """One type for all of first..last, or one per offset; no renewals."""
     dead_letter_queue = settings.dead_letter_queue
     if len(types) == 1:
         if types[0] == _RELEASE:
-            by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None)
+            by_count = given_back_pending(
+                settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None
+            )
             window.exhausted += window.give_back(first, last, by_count)
             return
         if types[0] == _REJECT:
@@ -158,7 +189,9 @@ def _apply_to_run(window: InFlightWindow, settings: ShareSettings, first: int, l
     window.rejected += kinds.count(_REJECT)
     at = kinds.find(_RELEASE)
     if at >= 0:
-        by_count = given_back_pending(settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None)
+        by_count = given_back_pending(
+            settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None
+        )
         counts = window.counts_of(first, last)
         while at >= 0:  # As a rule few of many.
             codes[at] = by_count[counts[at]]

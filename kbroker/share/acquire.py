@@ -1,13 +1,16 @@
-"""Acquisition: which records of what was read from the log a member gets (KIP-932, "In-flight records"; KIP-1206 for the modes).
+"""Acquisition: which records of what was read from the log a member gets (KIP-932, "In-flight
+records"; KIP-1206 for the modes).
 
-What was read is a list of record batches (base offset, last offset) from the fetch offset on. Below the SPEO they are records
-that came back, or holes of the gap window; above it they are new. Everything becomes AcquiredRecords entries in offset order:
+What was read is a list of record batches (base offset, last offset) from the fetch offset on. Below
+the SPEO they are records that came back, or holes of the gap window; above it they are new.
+Everything becomes AcquiredRecords entries in offset order:
 
     window      |--- acknowledged ---|-- available --|-- acquired --|   SPEO
     read                       |-----------------------------------------------------|
     entries                          |---- 1 entry --|              |- new: cut at record batches -|
 
-batch_optimized gives whole record batches (it may give more than asked for), record_limit exactly what was asked for.
+batch_optimized gives whole record batches (it may give more than asked for), record_limit exactly
+what was asked for.
 
 It changes the window and nothing else: acquisitions are not persisted.
 """
@@ -33,7 +36,8 @@ __all__ = ["AcquireMode", "Acquisition"]
 _AFTER_ANY = 1 << 64
 
 Batches: TypeAlias = Sequence[tuple[int, int, *tuple[Any, ...]]]
-"""Record batches in offset order: base and last offset first, whatever else their reader knows of them."""
+"""Record batches in offset order: base and last offset first, whatever else their reader knows of
+them."""
 
 _range: Callable[[tuple[int, int, int]], AcquiredRange] = partial(tuple.__new__, AcquiredRange)
 """An AcquiredRange without two calls: where batches are small each of them has one."""
@@ -52,7 +56,8 @@ _RECORD_LIMIT = int(AcquireMode.RECORD_LIMIT)
 
 
 class Acquisition:
-    """One member's turn at one share-partition. `discarded`: runs of AVAILABLE records that the log no longer has."""
+    """One member's turn at one share-partition. `discarded`: runs of AVAILABLE records that the log
+    no longer has."""
 
     __slots__ = (
         "_batch_size",
@@ -101,12 +106,15 @@ class Acquisition:
         if last < start_offset or fetch_offset > (end_offset + 1 if window.states else end_offset):
             return
         settings = self._settings
-        left = settings.max_record_locks - (window.undecided if settings.limits_undecided else window.in_flight)
+        left = settings.max_record_locks - (
+            window.undecided if settings.limits_undecided else window.in_flight
+        )
         self._given_back_only = left <= 0 and settings.limits_undecided
         if left > 0:
             if left < self._max_records:
                 self._max_records = left
-        elif fetch_offset <= end_offset:  # at the limit, only what is in flight already may be delivered again
+        # at the limit, only what is in flight already may be delivered again
+        elif fetch_offset <= end_offset:
             last = min(last, end_offset)
         else:
             return
@@ -126,7 +134,8 @@ class Acquisition:
             self._new_data(first, last)
 
     def _skip_what_the_log_lost(self, fetch_offset: int, base: int) -> None:
-        """The read at `fetch_offset` began with `base`: there is nothing between the two (compaction)."""
+        """The read at `fetch_offset` began with `base`: there is nothing between the two
+        (compaction)."""
         if fetch_offset >= base:
             return
         window = self._window
@@ -137,7 +146,8 @@ class Acquisition:
                 window.gap_start = max(window.gap_start, last + 1)
 
     def _from_window(self, position: int, last: int) -> bool:
-        """Deliver what came back, and fill holes of the gap window, in position..last. False: nothing more in this answer."""
+        """Deliver what came back, and fill holes of the gap window, in position..last. False:
+        nothing more in this answer."""
         window = self._window
         while position <= last and self.taken < self._max_records:
             i = position - window.base
@@ -154,14 +164,19 @@ class Acquisition:
         return True
 
     def _deliver_again(self, i: int, j: int, batch_end: int) -> bool:
-        """Column indexes i..j-1 of one cached batch. False: it is throttled, so that nothing may follow it."""
+        """Column indexes i..j-1 of one cached batch. False: it is throttled, so that nothing may
+        follow it."""
         window, limit = self._window, self._settings.delivery_count_limit
         states, counts = window.states, window.counts
         room = self._max_records - self.taken if self._by_record else j - i
-        if window.highest_count >= throttle.threshold(limit) and throttle.is_suspect(states, counts, i, j, limit):
+        if window.highest_count >= throttle.threshold(limit) and throttle.is_suspect(
+            states, counts, i, j, limit
+        ):
             if not self.taken:
                 size = batch_end + 1 - window.base - window.marks.rfind(1, 0, i + 1)
-                for start, stop in throttle.pick(states, counts, i, j, batch_size=size, delivery_limit=limit, room=room):
+                for start, stop in throttle.pick(
+                    states, counts, i, j, batch_size=size, delivery_limit=limit, room=room
+                ):
                     self._grant(start, stop)
             return False
         while room > 0:
@@ -193,7 +208,8 @@ class Acquisition:
         first, last = window.base + i, window.base + j - 1
         window.take(i, j, window.new_lock(self._member_id, first, last, self._deadline_ms))
         self.taken += j - i
-        if window.counts[i] > 1:  # Else it was only read before, with a batch of which others got a part (record_limit).
+        # Else it was only read before, with a batch of which others got a part (record_limit).
+        if window.counts[i] > 1:
             self.redelivered += j - i
         self._entry(first, last, window.counts[i])
 
@@ -205,7 +221,8 @@ class Acquisition:
             window.gap_start = last + 1  # Holes before this were filled, but where holes are passed over.
 
     def _new_data(self, first: int, last: int) -> int:
-        """Put record batches that are not in the window yet into it; the last offset that has been dealt with."""
+        """Put record batches that are not in the window yet into it; the last offset that has been
+        dealt with."""
         batches = self._batches
         k = 0 if batches[0][0] <= first <= batches[0][1] else _batch_at_or_below(batches, first)
         if k < 0 or batches[k][1] < first:
@@ -243,11 +260,17 @@ class Acquisition:
 
 
 def runs_of(batches: Batches, control: Sequence[tuple[int, int]]) -> Iterable[tuple[Batches, bool]]:
-    """What was read in offset order: record batches with no control batch between them, or (True) control batches."""
+    """What was read in offset order: record batches with no control batch between them, or (True)
+    control batches."""
     if not control:
         return ((batches, False),)
-    order = sorted([(batch[0], batch[1], False) for batch in batches] + [(first, last, True) for first, last in control])
-    return (([(first, last) for first, last, _ in run], is_control) for is_control, run in groupby(order, key=itemgetter(2)))
+    order = sorted(
+        [(batch[0], batch[1], False) for batch in batches] + [(first, last, True) for first, last in control]
+    )
+    return (
+        ([(first, last) for first, last, _ in run], is_control)
+        for is_control, run in groupby(order, key=itemgetter(2))
+    )
 
 
 def _batch_at_or_below(batches: Batches, offset: int) -> int:

@@ -1,11 +1,13 @@
-"""The record that a dead letter is (KIP-1191), how many of them make a batch, and which record one stands for. Pure.
+"""The record that a dead letter is (KIP-1191), how many of them make a batch, and which record one
+stands for. Pure.
 
     headers     __dlq.errors.topic, .partition, .offset, .group, .delivery.count, .message    where it comes from, and why
     key, value  null, or those of the record
     timestamp   when it is written
 
-With the settings that are kbroker's own the record's headers come behind those six, and its timestamp takes the place of the other.
-A record that was a dead letter itself then has the six twice: the first ones tell of the last time.
+With the settings that are kbroker's own the record's headers come behind those six, and its
+timestamp takes the place of the other. A record that was a dead letter itself then has the six
+twice: the first ones tell of the last time.
 
 It must not know where dead letters are written, nor what becomes of them.
 """
@@ -21,7 +23,9 @@ from kbroker.share.effects import DeadLetterCause
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 HEADER_PREFIX: Final = "__dlq.errors."
-HEADER_NAMES: Final = tuple(HEADER_PREFIX + name for name in ("topic", "partition", "offset", "group", "delivery.count", "message"))
+HEADER_NAMES: Final = tuple(
+    HEADER_PREFIX + name for name in ("topic", "partition", "offset", "group", "delivery.count", "message")
+)
 MESSAGES: Final = {
     DeadLetterCause.REJECTED: "Offset rejected by client.",
     DeadLetterCause.EXHAUSTED: "Offset delivery count exceeded the threshold.",
@@ -41,7 +45,8 @@ class Origin(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What dead letters of a group hold of the record: errors.deadletterqueue.copy.record.enable, and kbroker's two beside it."""
+    """What dead letters of a group hold of the record: errors.deadletterqueue.copy.record.enable,
+    and kbroker's two beside it."""
 
     key_and_value: bool = False
     headers: bool = False
@@ -56,15 +61,16 @@ class DeadLetterQueue(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A dead letter with what it should hold, and `bare`, with what it holds where that is too much. `Record.offset` is the source's."""
+    """A dead letter with what it should hold, and `bare`, with what it holds where that is too
+    much. `Record.offset` is the source's."""
 
     full: Record
     bare: Record
 
 
 class Packed(NamedTuple):
-    """Batches in the order of the letters; the offsets of letters that are too large for any batch, even bare ones; and how many
-    of the letters are bare although there was more to hold."""
+    """Batches in the order of the letters; the offsets of letters that are too large for any batch,
+    even bare ones; and how many of the letters are bare although there was more to hold."""
 
     batches: list[list[Record]]
     too_large: list[int]
@@ -82,14 +88,17 @@ def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
         if name.startswith(HEADER_PREFIX) and value is not None:
             first.setdefault(name, value)
     try:
-        topic, partition, offset, group_id, delivery_count, message = (first[name].decode() for name in HEADER_NAMES)
+        topic, partition, offset, group_id, delivery_count, message = (
+            first[name].decode() for name in HEADER_NAMES
+        )
         return Origin(topic, int(partition), int(offset), group_id, int(delivery_count), message)
     except (KeyError, ValueError):
         return None
 
 
 def letter_of(origin: Origin, record: Record | None, contents: Contents, timestamp_ms: int) -> Letter:
-    """`record`: the one that it stands for, None where there is no need of it or it cannot be read; `timestamp_ms`: the letter's."""
+    """`record`: the one that it stands for, None where there is no need of it or it cannot be read;
+    `timestamp_ms`: the letter's."""
     bare = Record(origin.offset, timestamp_ms, None, None, headers_of(origin))
     if record is None:
         return Letter(bare, bare)
@@ -136,7 +145,11 @@ def offsets_found(records: Iterable[Record], group_id: str, topic: str, partitio
     """The offsets of that share-partition whose dead letters are among `records`."""
     wanted = (group_id, topic, partition)
     origins = (origin_of(record.headers) for record in records)
-    return {each.offset for each in origins if each is not None and (each.group_id, each.topic, each.partition) == wanted}
+    return {
+        each.offset
+        for each in origins
+        if each is not None and (each.group_id, each.topic, each.partition) == wanted
+    }
 
 
 def runs_of(offsets: Iterable[int]) -> list[tuple[int, int]]:

@@ -1,4 +1,5 @@
-"""What the share engine takes and what it answers: plain values that `broker/` carries out or puts on the wire."""
+"""What the share engine takes and what it answers: plain values that `broker/` carries out or puts
+on the wire."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _STATE_OF = attrgetter("state")
 
 
 class StateBatch(NamedTuple):
-    """A run of offsets in one state, as persisted (ShareSnapshot/ShareUpdate StateBatches). `state` is a RecordState id."""
+    """A run of offsets in one state, as persisted (ShareSnapshot/ShareUpdate StateBatches). `state`
+    is a RecordState id."""
 
     first_offset: int
     last_offset: int
@@ -33,7 +35,8 @@ class AcquiredRange(NamedTuple):
 
 
 class AckBatch(NamedTuple):
-    """One AcknowledgementBatch of a request; one type for all offsets or one per offset. Checked by ack_validation before."""
+    """One AcknowledgementBatch of a request; one type for all offsets or one per offset. Checked by
+    ack_validation before."""
 
     first_offset: int
     last_offset: int
@@ -41,7 +44,8 @@ class AckBatch(NamedTuple):
 
 
 class Persist(NamedTuple):
-    """Save this through the Persister, then call persisted(token) or persist_failed(token, now_ms) on the share-partition."""
+    """Save this through the Persister, then call persisted(token) or persist_failed(token, now_ms)
+    on the share-partition."""
 
     token: int
     start_offset: int
@@ -58,7 +62,9 @@ class Persist(NamedTuple):
         """True if records become ARCHIVING with this, or are said once more to be."""
         if RecordState.ARCHIVING in map(_STATE_OF, self.batches):  # looked at with every save
             return True
-        return any(change.parked is not None and change.parked.lane is Lane.ARCHIVING for change in self.parking)
+        return any(
+            change.parked is not None and change.parked.lane is Lane.ARCHIVING for change in self.parking
+        )
 
 
 class DeadLetterCause(Enum):
@@ -70,7 +76,8 @@ class DeadLetterCause(Enum):
 
 
 class DeadLetter(NamedTuple):
-    """A run of records that are to be written to the dead letter queue: ARCHIVING, and saved as that."""
+    """A run of records that are to be written to the dead letter queue: ARCHIVING, and saved as
+    that."""
 
     first_offset: int
     last_offset: int
@@ -80,16 +87,20 @@ class DeadLetter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """A group's effective settings that the engine needs (share.* group configs over group.share.* broker configs).
+    """A group's effective settings that the engine needs (share.* group configs over group.share.*
+    broker configs).
 
-    `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name is set). Those behind it are
-    those of a work queue (settings/queue.py), each off where it is 0 or None.
+    `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name
+    is set). Those behind it are those of a work queue (settings/queue.py), each off where it is 0
+    or None.
 
-    `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is. `scans`: nobody is given
-    what was not looked at before (scanning.py). `schedules`: what is scheduled for later waits for it. `limits_undecided`:
-    `max_record_locks` counts records that are not decided, and not the span from the first of them to the last. `paused`: nobody is
-    given records. `priorities`: of topics by name. `ttl_ms`: records that are older are given up instead of delivered. `ordered`:
-    records of one key are delivered one after another (key_order.py); only with `scans`.
+    `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is.
+    `scans`: nobody is given what was not looked at before (scanning.py). `schedules`: what is
+    scheduled for later waits for it. `limits_undecided`: `max_record_locks` counts records that are
+    not decided, and not the span from the first of them to the last. `paused`: nobody is given
+    records. `priorities`: of topics by name. `ttl_ms`: records that are older are given up instead
+    of delivered. `ordered`: records of one key are delivered one after another (key_order.py); only
+    with `scans`.
     """
 
     delivery_count_limit: int = 5

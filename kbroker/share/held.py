@@ -1,7 +1,8 @@
 """How many records members of a group hold: acquired, or with an acknowledgement being saved. Pure.
 
-Counted only in groups that limit it (`kbroker.queue.prefetch`). A count is over all share-partitions of the group,
-also those that a member has lost in a rebalance: until it acknowledges their records it is busy with them.
+Counted only in groups that limit it (`kbroker.queue.prefetch`). A count is over all
+share-partitions of the group, also those that a member has lost in a rebalance: until it
+acknowledges their records it is busy with them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable
 
 
 class HeldRecords:
-    """The counts of one group. `notify[member_id]` is called when that member holds fewer records than before."""
+    """The counts of one group. `notify[member_id]` is called when that member holds fewer records
+    than before."""
 
     __slots__ = ("_counts", "notify")
 

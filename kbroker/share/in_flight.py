@@ -1,4 +1,5 @@
-"""The in-flight window of a share-partition: what is known of each offset from the SPSO to the SPEO, in four columns.
+"""The in-flight window of a share-partition: what is known of each offset from the SPSO to the
+SPEO, in four columns.
 
     offset        base   ...   start_offset (SPSO)               ...               end_offset (SPEO)
     states        2 2 4  ...   1  1  1  0  0  8+2  8+2  5  5  1  ...  1            RecordState, HOLE or CONTROL, and flags (record_state.py)
@@ -6,16 +7,19 @@
     marks         1 0 0  ...   0  0  1  0  0  0    0    1  0  1  ...  0            1: a cached batch, or a hole, begins here
     lock_numbers  . . .  ...   7  7  9  .  .  7    7    .  .  8  ...  8            the Lock that holds (or last held) the offset
 
-Three bytearrays and one array of 32-bit numbers, because one bytes operation then works on a whole range: find, count, strip and
-translate take well under a microsecond for 500 records, 100 000 records take 0.7 MB, and random acknowledgements cost no more
-than ordered ones. Columns may reach below the start offset: they are cut lazily, and only where a cached batch begins.
+Three bytearrays and one array of 32-bit numbers, because one bytes operation then works on a whole
+range: find, count, strip and translate take well under a microsecond for 500 records, 100 000
+records take 0.7 MB, and random acknowledgements cost no more than ordered ones. Columns may reach
+below the start offset: they are cut lazily, and only where a cached batch begins.
 
-A cached batch is what Kafka keeps as one unit (the records of one acquisition that were not split): it decides where an
-AcquiredRecords entry ends and how many records a throttled redelivery takes. Nothing else depends on it.
+A cached batch is what Kafka keeps as one unit (the records of one acquisition that were not split):
+it decides where an AcquiredRecords entry ends and how many records a throttled redelivery takes.
+Nothing else depends on it.
 
 Locks (who holds a record, until when) are in locks.py; the last column ties records to them.
 
-The window knows no rule about who may do what (acquire.py, acknowledge.py, share_partition.py), no clock and no persister.
+The window knows no rule about who may do what (acquire.py, acknowledge.py, share_partition.py), no
+clock and no persister.
 """
 
 from __future__ import annotations
@@ -46,7 +50,8 @@ AVAILABLE = int(RecordState.AVAILABLE)
 ACQUIRED = int(RecordState.ACQUIRED)
 
 MAX_SPAN = 1 << 20
-"""The window never spans more offsets than this, whatever a batch header claims: what lies beyond is read again later."""
+"""The window never spans more offsets than this, whatever a batch header claims: what lies beyond
+is read again later."""
 
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
@@ -54,7 +59,8 @@ _CONTROL_BYTE = bytes([CONTROL])
 _PASSABLE = TERMINAL_CODES + _HOLE_BYTE + _CONTROL_BYTE
 _SINGLE = tuple(bytes([code]) for code in range(256))
 _EQUAL_BYTES = re.compile(rb"(.)\1*", re.DOTALL)
-"""Runs of a column: a few for thousands of offsets as a rule, which a loop would look at one by one."""
+"""Runs of a column: a few for thousands of offsets as a rule, which a loop would look at one by
+one."""
 _DELIVERED = re.compile(rb"[^\0]")
 _state_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
 """A StateBatch without two calls: single records are saved one by one."""
@@ -64,12 +70,14 @@ _TRIM_FROM = 512
 
 
 class InFlightWindow:
-    """`start_offset` is the SPSO and `end_offset` the SPEO; an empty window has both at the next offset to read.
+    """`start_offset` is the SPSO and `end_offset` the SPEO; an empty window has both at the next
+    offset to read.
 
-    `complete` is KIP-1226's delivery complete count: offsets of the window that are terminal or will be once persisted.
-    `gap_start`..`gap_end` is the gap window: offsets that the loaded state did not mention. It counts while the SPEO is `gap_end`.
-    `rejected` and `exhausted` count records that were given up since the window was made; they never go down.
-    Members named here are for acquire.py and acknowledge.py as well; nobody else touches the columns.
+    `complete` is KIP-1226's delivery complete count: offsets of the window that are terminal or
+    will be once persisted. `gap_start`..`gap_end` is the gap window: offsets that the loaded state
+    did not mention. It counts while the SPEO is `gap_end`. `rejected` and `exhausted` count records
+    that were given up since the window was made; they never go down. Members named here are for
+    acquire.py and acknowledge.py as well; nobody else touches the columns.
     """
 
     __slots__ = (
@@ -115,17 +123,20 @@ class InFlightWindow:
 
     @property
     def in_flight(self) -> int:
-        """Offsets from SPSO to SPEO, terminal ones and holes included, control batches not (this is what the lock limit counts)."""
+        """Offsets from SPSO to SPEO, terminal ones and holes included, control batches not (this is
+        what the lock limit counts)."""
         if not self.states:
             return 0
         size, head = self.end_offset - self.start_offset + 1, self.start_offset - self.base
-        # Looked at several times for each request: to find nothing in thousands of offsets takes a tenth of counting it.
+        # Looked at several times for each request: to find nothing in thousands of offsets takes a
+        # tenth of counting it.
         return size if self.states.find(CONTROL, head) < 0 else size - self.states.count(CONTROL, head)
 
     @property
     def undecided(self) -> int:
-        """Of these, those that members have, or have had: acquired, waiting, given back, or becoming dead letters. What is or becomes
-        final is not counted, nor are holes, nor what was read with others and delivered to nobody yet, nor what is BEHIND."""
+        """Of these, those that members have, or have had: acquired, waiting, given back, or
+        becoming dead letters. What is or becomes final is not counted, nor are holes, nor what was
+        read with others and delivered to nobody yet, nor what is BEHIND."""
         if not self.states:
             return 0
         states, head = self.states, self.start_offset - self.base
@@ -145,7 +156,8 @@ class InFlightWindow:
         return self.gap_open and self.has((HOLE,), self.gap_start, self.end_offset)
 
     def has(self, codes: Iterable[int], first: int, last: int) -> bool:
-        """True if some offset of first..last has one of these codes, those below the SPSO not counted."""
+        """True if some offset of first..last has one of these codes, those below the SPSO not
+        counted."""
         i, j = max(first, self.start_offset) - self.base, last + 1 - self.base
         if i < j:
             for code in codes:
@@ -153,10 +165,11 @@ class InFlightWindow:
                     return True
         return False
 
-    # ---- reading ---------------------------------------------------------------------------------------------------
+    # ---- reading ---------------------------------------------------------------------------------
 
     def next_fetch_offset(self) -> int:
-        """The first offset that is AVAILABLE or a hole of the gap window; else the first one after the SPEO."""
+        """The first offset that is AVAILABLE or a hole of the gap window; else the first one after
+        the SPEO."""
         states = self.states
         if not states:
             return self.end_offset
@@ -170,7 +183,11 @@ class InFlightWindow:
 
     def next_available(self) -> int | None:
         """The first offset that is AVAILABLE."""
-        found = self.states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base) if self.states else -1
+        found = (
+            self.states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base)
+            if self.states
+            else -1
+        )
         return None if found < 0 else self.base + found
 
     def available_in(self, first: int, last: int) -> Iterator[int]:
@@ -203,8 +220,8 @@ class InFlightWindow:
         return None
 
     def holds(self, member_id: str, run: AckBatch, base: int) -> bool:
-        """True if the member holds every offset of the run: ACQUIRED, not pending, under a Lock of its own. The run begins at or
-        above the SPSO; `base` is the window's."""
+        """True if the member holds every offset of the run: ACQUIRED, not pending, under a Lock of
+        its own. The run begins at or above the SPSO; `base` is the window's."""
         i, j = run.first_offset - base, run.last_offset + 1 - base
         size = j - i
         if self.states.count(ACQUIRED, i, j) != size:
@@ -218,7 +235,10 @@ class InFlightWindow:
         numbers = self.lock_numbers[i:j]
         if numbers == array("I", [number]) * size:
             return True
-        return all(lock is not None and lock.member_id == member_id for lock in map(self.locks.by_number.get, set(numbers)))
+        return all(
+            lock is not None and lock.member_id == member_id
+            for lock in map(self.locks.by_number.get, set(numbers))
+        )
 
     def held_runs(self, lock: Lock) -> Iterator[tuple[int, int]]:
         """Runs (first, last) of offsets that this Lock still holds."""
@@ -237,7 +257,8 @@ class InFlightWindow:
             first += size
 
     def runs(self, first: int, last: int, mask: int = 0xFF) -> list[StateBatch]:
-        """The column codes of first..last, with `mask` applied, as runs; without one `state` may be HOLE or have flags."""
+        """The column codes of first..last, with `mask` applied, as runs; without one `state` may be
+        HOLE or have flags."""
         i, j = first - self.base, last + 1 - self.base
         code, count = self.states[i], self.counts[i]
         if j - i == 1 or (self.states.count(code, i, j) == j - i and self.counts.count(count, i, j) == j - i):
@@ -263,7 +284,8 @@ class InFlightWindow:
         return self.end_offset + 1 if self.states else self.start_offset
 
     def unfinished(self, first: int, end: int) -> int:
-        """How many offsets from `first` to `end` - 1 are neither terminal, nor will be once persisted, nor control batches."""
+        """How many offsets from `first` to `end` - 1 are neither terminal, nor will be once
+        persisted, nor control batches."""
         first = max(first, self.start_offset)
         if first >= end:
             return 0
@@ -273,7 +295,8 @@ class InFlightWindow:
         return end - first - self.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last)
 
     def acquirable_in(self, first: int, last: int) -> int:
-        """How many offsets of first..last are AVAILABLE, holes of the gap window, or not in the window yet."""
+        """How many offsets of first..last are AVAILABLE, holes of the gap window, or not in the
+        window yet."""
         first = max(first, self.start_offset)
         unread = max(0, last + 1 - max(first, self.unread_from))
         if first >= self.unread_from:
@@ -290,8 +313,9 @@ class InFlightWindow:
         return self.count_of((AVAILABLE,), first, last) if self.states and first <= last else 0
 
     def stands_from(self, offset: int) -> Standing:
-        """What would be done from `offset` > SPSO on if the log began there: as after drop_below() and advance(), which this leaves to
-        whoever fetches next. Control batches are neither done nor open."""
+        """What would be done from `offset` > SPSO on if the log began there: as after drop_below()
+        and advance(), which this leaves to whoever fetches next. Control batches are neither done
+        nor open."""
         if not self.states or offset > self.end_offset:
             return Standing(offset, 0)
         states, i = self.states, offset - self.base
@@ -300,9 +324,11 @@ class InFlightWindow:
         done = passed - states.count(CONTROL, i, i + passed) + sum(map(rest.count, TERMINAL_OR_PENDING))
         return Standing(offset + passed, done)
 
-    # ---- changing states -------------------------------------------------------------------------------------------
+    # ---- changing states -------------------------------------------------------------------------
 
-    def renew(self, member_id: str, first: int, last: int, deadline_ms: float, since_ms: float | None = None) -> None:
+    def renew(
+        self, member_id: str, first: int, last: int, deadline_ms: float, since_ms: float | None = None
+    ) -> None:
         """Put first..last, all held by the member, under a new Lock. `since_ms`: as Lock has it."""
         i, j = first - self.base, last + 1 - self.base
         number = self.new_lock(member_id, first, last, deadline_ms)
@@ -323,8 +349,9 @@ class InFlightWindow:
         return any(number == lock.number and (code == ACQUIRED or code & PENDING) for number, code in columns)
 
     def place(self, first: int, last: int, acquired_last: int, number: int) -> None:
-        """A new cached batch first..last, in a hole or behind the SPEO: up to `acquired_last` delivered once under the Lock
-        `number`, the rest AVAILABLE. Data in front of all that is cached becomes the SPSO."""
+        """A new cached batch first..last, in a hole or behind the SPEO: up to `acquired_last`
+        delivered once under the Lock `number`, the rest AVAILABLE. Data in front of all that is
+        cached becomes the SPSO."""
         if not self.states:
             self.base = self.start_offset = first
         elif self.states[self.start_offset - self.base] == HOLE and not self.cached_below(first):
@@ -359,8 +386,9 @@ class InFlightWindow:
             self.marks[j] = 1
 
     def pass_over(self, first: int, last: int) -> None:
-        """Control batches at first..last: what of it is a hole, or behind the SPEO, is CONTROL. Nothing else is known to be between the
-        SPEO and `first`. The window does not grow beyond MAX_SPAN."""
+        """Control batches at first..last: what of it is a hole, or behind the SPEO, is CONTROL.
+        Nothing else is known to be between the SPEO and `first`. The window does not grow beyond
+        MAX_SPAN."""
         if not self.states:
             if last >= self.start_offset:
                 self.clear(last + 1)
@@ -391,7 +419,8 @@ class InFlightWindow:
         return i < j and (self.states[i] != HOLE or self.states.count(HOLE, i, j) != j - i)
 
     def take(self, i: int, j: int, number: int) -> None:
-        """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered once more under the Lock `number`."""
+        """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered once more
+        under the Lock `number`."""
         if not self.counts[i]:
             self.undelivered -= j - i
         self.states[i:j] = _ACQUIRED_BYTE * (j - i)
@@ -419,8 +448,8 @@ class InFlightWindow:
         return self.counts[first - self.base : last + 1 - self.base]
 
     def give_back(self, first: int, last: int, table: bytes) -> int:
-        """Records return: state by delivery count (`given_back` and `given_back_pending` of record_state.py). How many are given
-        up for that."""
+        """Records return: state by delivery count (`given_back` and `given_back_pending` of
+        record_state.py). How many are given up for that."""
         i, j = first - self.base, last + 1 - self.base
         counts = self.counts[i:j]
         available = table[0]
@@ -437,22 +466,31 @@ class InFlightWindow:
         return j - i - came_back
 
     def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
-        """AVAILABLE offsets of first..last, waiting or not, become ARCHIVED, because the log no longer has them; the runs that did."""
-        discarded = [(run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING, BEHIND)]
+        """AVAILABLE offsets of first..last, waiting or not, become ARCHIVED, because the log no
+        longer has them; the runs that did."""
+        discarded = [
+            (run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING, BEHIND)
+        ]
         for run_first, run_last in discarded:
             self.undelivered -= self._undelivered_in(run_first, run_last)
             self.set_code(run_first, run_last, RecordState.ARCHIVED)
         return discarded
 
     def recode(self, first: int, last: int, table: bytes) -> None:
-        """Other flags for first..last: bytes.translate table from codes to codes. It makes nothing AVAILABLE or terminal."""
+        """Other flags for first..last: bytes.translate table from codes to codes. It makes nothing
+        AVAILABLE or terminal."""
         i, j = first - self.base, last + 1 - self.base
         self.states[i:j] = self.states[i:j].translate(table)
 
     def end_wait(self, offset: int) -> bool:
-        """Its redelivery is due. True if it is AVAILABLE now; False if that is still being saved, or nothing waits there."""
+        """Its redelivery is due. True if it is AVAILABLE now; False if that is still being saved,
+        or nothing waits there."""
         i = offset - self.base
-        if not self.states or not self.start_offset <= offset <= self.end_offset or not self.states[i] & WAITING:
+        if (
+            not self.states
+            or not self.start_offset <= offset <= self.end_offset
+            or not self.states[i] & WAITING
+        ):
             return False
         self.states[i] &= ~WAITING
         if self.states[i] != AVAILABLE:
@@ -470,7 +508,8 @@ class InFlightWindow:
         return True
 
     def put_off_again(self, offset: int) -> bool:
-        """It was to be parked before anybody had it, and that was not saved: it waits here. False: it is not in the window any more."""
+        """It was to be parked before anybody had it, and that was not saved: it waits here. False:
+        it is not in the window any more."""
         if not self.states or not self.start_offset <= offset <= self.end_offset:
             return False
         self.states[offset - self.base] = WAITING
@@ -489,10 +528,12 @@ class InFlightWindow:
         if AVAILABLE in codes and first < self.available_from:
             self.available_from = first
 
-    def roll_back(self, first: int, last: int, by_count: bytes, now_ms: float, *, prolongs: bool) -> list[tuple[int, int]]:
-        """What was pending in first..last goes back to its holder. Where that lock has run out it is given back by
-        delivery count: archived at the limit, without a dead letter. The runs of the latter kind. `prolongs`: the
-        broker prolongs locks, and is not to prolong these."""
+    def roll_back(
+        self, first: int, last: int, by_count: bytes, now_ms: float, *, prolongs: bool
+    ) -> list[tuple[int, int]]:
+        """What was pending in first..last goes back to its holder. Where that lock has run out it
+        is given back by delivery count: archived at the limit, without a dead letter. The runs of
+        the latter kind. `prolongs`: the broker prolongs locks, and is not to prolong these."""
         first = max(first, self.start_offset)
         if first > last:
             return []
@@ -511,11 +552,12 @@ class InFlightWindow:
             first = run_last + 1
         return returned
 
-    # ---- moving ----------------------------------------------------------------------------------------------------
+    # ---- moving ----------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Move the SPSO past terminal offsets, control batches and natural holes, but not past the start of an open gap window. If
-        nothing else is left the window is empty and begins after its last offset."""
+        """Move the SPSO past terminal offsets, control batches and natural holes, but not past the
+        start of an open gap window. If nothing else is left the window is empty and begins after
+        its last offset."""
         states, head = self.states, self.start_offset - self.base
         if not states or states[head] not in _PASSABLE:
             return
@@ -537,7 +579,8 @@ class InFlightWindow:
         self._start_at(self.base + i)
 
     def drop_below(self, new_start_offset: int) -> None:
-        """The log begins at `new_start_offset` > SPSO now: everything below is forgotten, whoever holds it."""
+        """The log begins at `new_start_offset` > SPSO now: everything below is forgotten, whoever
+        holds it."""
         if not self.states or new_start_offset > self.end_offset:
             self.clear(new_start_offset)
             return
@@ -548,7 +591,9 @@ class InFlightWindow:
     def _undelivered_in(self, first: int, last: int) -> int:
         if not self.undelivered:
             return 0
-        columns = zip(self.states[first - self.base : last + 1 - self.base], self.counts_of(first, last), strict=True)
+        columns = zip(
+            self.states[first - self.base : last + 1 - self.base], self.counts_of(first, last), strict=True
+        )
         return sum(code == AVAILABLE and not count for code, count in columns)
 
     def _start_at(self, offset: int) -> None:
@@ -558,7 +603,12 @@ class InFlightWindow:
         if head >= _TRIM_FROM and 2 * head >= len(self.states):
             keep_from = self.marks.rfind(1, 0, head + 1)
             if keep_from > 0:
-                del self.states[:keep_from], self.counts[:keep_from], self.marks[:keep_from], self.lock_numbers[:keep_from]
+                del (
+                    self.states[:keep_from],
+                    self.counts[:keep_from],
+                    self.marks[:keep_from],
+                    self.lock_numbers[:keep_from],
+                )
                 self.base += keep_from
 
     def clear(self, offset: int) -> None:
@@ -570,8 +620,8 @@ class InFlightWindow:
         self.locks.clear()
 
     def load(self, batches: Sequence[StateBatch]) -> None:
-        """Fill an empty window with persisted state: batches in order from the SPSO on, without overlaps. The first hole before
-        or between them opens the gap window."""
+        """Fill an empty window with persisted state: batches in order from the SPSO on, without
+        overlaps. The first hole before or between them opens the gap window."""
         next_offset, gap_start = self.start_offset, None
         for first, last, state, count in batches:
             size, missing = last - first + 1, first - next_offset
@@ -593,4 +643,6 @@ class InFlightWindow:
         if gap_start is not None:
             self.gap_start, self.gap_end = gap_start, self.end_offset
         self.complete = self.count_of(TERMINAL_CODES, self.start_offset, self.end_offset)
-        self.undelivered = sum(last - first + 1 for first, last, state, count in batches if state == AVAILABLE and not count)
+        self.undelivered = sum(
+            last - first + 1 for first, last, state, count in batches if state == AVAILABLE and not count
+        )

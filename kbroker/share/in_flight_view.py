@@ -1,7 +1,9 @@
-"""The in-flight window for people: runs of offsets in one state, with their holders and the time that is left to them.
+"""The in-flight window for people: runs of offsets in one state, with their holders and the time
+that is left to them.
 
-Kafka has no request that tells this (what is ACQUIRED is not even persisted). Made from the columns of in_flight.py when somebody asks,
-and never kept: neighbours are one range where state, delivery count, holder and deadline are the same.
+Kafka has no request that tells this (what is ACQUIRED is not even persisted). Made from the columns
+of in_flight.py when somebody asks, and never kept: neighbours are one range where state, delivery
+count, holder and deadline are the same.
 """
 
 from __future__ import annotations
@@ -15,14 +17,21 @@ from kbroker.share.parked_memory import DEAD, Code, Entry
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import BEHIND, CONTROL, HOLE, PENDING, STATE, UNSAVED, WAITING, RecordState
 
-STATE_NAMES = {**{int(state): state.name.lower() for state in RecordState}, WAITING: "waiting", HOLE: "gap", CONTROL: "gap"}
-"""`waiting`: for its redelivery, or for another record of its key. `gap`: nothing is known of the offset. It was not read yet,
-or the log has no record there, or one of the broker's own."""
+STATE_NAMES = {
+    **{int(state): state.name.lower() for state in RecordState},
+    WAITING: "waiting",
+    HOLE: "gap",
+    CONTROL: "gap",
+}
+"""`waiting`: for its redelivery, or for another record of its key. `gap`: nothing is known of the
+offset. It was not read yet, or the log has no record there, or one of the broker's own."""
 
 _SHOWN = bytes(
-    WAITING if code == BEHIND else code & (STATE | WAITING) | (PENDING if code & (PENDING | UNSAVED) else 0) for code in range(256)
+    WAITING if code == BEHIND else code & (STATE | WAITING) | (PENDING if code & (PENDING | UNSAVED) else 0)
+    for code in range(256)
 )
-"""bytes.translate table: flags that say why a record is ARCHIVING, and who has it then, are nobody's business here."""
+"""bytes.translate table: flags that say why a record is ARCHIVING, and who has it then, are
+nobody's business here."""
 
 _Held: TypeAlias = tuple[str | None, float | None]
 """Member id and deadline."""
@@ -30,8 +39,9 @@ _NOBODY: _Held = (None, None)
 
 
 class InFlightRange(NamedTuple):
-    """Offsets first..last. `is_saving`: `state` is on its way to the persister and not final; who held the records holds them again if
-    that fails. Only acquired records have a holder: `lock_ms_left` is at least 0."""
+    """Offsets first..last. `is_saving`: `state` is on its way to the persister and not final; who
+    held the records holds them again if that fails. Only acquired records have a holder:
+    `lock_ms_left` is at least 0."""
 
     first_offset: int
     last_offset: int
@@ -43,8 +53,8 @@ class InFlightRange(NamedTuple):
 
 
 class InFlightView(NamedTuple):
-    """SPSO and SPEO, how many records may be in flight (share.partition.max.record.locks), and what is between the two; an empty window
-    has no ranges and both offsets at the next one to read."""
+    """SPSO and SPEO, how many records may be in flight (share.partition.max.record.locks), and what
+    is between the two; an empty window has no ranges and both offsets at the next one to read."""
 
     start_offset: int
     end_offset: int
@@ -52,9 +62,11 @@ class InFlightView(NamedTuple):
     ranges: tuple[InFlightRange, ...]
 
 
-def in_flight_view(window: InFlightWindow, lock_limit: int, now_ms: float, log_start_offset: int) -> InFlightView:
-    """`now_ms` is the engine's time, that of acquire() and expire(). Records below the log's start are gone, also before a fetch has
-    noticed it."""
+def in_flight_view(
+    window: InFlightWindow, lock_limit: int, now_ms: float, log_start_offset: int
+) -> InFlightView:
+    """`now_ms` is the engine's time, that of acquire() and expire(). Records below the log's start
+    are gone, also before a fetch has noticed it."""
     start = max(window.start_offset, log_start_offset)
     if not window.states or start > window.end_offset:
         return InFlightView(start, start, lock_limit, ())
@@ -67,12 +79,16 @@ def _ranges(window: InFlightWindow, start: int, now_ms: float) -> Iterator[InFli
     for (code, count, (member_id, deadline_ms)), run in groupby(columns):
         last = first + sum(1 for _ in run) - 1
         left = None if deadline_ms is None else max(0, round(deadline_ms - now_ms))
-        yield InFlightRange(first, last, STATE_NAMES[code & ~PENDING], bool(code & PENDING), count, member_id, left)
+        yield InFlightRange(
+            first, last, STATE_NAMES[code & ~PENDING], bool(code & PENDING), count, member_id, left
+        )
         first = last + 1
 
 
 def _holders(window: InFlightWindow, i: int) -> Iterator[_Held]:
-    held: dict[int, _Held] = {number: (lock.member_id, lock.deadline_ms) for number, lock in window.locks.by_number.items()}
+    held: dict[int, _Held] = {
+        number: (lock.member_id, lock.deadline_ms) for number, lock in window.locks.by_number.items()
+    }
     for code, number in zip(window.states[i:], window.lock_numbers[i:], strict=True):
         yield held.get(number, _NOBODY) if code == ACQUIRED else _NOBODY
 
@@ -90,10 +106,13 @@ def batch_count(window: InFlightWindow) -> int:
 
 
 def parked_view(parking: Parking, now_ms: float, log_start_offset: int) -> tuple[InFlightRange, ...]:
-    """Parked records that do not only wait, as far as they are in memory: those that members hold, that are due (`available`), that await
-    their dead letter, and those whose state is being saved."""
+    """Parked records that do not only wait, as far as they are in memory: those that members hold,
+    that are due (`available`), that await their dead letter, and those whose state is being
+    saved."""
     ranges: list[InFlightRange] = []
-    for offset in sorted(each.offset for each in parking.entries.values() if each.offset >= log_start_offset or each.kept):
+    for offset in sorted(
+        each.offset for each in parking.entries.values() if each.offset >= log_start_offset or each.kept
+    ):
         found = _parked(parking.entries[offset], now_ms)
         if found is None:
             continue
@@ -109,6 +128,10 @@ def _parked(entry: Entry, now_ms: float) -> InFlightRange | None:
         return None
     if entry.code == Code.HELD:
         left = max(0, round(entry.deadline_ms - now_ms))
-        return InFlightRange(entry.offset, entry.offset, "acquired", False, entry.count, entry.member_id, left)
+        return InFlightRange(
+            entry.offset, entry.offset, "acquired", False, entry.count, entry.member_id, left
+        )
     state = "archiving" if entry.code in DEAD else "available" if entry.code == Code.READY else "acquired"
-    return InFlightRange(entry.offset, entry.offset, state, entry.code == Code.PENDING, entry.count, None, None)
+    return InFlightRange(
+        entry.offset, entry.offset, state, entry.code == Code.PENDING, entry.count, None, None
+    )

@@ -4,10 +4,10 @@
     key B    active 9 (parked)     behind it 14
     key C    active 13
 
-Of each key one record is active: available, held, being saved, or waiting for its redelivery, in the
-window or parked. The others are behind it, in offset order, and nobody is given them. When the end of
-the active one is saved, the next becomes active. Keys are known by 64-bit hashes: two keys with one
-hash are one here.
+Of each key one record is active: available, held, being saved, or waiting for its redelivery, in
+the window or parked. The others are behind it, in offset order, and nobody is given them. When the
+end of the active one is saved, the next becomes active. Keys are known by 64-bit hashes: two keys
+with one hash are one here.
 
 A few keys have more than one active record: members held several when the setting was altered. Each
 that comes back then goes behind the others.
@@ -27,7 +27,8 @@ from typing import Final
 
 LOOK_AHEAD: Final = 20_000
 _RESUME_ROOM: Final = 500
-"""A scan that stopped at the bound resumes when so many records may join: each turn opens a batch."""
+"""A scan that stopped at the bound resumes when so many records may join: each turn opens a
+batch."""
 _FORGET_FROM: Final = 4096
 
 
@@ -42,8 +43,9 @@ class _Key:
 
 
 class KeyOrder:
-    """`look_ahead`: so many records may be behind others. `learn_from`..`learn_to` is what was in the window
-    when this began, and whose keys are not known: nobody is given anything before these are learnt."""
+    """`look_ahead`: so many records may be behind others. `learn_from`..`learn_to` is what was in
+    the window when this began, and whose keys are not known: nobody is given anything before these
+    are learnt."""
 
     def __init__(self, learn_from: int, learn_to: int, *, look_ahead: int = LOOK_AHEAD) -> None:
         self.learn_from = learn_from
@@ -51,7 +53,8 @@ class KeyOrder:
         self.freed: list[int] = []
         """Records that became active since the caller emptied this."""
         self.asked: dict[int, int] = {}
-        """Hashes of scheduled records that are due. They join when the window is learnt, and the store was asked for their keys."""
+        """Hashes of scheduled records that are due. They join when the window is learnt, and the
+        store was asked for their keys."""
         self.stops = 0
         """How often the look-ahead bound stopped a scan."""
         self._look_ahead = look_ahead
@@ -109,7 +112,7 @@ class KeyOrder:
             else:
                 yield from sorted(offset for offset in self._hashes if first <= offset <= last)
 
-    # ---- records come ------------------------------------------------------------------------------------------------
+    # ---- records come ----------------------------------------------------------------------------
 
     def know(self, offset: int, key_hash: int) -> None:
         """It does not join yet: it is due later."""
@@ -128,7 +131,8 @@ class KeyOrder:
         self._behind.discard(offset)
 
     def admit(self, offset: int) -> bool:
-        """It can be delivered as far as times go. Whether it may be: it is active now, alone, or has no key. Else it is behind."""
+        """It can be delivered as far as times go. Whether it may be: it is active now, alone, or
+        has no key. Else it is behind."""
         key_hash = self._hashes.get(offset)
         if key_hash is None:
             return True
@@ -154,10 +158,11 @@ class KeyOrder:
         key = self._keys.get(self._hashes.get(offset, -1))
         return () if key is None else tuple(each for each in key.active if each != offset)
 
-    # ---- records go --------------------------------------------------------------------------------------------------
+    # ---- records go ------------------------------------------------------------------------------
 
     def end(self, offset: int) -> None:
-        """It is done with, and that is saved, or the log does not have it. The next one of its key is active, and in `freed`."""
+        """It is done with, and that is saved, or the log does not have it. The next one of its key
+        is active, and in `freed`."""
         if self._lookups:
             self._ended.add(offset)
         self.asked.pop(offset, None)
@@ -204,7 +209,7 @@ class KeyOrder:
                 self._parked.discard(offset)
         self._forget_from = max(_FORGET_FROM, 2 * len(self._parked))
 
-    # ---- what the store knows ----------------------------------------------------------------------------------------
+    # ---- what the store knows --------------------------------------------------------------------
 
     def begin_lookup(self) -> None:
         """The store is asked for keys from now on; call end_lookup() behind."""

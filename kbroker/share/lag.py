@@ -1,10 +1,11 @@
-"""Lag of a share-partition (KIP-1226): how many records its log has that the group has not finished. Pure.
+"""Lag of a share-partition (KIP-1226): how many records its log has that the group has not
+finished. Pure.
 
     lag = log end - start offset - offsets behind it that are done
 
-That holds while the log has the start offset. Retention and DeleteRecords move the log's start past it, and nobody tells the state:
-what is below the log's start then is no lag, and what was done there must not be taken off a second time. So everything is counted
-from the log's start on:
+That holds while the log has the start offset. Retention and DeleteRecords move the log's start past
+it, and nobody tells the state: what is below the log's start then is no lag, and what was done
+there must not be taken off a second time. So everything is counted from the log's start on:
 
     state     start |done|....|done|......|done|..
     log                          | log start             end |
@@ -12,8 +13,8 @@ from the log's start on:
 
 Parked records (share/parked.py) are lag although their places are done, from the log's start on.
 
-A start offset beyond the log's end, which AlterShareGroupOffsets may set, gives a negative lag, as in Kafka. Stored start offsets below
--1, which earlier versions took, mean the log's start.
+A start offset beyond the log's end, which AlterShareGroupOffsets may set, gives a negative lag, as
+in Kafka. Stored start offsets below -1, which earlier versions took, mean the log's start.
 """
 
 from __future__ import annotations
@@ -31,22 +32,24 @@ _INT64_MIN: Final = -(1 << 63)
 
 
 class Standing(NamedTuple):
-    """What is done of a share-partition from a given offset on: `first_open` is the first offset there that is not done, `done` how many
-    are."""
+    """What is done of a share-partition from a given offset on: `first_open` is the first offset
+    there that is not done, `done` how many are."""
 
     first_open: int
     done: int
 
 
 class Left(NamedTuple):
-    """`lag` -1: it cannot be told. `first_open`: the first offset that counts as lag, if any does."""
+    """`lag` -1: it cannot be told. `first_open`: the first offset that counts as lag, if any
+    does."""
 
     lag: int
     first_open: int
 
 
 class ParkedLeft(NamedTuple):
-    """Of the parked records that the log still has: how many, the offset of the first, and when the next is due (ms since 1970)."""
+    """Of the parked records that the log still has: how many, the offset of the first, and when the
+    next is due (ms since 1970)."""
 
     number: int
     first_offset: int = UNKNOWN
@@ -65,10 +68,15 @@ def with_parked(left: Left, parked: ParkedLeft, *, is_known: bool) -> Left:
 
 
 def what_is_left(
-    start_offset: int, complete: int, log_start_offset: int, end_offset: int, stands_from: Callable[[int], Standing]
+    start_offset: int,
+    complete: int,
+    log_start_offset: int,
+    end_offset: int,
+    stands_from: Callable[[int], Standing],
 ) -> Left:
-    """`complete`: the delivery complete count, of offsets from `start_offset` on. `stands_from` is asked only where the log begins above
-    the start offset. The lag fits into 64 bits, whatever is stored."""
+    """`complete`: the delivery complete count, of offsets from `start_offset` on. `stands_from` is
+    asked only where the log begins above the start offset. The lag fits into 64 bits, whatever is
+    stored."""
     if start_offset == UNKNOWN or complete < 0:
         return Left(UNKNOWN, start_offset)
     if start_offset >= log_start_offset:
@@ -89,5 +97,6 @@ def standing_of(batches: Iterable[StateBatch], offset: int) -> Standing:
 
 
 def least_standing(start_offset: int, complete: int, offset: int) -> Standing:
-    """Where nobody can say which offsets are done: what surely is, if everything from `start_offset` to `offset` was."""
+    """Where nobody can say which offsets are done: what surely is, if everything from
+    `start_offset` to `offset` was."""
     return Standing(offset, max(0, complete - (offset - start_offset)))

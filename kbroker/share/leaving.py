@@ -1,8 +1,9 @@
-"""Records of the window that leave it because the log is to go: they are parked, with all that they are. Pure.
+"""Records of the window that leave it because the log is to go: they are parked, with all that they
+are. Pure.
 
-A held head, or a record that came back and that nobody takes, would hold the log for as long as it lasts. Its place in the window
-becomes ARCHIVED, which is final once that is saved. The parked record keeps its member and deadline, or its due time, or its way to the
-dead letter queue.
+A held head, or a record that came back and that nobody takes, would hold the log for as long as it
+lasts. Its place in the window becomes ARCHIVED, which is final once that is saved. The parked
+record keeps its member and deadline, or its due time, or its way to the dead letter queue.
 """
 
 from __future__ import annotations
@@ -31,21 +32,25 @@ _NOT_OVER_OR_HOLE = re.compile(b"[^%b]" % re.escape(TERMINAL_CODES + bytes((CONT
 
 
 class Leavers(NamedTuple):
-    """`offsets` can leave the window; `stuck_at`: the first offset from which on something cannot, now."""
+    """`offsets` can leave the window; `stuck_at`: the first offset from which on something cannot,
+    now."""
 
     offsets: Sequence[int]
     stuck_at: int
 
 
 def leavers(window: InFlightWindow, waits: Waits, end_offset: int, limit: int) -> Leavers:
-    """Of what is below `end_offset` and not over; at most `limit` of them. What nobody was given yet stays, and so does what waits for
-    another record of its key, and what is being saved at this moment."""
+    """Of what is below `end_offset` and not over; at most `limit` of them. What nobody was given
+    yet stays, and so does what waits for another record of its key, and what is being saved at this
+    moment."""
     found: list[int] = []
     if not window.states:
         return Leavers(found, min(end_offset, window.start_offset))
     pattern = _NOT_OVER_OR_HOLE if window.gap_open else _NOT_OVER
     end = min(end_offset, window.end_offset + 1)
-    for match in pattern.finditer(window.states, window.start_offset - window.base, max(0, end - window.base)):
+    for match in pattern.finditer(
+        window.states, window.start_offset - window.base, max(0, end - window.base)
+    ):
         offset = window.base + match.start()
         if len(found) == limit or not _can_leave(window, waits, offset):
             return Leavers(found, offset)
@@ -66,7 +71,11 @@ def leave(
     """Those that still can; how many. `records`: what is kept of them, by offset."""
     number = 0
     for offset, record in records.items():
-        if not window.states or not window.start_offset <= offset <= window.end_offset or not _can_leave(window, waits, offset):
+        if (
+            not window.states
+            or not window.start_offset <= offset <= window.end_offset
+            or not _can_leave(window, waits, offset)
+        ):
             continue
         code, count = window.states[offset - window.base], window.counts[offset - window.base]
         lane, due_ms = Lane.REDELIVERY, parking.due_at(now_ms)
@@ -77,11 +86,15 @@ def leave(
             waits.end(offset)
         is_held = code == ACQUIRED
         what = offset, lane, due_ms, count - is_held, leader_epoch, bool(code & REJECTED)
-        parked = Parked(*what, key_hash=None if parking.key_order is None else parking.key_order.hash_of(offset))
+        parked = Parked(
+            *what, key_hash=None if parking.key_order is None else parking.key_order.hash_of(offset)
+        )
         entry = parking.move_in(parked, record)
         if is_held:
             lock = window.locks.by_number[window.lock_numbers[offset - window.base]]
-            parking.hold(entry, lock, lock.deadline_ms - lock_duration_ms if lock.since_ms is None else lock.since_ms)
+            parking.hold(
+                entry, lock, lock.deadline_ms - lock_duration_ms if lock.since_ms is None else lock.since_ms
+            )
         if parking.key_order is not None:
             parking.key_order.park(offset)
         window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)

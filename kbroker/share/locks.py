@@ -1,11 +1,13 @@
 """Acquisition locks: who holds a run of records, and until when (KIP-932, "In-flight records").
 
-A Lock is one grant: a run of offsets, one member, one deadline. The in-flight window keeps each offset's lock number in a column,
-and that number is what ties a record to its Lock: one that was acknowledged, renewed or acquired anew carries another number or
-state, and the old Lock finds nothing when it is due. So nothing is cancelled, a renewal is a new Lock, and a Lock only leaves at
+A Lock is one grant: a run of offsets, one member, one deadline. The in-flight window keeps each
+offset's lock number in a column, and that number is what ties a record to its Lock: one that was
+acknowledged, renewed or acquired anew carries another number or state, and the old Lock finds
+nothing when it is due. So nothing is cancelled, a renewal is a new Lock, and a Lock only leaves at
 its deadline, when the start offset has passed it, or when too many have piled up.
 
-It knows no record states and no clock; the durations are equal as a rule, so that the deadlines come in order.
+It knows no record states and no clock; the durations are equal as a rule, so that the deadlines
+come in order.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from operator import attrgetter
 
 _SWEEP_FROM = 1024
 ANSWERED = float("-inf")
-"""In place of a time: the holder has answered for these records, or left, and that could not be saved.
-It works on them no more, so the broker does not prolong the Lock."""
+"""In place of a time: the holder has answered for these records, or left, and that could not be
+saved. It works on them no more, so the broker does not prolong the Lock."""
 
 
 class Lock:
-    """`member_id` holds the offsets of first..last that still carry `number`, until `deadline_ms`. `since_ms`: when the
-    first of the Locks was granted that this one prolongs, None where it prolongs none; or ANSWERED."""
+    """`member_id` holds the offsets of first..last that still carry `number`, until `deadline_ms`.
+    `since_ms`: when the first of the Locks was granted that this one prolongs, None where it
+    prolongs none; or ANSWERED."""
 
     __slots__ = ("deadline_ms", "first", "last", "member_id", "number", "since_ms")
 
@@ -37,9 +40,10 @@ class Lock:
 
 
 class Locks:
-    """The Locks of one share-partition. A number that is not in `by_number` belongs to a lock that ran out; 0 is never given. `by_deadline`
-    is in that order, the next one due first. With more than `sweep_at` of them it is time for a sweep(): many small grants behind a stuck
-    head record pile up otherwise."""
+    """The Locks of one share-partition. A number that is not in `by_number` belongs to a lock that
+    ran out; 0 is never given. `by_deadline` is in that order, the next one due first. With more
+    than `sweep_at` of them it is time for a sweep(): many small grants behind a stuck head record
+    pile up otherwise."""
 
     __slots__ = ("_last_number", "by_deadline", "by_number", "sweep_at")
 
@@ -78,7 +82,8 @@ class Locks:
         return [lock for lock in self.by_deadline if lock.member_id == member_id]
 
     def forget_below(self, offset: int) -> None:
-        """The start offset has moved: drop Locks that are all below it, as far as they are the next ones due."""
+        """The start offset has moved: drop Locks that are all below it, as far as they are the next
+        ones due."""
         by_deadline = self.by_deadline
         while by_deadline and by_deadline[0].last < offset:
             del self.by_number[by_deadline.popleft().number]

@@ -1,10 +1,12 @@
-"""The order of keys in an in-flight window: key_order.py says who goes first, here that becomes codes of the columns. Pure.
+"""The order of keys in an in-flight window: key_order.py says who goes first, here that becomes
+codes of the columns. Pure.
 
     offset    12 A   13 C   14 -   15 A     16 B     17 C
     states    H      .      .      BEHIND   BEHIND   BEHIND        9 B is parked
 
-What is BEHIND cannot be acquired, so members go past it at no cost. What was in the window when this
-began (after a load, or since the setting was altered) is learnt first, in the order of offsets.
+What is BEHIND cannot be acquired, so members go past it at no cost. What was in the window when
+this began (after a load, or since the setting was altered) is learnt first, in the order of
+offsets.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ _TO_AVAILABLE = bytes(AVAILABLE if code == BEHIND else code for code in range(25
 
 
 class Keys(NamedTuple):
-    """What a scan found up to that offset: hashes of keys by offset (none of a null key), and by hash the parked records of the store
-    that wait for their redelivery."""
+    """What a scan found up to that offset: hashes of keys by offset (none of a null key), and by
+    hash the parked records of the store that wait for their redelivery."""
 
     hashes: Mapping[int, int]
     parked: Mapping[int, Sequence[int]]
@@ -50,7 +52,8 @@ def end(window: InFlightWindow) -> None:
     """Nothing is behind anything any more."""
     first = window.start_offset - window.base
     window.undelivered += sum(
-        code == BEHIND and not count for code, count in zip(window.states[first:], window.counts[first:], strict=True)
+        code == BEHIND and not count
+        for code, count in zip(window.states[first:], window.counts[first:], strict=True)
     )
     window.states[:] = window.states.translate(_TO_AVAILABLE)
     window.available_from = window.start_offset
@@ -60,7 +63,10 @@ def learn_at(window: InFlightWindow, order: KeyOrder) -> int | None:
     """The next offset whose key is not known yet. None: all are."""
     if order.has_learnt:
         return None
-    offset, passed = max(order.learn_from, window.start_offset), _PASSED if window.gap_open else _PASSED_CLOSED
+    offset, passed = (
+        max(order.learn_from, window.start_offset),
+        _PASSED if window.gap_open else _PASSED_CLOSED,
+    )
     while offset <= min(order.learn_to, window.end_offset) and window.states:
         piece = window.states[offset - window.base : offset - window.base + _PIECE]
         left = len(piece.lstrip(passed))
@@ -77,7 +83,11 @@ def know(window: InFlightWindow, order: KeyOrder, hashes: Mapping[int, int]) -> 
     """Note the hashes of records in the window. Those whose hashes were not known."""
     known = []
     for offset, key_hash in hashes.items():
-        if window.start_offset <= offset <= window.end_offset and window.states and order.hash_of(offset) is None:
+        if (
+            window.start_offset <= offset <= window.end_offset
+            and window.states
+            and order.hash_of(offset) is None
+        ):
             code = window.states[offset - window.base]
             if code == AVAILABLE or not (code in _OVER or code in _NO_RECORD or order.has_learnt):
                 order.know(offset, key_hash)
@@ -85,20 +95,27 @@ def know(window: InFlightWindow, order: KeyOrder, hashes: Mapping[int, int]) -> 
     return known
 
 
-def join(window: InFlightWindow, order: KeyOrder, waits: Waits, offsets: Iterable[int], put_off: Container[int]) -> None:
+def join(
+    window: InFlightWindow, order: KeyOrder, waits: Waits, offsets: Iterable[int], put_off: Container[int]
+) -> None:
     """Records that were just found, in order; `put_off`: those that are due later."""
     for offset in offsets:
         code = window.states[offset - window.base]
-        if code == AVAILABLE and not (window.counts[offset - window.base] and _goes_before_new_ones(window, order, offset)):
+        if code == AVAILABLE and not (
+            window.counts[offset - window.base] and _goes_before_new_ones(window, order, offset)
+        ):
             admit(window, order, offset)
         elif offset not in put_off and not (code == WAITING and waits.is_scheduled(offset)):
             _hold(window, order, offset)
 
 
 def _goes_before_new_ones(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
-    """It came back, and all that is active of its key was delivered to nobody yet: records with a lower offset that were scheduled."""
+    """It came back, and all that is active of its key was delivered to nobody yet: records with a
+    lower offset that were scheduled."""
     others = order.active_beside(offset)
-    return bool(others) and all(_code(window, other) == AVAILABLE and not window.counts[other - window.base] for other in others)
+    return bool(others) and all(
+        _code(window, other) == AVAILABLE and not window.counts[other - window.base] for other in others
+    )
 
 
 def _hold(window: InFlightWindow, order: KeyOrder, offset: int) -> None:
@@ -126,8 +143,8 @@ def _put_behind(window: InFlightWindow, offset: int) -> None:
 
 
 def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all: bool) -> bool:
-    """It waited, and is AVAILABLE. Unless what may keep its key waiting is known here, a record that was scheduled is BEHIND until the
-    store was asked."""
+    """It waited, and is AVAILABLE. Unless what may keep its key waiting is known here, a record
+    that was scheduled is BEHIND until the store was asked."""
     key_hash = order.hash_of(offset)
     if knows_all or key_hash is None or order.is_active(offset):
         return admit(window, order, offset)
@@ -137,7 +154,8 @@ def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all
 
 
 def gate(window: InFlightWindow, order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
-    """Of these, records that came back go behind others that members have. The first of those that came back together goes first."""
+    """Of these, records that came back go behind others that members have. The first of those that
+    came back together goes first."""
     for offset in reversed(list(order.known_in(runs))):
         if _code(window, offset) == AVAILABLE and not order.is_parked(offset):
             admit(window, order, offset)

@@ -1,11 +1,13 @@
-"""Parked records that are kept, so that the log may go: of those in memory, of those in the store alone, and of some of the window. Pure.
+"""Parked records that are kept, so that the log may go: of those in memory, of those in the store
+alone, and of some of the window. Pure.
 
-    begin_look()    the store is about to be read: which records are parked below the log's new start
+    begin_look()    the store is about to be read: which records are parked below the log's new
+                    start
     keep()          these are kept with the next write
     move_in()       a record of the window is parked, and kept
 
-What writes speak of in between is not believed: the store may have shown what was before them. See parked_memory.py for what
-happens until that is saved.
+What writes speak of in between is not believed: the store may have shown what was before them. See
+parked_memory.py for what happens until that is saved.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class ParkedKeeping(ParkedMemory):
         self._looks: list[Look] = []
 
     def begin_look(self, under_way: Iterable[int]) -> Look:
-        """The store is about to be read for keep() or sweep(). `under_way`: offsets that writes speak of which are not over."""
+        """The store is about to be read for keep() or sweep(). `under_way`: offsets that writes
+        speak of which are not over."""
         look = Look(self.floor, under_way)
         self._looks.append(look)
         return look
@@ -48,8 +51,8 @@ class ParkedKeeping(ParkedMemory):
             self._looks.remove(look)
 
     def keep(self, found: Iterable[Parked], records: Mapping[int, bytes], look: Look) -> int:
-        """Keep these, which the look has found, with whatever is written next. What somebody has changed meanwhile is left as it is.
-        How many there are to be saved."""
+        """Keep these, which the look has found, with whatever is written next. What somebody has
+        changed meanwhile is left as it is. How many there are to be saved."""
         number = 0
         for parked in found:
             offset, record = parked.offset, records.get(parked.offset)
@@ -58,7 +61,12 @@ class ParkedKeeping(ParkedMemory):
             entry = self.entries.get(offset)
             if entry is None:
                 is_leaving = offset in self._ghosts or offset in self._leaving
-                if is_leaving or offset in look.changed or parked.kept or self._orders[parked.lane].reaches(parked.place):
+                if (
+                    is_leaving
+                    or offset in look.changed
+                    or parked.kept
+                    or self._orders[parked.lane].reaches(parked.place)
+                ):
                     continue
                 entry = self.entries[offset] = Entry(parked)
                 self._line_up(entry)
@@ -71,7 +79,8 @@ class ParkedKeeping(ParkedMemory):
         return number
 
     def move_in(self, parked: Parked, record: bytes) -> Entry:
-        """A record of the window is parked from now on, and kept; to be saved with whatever is written next."""
+        """A record of the window is parked from now on, and kept; to be saved with whatever is
+        written next."""
         offset = parked.offset
         entry = self.entries[offset] = Entry(parked)
         entry.places[:0] = self._ghosts.pop(offset, ())

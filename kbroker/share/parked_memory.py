@@ -1,9 +1,11 @@
-"""The parked records of a share-partition that are in memory: those that come next, those that somebody has, and those whose state is
-on its way to the store. What becomes of them is decided in parking.py. Pure.
+"""The parked records of a share-partition that are in memory: those that come next, those that
+somebody has, and those whose state is on its way to the store. What becomes of them is decided in
+parking.py. Pure.
 
-A record that is `kept` lies in the store itself, and outlives the log's start. Until a write that says so has succeeded, `record` has
-what is to be kept, and each write that speaks of the record brings it along. One that came from the window for that is in `_moving` as
-long as its place there is not saved as final; each write that speaks of it says that too. So it never goes back.
+A record that is `kept` lies in the store itself, and outlives the log's start. Until a write that
+says so has succeeded, `record` has what is to be kept, and each write that speaks of the record
+brings it along. One that came from the window for that is in `_moving` as long as its place there
+is not saved as final; each write that speaks of it says that too. So it never goes back.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ class Code(IntEnum):
     HANDED_OUT = 5
     UNSAVED_ARCHIVING = 6
     BEHIND = 7
-    """It is due, and another record of its key goes first, or may do so: the store is being asked."""
+    """It is due, and another record of its key goes first, or may do so: the store is being
+    asked."""
 
 
 IN_ORDER = frozenset((Code.QUEUED, Code.READY))
@@ -42,7 +45,8 @@ NOWHERE = 1 << 63
 
 
 class Entry:
-    """A parked record in memory. `count`: deliveries, that of its holder included. `places`: see the head of this file."""
+    """A parked record in memory. `count`: deliveries, that of its holder included. `places`: see
+    the head of this file."""
 
     __slots__ = (
         "code", "count", "deadline_ms", "due_ms", "expired", "kept", "key_hash", "lane", "member_id", "offset", "places", "record",
@@ -74,7 +78,16 @@ class Entry:
     def as_parked(self, leader_epoch: int) -> Parked:
         """A delivery that is not over does not count."""
         count, causes = self.count - (self.code == Code.HELD), (self.rejected, self.expired)
-        return Parked(self.offset, self.lane, ceil(self.due_ms), count, leader_epoch, *causes, self.key_hash, self.is_kept)
+        return Parked(
+            self.offset,
+            self.lane,
+            ceil(self.due_ms),
+            count,
+            leader_epoch,
+            *causes,
+            self.key_hash,
+            self.is_kept,
+        )
 
 
 class ParkedMemory:
@@ -86,7 +99,8 @@ class ParkedMemory:
         self.held = 0
         self.key_order: KeyOrder | None = None
         self._over: set[int] = set()
-        """Of `_ghosts` and what a write under way removes: records that were parked in fact, and are over."""
+        """Of `_ghosts` and what a write under way removes: records that were parked in fact, and
+        are over."""
         self.floor = 0
         """Below is nothing any more but what is kept: the log's start."""
         self.purged = 0
@@ -98,7 +112,8 @@ class ParkedMemory:
         self._ahead_ms = {Lane.REDELIVERY: life_ahead_ms, Lane.SCHEDULE: life_ahead_ms}
         self._looked_ms = now_ms
         self._orders = {lane: LaneOrder(lane, is_empty=not waiting) for lane in Lane}
-        # Before the first dead letter is written all that an earlier life has left must be known: some may have been written.
+        # Before the first dead letter is written all that an earlier life has left must be known:
+        # some may have been written.
         self._orders[Lane.ARCHIVING].few = self._orders[Lane.ARCHIVING].many = 1 << 62
         self._queues: dict[Lane, list[tuple[float, int]]] = {Lane.REDELIVERY: [], Lane.SCHEDULE: []}
         self._ready: dict[int, Entry] = {}
@@ -106,7 +121,8 @@ class ParkedMemory:
         """Records whose present state goes with whatever is written next."""
         self._ghosts: dict[int, tuple[Place, ...]] = {}
         self._leaving: dict[int, int] = {}
-        """Ghosts, and records that come from the window, that a write under way speaks of: how many writes."""
+        """Ghosts, and records that come from the window, that a write under way speaks of: how many
+        writes."""
         self._moving: set[int] = set()
         """See the head of this file."""
         self._may_be_kept: set[int] = set()
@@ -131,7 +147,7 @@ class ParkedMemory:
         """The log's start has passed it, and it is kept nowhere."""
         return offset < self.floor and (not is_kept or offset < self.purged)
 
-    # ---- what comes next, from the store -----------------------------------------------------------------------------
+    # ---- what comes next, from the store ---------------------------------------------------------
 
     @property
     def wants_read(self) -> bool:
@@ -141,7 +157,11 @@ class ParkedMemory:
     def _has_enough(self, lane: Lane) -> bool:
         """Many scheduled records are due, and behind others of their keys."""
         order = self.key_order
-        return lane is Lane.SCHEDULE and order is not None and (order.is_full or len(order.asked) >= READ_AT_ONCE)
+        return (
+            lane is Lane.SCHEDULE
+            and order is not None
+            and (order.is_full or len(order.asked) >= READ_AT_ONCE)
+        )
 
     @property
     def knows_archiving(self) -> bool:
@@ -166,8 +186,8 @@ class ParkedMemory:
         is_lost: Callable[[Parked], bool],
         read_at_once: int = READ_AT_ONCE,
     ) -> None:
-        """`is_lost`: the log has lost that record. After a restart no redelivery waits longer than the settings say, whatever the wall
-        clock was."""
+        """`is_lost`: the log has lost that record. After a restart no redelivery waits longer than
+        the settings say, whatever the wall clock was."""
         longest_ms = settings.redelivery.longest_ms if settings.redelivery is not None else 0.0
         for parked in self._orders[lane].end_read(found, is_last=len(found) < read_at_once):
             offset = parked.offset
@@ -223,7 +243,11 @@ class ParkedMemory:
         """Forget those that come last, where there are too many in memory."""
         for lane, order in self._orders.items():
             if order.size > order.many:
-                queued = [entry for entry in self.entries.values() if entry.lane == lane and self._can_be_forgotten(entry)]
+                queued = [
+                    entry
+                    for entry in self.entries.values()
+                    if entry.lane == lane and self._can_be_forgotten(entry)
+                ]
                 last = order.shrink(entry.places[0] for entry in queued)
                 for entry in queued:
                     if last is not None and entry.places[0] > last:
@@ -231,7 +255,9 @@ class ParkedMemory:
 
     def _can_be_forgotten(self, entry: Entry) -> bool:
         is_idle = entry.code == Code.QUEUED or entry.code == Code.ARCHIVING
-        return is_idle and len(entry.places) == 1 and entry.record is None and entry.offset not in self._unsaved
+        return (
+            is_idle and len(entry.places) == 1 and entry.record is None and entry.offset not in self._unsaved
+        )
 
     def _remove(self, entry: Entry) -> None:
         """It is parked no more; its places go with whatever is written next."""
@@ -242,7 +268,7 @@ class ParkedMemory:
         self._ghosts[entry.offset] = tuple(entry.places)
         self._over.add(entry.offset)
 
-    # ---- the order of keys (key_order.py) ----------------------------------------------------------------------------
+    # ---- the order of keys (key_order.py) --------------------------------------------------------
 
     def order_keys(self, order: KeyOrder | None) -> None:
         """From now on, or (None) no more. Members keep what they hold."""
@@ -253,7 +279,11 @@ class ParkedMemory:
             return
         entries = [entry for _, entry in sorted(self.entries.items()) if entry.key_hash is not None]
         for entry in entries:
-            if entry.lane is Lane.REDELIVERY or entry.code in (Code.HELD, Code.PENDING, Code.UNSAVED_ARCHIVING):
+            if entry.lane is Lane.REDELIVERY or entry.code in (
+                Code.HELD,
+                Code.PENDING,
+                Code.UNSAVED_ARCHIVING,
+            ):
                 self._hold_key(entry)
         for entry in entries:
             if entry.code == Code.READY and not self._may_go(order, entry):
@@ -301,7 +331,7 @@ class ParkedMemory:
         self._orders[entry.lane].size += 1
         self._ready[entry.offset] = entry
 
-    # ---- time --------------------------------------------------------------------------------------------------------
+    # ---- time ------------------------------------------------------------------------------------
 
     def make_ready(self, now_ms: float, wall_ms: float) -> int:
         """Those that are due can be acquired. How many became so."""
@@ -315,7 +345,11 @@ class ParkedMemory:
                 if not queue or queue[0][0] > due_ms:
                     break
                 entry = self.entries[heappop(queue)[1]]
-                if self.key_order is not None and entry.key_hash is not None and not self._may_go(self.key_order, entry):
+                if (
+                    self.key_order is not None
+                    and entry.key_hash is not None
+                    and not self._may_go(self.key_order, entry)
+                ):
                     self._orders[lane].size -= 1
                     entry.code = Code.BEHIND
                     continue
@@ -328,7 +362,12 @@ class ParkedMemory:
         while queue:
             due_ms, offset = queue[0]
             entry = self.entries.get(offset)
-            if entry is not None and entry.code == Code.QUEUED and entry.lane == lane and entry.due_ms == due_ms:
+            if (
+                entry is not None
+                and entry.code == Code.QUEUED
+                and entry.lane == lane
+                and entry.due_ms == due_ms
+            ):
                 return
             heappop(queue)
 
@@ -345,5 +384,7 @@ class ParkedMemory:
             self._drop_stale(lane)
             if queue:
                 due_ms = queue[0][0] - self._ahead_ms[lane]
-                times.append(due_ms if lane is Lane.REDELIVERY else min(due_ms, self._looked_ms + LOOK_AT_THE_CLOCK_MS))
+                times.append(
+                    due_ms if lane is Lane.REDELIVERY else min(due_ms, self._looked_ms + LOOK_AT_THE_CLOCK_MS)
+                )
         return min(times, default=None)

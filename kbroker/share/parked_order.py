@@ -4,8 +4,8 @@
     in memory  |-------------------------------|
                                                horizon
 
-Up to the horizon every saved record is in memory, behind it none. When few are left the next ones are
-read. When too many came in between, the last ones are forgotten, and the horizon falls.
+Up to the horizon every saved record is in memory, behind it none. When few are left the next ones
+are read. When too many came in between, the last ones are forgotten, and the horizon falls.
 
 A read takes time, and the lane goes on meanwhile: what was saved behind the horizon since the read
 began is added, and what was removed since then is not believed.
@@ -55,7 +55,8 @@ class LaneOrder:
         return not self._is_reading and not self.is_complete and self.size < self.few
 
     def begin_read(self) -> tuple[int, int] | None:
-        """Behind what to read now; None: there is nothing to read, or enough in memory, or a read is under way."""
+        """Behind what to read now; None: there is nothing to read, or enough in memory, or a read
+        is under way."""
         if not self.wants_read:
             return None
         self._is_reading = True
@@ -80,7 +81,8 @@ class LaneOrder:
                 del self._late[place.offset]
 
     def end_read(self, found: Iterable[Parked], *, is_last: bool) -> list[Parked]:
-        """The read that was begun gave these; `is_last`: there are no more. What belongs into memory now."""
+        """The read that was begun gave these; `is_last`: there are no more. What belongs into
+        memory now."""
         given = [parked for parked in found if parked.place not in self._gone]
         places = [(parked.due_ms, parked.offset) for parked in found]
         self._horizon = _EVERYTHING if is_last else max(places, default=self._horizon)
@@ -97,7 +99,8 @@ class LaneOrder:
         self._late, self._gone = {}, set()
 
     def shrink(self, places: Iterable[Place]) -> Place | None:
-        """There are too many in memory. Of these, the last that stays; the rest is behind the horizon from now on. None: not now."""
+        """There are too many in memory. Of these, the last that stays; the rest is behind the
+        horizon from now on. None: not now."""
         if self._is_reading or self.size <= self.many:
             return None
         kept = sorted(places)[: self.many // 2]

@@ -1,4 +1,5 @@
-"""The parked records of one share-partition (parked.py): who holds them, which are due, what is to be saved.
+"""The parked records of one share-partition (parked.py): who holds them, which are due, what is to
+be saved.
 
                       .--------------------- due: make_ready() ---.
                       v                                           |
@@ -12,12 +13,12 @@ Only what comes next is in memory (parked_order.py). Acquiring changes nothing i
 crash the record is parked as it was. What a client says is PENDING until it is saved. What happens
 without a client (a lock runs out) counts at once, and is said with the next write.
 
-A record may stand at several places in the store for a while: `places` of it are removed by whatever
-is written next. So are those of `ghosts`: records that are not parked, but may be in the store after a
-write that failed.
+A record may stand at several places in the store for a while: `places` of it are removed by
+whatever is written next. So are those of `ghosts`: records that are not parked, but may be in the
+store after a write that failed.
 
-Times: `now_ms` is the engine's, monotonic. Due times are milliseconds since 1970, `ahead_ms` of the lane
-ahead of that.
+Times: `now_ms` is the engine's, monotonic. Due times are milliseconds since 1970, `ahead_ms` of the
+lane ahead of that.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ _offset = attrgetter("offset")
 
 
 class ParkingWrite(NamedTuple):
-    """What one Persist says of parked records: by clients, new from the window (and where it may have stood before), decided already,
-    and not parked any more. `moved`: whose places in the window it says to be final. `keeps`: whose records it brings along."""
+    """What one Persist says of parked records: by clients, new from the window (and where it may
+    have stood before), decided already, and not parked any more. `moved`: whose places in the
+    window it says to be final. `keeps`: whose records it brings along."""
 
     pending: Sequence[tuple[Entry, Parked | None]]
     new: Sequence[tuple[Parked, Sequence[Place]]]
@@ -60,7 +62,8 @@ class ParkingWrite(NamedTuple):
 
 
 class RanOutHere(NamedTuple):
-    """Records by their former holder; of these, those whose holder lived; and records whose locks were prolonged."""
+    """Records by their former holder; of these, those whose holder lived; and records whose locks
+    were prolonged."""
 
     by_member: Mapping[str, int]
     at_lock_max: int
@@ -68,8 +71,8 @@ class RanOutHere(NamedTuple):
 
 
 class Parking(ParkedKeeping):
-    """`waiting`: how many are parked, by all that was decided. `life_ahead_ms`: what to add to `now_ms` for the time since 1970, for
-    the whole life of the broker."""
+    """`waiting`: how many are parked, by all that was decided. `life_ahead_ms`: what to add to
+    `now_ms` for the time since 1970, for the whole life of the broker."""
 
     def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
         super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
@@ -78,7 +81,7 @@ class Parking(ParkedKeeping):
         self.needs_sweep = False
         """Records below `floor` may be in the store that are not in memory."""
 
-    # ---- what is there -----------------------------------------------------------------------------------------------
+    # ---- what is there ---------------------------------------------------------------------------
 
     @property
     def is_settled(self) -> bool:
@@ -93,7 +96,11 @@ class Parking(ParkedKeeping):
 
     @property
     def has_unsaved_archiving(self) -> bool:
-        return any(self.entries[offset].code == Code.UNSAVED_ARCHIVING for offset in self._unsaved if offset in self.entries)
+        return any(
+            self.entries[offset].code == Code.UNSAVED_ARCHIVING
+            for offset in self._unsaved
+            if offset in self.entries
+        )
 
     def held_by(self) -> dict[str, int]:
         """How many each member holds."""
@@ -104,7 +111,8 @@ class Parking(ParkedKeeping):
         return found
 
     def next_deadline_ms(self) -> float | None:
-        """When expire() and make_ready() should be called next; there may turn out to be nothing to do."""
+        """When expire() and make_ready() should be called next; there may turn out to be nothing to
+        do."""
         while self._locks and not self._is_lock(*self._locks[0]):
             heappop(self._locks)
         due_ms = self._next_due_ms()
@@ -112,14 +120,18 @@ class Parking(ParkedKeeping):
             return due_ms
         return self._locks[0][0] if due_ms is None else min(due_ms, self._locks[0][0])
 
-    # ---- time --------------------------------------------------------------------------------------------------------
+    # ---- time ------------------------------------------------------------------------------------
 
     def _is_lock(self, deadline_ms: float, offset: int) -> bool:
         entry = self.entries.get(offset)
         return entry is not None and entry.code == Code.HELD and entry.deadline_ms == deadline_ms
 
     def expire(
-        self, now_ms: float, settings: ShareSettings, alive_ms: Callable[[str], float] | None, drawn: Callable[[], float]
+        self,
+        now_ms: float,
+        settings: ShareSettings,
+        alive_ms: Callable[[str], float] | None,
+        drawn: Callable[[], float],
     ) -> RanOutHere:
         """Take back what has been locked for too long, as SharePartition.expire() does."""
         by_member: dict[str, int] = {}
@@ -171,12 +183,19 @@ class Parking(ParkedKeeping):
         what = entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected
         return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)
 
-    # ---- members -----------------------------------------------------------------------------------------------------
+    # ---- members ---------------------------------------------------------------------------------
 
     def park(self, offset: int, due_ms: float, delivery_count: int) -> Parked:
         """A record of the window that is due at that time of the engine's clock."""
         due_ms += self._ahead_ms[Lane.REDELIVERY]
-        return Parked(offset, Lane.REDELIVERY, ceil(due_ms), delivery_count, self._leader_epoch, key_hash=self._key_hash(offset))
+        return Parked(
+            offset,
+            Lane.REDELIVERY,
+            ceil(due_ms),
+            delivery_count,
+            self._leader_epoch,
+            key_hash=self._key_hash(offset),
+        )
 
     def _key_hash(self, offset: int) -> int | None:
         return None if self.key_order is None else self.key_order.hash_of(offset)
@@ -187,12 +206,22 @@ class Parking(ParkedKeeping):
 
     @property
     def archiving(self) -> int:
-        """How many dead letters are to be written, or will be once that is saved. All of them are in memory."""
+        """How many dead letters are to be written, or will be once that is saved. All of them are
+        in memory."""
         return self._orders[Lane.ARCHIVING].size + self._expiring
 
     def expire_new(self, offset: int, delivery_count: int) -> Parked:
-        """A record of the window that nobody has, and that is past its time: a dead letter is to be written."""
-        return Parked(offset, Lane.ARCHIVING, 0, delivery_count, self._leader_epoch, expired=True, key_hash=self._key_hash(offset))
+        """A record of the window that nobody has, and that is past its time: a dead letter is to be
+        written."""
+        return Parked(
+            offset,
+            Lane.ARCHIVING,
+            0,
+            delivery_count,
+            self._leader_epoch,
+            expired=True,
+            key_hash=self._key_hash(offset),
+        )
 
     def expire_ready(self, offsets: Iterable[int], settings: ShareSettings) -> int:
         """Of these, records that are due and that nobody has are past their time. How many."""
@@ -211,8 +240,8 @@ class Parking(ParkedKeeping):
     def acquire(
         self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings
     ) -> list[AcquiredRange]:
-        """Lock these for the member, as far as they are still ready; in offset order. The first one is taken in any case; one that is
-        near its delivery limit is taken alone (KAFKA-17541)."""
+        """Lock these for the member, as far as they are still ready; in offset order. The first one
+        is taken in any case; one that is near its delivery limit is taken alone (KAFKA-17541)."""
         ranges: list[AcquiredRange] = []
         suspect_from = throttle.threshold(settings.delivery_count_limit)
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
@@ -234,28 +263,43 @@ class Parking(ParkedKeeping):
                 ranges.append(AcquiredRange(offset, offset, entry.count))
         return ranges
 
-    def split(self, member_id: str, batches: Sequence[AckBatch]) -> tuple[list[AckBatch], list[tuple[Entry, list[int]]]]:
-        """What of an acknowledgement list is of the window, and what of parked records, with the types for each of those in order.
+    def split(
+        self, member_id: str, batches: Sequence[AckBatch]
+    ) -> tuple[list[AckBatch], list[tuple[Entry, list[int]]]]:
+        """What of an acknowledgement list is of the window, and what of parked records, with the
+        types for each of those in order.
 
-        Raises KafkaError(invalid_record_state) for a parked record that is not the member's; nothing has changed then."""
+        Raises KafkaError(invalid_record_state) for a parked record that is not the member's;
+        nothing has changed then."""
         rest: list[AckBatch] = []
         named: dict[int, list[int]] = {}
         for batch in batches:
             first, last, types = batch
-            offsets = [offset for offset in self._within(first, last) if not self._is_gone(offset, is_kept=self.entries[offset].kept)]
+            offsets = [
+                offset
+                for offset in self._within(first, last)
+                if not self._is_gone(offset, is_kept=self.entries[offset].kept)
+            ]
             if not offsets:
                 rest.append(batch)
                 continue
             for offset in offsets:
                 entry, before = self.entries[offset], named.setdefault(offset, [])
-                if entry.code != Code.HELD or entry.member_id != member_id or any(each != Event.RENEW for each in before):
-                    raise KafkaError(ErrorCode.invalid_record_state, f"Offset {offset} is not acquired by this member.")
+                if (
+                    entry.code != Code.HELD
+                    or entry.member_id != member_id
+                    or any(each != Event.RENEW for each in before)
+                ):
+                    raise KafkaError(
+                        ErrorCode.invalid_record_state, f"Offset {offset} is not acquired by this member."
+                    )
                 before.append(types[0] if len(types) == 1 else types[offset - first])
             rest += _without(batch, offsets)
         return rest, [(self.entries[offset], types) for offset, types in named.items()]
 
     def end_prolonging(self, member_id: str, runs: Iterable[tuple[int, int]]) -> None:
-        """The member is done with these records, although it holds them: their locks are not prolonged."""
+        """The member is done with these records, although it holds them: their locks are not
+        prolonged."""
         for first, last in runs:
             for entry in map(self.entries.__getitem__, self._within(first, last)):
                 if entry.code == Code.HELD and entry.member_id == member_id:
@@ -267,7 +311,11 @@ class Parking(ParkedKeeping):
         return sorted(offset for offset in self.entries if first <= offset <= last)
 
     def apply(
-        self, named: Sequence[tuple[Entry, list[int]]], settings: ShareSettings, now_ms: float, drawn: Callable[[], float]
+        self,
+        named: Sequence[tuple[Entry, list[int]]],
+        settings: ShareSettings,
+        now_ms: float,
+        drawn: Callable[[], float],
     ) -> list[tuple[Entry, Parked | None]]:
         """Carry out what split() gave. What is pending now, and what is to become of it."""
         pending: list[tuple[Entry, Parked | None]] = []
@@ -290,10 +338,17 @@ class Parking(ParkedKeeping):
     def release_member(
         self, member_id: str, settings: ShareSettings, delayed_at_ms: float | None, drawn: Callable[[], float]
     ) -> list[tuple[Entry, Parked | None]]:
-        """What the member holds comes back; without a delay it keeps its due time, which has passed."""
+        """What the member holds comes back; without a delay it keeps its due time, which has
+        passed."""
         pending = []
-        for entry in [each for each in self.entries.values() if each.code == Code.HELD and each.member_id == member_id]:
-            due_ms = entry.due_ms if delayed_at_ms is None else self._due_ms(entry, settings, delayed_at_ms, drawn())
+        for entry in [
+            each for each in self.entries.values() if each.code == Code.HELD and each.member_id == member_id
+        ]:
+            due_ms = (
+                entry.due_ms
+                if delayed_at_ms is None
+                else self._due_ms(entry, settings, delayed_at_ms, drawn())
+            )
             pending.append(self._await(entry, self._released(entry, settings, due_ms)))
         return pending
 
@@ -302,10 +357,11 @@ class Parking(ParkedKeeping):
         self.held -= 1
         return entry, target
 
-    # ---- what is gone ------------------------------------------------------------------------------------------------
+    # ---- what is gone ----------------------------------------------------------------------------
 
     def lost(self, offsets: Iterable[int]) -> int:
-        """The log has no record there: those that are ready are parked no more. How many there were."""
+        """The log has no record there: those that are ready are parked no more. How many there
+        were."""
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
         for entry in entries:
             self._remove(entry)
@@ -316,7 +372,9 @@ class Parking(ParkedKeeping):
         self.floor = new_start_offset
         self.needs_sweep = self.needs_sweep or self.waiting > 0
         held: dict[str, int] = {}
-        for entry in [entry for entry in self.entries.values() if self._is_gone(entry.offset, is_kept=entry.kept)]:
+        for entry in [
+            entry for entry in self.entries.values() if self._is_gone(entry.offset, is_kept=entry.kept)
+        ]:
             if entry.code == Code.HELD and entry.member_id is not None:
                 held[entry.member_id] = held.get(entry.member_id, 0) + 1
             if entry.code == Code.PENDING:
@@ -331,18 +389,26 @@ class Parking(ParkedKeeping):
         return self.drop_below(max(self.floor, end_offset))
 
     def is_pending_below(self, end_offset: int) -> bool:
-        """Whether writes are not over that say something of records there: of what members said, which may park them once more, or
-        that they are parked no more."""
-        is_said = any(entry.code == Code.PENDING and entry.offset < end_offset for entry in self.entries.values())
+        """Whether writes are not over that say something of records there: of what members said,
+        which may park them once more, or that they are parked no more."""
+        is_said = any(
+            entry.code == Code.PENDING and entry.offset < end_offset for entry in self.entries.values()
+        )
         return is_said or any(offset < end_offset for offset in self._leaving)
 
     def sweep(self, found: Iterable[Parked], look: Look) -> int:
-        """Of these, which the look has found, those below the log's start are parked no more, but for what is kept. How many. What the
-        log's start has passed since the look began may be kept by now."""
+        """Of these, which the look has found, those below the log's start are parked no more, but
+        for what is kept. How many. What the log's start has passed since the look began may be kept
+        by now."""
         gone = 0
         for parked in found:
             offset = parked.offset
-            is_here = offset in self.entries or offset in self._ghosts or offset in self._leaving or offset in look.changed
+            is_here = (
+                offset in self.entries
+                or offset in self._ghosts
+                or offset in self._leaving
+                or offset in look.changed
+            )
             if offset < look.floor and not is_here and self._is_gone(offset, is_kept=parked.kept):
                 if parked.kept:
                     self._may_be_kept.add(offset)
@@ -350,11 +416,13 @@ class Parking(ParkedKeeping):
                 gone += 1
         return gone
 
-    # ---- dead letters ------------------------------------------------------------------------------------------------
+    # ---- dead letters ----------------------------------------------------------------------------
 
     @property
     def has_dead_letters(self) -> bool:
-        return self._orders[Lane.ARCHIVING].size > 0 and any(entry.code == Code.ARCHIVING for entry in self.entries.values())
+        return self._orders[Lane.ARCHIVING].size > 0 and any(
+            entry.code == Code.ARCHIVING for entry in self.entries.values()
+        )
 
     @property
     def has_archiving(self) -> bool:
@@ -365,7 +433,9 @@ class Parking(ParkedKeeping):
 
     def take_dead_letters(self) -> list[DeadLetter]:
         taken = []
-        for entry in sorted((each for each in self.entries.values() if each.code == Code.ARCHIVING), key=_offset):
+        for entry in sorted(
+            (each for each in self.entries.values() if each.code == Code.ARCHIVING), key=_offset
+        ):
             entry.code = Code.HANDED_OUT
             cause = DeadLetterCause.REJECTED if entry.rejected else DeadLetterCause.EXHAUSTED
             if entry.expired:
@@ -386,7 +456,7 @@ class Parking(ParkedKeeping):
         for offset in offsets:
             self.entries[offset].code = Code.ARCHIVING
 
-    # ---- saving ------------------------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------
 
     def write(
         self, pending: Sequence[tuple[Entry, Parked | None]], new: Sequence[Parked]
@@ -396,8 +466,13 @@ class Parking(ParkedKeeping):
         arriving = [(parked, ghosts.pop(parked.offset, ())) for parked in new]
         self.waiting += len(arriving)
         self._expiring += sum(parked.expired for parked in new)
-        changes = [ParkingChange(parked.offset, places, parked, self._no_record(parked.offset)) for parked, places in arriving]
-        changes += [ParkingChange(offset, places, None, self._no_record(offset)) for offset, places in ghosts.items()]
+        changes = [
+            ParkingChange(parked.offset, places, parked, self._no_record(parked.offset))
+            for parked, places in arriving
+        ]
+        changes += [
+            ParkingChange(offset, places, None, self._no_record(offset)) for offset, places in ghosts.items()
+        ]
         for change in changes:
             self._leaving[change.offset] = self._leaving.get(change.offset, 0) + 1
         decided, keeps = self._take_decided(), []
@@ -418,7 +493,8 @@ class Parking(ParkedKeeping):
         return tuple(changes), ParkingWrite(pending, arriving, decided, ghosts, moved, keeps)
 
     def _take_decided(self) -> list[tuple[Entry, Parked]]:
-        """What waits to be saved. What a client has said is said by its own write; what a member holds is saved as it was."""
+        """What waits to be saved. What a client has said is said by its own write; what a member
+        holds is saved as it was."""
         unsaved, self._unsaved = self._unsaved, {}
         decided = []
         for offset in unsaved:
@@ -506,13 +582,20 @@ class Parking(ParkedKeeping):
                 self._remove(entry)
                 return
             self._line_up(entry)
-        elif entry.code == Code.UNSAVED_ARCHIVING and parked.lane is Lane.ARCHIVING and entry.offset not in self._unsaved:
+        elif (
+            entry.code == Code.UNSAVED_ARCHIVING
+            and parked.lane is Lane.ARCHIVING
+            and entry.offset not in self._unsaved
+        ):
             entry.code = Code.ARCHIVING
         if not belongs and self._can_be_forgotten(entry):
             self._let_go(entry)
 
-    def failed(self, write: ParkingWrite, now_ms: float, settings: ShareSettings, drawn: Callable[[], float]) -> int:
-        """Nothing of it is known to be saved. How many of the pending ones are their holders' again."""
+    def failed(
+        self, write: ParkingWrite, now_ms: float, settings: ShareSettings, drawn: Callable[[], float]
+    ) -> int:
+        """Nothing of it is known to be saved. How many of the pending ones are their holders'
+        again."""
         for offset, places in write.ghosts.items():
             self._unmark(offset)
             if offset in self.entries:  # It came from the window since.
@@ -553,9 +636,14 @@ class Parking(ParkedKeeping):
         return [parked.offset for parked, _ in write.new if parked.expired]
 
     def redeliveries_in(self, write: ParkingWrite) -> dict[int, float]:
-        """Records of a write that come from the window for their redelivery, with their due times on the engine's clock."""
+        """Records of a write that come from the window for their redelivery, with their due times
+        on the engine's clock."""
         ahead_ms = self._ahead_ms[Lane.REDELIVERY]
-        return {parked.offset: parked.due_ms - ahead_ms for parked, _ in write.new if parked.lane is Lane.REDELIVERY}
+        return {
+            parked.offset: parked.due_ms - ahead_ms
+            for parked, _ in write.new
+            if parked.lane is Lane.REDELIVERY
+        }
 
     def _unmark(self, offset: int) -> None:
         left = self._leaving[offset] - 1

@@ -1,4 +1,5 @@
-"""The life of a record in a share-partition: its states, what can happen to it, and the one table that says what follows.
+"""The life of a record in a share-partition: its states, what can happen to it, and the one table
+that says what follows.
 
     not read yet --ACQUIRE--> ACQUIRED --ACCEPT--> ACKNOWLEDGED
                                  |  ^---RENEW
@@ -6,13 +7,14 @@
                                  |------RELEASE--> AVAILABLE --ACQUIRE--> ACQUIRED again, delivery count + 1
                                  '------DEAD_LETTER--> ARCHIVING --DEAD_LETTERED--> ARCHIVED
 
-RELEASE stands for everything that gives a record back: the client's RELEASE, the end of its session, a lock that timed out.
-At the delivery limit the same thing is EXHAUST instead, and the record is not delivered again. Where the group has a dead letter
-queue (KIP-1191), REJECT and EXHAUST are DEAD_LETTER. DISCARD is the broker's own decision about a record that nobody holds (log
+RELEASE stands for everything that gives a record back: the client's RELEASE, the end of its
+session, a lock that timed out. At the delivery limit the same thing is EXHAUST instead, and the
+record is not delivered again. Where the group has a dead letter queue (KIP-1191), REJECT and
+EXHAUST are DEAD_LETTER. DISCARD is the broker's own decision about a record that nobody holds (log
 start moved, compaction took it).
 
-The engine never asks this table record by record: it builds byte tables from it (see the end of this file) and applies them to
-whole ranges. Nothing here knows offsets, members or time.
+The engine never asks this table record by record: it builds byte tables from it (see the end of
+this file) and applies them to whole ranges. Nothing here knows offsets, members or time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from functools import lru_cache
 
 
 class RecordState(IntEnum):
-    """KIP-932's record states with the ids that are persisted. ACQUIRED is never persisted by this broker."""
+    """KIP-932's record states with the ids that are persisted. ACQUIRED is never persisted by this
+    broker."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -32,7 +35,8 @@ class RecordState(IntEnum):
 
 
 class Event(IntEnum):
-    """What happens to a record. The first five have the ids of the acknowledge types of the protocol."""
+    """What happens to a record. The first five have the ids of the acknowledge types of the
+    protocol."""
 
     GAP = 0
     ACCEPT = 1
@@ -63,32 +67,38 @@ TERMINAL = frozenset(state for state in RecordState if not any(before is state f
 """ACKNOWLEDGED and ARCHIVED: nothing follows, so the start offset may move past them."""
 
 
-# The states column of the in-flight window holds one byte per offset: a RecordState id, HOLE or CONTROL in the low three bits, and flags.
+# The states column of the in-flight window holds one byte per offset: a RecordState id, HOLE or
+# CONTROL in the low three bits, and flags.
 
 STATE = 7
 """What of a code is the state."""
 
 HOLE = 5
-"""Nothing is known of this offset: not read yet (inside the gap window), or the log has no record there."""
+"""Nothing is known of this offset: not read yet (inside the gap window), or the log has no record
+there."""
 
 CONTROL = 6
 """The log has a control batch here, which nobody gets: neither in flight nor in anybody's way."""
 
 PENDING = 8
-"""With the state that an ACQUIRED record will have once its Persist effect has succeeded. Until then it is neither acquirable
-nor acknowledgeable, does not count as terminal, and goes back to ACQUIRED if the write fails."""
+"""With the state that an ACQUIRED record will have once its Persist effect has succeeded. Until
+then it is neither acquirable nor acknowledgeable, does not count as terminal, and goes back to
+ACQUIRED if the write fails."""
 
 REJECTED = 16
-"""With ARCHIVING: a client rejected the record. Without this flag the delivery limit was reached."""
+"""With ARCHIVING: a client rejected the record. Without this flag the delivery limit was
+reached."""
 
 UNSAVED = 32
-"""With ARCHIVING: decided by a lock that ran out, and not known to be saved. A dead letter now could become two after a crash."""
+"""With ARCHIVING: decided by a lock that ran out, and not known to be saved. A dead letter now
+could become two after a crash."""
 
 HANDED_OUT = 64
 """With ARCHIVING: whoever writes the dead letters has it."""
 
 WAITING = 128
-"""With AVAILABLE: the record came back, and is not delivered before its redelivery is due (redelivery.py)."""
+"""With AVAILABLE: the record came back, and is not delivered before its redelivery is due
+(redelivery.py)."""
 
 BEHIND = 64
 """As a whole code, AVAILABLE: another record of the same key goes first (key_order.py)."""
@@ -104,7 +114,11 @@ ARCHIVING_CODES = DEAD_LETTER_CODES + HANDED_OUT_CODES + bytes([UNSAVED_ARCHIVIN
 
 PENDING_ARCHIVING_CODES = bytes(code | PENDING for code in DEAD_LETTER_CODES)
 PENDING_CODES = bytes(
-    sorted({state | PENDING for state in RecordState} | set(PENDING_ARCHIVING_CODES) | {RecordState.AVAILABLE | WAITING | PENDING})
+    sorted(
+        {state | PENDING for state in RecordState}
+        | set(PENDING_ARCHIVING_CODES)
+        | {RecordState.AVAILABLE | WAITING | PENDING}
+    )
 )
 
 SETTLE = bytes(code & ~(PENDING | UNSAVED) for code in range(256))
@@ -123,8 +137,9 @@ COUNT_UP = bytes(min(count + 1, MAX_DELIVERY_COUNT) for count in range(256))
 
 @lru_cache(maxsize=64)
 def given_back(delivery_limit: int, dead_letter_queue: bool = False, waits: bool = False) -> bytes:
-    """bytes.translate table from delivery counts to the codes of ACQUIRED records that come back: RELEASE or, at the limit,
-    EXHAUST. With a dead letter queue (KIP-1191) the latter is DEAD_LETTER. `waits`: what is released is WAITING."""
+    """bytes.translate table from delivery counts to the codes of ACQUIRED records that come back:
+    RELEASE or, at the limit, EXHAUST. With a dead letter queue (KIP-1191) the latter is
+    DEAD_LETTER. `waits`: what is released is WAITING."""
     exhausted = UNSAVED_ARCHIVING if dead_letter_queue else TRANSITIONS[RecordState.ACQUIRED, Event.EXHAUST]
     released = TRANSITIONS[RecordState.ACQUIRED, Event.RELEASE] | (WAITING if waits else 0)
     return bytes(released if count < delivery_limit else exhausted for count in range(256))
@@ -133,11 +148,19 @@ def given_back(delivery_limit: int, dead_letter_queue: bool = False, waits: bool
 @lru_cache(maxsize=64)
 def given_back_pending(delivery_limit: int, dead_letter_queue: bool = False, waits: bool = False) -> bytes:
     """The same for records whose return is persisted first."""
-    return bytes(code & (STATE | WAITING) | PENDING for code in given_back(delivery_limit, dead_letter_queue, waits))
+    return bytes(
+        code & (STATE | WAITING) | PENDING for code in given_back(delivery_limit, dead_letter_queue, waits)
+    )
 
 
-ACK_CODES = bytes(TRANSITIONS[RecordState.ACQUIRED, event] | PENDING for event in (Event.GAP, Event.ACCEPT, Event.RELEASE, Event.REJECT))
-"""Pending code by acknowledge type. RELEASE is overruled by `given_back_pending`, and RENEW changes no state."""
+ACK_CODES = bytes(
+    TRANSITIONS[RecordState.ACQUIRED, event] | PENDING
+    for event in (Event.GAP, Event.ACCEPT, Event.RELEASE, Event.REJECT)
+)
+"""Pending code by acknowledge type. RELEASE is overruled by `given_back_pending`, and RENEW changes
+no state."""
 
-DEAD_LETTER_ACK_CODES = ACK_CODES[: Event.REJECT] + bytes([TRANSITIONS[RecordState.ACQUIRED, Event.DEAD_LETTER] | REJECTED | PENDING])
+DEAD_LETTER_ACK_CODES = ACK_CODES[: Event.REJECT] + bytes(
+    [TRANSITIONS[RecordState.ACQUIRED, Event.DEAD_LETTER] | REJECTED | PENDING]
+)
 """The same where the group has a dead letter queue."""

@@ -1,10 +1,12 @@
-"""Redelivery delays: how long a record that came back waits, and which records of a share-partition are waiting. Pure.
+"""Redelivery delays: how long a record that came back waits, and which records of a share-partition
+are waiting. Pure.
 
     delivery        1st      2nd      3rd      4th
     then it waits   delay    x m      x m^2    ...    at most `max_ms`, each up to `jitter` of itself longer
 
-A wait is drawn once. The window marks the records (WAITING of record_state.py); this keeps when each of them is due.
-Only short waits stay in the window: a record that waits is in flight, and holds back the start offset.
+A wait is drawn once. The window marks the records (WAITING of record_state.py); this keeps when
+each of them is due. Only short waits stay in the window: a record that waits is in flight, and
+holds back the start offset.
 """
 
 from __future__ import annotations
@@ -40,8 +42,9 @@ class Redelivery(NamedTuple):
 
 
 class Waits:
-    """When the waiting records of one share-partition are due, by offset. A record whose return could not be saved, so that its
-    holder has it again, may still be in here: the window knows better."""
+    """When the waiting records of one share-partition are due, by offset. A record whose return
+    could not be saved, so that its holder has it again, may still be in here: the window knows
+    better."""
 
     __slots__ = ("_by_time", "_due", "_until")
 
@@ -50,7 +53,8 @@ class Waits:
         self._by_time: list[tuple[float, int]] = []
         """A heap, also of waits that a later one of the same record has replaced."""
         self._until: dict[int, float] = {}
-        """Of scheduled records: when they are due on the wall clock, which is looked at each second, since it may be set."""
+        """Of scheduled records: when they are due on the wall clock, which is looked at each
+        second, since it may be set."""
 
     def __len__(self) -> int:
         return len(self._due)
@@ -65,7 +69,8 @@ class Waits:
         self.begin(offset, now_ms + min(max(0, until_ms - wall_ms), LOOK_AT_THE_CLOCK_MS))
 
     def scheduled_from(self, from_ms: float) -> list[tuple[int, int]]:
-        """Of the records that wait for the wall clock, (offset, due) of those that are due then or later."""
+        """Of the records that wait for the wall clock, (offset, due) of those that are due then or
+        later."""
         return [(offset, ceil(until_ms)) for offset, until_ms in self._until.items() if until_ms >= from_ms]
 
     def is_scheduled(self, offset: int) -> bool:

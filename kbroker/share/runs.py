@@ -31,7 +31,8 @@ def joined_runs(runs: Sequence[tuple[int, int]]) -> Runs:
 
 
 def check_state(start_offset: int, batches: Sequence[StateBatch]) -> None:
-    """Raises ValueError for state that makes no sense. `batches` in order of their first offsets."""
+    """Raises ValueError for state that makes no sense. `batches` in order of their first
+    offsets."""
     if start_offset < 0:
         raise ValueError(f"start offset {start_offset}")
     next_offset = start_offset
@@ -44,4 +45,6 @@ def check_state(start_offset: int, batches: Sequence[StateBatch]) -> None:
             raise ValueError(f"{batch}: delivery count out of range")
         next_offset = batch.last_offset + 1
     if next_offset - start_offset > MAX_SPAN:
-        raise ValueError(f"state for {next_offset - start_offset} offsets from {start_offset} on, more than {MAX_SPAN}")
+        raise ValueError(
+            f"state for {next_offset - start_offset} offsets from {start_offset} on, more than {MAX_SPAN}"
+        )

@@ -1,12 +1,14 @@
-"""Records that are looked at before anybody gets them: those that are scheduled for later are parked.
+"""Records that are looked at before anybody gets them: those that are scheduled for later are
+parked.
 
-Where a group has `scans`, members are given nothing but what was scanned. A scan goes through the log
-behind the window (and through its holes, after a restart): what it finds is AVAILABLE, and in nobody's
-way, since it counts as in flight only once it was delivered. What is scheduled for later leaves the
-window: a million of those stand before nobody.
+Where a group has `scans`, members are given nothing but what was scanned. A scan goes through the
+log behind the window (and through its holes, after a restart): what it finds is AVAILABLE, and in
+nobody's way, since it counts as in flight only once it was delivered. What is scheduled for later
+leaves the window: a million of those stand before nobody.
 
-Parking takes time. Where a long log is not scanned yet, batches that have something to deliver now are
-therefore placed ahead of the scan. What lies before them is a hole until the scan has filled it:
+Parking takes time. Where a long log is not scanned yet, batches that have something to deliver now
+are therefore placed ahead of the scan. What lies before them is a hole until the scan has filled
+it:
 
     SPSO  | scanned | hole hole hole hole | placed ahead | hole hole | placed ahead |  SPEO
                     scan_from                                                          look ahead from here
@@ -45,8 +47,8 @@ def may_look_ahead(window: InFlightWindow) -> bool:
 
 
 def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
-    """AVAILABLE records behind the SPEO, before what lies between has been looked at: that is a hole of the gap window. False: the
-    window has them, or does not reach so far."""
+    """AVAILABLE records behind the SPEO, before what lies between has been looked at: that is a
+    hole of the gap window. False: the window has them, or does not reach so far."""
     unread = window.unread_from
     if first < unread or last >= window.start_offset + MAX_SPAN:
         return False
@@ -65,7 +67,8 @@ def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
 
 
 def place(window: InFlightWindow, offset: int, batches: Batches) -> None:
-    """What a read at `offset` gave is AVAILABLE. What is between is a hole that the log does not have."""
+    """What a read at `offset` gave is AVAILABLE. What is between is a hole that the log does not
+    have."""
     last_allowed = window.start_offset + MAX_SPAN - 1
     for first, last, *_ in batches:
         first, last = max(first, offset, window.start_offset), min(last, last_allowed)
@@ -96,7 +99,10 @@ def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from
     """Records that wait in the window since they could not be parked."""
     to_park = []
     for offset, due_ms in waits.scheduled_from(park_from_ms)[:_AT_ONCE]:
-        if window.start_offset <= offset <= window.end_offset and window.states[offset - window.base] == WAITING:
+        if (
+            window.start_offset <= offset <= window.end_offset
+            and window.states[offset - window.base] == WAITING
+        ):
             window.set_code(offset, offset, RecordState.ARCHIVED | PENDING)
             waits.end(offset)
             to_park.append(parking.schedule(offset, due_ms))
@@ -106,11 +112,16 @@ def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from
 def give_up(
     window: InFlightWindow, parking: Parking, offsets: Sequence[int], *, as_dead_letters: bool
 ) -> tuple[list[int], list[Parked]]:
-    """Of these, records that can be acquired are past their time: what is ARCHIVED now, and what is to be parked as a dead letter."""
+    """Of these, records that can be acquired are past their time: what is ARCHIVED now, and what is
+    to be parked as a dead letter."""
     archived, to_park = [], []
     for offset in offsets:
         i = offset - window.base
-        if not window.states or not window.start_offset <= offset <= window.end_offset or window.states[i] != AVAILABLE:
+        if (
+            not window.states
+            or not window.start_offset <= offset <= window.end_offset
+            or window.states[i] != AVAILABLE
+        ):
             continue
         count = window.counts[i]
         window.undelivered -= not count
@@ -126,12 +137,16 @@ def give_up(
 def put_off(
     window: InFlightWindow, parking: Parking, scheduled: Sequence[tuple[int, int]], park_from_ms: float
 ) -> tuple[list[Parked], list[tuple[int, int]]]:
-    """Of what was placed, (offset, due) of what is due later: what is to be parked, if it is due at `park_from_ms` of the wall clock
-    or later, and what waits in the window."""
+    """Of what was placed, (offset, due) of what is due later: what is to be parked, if it is due at
+    `park_from_ms` of the wall clock or later, and what waits in the window."""
     to_park, soon = [], []
     for offset, due_ms in scheduled:
         i = offset - window.base
-        if not window.start_offset <= offset <= window.end_offset or window.states[i] != AVAILABLE or window.counts[i]:
+        if (
+            not window.start_offset <= offset <= window.end_offset
+            or window.states[i] != AVAILABLE
+            or window.counts[i]
+        ):
             continue
         window.undelivered -= 1
         if due_ms < park_from_ms:

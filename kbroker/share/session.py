@@ -1,13 +1,15 @@
-"""Share sessions: which partitions a member fetches through one broker, and the epoch that orders its requests (KIP-932, KIP-227's way).
+"""Share sessions: which partitions a member fetches through one broker, and the epoch that orders
+its requests (KIP-932, KIP-227's way).
 
     ShareFetch 0 (A) -> stored epoch 1     the session exists, with A
     ShareFetch 1 (B) -> stored epoch 2     B is added
     ShareAcknowledge 2 -> stored epoch 3   acknowledging adds no partition
     ShareFetch -1 -> acknowledge, release, close()
 
-A session dies with the connection that created it. It knows no records: releasing them is done by the caller, who is told which
-share-partitions that concerns. Where Kafka forgets some, they are named here: those of a session that epoch 0 replaces, those
-that a request forgets, and every session of a closed connection, not only the newest.
+A session dies with the connection that created it. It knows no records: releasing them is done by
+the caller, who is told which share-partitions that concerns. Where Kafka forgets some, they are
+named here: those of a session that epoch 0 replaces, those that a request forgets, and every
+session of a closed connection, not only the newest.
 """
 
 from __future__ import annotations
@@ -35,10 +37,12 @@ class SessionKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SessionPartition:
-    """A partition's place in a session, hashed by identity: a session may have a thousand, and every fetch goes through all of them.
+    """A partition's place in a session, hashed by identity: a session may have a thousand, and
+    every fetch goes through all of them.
 
-    `row_due`: the next answer needs a row of it, whatever is found. `served_in`: the number of the last answer that had records of it.
-    `memo`: what whoever fetches keeps with it from one fetch to the next.
+    `row_due`: the next answer needs a row of it, whatever is found. `served_in`: the number of the
+    last answer that had records of it. `memo`: what whoever fetches keeps with it from one fetch to
+    the next.
     """
 
     partition: TopicPartition
@@ -49,10 +53,11 @@ class SessionPartition:
 
 @dataclass(slots=True, eq=False)
 class ShareSession:
-    """`epoch` is the one expected next. `held_elsewhere`: partitions the member may still hold records of although they are not
-    (or no longer) in the session, because it forgot them or acknowledged without fetching; only such as `may_hold` says are
-    there to hold records of, or a client could make the session grow by naming others. `client_id` and `client_host`: of the request
-    that opened it, for a person who asks which program holds records."""
+    """`epoch` is the one expected next. `held_elsewhere`: partitions the member may still hold
+    records of although they are not (or no longer) in the session, because it forgot them or
+    acknowledged without fetching; only such as `may_hold` says are there to hold records of, or a
+    client could make the session grow by naming others. `client_id` and `client_host`: of the
+    request that opened it, for a person who asks which program holds records."""
 
     key: SessionKey
     connection_id: Hashable
@@ -75,10 +80,11 @@ class ShareSession:
         return [*self._places, *self.held_elsewhere]
 
     def fetch_order(self, epoch: int) -> list[SessionPartition]:
-        """The order for the request with this epoch: what has waited longest comes first, rotated by the epoch where that is equal.
+        """The order for the request with this epoch: what has waited longest comes first, rotated
+        by the epoch where that is equal.
 
-        Rotation alone, as in Kafka, would leave partitions out for ever: acknowledgements count as well, and six requests from one fetch
-        to the next do not turn six partitions at all."""
+        Rotation alone, as in Kafka, would leave partitions out for ever: acknowledgements count as
+        well, and six requests from one fetch to the next do not turn six partitions at all."""
         order = list(self._places.values())
         if len(order) < 2 or epoch < 1:
             return order
@@ -87,7 +93,8 @@ class ShareSession:
 
     @property
     def has_rows_due(self) -> bool:
-        """Whether a partition may need a row in the next fetch answer although it has neither records nor an error."""
+        """Whether a partition may need a row in the next fetch answer although it has neither
+        records nor an error."""
         return any(map(_ROW_DUE, self._places.values()))
 
     def begin_answer(self) -> None:
@@ -95,9 +102,11 @@ class ShareSession:
         self._answers += 1
 
     def answer_row(self, partition: TopicPartition, *, has_records: bool, has_error: bool) -> bool:
-        """True if the fetch answer needs a row: records, an error, newly added, or the first clean answer after an error.
+        """True if the fetch answer needs a row: records, an error, newly added, or the first clean
+        answer after an error.
 
-        To be called once per answer and partition. Every partition of an epoch 0 request gets its row whatever this says.
+        To be called once per answer and partition. Every partition of an epoch 0 request gets its
+        row whatever this says.
         """
         place = self._places.get(partition)
         if place is None:  # forgotten meanwhile
@@ -129,9 +138,10 @@ class ShareSession:
 class FetchPlan(NamedTuple):
     """What a ShareFetch request may do. `epoch` is the request's.
 
-    `places`: its partitions, in the order to fetch them. `replaced`: the session that epoch 0 put an end to; release its records now.
-    `is_final`: no fetching; after the acknowledgements, close() the session and release what it holds. `expected_epoch`: the session's
-    from here on, unless another request uses it.
+    `places`: its partitions, in the order to fetch them. `replaced`: the session that epoch 0 put
+    an end to; release its records now. `is_final`: no fetching; after the acknowledgements, close()
+    the session and release what it holds. `expected_epoch`: the session's from here on, unless
+    another request uses it.
     """
 
     session: ShareSession
@@ -147,8 +157,9 @@ class FetchPlan(NamedTuple):
 
     @property
     def is_overtaken(self) -> bool:
-        """Another request has used the session since: the answer is invalid_share_session_epoch. A session that was replaced or
-        ended meanwhile is not the client's mistake, and was not used: its answer is an empty one."""
+        """Another request has used the session since: the answer is invalid_share_session_epoch. A
+        session that was replaced or ended meanwhile is not the client's mistake, and was not used:
+        its answer is an empty one."""
         return not self.is_final and self.session.epoch != self.expected_epoch
 
 
@@ -162,7 +173,8 @@ class AcknowledgePlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareSessionsStatistics:
-    """`evictions` counts sessions that ended because their connection did, `refused` those that found the table full."""
+    """`evictions` counts sessions that ended because their connection did, `refused` those that
+    found the table full."""
 
     sessions: int
     partitions: int
@@ -172,10 +184,13 @@ class ShareSessionsStatistics:
 
 
 class ShareSessions:
-    """All share sessions of the broker, at most `max_sessions` (group.share.max.share.sessions). `may_hold(group_id, partition)`:
-    whether there is such a share-partition now, so that somebody may hold records of it."""
+    """All share sessions of the broker, at most `max_sessions` (group.share.max.share.sessions).
+    `may_hold(group_id, partition)`: whether there is such a share-partition now, so that somebody
+    may hold records of it."""
 
-    def __init__(self, max_sessions: int, may_hold: Callable[[str, TopicPartition], bool] = lambda *_: True) -> None:
+    def __init__(
+        self, max_sessions: int, may_hold: Callable[[str, TopicPartition], bool] = lambda *_: True
+    ) -> None:
         self.max_sessions = max_sessions
         self._may_hold = may_hold
         self._sessions: dict[tuple[str, str], ShareSession] = {}
@@ -195,12 +210,13 @@ class ShareSessions:
         forget: Sequence[TopicPartition],
         has_acks: bool,
     ) -> FetchPlan:
-        """Open, use or end a session. `add` are the partitions of Topics, `forget` those of ForgottenTopicsData, `has_acks` tells
-        whether any partition carries acknowledgements.
+        """Open, use or end a session. `add` are the partitions of Topics, `forget` those of
+        ForgottenTopicsData, `has_acks` tells whether any partition carries acknowledgements.
 
-        Raises KafkaError, and then nothing has changed: invalid_request (acknowledgements on epoch 0), share_session_not_found,
-        invalid_share_session_epoch, share_session_limit_reached (answer that one only after MaxWaitMs, or clients spin).
-        On epoch 0 and -1 there is nothing to forget.
+        Raises KafkaError, and then nothing has changed: invalid_request (acknowledgements on epoch
+        0), share_session_not_found, invalid_share_session_epoch, share_session_limit_reached
+        (answer that one only after MaxWaitMs, or clients spin). On epoch 0 and -1 there is nothing
+        to forget.
         """
         if epoch == INITIAL_EPOCH:
             return self._open(SessionKey(group_id, member_id), connection_id, add, has_acks)
@@ -212,10 +228,14 @@ class ShareSessions:
             session._forget(forget)
         return FetchPlan(session, epoch, tuple(session.fetch_order(epoch)), expected_epoch=session.epoch)
 
-    def acknowledge(self, group_id: str, member_id: str, epoch: int, *, acknowledged: Iterable[TopicPartition] = ()) -> AcknowledgePlan:
-        """Use or end a session by ShareAcknowledge. The partitions `acknowledged` are not added to the session.
+    def acknowledge(
+        self, group_id: str, member_id: str, epoch: int, *, acknowledged: Iterable[TopicPartition] = ()
+    ) -> AcknowledgePlan:
+        """Use or end a session by ShareAcknowledge. The partitions `acknowledged` are not added to
+        the session.
 
-        Raises KafkaError, and then nothing has changed: share_session_not_found, invalid_share_session_epoch.
+        Raises KafkaError, and then nothing has changed: share_session_not_found,
+        invalid_share_session_epoch.
         """
         if epoch == INITIAL_EPOCH:
             raise KafkaError(ErrorCode.invalid_share_session_epoch)
@@ -224,20 +244,23 @@ class ShareSessions:
         return AcknowledgePlan(session, epoch, epoch == FINAL_EPOCH)
 
     def is_current(self, plan: FetchPlan) -> bool:
-        """False if the session was used, replaced or ended while the request waited: what it acquires now nobody would get."""
+        """False if the session was used, replaced or ended while the request waited: what it
+        acquires now nobody would get."""
         session = plan.session
         return session.epoch == plan.expected_epoch and self._sessions.get(session.key) is session
 
     def close(self, session: ShareSession) -> bool:
-        """Take the session out of the table; its records are the caller's to release. False if it is not there any more: its
-        connection has ended, or the member has a newer session, which keeps the member's records."""
+        """Take the session out of the table; its records are the caller's to release. False if it
+        is not there any more: its connection has ended, or the member has a newer session, which
+        keeps the member's records."""
         if self._sessions.get(session.key) is not session:
             return False
         self._remove(session)
         return True
 
     def connection_closed(self, connection_id: Hashable) -> list[ShareSession]:
-        """Take out every session that this connection created and that was not replaced since, whoever used it last."""
+        """Take out every session that this connection created and that was not replaced since,
+        whoever used it last."""
         closed = list(self._by_connection.get(connection_id, {}).values())
         for session in closed:
             self._remove(session)
@@ -255,9 +278,13 @@ class ShareSessions:
     def statistics(self) -> ShareSessionsStatistics:
         partitions = sum(len(session._places) for session in self._sessions.values())
         held_elsewhere = sum(len(session.held_elsewhere) for session in self._sessions.values())
-        return ShareSessionsStatistics(len(self._sessions), partitions, held_elsewhere, self._evictions, self._refused)
+        return ShareSessionsStatistics(
+            len(self._sessions), partitions, held_elsewhere, self._evictions, self._refused
+        )
 
-    def _open(self, key: SessionKey, connection_id: Hashable, add: Sequence[TopicPartition], has_acks: bool) -> FetchPlan:
+    def _open(
+        self, key: SessionKey, connection_id: Hashable, add: Sequence[TopicPartition], has_acks: bool
+    ) -> FetchPlan:
         if has_acks:
             raise KafkaError(ErrorCode.invalid_request)
         replaced = self._sessions.get(key)
@@ -274,7 +301,8 @@ class ShareSessions:
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
 
     def _expect(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
-        """The session, its epoch consumed (the final epoch is not compared and consumes nothing)."""
+        """The session, its epoch consumed (the final epoch is not compared and consumes
+        nothing)."""
         session = self._sessions.get((group_id, member_id))
         if session is None:
             raise KafkaError(ErrorCode.share_session_not_found)

@@ -1,4 +1,5 @@
-"""A share-partition: the queue that one share group has over one topic partition (KIP-932). Decides, and gives back effects.
+"""A share-partition: the queue that one share group has over one topic partition (KIP-932).
+Decides, and gives back effects.
 
     log       ... | terminal | in flight: available, acquired, acknowledged, archived ... | not read yet ...
                              SPSO                                                       SPEO
@@ -8,18 +9,21 @@
     release_member ---> pending --persisted--> AVAILABLE              if the lock has run out meanwhile)
     expire -----------> AVAILABLE at once; saving that is best effort
 
-With a dead letter queue (KIP-1191) rejected and exhausted records become ARCHIVING, and once that is saved
+With a dead letter queue (KIP-1191) rejected and exhausted records become ARCHIVING, and once that
+is saved
 
     take_dead_letters -> the broker writes them there -> dead_lettered -> ARCHIVED at once, SPSO moves; saving is best effort
 
-Everything is synchronous and pure: no bytes, no clock (`now_ms` is any monotonic milliseconds), no I/O. A method that must be
-saved returns a Persist; the broker saves it and then calls persisted() or persist_failed() with its token, exactly once. Any
-number may be under way at a time and they may end in any order. The caller keeps one reader per share-partition between
-next_fetch_offset() and acquire(), or at least hands to acquire() what it really read at the offset it names.
+Everything is synchronous and pure: no bytes, no clock (`now_ms` is any monotonic milliseconds), no
+I/O. A method that must be saved returns a Persist; the broker saves it and then calls persisted()
+or persist_failed() with its token, exactly once. Any number may be under way at a time and they may
+end in any order. The caller keeps one reader per share-partition between next_fetch_offset() and
+acquire(), or at least hands to acquire() what it really read at the offset it names.
 
-Better than Kafka where no client can tell: what a failed best-effort write left unsaved, and records found missing from the log,
-go along with the next Persist; a refused acknowledgement list leaves no lock renewed; nothing becomes a dead letter before it is
-saved that it is to be one, because a crash would forget that, and there would be a second one.
+Better than Kafka where no client can tell: what a failed best-effort write left unsaved, and
+records found missing from the log, go along with the next Persist; a refused acknowledgement list
+leaves no lock renewed; nothing becomes a dead letter before it is saved that it is to be one,
+because a crash would forget that, and there would be a second one.
 """
 
 from __future__ import annotations
@@ -63,8 +67,9 @@ _READ_BETWEEN = 1000
 
 
 class RanOut(NamedTuple):
-    """Since the share-partition was loaded: records whose locks ran out, records that reached the delivery limit, and of the former
-    those whose holder was alive, but had them for as long as the broker prolongs a lock."""
+    """Since the share-partition was loaded: records whose locks ran out, records that reached the
+    delivery limit, and of the former those whose holder was alive, but had them for as long as the
+    broker prolongs a lock."""
 
     timeouts: int
     exhausted: int
@@ -72,23 +77,36 @@ class RanOut(NamedTuple):
 
 
 class SharePartition(SharePartitionScans):
-    """`settings` may be replaced at any time: the lock duration counts for later locks, the limits at once.
+    """`settings` may be replaced at any time: the lock duration counts for later locks, the limits
+    at once.
 
     `state_epoch` and `leader_epoch` go with every Persist.
     """
 
-    def __init__(self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int) -> None:
-        super().__init__(settings, start_offset=start_offset, state_epoch=state_epoch, leader_epoch=leader_epoch)
+    def __init__(
+        self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int
+    ) -> None:
+        super().__init__(
+            settings, start_offset=start_offset, state_epoch=state_epoch, leader_epoch=leader_epoch
+        )
         self._at_lock_max = 0
         self._log_start = 0
 
     @classmethod
     def load(
-        cls, settings: ShareSettings, *, start_offset: int, state_batches: Sequence[StateBatch], state_epoch: int, leader_epoch: int
+        cls,
+        settings: ShareSettings,
+        *,
+        start_offset: int,
+        state_batches: Sequence[StateBatch],
+        state_epoch: int,
+        leader_epoch: int,
     ) -> SharePartition:
-        """From what the Persister gave; `start_offset` is resolved already (not -1). Raises ValueError for state that makes no
-        sense: the share-partition cannot be served then."""
-        share_partition = cls(settings, start_offset=start_offset, state_epoch=state_epoch, leader_epoch=leader_epoch)
+        """From what the Persister gave; `start_offset` is resolved already (not -1). Raises
+        ValueError for state that makes no sense: the share-partition cannot be served then."""
+        share_partition = cls(
+            settings, start_offset=start_offset, state_epoch=state_epoch, leader_epoch=leader_epoch
+        )
         batches = sorted(state_batches)
         check_state(start_offset, batches)
         share_partition._window.load(batches)
@@ -108,12 +126,13 @@ class SharePartition(SharePartitionScans):
 
     @property
     def delivery_complete_count(self) -> int:
-        """KIP-1226: offsets from the SPSO on that are acknowledged or archived, those being persisted included."""
+        """KIP-1226: offsets from the SPSO on that are acknowledged or archived, those being
+        persisted included."""
         return self._window.complete
 
     def unfinished(self, first: int, end: int) -> int:
-        """How many offsets from `first` to `end` - 1 are not done with. Those that will be done once that
-        is saved do not count, nor do control batches."""
+        """How many offsets from `first` to `end` - 1 are not done with. Those that will be done
+        once that is saved do not count, nor do control batches."""
         return self._window.unfinished(first, end)
 
     @property
@@ -123,14 +142,15 @@ class SharePartition(SharePartitionScans):
 
     def acquirable_in(self, first: int, last: int) -> int:
         """How many offsets of first..last a member could be given now, if there were no limits:
-        available ones; where nothing is scanned before, holes of the gap window, and those that were not read for a member yet."""
+        available ones; where nothing is scanned before, holes of the gap window, and those that
+        were not read for a member yet."""
         if self._settings.scans:
             return self._window.count_available(first, last)
         return self._window.acquirable_in(first, last)
 
     def stands_from(self, offset: int) -> Standing:
-        """What is done from `offset` > SPSO on, where the log begins there by now and no fetch has noticed it: then log_start_moved()
-        makes that the state. Nothing changes."""
+        """What is done from `offset` > SPSO on, where the log begins there by now and no fetch has
+        noticed it: then log_start_moved() makes that the state. Nothing changes."""
         return self._window.stands_from(offset)
 
     def next_fetch_offset(self) -> int:
@@ -138,7 +158,8 @@ class SharePartition(SharePartitionScans):
         return self._window.next_fetch_offset()
 
     def offset_to_acquire(self) -> int | None:
-        """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock limit: reading would be for nothing."""
+        """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock
+        limit: reading would be for nothing."""
         window, settings = self._window, self._settings
         if self.key_order is not None and not self._has_learnt_keys:
             return None
@@ -147,13 +168,18 @@ class SharePartition(SharePartitionScans):
         if settings.scans:
             return window.next_available()
         offset = window.next_fetch_offset()
-        if offset != window.end_offset + 1 or settings.limits_undecided or window.in_flight < settings.max_record_locks:
+        if (
+            offset != window.end_offset + 1
+            or settings.limits_undecided
+            or window.in_flight < settings.max_record_locks
+        ):
             return offset
         return None
 
     def offsets_to_read(self, fetch_offset: int, most: int) -> int:
-        """From there on, for a member that wants at most so many records, where all of them were scanned before: what lies between free
-        records may be thousands that are not, and behind them lie thousands that are."""
+        """From there on, for a member that wants at most so many records, where all of them were
+        scanned before: what lies between free records may be thousands that are not, and behind
+        them lie thousands that are."""
         last = self._window.available_within(fetch_offset, most)
         return 1 if last is None else max(1, min(last - fetch_offset + 1, most + _READ_BETWEEN))
 
@@ -166,7 +192,11 @@ class SharePartition(SharePartitionScans):
         has_room = (window.undecided if undecided else window.in_flight) < limit and not self._settings.scans
         new = max(0, end_offset - self.unread_from) if has_room else 0
         new += self.parked_ready
-        return new + (window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset) if window.states else 0)
+        return new + (
+            window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset)
+            if window.states
+            else 0
+        )
 
     @property
     def parked_ready(self) -> int:
@@ -176,8 +206,8 @@ class SharePartition(SharePartitionScans):
         return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
 
     def next_deadline_ms(self) -> float | None:
-        """When expire() and end_waits() should be called next; there may turn out to be nothing to do. None: no lock is held and
-        nothing waits."""
+        """When expire() and end_waits() should be called next; there may turn out to be nothing to
+        do. None: no lock is held and nothing waits."""
         by_deadline = self._window.locks.by_deadline
         lock_ms = by_deadline[0].deadline_ms if by_deadline else None
         if self.parking is not None and (parked_ms := self.parking.next_deadline_ms()) is not None:
@@ -192,11 +222,13 @@ class SharePartition(SharePartitionScans):
 
     @property
     def is_settled(self) -> bool:
-        """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or waits to be: loaded again from
-        the Persister it would be the same."""
+        """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or
+        waits to be: loaded again from the Persister it would be the same."""
         if self.parking is not None and not self.parking.is_settled:
             return False
-        return not (self._writes or self._unsaved or self._has(RecordState.ACQUIRED, WAITING, *ARCHIVING_CODES))
+        return not (
+            self._writes or self._unsaved or self._has(RecordState.ACQUIRED, WAITING, *ARCHIVING_CODES)
+        )
 
     def count_held(self, of_group: HeldRecords | None) -> None:
         """Count from now on what members hold, as a part of `of_group`; None: no more."""
@@ -215,7 +247,7 @@ class SharePartition(SharePartitionScans):
             if holder is not None:
                 self._held.add(holder, size_of(pending) + (0 if parked is None else len(parked.pending)))
 
-    # ---- the life of a record --------------------------------------------------------------------------------------
+    # ---- the life of a record --------------------------------------------------------------------
 
     def acquire(
         self,
@@ -229,11 +261,12 @@ class SharePartition(SharePartitionScans):
         control: Sequence[tuple[int, int]] = (),
         now_ms: float,
     ) -> list[AcquiredRange]:
-        """Lock records for the member. `batches` are base and last offset of the record batches that a read at `fetch_offset`
-        gave, all of them up to the last; BATCH_OPTIMIZED may give more than `max_records`. Empty: nothing for this member now.
+        """Lock records for the member. `batches` are base and last offset of the record batches
+        that a read at `fetch_offset` gave, all of them up to the last; BATCH_OPTIMIZED may give
+        more than `max_records`. Empty: nothing for this member now.
 
-        `control`: what was read between them of control batches. Nobody gets those: they are not in flight, and next_fetch_offset()
-        is never one of them once they are told of."""
+        `control`: what was read between them of control batches. Nobody gets those: they are not in
+        flight, and next_fetch_offset() is never one of them once they are told of."""
         if self.key_order is not None and not self._has_learnt_keys:
             return []
         deadline_ms = now_ms + self._settings.lock_duration_ms
@@ -246,7 +279,9 @@ class SharePartition(SharePartitionScans):
                 continue
             if room <= 0 or not run:
                 break
-            turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms, run)
+            turn = Acquisition(
+                self._window, self._settings, member_id, mode, batch_size, room, deadline_ms, run
+            )
             turn.run(fetch_offset)
             if turn.discarded:
                 self._unsaved = joined_runs(self._unsaved + turn.discarded)
@@ -260,15 +295,19 @@ class SharePartition(SharePartitionScans):
             fetch_offset = run[-1][1] + 1
             if control and self._window.next_fetch_offset() < fetch_offset:
                 break  # There is more of it: what comes behind is not next.
-        if not ranges:  # if only discarded records or control batches hold the SPSO, no acknowledgement will move it
+        # if only discarded records or control batches hold the SPSO, no acknowledgement will move
+        # it
+        if not ranges:
             self._advance()
         return ranges
 
     def acknowledge(self, member_id: str, batches: Sequence[AckBatch], *, now_ms: float) -> Persist | None:
-        """Acknowledge records that the member holds: all batches or none. None: nothing to save, it is done.
+        """Acknowledge records that the member holds: all batches or none. None: nothing to save, it
+        is done.
 
-        Raises KafkaError(invalid_record_state or invalid_request) with a message, and then nothing has changed but that locks of
-        records that the list names are not prolonged: clients are done with them.
+        Raises KafkaError(invalid_record_state or invalid_request) with a message, and then nothing
+        has changed but that locks of records that the list names are not prolonged: clients are
+        done with them.
         """
         try:
             return self._acknowledge(member_id, batches, now_ms)
@@ -293,18 +332,30 @@ class SharePartition(SharePartitionScans):
 
     def _end_prolonging(self, member_id: str, runs: Runs) -> None:
         window = self._window
-        held = [(run, lock) for lock in window.locks.of_member(member_id) if lock.since_ms != ANSWERED for run in window.held_runs(lock)]
+        held = [
+            (run, lock)
+            for lock in window.locks.of_member(member_id)
+            if lock.since_ms != ANSWERED
+            for run in window.held_runs(lock)
+        ]
         for (held_first, held_last), lock in held:
             for first, last in runs:
                 if first <= held_last and last >= held_first:
-                    window.renew(member_id, max(first, held_first), min(last, held_last), lock.deadline_ms, ANSWERED)
+                    window.renew(
+                        member_id, max(first, held_first), min(last, held_last), lock.deadline_ms, ANSWERED
+                    )
         if self.parking is not None:
             self.parking.end_prolonging(member_id, runs)
 
     def acquire_parked(self, member_id: str, offsets: Sequence[int], *, now_ms: float) -> list[AcquiredRange]:
-        """Lock parked records that are ready for the member. `offsets`: the one whose turn it is comes first."""
+        """Lock parked records that are ready for the member. `offsets`: the one whose turn it is
+        comes first."""
         parking = self.parking
-        ranges = [] if parking is None or not self._has_learnt_keys else parking.acquire(member_id, offsets, now_ms, self._settings)
+        ranges = (
+            []
+            if parking is None or not self._has_learnt_keys
+            else parking.acquire(member_id, offsets, now_ms, self._settings)
+        )
         taken = sum(last - first + 1 for first, last, _ in ranges)
         self._counters.redeliveries += sum(last - first + 1 for first, last, count in ranges if count > 1)
         self._counters.acquired_records += taken
@@ -318,12 +369,15 @@ class SharePartition(SharePartitionScans):
         return self._persist([]) if self.parking is not None and self.parking.lost(offsets) else None
 
     def release_member(self, member_id: str, *, delayed_at_ms: float | None = None) -> Persist | None:
-        """The member's session is over (or it forgot the partition): what it holds comes back, with its delivery count. It waits for
-        its redelivery from `delayed_at_ms` on, or not at all if that is None: the session has ended in order."""
+        """The member's session is over (or it forgot the partition): what it holds comes back, with
+        its delivery count. It waits for its redelivery from `delayed_at_ms` on, or not at all if
+        that is None: the session has ended in order."""
         window, settings = self._window, self._settings
         waits = settings.redelivery is not None and delayed_at_ms is not None
         by_count = given_back_pending(settings.delivery_count_limit, settings.dead_letter_queue, waits)
-        runs = joined_runs([run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)])
+        runs = joined_runs(
+            [run for lock in window.locks.of_member(member_id) for run in window.held_runs(lock)]
+        )
         for first, last in runs:
             window.exhausted += window.give_back(first, last, by_count)
         to_park = self._begin_waits(runs, delayed_at_ms) if delayed_at_ms is not None else ()
@@ -333,15 +387,23 @@ class SharePartition(SharePartitionScans):
         return self._persist(runs, member_id, parked, to_park) if runs or parked else None
 
     def expire(self, now_ms: float, alive_ms: Callable[[str], float] | None = None) -> Persist | None:
-        """Take back what has been locked for too long. It is available (or waits) at once, whatever becomes of the Persist.
+        """Take back what has been locked for too long. It is available (or waits) at once, whatever
+        becomes of the Persist.
 
-        `alive_ms(member_id)`: for how long the member is known to live from now on. Locks of those that live are prolonged, up
-        to `lock_max_ms` in all."""
+        `alive_ms(member_id)`: for how long the member is known to live from now on. Locks of those
+        that live are prolonged, up to `lock_max_ms` in all."""
         window, settings, runs = self._window, self._settings, []
-        by_count = given_back(settings.delivery_count_limit, settings.dead_letter_queue, settings.redelivery is not None)
+        by_count = given_back(
+            settings.delivery_count_limit, settings.dead_letter_queue, settings.redelivery is not None
+        )
         for lock in list(window.locks.due(now_ms)):
             held = list(window.held_runs(lock))
-            if settings.lock_max_ms and held and alive_ms is not None and self._prolong(lock, held, now_ms, alive_ms(lock.member_id)):
+            if (
+                settings.lock_max_ms
+                and held
+                and alive_ms is not None
+                and self._prolong(lock, held, now_ms, alive_ms(lock.member_id))
+            ):
                 continue
             for first, last in held:
                 window.exhausted += window.give_back(first, last, by_count)
@@ -356,7 +418,9 @@ class SharePartition(SharePartitionScans):
             return self._persist_best_effort(runs, to_park)
         return self._persist_best_effort(runs, to_park) if runs else None
 
-    def _expire_parked(self, parking: Parking, now_ms: float, alive_ms: Callable[[str], float] | None) -> bool:
+    def _expire_parked(
+        self, parking: Parking, now_ms: float, alive_ms: Callable[[str], float] | None
+    ) -> bool:
         """Whether some came back."""
         ran_out = parking.expire(now_ms, self._settings, alive_ms, random)
         self._counters.prolonged_locks += ran_out.prolonged
@@ -384,21 +448,26 @@ class SharePartition(SharePartitionScans):
         return True
 
     def end_waits(self, now_ms: float, wall_ms: float = 0) -> int:
-        """Records whose redelivery is due can be acquired from now on. How many there are of those that are saved as returned; the
-        others can be as soon as they are. `wall_ms`: the wall clock, which scheduled records go by."""
+        """Records whose redelivery is due can be acquired from now on. How many there are of those
+        that are saved as returned; the others can be as soon as they are. `wall_ms`: the wall
+        clock, which scheduled records go by."""
         ready = 0 if self.parking is None else self.parking.make_ready(now_ms, wall_ms)
         due, order = self._waits.take_due(now_ms, wall_ms), self.key_order
         if order is None:
             return ready + sum(map(self._window.end_wait, due))
         knows_all = order.has_learnt and (self.parking is None or self.parking.knows_redeliveries)
         return ready + sum(
-            self._window.end_wait(offset) and ordering.admit_due(self._window, order, offset, knows_all=knows_all) for offset in due
+            self._window.end_wait(offset)
+            and ordering.admit_due(self._window, order, offset, knows_all=knows_all)
+            for offset in due
         )
 
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
-        """The log begins later now (retention, DeleteRecords): what is below is done with, without a dead letter.
+        """The log begins later now (retention, DeleteRecords): what is below is done with, without
+        a dead letter.
 
-        None if the SPSO is there already. The Persist carries the new start offset; if it fails the next one does.
+        None if the SPSO is there already. The Persist carries the new start offset; if it fails the
+        next one does.
         """
         self._log_start = max(self._log_start, new_start_offset)
         start_offset = self._window.start_offset
@@ -407,7 +476,11 @@ class SharePartition(SharePartitionScans):
         if self._held is not None:
             for lock in self._window.locks.by_deadline:
                 held = self._window.held_runs(lock)
-                gone = [(first, min(last, new_start_offset - 1)) for first, last in held if first < new_start_offset]
+                gone = [
+                    (first, min(last, new_start_offset - 1))
+                    for first, last in held
+                    if first < new_start_offset
+                ]
                 self._held.add(lock.member_id, -size_of(gone))
         self._window.drop_below(new_start_offset)
         self._waits.forget_below(new_start_offset)
@@ -415,8 +488,8 @@ class SharePartition(SharePartitionScans):
         return self._persist_best_effort([(start_offset, new_start_offset - 1)])
 
     def parked_below(self, log_start_offset: int) -> Persist | None:
-        """The log begins there now: parked records below it are done with, without dead letters. Those that are not in memory are
-        swept (`parking.needs_sweep`)."""
+        """The log begins there now: parked records below it are done with, without dead letters.
+        Those that are not in memory are swept (`parking.needs_sweep`)."""
         parking = self.parking
         if parking is None or log_start_offset <= parking.floor:
             return None
@@ -426,7 +499,8 @@ class SharePartition(SharePartitionScans):
         return self._persist([]) if parking.has_unsaved else None
 
     def purge_parked(self, end_offset: int) -> Persist | None:
-        """Somebody has deleted all records below: parked ones are done with as well, kept or not. As parked_below()."""
+        """Somebody has deleted all records below: parked ones are done with as well, kept or not.
+        As parked_below()."""
         parking = self.parking
         if parking is None:
             return None
@@ -436,28 +510,31 @@ class SharePartition(SharePartitionScans):
         return self._persist([]) if parking.has_unsaved else None
 
     def begin_look(self) -> Look:
-        """Parked records are about to be read for sweep_parked() or keep_parked(); then `parking.end_look`."""
+        """Parked records are about to be read for sweep_parked() or keep_parked(); then
+        `parking.end_look`."""
         assert self.parking is not None
         writes = (write for *_, write in self._writes.values() if write is not None)
         return self.parking.begin_look(offset for write in writes for offset in write.offsets())
 
     def sweep_parked(self, found: Iterable[Parked], look: Look) -> Persist | None:
-        """Of the parked records that the look has found those below the log's start are done with, but for what is kept."""
+        """Of the parked records that the look has found those below the log's start are done with,
+        but for what is kept."""
         return self._persist([]) if self.parking is not None and self.parking.sweep(found, look) else None
 
-    # ---- kept where the log goes (parked_keeping.py, leaving.py) ---------------------------------------------------
+    # ---- kept where the log goes (parked_keeping.py, leaving.py) ---------------------------------
 
     def leavers(self, end_offset: int, limit: int) -> Leavers:
-        """What of the window below `end_offset` is not over, and could be parked and kept. Nothing while the order of keys is not known
-        yet: a parked record has its key with it."""
+        """What of the window below `end_offset` is not over, and could be parked and kept. Nothing
+        while the order of keys is not known yet: a parked record has its key with it."""
         if not self._has_learnt_keys:
             return Leavers((), min(end_offset, self.start_offset))
         return leaving.leavers(self._window, self._waits, end_offset, limit)
 
     def leave_log(self, records: Mapping[int, bytes], *, now_ms: float) -> Persist | None:
-        """Park these records of the window, as far as leavers() would still say so, and keep them. They count as parked at once, and go
-        on as they are: held until their deadline, or due. If the Persist fails the next one says it again; the log has to stay until
-        one is saved. `records`: each as a batch of its own."""
+        """Park these records of the window, as far as leavers() would still say so, and keep them.
+        They count as parked at once, and go on as they are: held until their deadline, or due. If
+        the Persist fails the next one says it again; the log has to stay until one is saved.
+        `records`: each as a batch of its own."""
         assert self.parking is not None
         if not self._has_learnt_keys:
             return None
@@ -472,11 +549,17 @@ class SharePartition(SharePartitionScans):
         )
         return self._persist([]) if number else None
 
-    def keep_parked(self, found: Iterable[Parked], records: Mapping[int, bytes], look: Look) -> Persist | None:
+    def keep_parked(
+        self, found: Iterable[Parked], records: Mapping[int, bytes], look: Look
+    ) -> Persist | None:
         """Keep parked records that the look has found, as leave_log() does."""
-        return self._persist([]) if self.parking is not None and self.parking.keep(found, records, look) else None
+        return (
+            self._persist([])
+            if self.parking is not None and self.parking.keep(found, records, look)
+            else None
+        )
 
-    # ---- dead letters (KIP-1191) -----------------------------------------------------------------------------------
+    # ---- dead letters (KIP-1191) -----------------------------------------------------------------
 
     @property
     def has_dead_letters(self) -> bool:
@@ -486,8 +569,8 @@ class SharePartition(SharePartitionScans):
         return self._has(*DEAD_LETTER_CODES)
 
     def take_dead_letters(self) -> list[DeadLetter]:
-        """Hand out what is ARCHIVING, saved, and was not handed out before, in offset order. Whoever takes it says what became of
-        it with dead_lettered() or give_back_dead_letters()."""
+        """Hand out what is ARCHIVING, saved, and was not handed out before, in offset order.
+        Whoever takes it says what became of it with dead_lettered() or give_back_dead_letters()."""
         if self.parking is not None and not self.parking.knows_archiving:
             return []
         taken = archiving.take(self._window)
@@ -495,8 +578,9 @@ class SharePartition(SharePartitionScans):
         return sorted([*taken, *parked], key=_FIRST_OFFSET) if parked else taken
 
     def dead_lettered(self, runs: Sequence[tuple[int, int]]) -> Persist | None:
-        """These offsets, handed out before, are durable in the dead letter queue, or will never be: they are ARCHIVED. What the log
-        start has passed meanwhile is skipped; None if nothing else is there. If the Persist fails they go with the next one.
+        """These offsets, handed out before, are durable in the dead letter queue, or will never be:
+        they are ARCHIVED. What the log start has passed meanwhile is skipped; None if nothing else
+        is there. If the Persist fails they go with the next one.
 
         Raises ValueError for an offset that is not handed out, and then nothing has changed.
         """
@@ -521,7 +605,8 @@ class SharePartition(SharePartitionScans):
         return parked, joined_runs([(offset, offset) for offset in rest])
 
     def give_back_dead_letters(self, runs: Sequence[tuple[int, int]]) -> None:
-        """These offsets, handed out before, were not written: take_dead_letters() gives them again."""
+        """These offsets, handed out before, were not written: take_dead_letters() gives them
+        again."""
         parked, runs = self._handed_out(runs)
         archiving.give_back(self._window, runs)
         if self.parking is not None:
@@ -529,19 +614,22 @@ class SharePartition(SharePartitionScans):
 
     @property
     def has_unsaved_archiving(self) -> bool:
-        """True if a failed write left records ARCHIVING that are not saved as that: time for retry_unsaved()."""
+        """True if a failed write left records ARCHIVING that are not saved as that: time for
+        retry_unsaved()."""
         if self.parking is not None and self.parking.has_unsaved_archiving:
             return True
         return any(self._window.has((UNSAVED_ARCHIVING,), first, last) for first, last in self._unsaved)
 
     def retry_unsaved(self) -> Persist | None:
-        """What failed best-effort writes left unsaved, once more, without waiting for the next Persist. None: nothing is."""
+        """What failed best-effort writes left unsaved, once more, without waiting for the next
+        Persist. None: nothing is."""
         return self._persist([]) if self.has_unsaved else None
 
     @property
     def has_archiving(self) -> bool:
-        """True while a record is or becomes ARCHIVING, or is still saved as that although it is ARCHIVED here: what was noted about
-        its way into the dead letter queue may be needed. Then, with nothing else left to do, retry_unsaved()."""
+        """True while a record is or becomes ARCHIVING, or is still saved as that although it is
+        ARCHIVED here: what was noted about its way into the dead letter queue may be needed. Then,
+        with nothing else left to do, retry_unsaved()."""
         if self._unsaved or any(decided or passed for _, decided, passed, _, _ in self._writes.values()):
             return True
         if self.parking is not None and self.parking.has_archiving:

@@ -1,5 +1,5 @@
-"""What the broker tells a share-partition of records before members get them. A scan finds them (scanning.py) and their keys
-(ordering.py); some are past their time.
+"""What the broker tells a share-partition of records before members get them. A scan finds them
+(scanning.py) and their keys (ordering.py); some are past their time.
 
 SharePartition (share_partition.py) is the only one that is made.
 """
@@ -34,7 +34,8 @@ class SharePartitionScans(SharePartitionWrites):
         return None if offset is None or (is_full and offset >= window.unread_from) else offset
 
     def has_to_scan(self, end_offset: int) -> bool:
-        """Whether a scan of a log that ends there would find something to do, or keys are to be looked at."""
+        """Whether a scan of a log that ends there would find something to do, or keys are to be
+        looked at."""
         order = self.key_order
         if order is not None and (order.asked or not order.has_learnt or self.has_unsaved):
             return True
@@ -45,7 +46,9 @@ class SharePartitionScans(SharePartitionWrites):
         """What scanned() said was not saved: once more. None: nothing is left to be parked."""
         if self.parking is None:
             return None
-        to_park = scanning.park_again(self._window, self.parking, self._waits, wall_ms + (self._settings.park_from_ms or 0))
+        to_park = scanning.park_again(
+            self._window, self.parking, self._waits, wall_ms + (self._settings.park_from_ms or 0)
+        )
         return self._persist_best_effort([], to_park) if to_park else None
 
     def scanned(
@@ -59,8 +62,9 @@ class SharePartitionScans(SharePartitionWrites):
         wall_ms: float,
         keys: Keys | None = None,
     ) -> Persist | None:
-        """A read at `offset` gave these batches, with `control` batches between them. `scheduled`: offsets of records that are due
-        later, and when, on the wall clock. The others can be acquired now, or when their keys are free. None: nothing to save."""
+        """A read at `offset` gave these batches, with `control` batches between them. `scheduled`:
+        offsets of records that are due later, and when, on the wall clock. The others can be
+        acquired now, or when their keys are free. None: nothing to save."""
         assert self.parking is not None
         window, order = self._window, self.key_order
         learns = order is not None and not order.has_learnt
@@ -76,15 +80,22 @@ class SharePartitionScans(SharePartitionWrites):
         to_park, soon = self._put_off(self.parking, scheduled, now_ms, wall_ms)
         if order is not None and keys is not None:
             order.found(keys.parked)
-            ordering.join(window, order, self._waits, found, {*(parked.offset for parked in to_park), *(offset for offset, _ in soon)})
+            ordering.join(
+                window,
+                order,
+                self._waits,
+                found,
+                {*(parked.offset for parked in to_park), *(offset for offset, _ in soon)},
+            )
             if learns:
                 order.learn_from = max(order.learn_from, keys.up_to + 1)
         self._advance()
         return self._persist_best_effort([], to_park) if to_park else None
 
     def may_look_ahead(self) -> bool:
-        """Whether scanned_ahead() is of use, if there is a long way between the scan and the log's end. Not where the limit counts the
-        span of the window, nor where the order of keys is kept."""
+        """Whether scanned_ahead() is of use, if there is a long way between the scan and the log's
+        end. Not where the limit counts the span of the window, nor where the order of keys is
+        kept."""
         if self.key_order is not None or not self._settings.limits_undecided:
             return False
         return scanning.may_look_ahead(self._window)
@@ -92,7 +103,8 @@ class SharePartitionScans(SharePartitionWrites):
     def scanned_ahead(
         self, first: int, last: int, scheduled: Sequence[tuple[int, int]], *, now_ms: float, wall_ms: float
     ) -> Persist | None:
-        """As scanned(), of one batch that is ahead of the scan; what lies before it will be scanned as before."""
+        """As scanned(), of one batch that is ahead of the scan; what lies before it will be scanned
+        as before."""
         assert self.parking is not None
         if not scanning.place_ahead(self._window, first, last):
             return None
@@ -110,11 +122,12 @@ class SharePartitionScans(SharePartitionWrites):
             self._waits.begin_until(*due, now_ms=now_ms, wall_ms=wall_ms)
         return to_park, soon
 
-    # ---- the order of keys (ordering.py) -----------------------------------------------------------------------------
+    # ---- the order of keys (ordering.py) ---------------------------------------------------------
 
     def keep_order(self) -> None:
-        """As the settings say. Call it when they were altered, and once `parking` is set: without that no order is kept. What members
-        hold stays theirs. The order begins with the records in the window being scanned: until then nobody is given anything."""
+        """As the settings say. Call it when they were altered, and once `parking` is set: without
+        that no order is kept. What members hold stays theirs. The order begins with the records in
+        the window being scanned: until then nobody is given anything."""
         order, parking = self.key_order, self.parking
         if parking is None or self._settings.ordered == (order is not None):
             return
@@ -130,12 +143,15 @@ class SharePartitionScans(SharePartitionWrites):
         return order is None or order.has_learnt or ordering.learn_at(self._window, order) is None
 
     def keys_found(self, asked: Sequence[int], parked: Mapping[int, Sequence[int]]) -> None:
-        """The store was asked for the keys of records that are due (`key_order.asked`); `parked` as in Keys."""
+        """The store was asked for the keys of records that are due (`key_order.asked`); `parked` as
+        in Keys."""
         order = self.key_order
         if order is None or self.parking is None:
             return
         order.found(parked)
-        for offset in [offset for offset in asked if offset in order.asked and offset not in self.parking.entries]:
+        for offset in [
+            offset for offset in asked if offset in order.asked and offset not in self.parking.entries
+        ]:
             del order.asked[offset]
             if order.admit(offset):
                 ordering.go(self._window, offset)
@@ -147,11 +163,11 @@ class SharePartitionScans(SharePartitionWrites):
             ordering.end_lost(self.key_order, runs)
             self._free_keys(self.key_order)
 
-    # ---- records that are past their time ----------------------------------------------------------------------------
+    # ---- records that are past their time --------------------------------------------------------
 
     def expire_records(self, offsets: Sequence[int]) -> Persist | None:
-        """These records are past their time. Those that could be acquired now are given up: ARCHIVED, or dead letters. None: there
-        are none."""
+        """These records are past their time. Those that could be acquired now are given up:
+        ARCHIVED, or dead letters. None: there are none."""
         parking = self.parking
         assert parking is not None
         has_queue = self._settings.dead_letter_queue
@@ -165,7 +181,8 @@ class SharePartitionScans(SharePartitionWrites):
         return persist
 
     def available_in(self, first: int, last: int) -> Iterator[int]:
-        """Offsets of first..last in the window that a member could be given now, if there were no limits."""
+        """Offsets of first..last in the window that a member could be given now, if there were no
+        limits."""
         return self._window.available_in(first, last)
 
     def next_available(self) -> int | None:

@@ -1,4 +1,5 @@
-"""What a share-partition has to save: the Persist effects that are under way, what became of them, and what waits for the next one.
+"""What a share-partition has to save: the Persist effects that are under way, what became of them,
+and what waits for the next one.
 
 SharePartition (share_partition.py) is the only one that is made; its commands end here.
 """
@@ -29,24 +30,30 @@ _new_persist: Callable[
 ] = partial(tuple.__new__, Persist)
 """A Persist without two calls: there is one for each acknowledgement list."""
 
-_Write: TypeAlias = tuple[Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None, ParkingWrite | None]
-"""A Persist under way: pending, decided, passed, the holder of what is pending, and what it says of parked records. What was pending
-is final if it succeeds. The others are so in any case and go with the next one if it fails: `decided` is what it says beside the
-pending runs, `passed` what the SPSO that it says has left behind."""
+_Write: TypeAlias = tuple[
+    Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None, ParkingWrite | None
+]
+"""A Persist under way: pending, decided, passed, the holder of what is pending, and what it says of
+parked records. What was pending is final if it succeeds. The others are so in any case and go with
+the next one if it fails: `decided` is what it says beside the pending runs, `passed` what the SPSO
+that it says has left behind."""
 ParkedPending: TypeAlias = Sequence[tuple[Entry, Parked | None]]
 
 
 class SharePartitionWrites:
     """See SharePartition."""
 
-    def __init__(self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int) -> None:
+    def __init__(
+        self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int
+    ) -> None:
         self.state_epoch = state_epoch
         self.leader_epoch = leader_epoch
         self._settings = settings
         self._window = InFlightWindow(start_offset)
         self._writes: dict[int, _Write] = {}
         self._last_token = 0
-        self._unsaved: Runs = []  # final, but not known to be saved; in order, also what the SPSO has passed since
+        # final, but not known to be saved; in order, also what the SPSO has passed since
+        self._unsaved: Runs = []
         self._waits = Waits()
         self.parking: Parking | None = None
         """Where long waits are spent. Set once, before anything else is asked."""
@@ -70,15 +77,17 @@ class SharePartitionWrites:
         self._advance()
 
     def _begin_waits(self, runs: Runs, now_ms: float, *, parks: bool = True) -> list[Parked]:
-        """What came back in these runs is due some time after now. What waits for long is to be parked, if it is saved: its place in the
-        window is final then."""
+        """What came back in these runs is due some time after now. What waits for long is to be
+        parked, if it is saved: its place in the window is final then."""
         window, redelivery, to_park = self._window, self._settings.redelivery, []
         if redelivery is None:
             return []
         park_from_ms = self._settings.park_from_ms if parks else None
         for first, last in runs:
             i, j = first - window.base, last + 1 - window.base
-            for offset, code, count in zip(range(first, last + 1), window.states[i:j], window.counts[i:j], strict=True):
+            for offset, code, count in zip(
+                range(first, last + 1), window.states[i:j], window.counts[i:j], strict=True
+            ):
                 if not code & WAITING:
                     continue
                 wait_ms = redelivery.wait_ms(count, random())
@@ -89,7 +98,7 @@ class SharePartitionWrites:
                     self._waits.begin(offset, now_ms + wait_ms)
         return to_park
 
-    # ---- what became of a Persist ----------------------------------------------------------------------------------
+    # ---- what became of a Persist ----------------------------------------------------------------
 
     def persisted(self, token: int) -> None:
         """The Persist with this token is saved: what it said is final, and the SPSO may move."""
@@ -106,7 +115,11 @@ class SharePartitionWrites:
             if batch.state == RecordState.ARCHIVING:
                 self._window.settle(batch.first_offset, batch.last_offset)
         if self.key_order is not None:
-            final = [(batch.first_offset, batch.last_offset) for batch in decided if batch.state != RecordState.AVAILABLE]
+            final = [
+                (batch.first_offset, batch.last_offset)
+                for batch in decided
+                if batch.state != RecordState.AVAILABLE
+            ]
             ordering.end_saved(self._window, self.key_order, [*pending, *final, *passed])
             self._free_keys(self.key_order)
         self._advance()
@@ -122,14 +135,17 @@ class SharePartitionWrites:
                 order.end(offset)
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
-        """The Persist with this token is not saved. Records go back to their holder, or to everybody where the lock has run out."""
+        """The Persist with this token is not saved. Records go back to their holder, or to
+        everybody where the lock has run out."""
         pending, decided, passed, member_id, parked = self._writes.pop(token)
         self._counters.failed_writes += 1
         still = 0
         if parked is not None and self.parking is not None:
             still = self.parking.failed(parked, now_ms, self._settings, random) - len(parked.pending)
         unsaved = [*self._unsaved, *passed, *((batch.first_offset, batch.last_offset) for batch in decided)]
-        by_count = given_back(self._settings.delivery_count_limit, waits=self._settings.redelivery is not None)
+        by_count = given_back(
+            self._settings.delivery_count_limit, waits=self._settings.redelivery is not None
+        )
         due: Mapping[int, float] = {}
         if parked is not None and self.parking is not None:
             pending = self._put_off_again(pending, self.parking.scheduled_in(parked), now_ms)
@@ -143,7 +159,9 @@ class SharePartitionWrites:
                 self._wait_here(returned, due)
             unsaved += returned
         if self._held is not None and member_id is not None:
-            still += sum(self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending))
+            still += sum(
+                self._window.count_of((RecordState.ACQUIRED,), *run) for run in self._from_start(pending)
+            )
             self._held.add(member_id, still - size_of(pending))
         self._unsaved = joined_runs(unsaved)
         if self.key_order is not None:
@@ -151,7 +169,8 @@ class SharePartitionWrites:
         self._advance()
 
     def _wait_here(self, returned: Runs, due: Mapping[int, float]) -> None:
-        """Records that could not be parked wait in the window, until the time that was drawn for them."""
+        """Records that could not be parked wait in the window, until the time that was drawn for
+        them."""
         for first, last in returned:
             for offset in range(first, last + 1):
                 if offset in due and self._window.wait(offset):
@@ -165,20 +184,27 @@ class SharePartitionWrites:
         return _without(pending, due.keys()) if due else pending
 
     def _come_back_soon(self, pending: Runs, expired: Sequence[int], now_ms: float) -> Runs:
-        """Records that are past their time, and could not be parked as dead letters, wait a while until that is tried again. The other
-        pending runs."""
+        """Records that are past their time, and could not be parked as dead letters, wait a while
+        until that is tried again. The other pending runs."""
         for offset in expired:
             if self._window.put_off_again(offset):
                 self._waits.begin_until(offset, now_ms + LOOK_AT_THE_CLOCK_MS, now_ms=now_ms, wall_ms=now_ms)
         return _without(pending, frozenset(expired)) if expired else pending
 
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
-        """Save what these are already, and are whether that succeeds or not; but for those that are parked if it does."""
+        """Save what these are already, and are whether that succeeds or not; but for those that are
+        parked if it does."""
         self._unsaved = joined_runs([*self._unsaved, *runs])
-        return self._persist(joined_runs([(parked.offset, parked.offset) for parked in to_park]), to_park=to_park)
+        return self._persist(
+            joined_runs([(parked.offset, parked.offset) for parked in to_park]), to_park=to_park
+        )
 
     def _persist(
-        self, pending: Runs, member_id: str | None = None, parked: ParkedPending = (), to_park: Sequence[Parked] = ()
+        self,
+        pending: Runs,
+        member_id: str | None = None,
+        parked: ParkedPending = (),
+        to_park: Sequence[Parked] = (),
     ) -> Persist:
         """What is pending now, held by the member, and along with it whatever waits to be saved."""
         window = self._window
@@ -201,13 +227,16 @@ class SharePartitionWrites:
             (changes, write), waiting = parking.write(parked, to_park), max(0, parking.waiting)
             if write.moved:
                 places = self._from_start([(offset, offset) for offset in write.moved])
-                batches = sorted([*batches, *(batch for place in places for batch in window.runs(*place, STATE))])
+                batches = sorted(
+                    [*batches, *(batch for place in places for batch in window.runs(*place, STATE))]
+                )
         self._writes[token] = pending, decided, passed, member_id, write
         said = window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch
         return _new_persist((token, *said, changes, waiting))
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
-        """The present state of runs from the SPSO on, without what is on its way by other means (held, or pending)."""
+        """The present state of runs from the SPSO on, without what is on its way by other means
+        (held, or pending)."""
         for first, last in self._from_start(runs):
             for batch in self._window.runs(first, last):
                 if batch.state not in _UNDECIDED:
@@ -221,8 +250,13 @@ class SharePartitionWrites:
     def _advance(self) -> None:
         window = self._window
         window.advance()
-        if window.gap_end == window.end_offset and window.in_flight >= self._settings.max_record_locks and not window.has_gap:
-            # Kafka would wait for data beyond the gap window, which the full window does not let in.
+        if (
+            window.gap_end == window.end_offset
+            and window.in_flight >= self._settings.max_record_locks
+            and not window.has_gap
+        ):
+            # Kafka would wait for data beyond the gap window, which the full window does not let
+            # in.
             window.gap_end = -1
             window.advance()
 
@@ -231,4 +265,11 @@ class SharePartitionWrites:
 
 
 def _without(runs: Runs, offsets: Container[int]) -> Runs:
-    return joined_runs([(offset, offset) for first, last in runs for offset in range(first, last + 1) if offset not in offsets])
+    return joined_runs(
+        [
+            (offset, offset)
+            for first, last in runs
+            for offset in range(first, last + 1)
+            if offset not in offsets
+        ]
+    )

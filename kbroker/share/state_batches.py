@@ -1,13 +1,16 @@
-"""The batch combiner: stored and incoming state batches of a share-partition become one list (share coordinator, KIP-932).
+"""The batch combiner: stored and incoming state batches of a share-partition become one list (share
+coordinator, KIP-932).
 
-Per offset the highest delivery count wins, and at the same count the highest state id (ARCHIVED 4 > ARCHIVING 3 >
-ACKNOWLEDGED 2 > AVAILABLE 0). The order of arrival never matters, so writes may be merged one by one or all at once.
+Per offset the highest delivery count wins, and at the same count the highest state id (ARCHIVED 4 >
+ARCHIVING 3 > ACKNOWLEDGED 2 > AVAILABLE 0). The order of arrival never matters, so writes may be
+merged one by one or all at once.
 
     stored     |----- AVAILABLE 1 -----|
     incoming             |---- ACKNOWLEDGED 1 ----|
     result     |- AVAIL -|---- ACKNOWLEDGED 1 ----|
 
-The usual case is batches that do not overlap, or that speak of the same offsets; only the others pay for the sweep.
+The usual case is batches that do not overlap, or that speak of the same offsets; only the others
+pay for the sweep.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ NOT_DECIDED = -1
 """A start offset that clips nothing."""
 
 
-def combine(stored: Sequence[StateBatch], incoming: Sequence[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
-    """Merge by the rule above; what lies below `start_offset` is cut off (-1: nothing). A single remaining batch is given back as
-    it is. The result is in offset order, without overlaps, and neighbours that touch differ; offsets nobody mentions stay out."""
+def combine(
+    stored: Sequence[StateBatch], incoming: Sequence[StateBatch], start_offset: int
+) -> tuple[StateBatch, ...]:
+    """Merge by the rule above; what lies below `start_offset` is cut off (-1: nothing). A single
+    remaining batch is given back as it is. The result is in offset order, without overlaps, and
+    neighbours that touch differ; offsets nobody mentions stay out."""
     batches = clip(chain(stored, incoming), start_offset)
     if len(batches) < 2:
         return tuple(batches)
@@ -54,12 +60,18 @@ def combine(stored: Sequence[StateBatch], incoming: Sequence[StateBatch], start_
 
 
 def shortened(batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
-    """The same, if there are few; else in all final runs one state and one count, so that neighbours join: a record that is held for
-    hours may have half a million final ones behind it, delivered once or twice, accepted or parked. The count is the highest, so that
-    no batch overrules what is final."""
+    """The same, if there are few; else in all final runs one state and one count, so that
+    neighbours join: a record that is held for hours may have half a million final ones behind it,
+    delivered once or twice, accepted or parked. The count is the highest, so that no batch
+    overrules what is final."""
     if len(batches) <= MANY:
         return batches
-    return _join([StateBatch(batch[0], batch[1], _FINAL, MAX_DELIVERY_COUNT) if batch[2] in TERMINAL else batch for batch in batches])
+    return _join(
+        [
+            StateBatch(batch[0], batch[1], _FINAL, MAX_DELIVERY_COUNT) if batch[2] in TERMINAL else batch
+            for batch in batches
+        ]
+    )
 
 
 def clip(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
@@ -83,9 +95,11 @@ def _pieces(overlapping: list[StateBatch], *, are_alike: bool) -> Sequence[State
 
 
 def _sweep(batches: list[StateBatch]) -> list[StateBatch]:
-    """Cut overlapping batches, sorted by first offset, into pieces that do not overlap: in each piece the winner's state.
+    """Cut overlapping batches, sorted by first offset, into pieces that do not overlap: in each
+    piece the winner's state.
 
-    `active` holds the batches that began, best first; one that has ended leaves when it comes to the top.
+    `active` holds the batches that began, best first; one that has ended leaves when it comes to
+    the top.
     """
     pieces: list[StateBatch] = []
     active: list[tuple[int, int, int]] = []  # (-delivery count, -state, last offset)

@@ -13,11 +13,13 @@ from kbroker.share.record_state import ARCHIVING_CODES, BEHIND, PENDING_CODES, W
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionStatistics:
-    """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the seven after it count records by state (`waiting`: for
-    their redelivery, or for others of their keys; `pending`: being persisted, not counted elsewhere). `parked` wait outside the window,
-    `parked_held` of them are acquired. `behind_keys` wait for others of their keys, in the window or parked. From `acquired_records` on
-    they count since the share-partition was loaded: `rejected` by clients, `exhausted`, the delivery limit reached, and `expired`, when
-    that happens, even if saving it fails and it happens again; `dead_lettered` what dead_lettered() has ended."""
+    """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the seven after it count
+    records by state (`waiting`: for their redelivery, or for others of their keys; `pending`: being
+    persisted, not counted elsewhere). `parked` wait outside the window, `parked_held` of them are
+    acquired. `behind_keys` wait for others of their keys, in the window or parked. From
+    `acquired_records` on they count since the share-partition was loaded: `rejected` by clients,
+    `exhausted`, the delivery limit reached, and `expired`, when that happens, even if saving it
+    fails and it happens again; `dead_lettered` what dead_lettered() has ended."""
 
     start_offset: int
     end_offset: int
@@ -65,7 +67,11 @@ class Counters:
 
 
 def statistics_of(
-    window: InFlightWindow, parking: Parking | None, keys: KeyOrder | None, counters: Counters, writes_under_way: int
+    window: InFlightWindow,
+    parking: Parking | None,
+    keys: KeyOrder | None,
+    counters: Counters,
+    writes_under_way: int,
 ) -> SharePartitionStatistics:
     first, last = window.start_offset, window.end_offset
 

@@ -1,4 +1,5 @@
-"""Fewer records per answer near the delivery limit (KAFKA-17541), so that one poison record does not take its neighbours along.
+"""Fewer records per answer near the delivery limit (KAFKA-17541), so that one poison record does
+not take its neighbours along.
 
     limit 5, cached batch of 500:   delivered 3 times -> 250 per answer,   4 times (next is the last attempt) -> alone
     limit 10:                       5 -> 250,  6 -> 125,  7 -> 62,  8 -> 31,  9 -> alone
@@ -14,25 +15,32 @@ _AVAILABLE = int(RecordState.AVAILABLE)
 
 
 def threshold(delivery_limit: int) -> int:
-    """Delivery count from which on a record is suspect. With a limit of 2 no AVAILABLE record ever has it."""
+    """Delivery count from which on a record is suspect. With a limit of 2 no AVAILABLE record ever
+    has it."""
     return max(2, (delivery_limit + 1) // 2)
 
 
 def is_suspect(states: bytearray, counts: bytearray, i: int, j: int, delivery_limit: int) -> bool:
-    """True if column indexes i..j-1 hold an AVAILABLE record whose delivery count has reached the threshold."""
+    """True if column indexes i..j-1 hold an AVAILABLE record whose delivery count has reached the
+    threshold."""
     suspect_from = threshold(delivery_limit)
     if j - i == 1:
         return states[i] == _AVAILABLE and counts[i] >= suspect_from
     chunk = counts[i:j]
     if not chunk.translate(None, bytes(range(min(suspect_from, 256)))):
         return False
-    return any(state == _AVAILABLE and count >= suspect_from for state, count in zip(states[i:j], chunk, strict=True))
+    return any(
+        state == _AVAILABLE and count >= suspect_from for state, count in zip(states[i:j], chunk, strict=True)
+    )
 
 
-def pick(states: bytearray, counts: bytearray, i: int, j: int, *, batch_size: int, delivery_limit: int, room: int) -> list[tuple[int, int]]:
-    """Which AVAILABLE records of i..j-1 to deliver now, as index runs [start, stop) of equal delivery count. `batch_size` is the
-    size of the whole cached batch. At most `room` records, at most batch_size >> n from the first suspect one on, where n grows
-    with its count; a record whose last attempt it is goes alone."""
+def pick(
+    states: bytearray, counts: bytearray, i: int, j: int, *, batch_size: int, delivery_limit: int, room: int
+) -> list[tuple[int, int]]:
+    """Which AVAILABLE records of i..j-1 to deliver now, as index runs [start, stop) of equal
+    delivery count. `batch_size` is the size of the whole cached batch. At most `room` records, at
+    most batch_size >> n from the first suspect one on, where n grows with its count; a record whose
+    last attempt it is goes alone."""
     suspect_from = threshold(delivery_limit)
     last_attempt = delivery_limit - 1 if delivery_limit > 2 else -1
     picked: list[tuple[int, int]] = []

@@ -1,4 +1,5 @@
-"""What the share coordinator refuses of a request. All raise KafkaError, or make one to be raised. Pure."""
+"""What the share coordinator refuses of a request. All raise KafkaError, or make one to be raised.
+Pure."""
 
 from __future__ import annotations
 
@@ -27,11 +28,15 @@ def check_epoch(epoch: int, name: str) -> None:
 
 
 def check_batches(batches: Iterable[StateBatch]) -> int:
-    """Kafka stores what it is given, and the share-partition can then never be loaded again. kbroker refuses it. Gives the last offset."""
+    """Kafka stores what it is given, and the share-partition can then never be loaded again.
+    kbroker refuses it. Gives the last offset."""
     last_offset = -1
     for first, last, state, count in batches:
         if not 0 <= first <= last or state not in PERSISTED_STATES or not 0 <= count <= MAX_DELIVERY_COUNT:
-            message = f"Not a state batch: {first}-{last}, state {state}, delivery count {count} (0 to {MAX_DELIVERY_COUNT})."
+            message = (
+                f"Not a state batch: {first}-{last}, state {state}, delivery count {count} (0 to "
+                f"{MAX_DELIVERY_COUNT})."
+            )
             raise KafkaError(ErrorCode.invalid_request, message)
         if last > last_offset:
             last_offset = last
@@ -39,15 +44,23 @@ def check_batches(batches: Iterable[StateBatch]) -> int:
 
 
 def check_span(last_offset: int, start_offset: int) -> None:
-    """No more offsets than a share-partition has in memory; from where on is not known before the start is decided."""
+    """No more offsets than a share-partition has in memory; from where on is not known before the
+    start is decided."""
     if last_offset - start_offset >= MAX_SPAN and start_offset >= 0:
-        message = f"State batches may span {MAX_SPAN} offsets from the start offset {start_offset} on, not up to {last_offset}."
+        message = (
+            f"State batches may span {MAX_SPAN} offsets from the start offset {start_offset} on, not "
+            f"up to {last_offset}."
+        )
         raise KafkaError(ErrorCode.invalid_request, message)
 
 
 def fenced_leader(leader_epoch: int, state: ShareState) -> KafkaError:
-    return KafkaError(ErrorCode.fenced_leader_epoch, f"Leader epoch {leader_epoch} is older than {state.leader_fence}.")
+    return KafkaError(
+        ErrorCode.fenced_leader_epoch, f"Leader epoch {leader_epoch} is older than {state.leader_fence}."
+    )
 
 
 def fenced_state(state_epoch: int, state: ShareState) -> KafkaError:
-    return KafkaError(ErrorCode.fenced_state_epoch, f"State epoch {state_epoch} is older than {state.state_epoch}.")
+    return KafkaError(
+        ErrorCode.fenced_state_epoch, f"State epoch {state_epoch} is older than {state.state_epoch}."
+    )

@@ -1,14 +1,17 @@
-"""One topic partition's share state in control records: where each group's newest ones are, and what is appended next. Pure.
+"""One topic partition's share state in control records: where each group's newest ones are, and
+what is appended next. Pure.
 
     log     ...  C g1  ...  D g1  ...  C g2  ...  D g1  ...  D g2  ...          C: SHARE_CHECKPOINT, D: SHARE_DELTA
                   ^----------'^-------------------'
     chain of g1  (checkpoint)                   (newest)
 
-The share coordinator (share_state/coordinator.py) decides as it does over a StateStore; here its changes become records, and a scan of a
-share-partition's keys becomes a walk along its chain. Number 0 is the checkpoint and number n the n-th delta after it.
+The share coordinator (share_state/coordinator.py) decides as it does over a StateStore; here its
+changes become records, and a scan of a share-partition's keys becomes a walk along its chain.
+Number 0 is the checkpoint and number n the n-th delta after it.
 
-Records are appended in the order decided, and those of one log fail together: whoever appends calls `records`, submits them, and then
-`confirm` or `fail`. This module must not know how a log is read or written.
+Records are appended in the order decided, and those of one log fail together: whoever appends calls
+`records`, submits them, and then `confirm` or `fail`. This module must not know how a log is read
+or written.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from kbroker.formats.control_records import NO_OFFSET, ControlType, ShareControl
 from kbroker.formats.state import ControlChain, ControlHint
 
 ShareChange: TypeAlias = tuple[str, int, bytes | None]
-"""(group id, number, value): a change of the share coordinator's to one key of this topic partition."""
+"""(group id, number, value): a change of the share coordinator's to one key of this topic
+partition."""
 Ends: TypeAlias = Mapping[str, ControlChain | None]
 """Where chains end after a batch; None: the group's state is deleted."""
 
@@ -46,17 +50,22 @@ class ControlChains:
         """Groups that have state here, also if that is on its way to the disk."""
         return {group_id for group_id in {*self.groups, *self._decided} if self.chain(group_id) is not None}
 
-    # -- reading the log, once -----------------------------------------------------------------------------------------
+    # -- reading the log, once
+    # -----------------------------------------------------------------------------------------
 
     @classmethod
     def of_hint(cls, hint: ControlHint, log_start: int) -> ControlChains:
-        """To be followed by `replay` of an open hint's records. A chain that begins below `log_start` has ended: a group that still has
-        state has a newer checkpoint behind it, and of a deleted one the record that says so may have gone, too. What can still be read
-        there, as its segment is not gone, does not count."""
-        return cls({group_id: chain for group_id, chain in hint.groups.items() if chain.checkpoint >= log_start})
+        """To be followed by `replay` of an open hint's records. A chain that begins below
+        `log_start` has ended: a group that still has state has a newer checkpoint behind it, and of
+        a deleted one the record that says so may have gone, too. What can still be read there, as
+        its segment is not gone, does not count."""
+        return cls(
+            {group_id: chain for group_id, chain in hint.groups.items() if chain.checkpoint >= log_start}
+        )
 
     def replay(self, offset: int, control: ShareControl) -> None:
-        """A record that was found in the log, in offset order. Deltas whose checkpoint is gone are of a state that was deleted."""
+        """A record that was found in the log, in offset order. Deltas whose checkpoint is gone are
+        of a state that was deleted."""
         if control.is_deletion:
             self.groups.pop(control.group_id, None)
         elif control.type is ControlType.SHARE_CHECKPOINT:
@@ -64,11 +73,12 @@ class ControlChains:
         elif control.group_id in self.groups:
             self.groups[control.group_id] = self.groups[control.group_id]._replace(newest=offset)
 
-    # -- appending -----------------------------------------------------------------------------------------------------
+    # -- appending
+    # ----------------------------------------------------------------------------------------------
 
     def records(self, changes: Iterable[ShareChange], base_offset: int) -> ToAppend:
-        """What says these changes, at `base_offset` and the offsets behind it. Empty if nothing has to be said: a checkpoint removes
-        the deltas before it without a word."""
+        """What says these changes, at `base_offset` and the offsets behind it. Empty if nothing has
+        to be said: a checkpoint removes the deltas before it without a word."""
         controls: list[ShareControl] = []
         ends: dict[str, ControlChain | None] = {}
         for group_id, number, value in changes:
@@ -103,24 +113,30 @@ class ControlChains:
         self._unsaved = 0
         self._decided.clear()
 
-    # -- hints and retention -------------------------------------------------------------------------------------------
+    # -- hints and retention
+    # -------------------------------------------------------------------------------------------
 
     def hint(self, offset: int, *, is_open: bool) -> ControlHint:
         """As of `offset`, where the log ends for readers."""
         return ControlHint(offset, is_open, self.groups)
 
     def below(self, offset: int) -> list[str]:
-        """Groups whose checkpoint would go if the log began at `offset`: the saved one, too, while a newer one may still fail."""
+        """Groups whose checkpoint would go if the log began at `offset`: the saved one, too, while
+        a newer one may still fail."""
         return [
             group_id
             for group_id in sorted(self.known())
-            if any(chain is not None and chain.checkpoint < offset for chain in (self.chain(group_id), self.groups.get(group_id)))
+            if any(
+                chain is not None and chain.checkpoint < offset
+                for chain in (self.chain(group_id), self.groups.get(group_id))
+            )
         ]
 
 
 class ChainWalk:
-    """From a group's newest record back to its checkpoint: read the control record at `offset`, hand it to `take`, until `offset` is None.
-    `take` raises ValueError where the chain is broken."""
+    """From a group's newest record back to its checkpoint: read the control record at `offset`,
+    hand it to `take`, until `offset` is None. `take` raises ValueError where the chain is
+    broken."""
 
     def __init__(self, group_id: str, chain: ControlChain) -> None:
         self._group_id = group_id
@@ -134,8 +150,13 @@ class ChainWalk:
         if control is None or control.group_id != self._group_id or control.is_deletion:
             raise ValueError(f"there is no control record of group {self._group_id} at offset {offset}")
         is_checkpoint = control.type is ControlType.SHARE_CHECKPOINT
-        if is_checkpoint is not (offset == self.checkpoint) or not (is_checkpoint or NO_OFFSET < control.back_offset < offset):
-            raise ValueError(f"the control record of group {self._group_id} at offset {offset} does not lead to its checkpoint")
+        if is_checkpoint is not (offset == self.checkpoint) or not (
+            is_checkpoint or NO_OFFSET < control.back_offset < offset
+        ):
+            raise ValueError(
+                f"the control record of group {self._group_id} at offset {offset} does not lead to its "
+                "checkpoint"
+            )
         self._found.append(control.state)
         self.offset = None if is_checkpoint else control.back_offset
 

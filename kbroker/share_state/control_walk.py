@@ -1,4 +1,5 @@
-"""Walking along a group's control records without reading more than needed: what to read next, and what is found there. Pure.
+"""Walking along a group's control records without reading more than needed: what to read next, and
+what is found there. Pure.
 
 Whoever can read a log drives it: the broker with waits in between, a reader of the files without.
 
@@ -26,7 +27,8 @@ _BACK_OFFSETS: Final = 200
 _BACK_BYTES: Final = 32 << 10
 _START: Final = struct.Struct(">qi")
 _KIND: Final = struct.Struct(">hi")
-"""Of a batch's header (formats/batches.py draws it): base offset and length; attributes and last offset delta, behind the CRC."""
+"""Of a batch's header (formats/batches.py draws it): base offset and length; attributes and last
+offset delta, behind the CRC."""
 
 
 class Wanted(NamedTuple):
@@ -43,8 +45,9 @@ Walking: TypeAlias = Generator[Wanted, Sequence[memoryview], None]
 
 
 def walking(walk: ChainWalk) -> Walking:
-    """What to read next. Records of one group often lie close together: some of the log before a record is read along with it. Raises
-    KafkaError for damage, and ValueError where the chain is broken."""
+    """What to read next. Records of one group often lie close together: some of the log before a
+    record is read along with it. Raises KafkaError for damage, and ValueError where the chain is
+    broken."""
     places: dict[int, _Place] = {}
     while (offset := walk.offset) is not None:
         if offset not in places:
@@ -64,21 +67,26 @@ def advanced(reading: Walking, views: Sequence[memoryview]) -> Wanted | None:
 
 
 def decoded_at(views: Sequence[memoryview], offset: int) -> ShareControl | None:
-    """The share state that a record at `offset` holds, None where there is no such record among what was read. Raises KafkaError."""
+    """The share state that a record at `offset` holds, None where there is no such record among
+    what was read. Raises KafkaError."""
     return _decoded(_places(views, offset + 1), offset)
 
 
 def read_state(view: memoryview, position: int, header: BatchHeader) -> Iterator[tuple[int, ShareControl]]:
-    """(offset, record) of the share state in the control batch at `position`. Raises KafkaError for one that cannot be read."""
+    """(offset, record) of the share state in the control batch at `position`. Raises KafkaError for
+    one that cannot be read."""
     try:
         yield from read_controls(view, position, header)
     except (ValueError, CorruptPayload) as error:
-        raise KafkaError(ErrorCode.corrupt_message, f"share state in a control record cannot be read: {error}") from error
+        raise KafkaError(
+            ErrorCode.corrupt_message, f"share state in a control record cannot be read: {error}"
+        ) from error
 
 
 def _places(views: Sequence[memoryview], end: int) -> dict[int, _Place]:
-    """Where the control record at an offset lies in what was read. Mostly it is others' batches that are passed, so as little of them is
-    looked at as will do. Damage makes this miss what is behind it, and no more: what is found has a checksum."""
+    """Where the control record at an offset lies in what was read. Mostly it is others' batches
+    that are passed, so as little of them is looked at as will do. Damage makes this miss what is
+    behind it, and no more: what is found has a checksum."""
     places: dict[int, _Place] = {}
     for view in views:
         position, size = 0, len(view)
@@ -86,7 +94,9 @@ def _places(views: Sequence[memoryview], end: int) -> dict[int, _Place]:
             base_offset, length = _START.unpack_from(view, position)
             attributes, last_offset_delta = _KIND.unpack_from(view, position + CRC_START)
             if attributes & CONTROL:
-                for offset in range(max(base_offset, end - _BACK_OFFSETS - 1), min(base_offset + last_offset_delta + 1, end)):
+                for offset in range(
+                    max(base_offset, end - _BACK_OFFSETS - 1), min(base_offset + last_offset_delta + 1, end)
+                ):
                     places[offset] = view, position
             if length <= 0:
                 break
@@ -98,4 +108,7 @@ def _decoded(places: Mapping[int, _Place], offset: int) -> ShareControl | None:
     if offset not in places:
         return None
     view, position = places[offset]
-    return next((control for at, control in read_state(view, position, read_header(view, position)) if at == offset), None)
+    return next(
+        (control for at, control in read_state(view, position, read_header(view, position)) if at == offset),
+        None,
+    )

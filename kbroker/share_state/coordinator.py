@@ -1,8 +1,10 @@
-"""The share coordinator (KIP-932): keeps the state of share-partitions as snapshots and updates in the StateStore. Pure.
+"""The share coordinator (KIP-932): keeps the state of share-partitions as snapshots and updates in
+the StateStore. Pure.
 
-Every method decides at once and gives an outcome: changes for the StateStore and one result per request row, in order. What was
-decided shows in memory immediately, so several writes to one share-partition may be on their way to the disk together (group
-commit). The caller keeps this order:
+Every method decides at once and gives an outcome: changes for the StateStore and one result per
+request row, in order. What was decided shows in memory immediately, so several writes to one
+share-partition may be on their way to the disk together (group commit). The caller keeps this
+order:
 
     outcome = coordinator.write(group_id, requests, now_ms=now_ms)      no await between here
     ticket = commit.submit(outcome.changes)                             and here: changes are saved in the order decided
@@ -10,22 +12,26 @@ commit). The caller keeps this order:
     saved:   coordinator.confirm(outcome)                               then answer with outcome.results
     failed:  results = coordinator.failed(outcome)                      then answer with these
 
-`must_wait` may be true with no changes at all: what is answered may rest on changes that are not saved yet. Then submit the empty
-changes too, or wait in another way for everything submitted before.
+`must_wait` may be true with no changes at all: what is answered may rest on changes that are not
+saved yet. Then submit the empty changes too, or wait in another way for everything submitted
+before.
 
-`failed` forgets what was decided: the next request for that share-partition reads the store again. Therefore, when a save fails,
-everything submitted after it must fail as well, and `failed` must be called for all of it in the same synchronous step in which
-the failure becomes known, before anything else is decided here. (A commit queue that refuses what is behind a refused group does
-just that.)
+`failed` forgets what was decided: the next request for that share-partition reads the store again.
+Therefore, when a save fails, everything submitted after it must fail as well, and `failed` must be
+called for all of it in the same synchronous step in which the failure becomes known, before
+anything else is decided here. (A commit queue that refuses what is behind a refused group does just
+that.)
 
-A share-partition is read from the store when it is first asked for, so a restart costs nothing. An update is put under the next
-number; a snapshot, after `updates_per_snapshot` of them, replaces them all in one write; so does a cold snapshot, when somebody asks
-for it (share_state/housekeeping.py). Nothing obsolete stays behind; how an engine cleans its own log is its own business.
+A share-partition is read from the store when it is first asked for, so a restart costs nothing. An
+update is put under the next number; a snapshot, after `updates_per_snapshot` of them, replaces them
+all in one write; so does a cold snapshot, when somebody asks for it (share_state/housekeeping.py).
+Nothing obsolete stays behind; how an engine cleans its own log is its own business.
 
-Where a group answers in random order each update has hundreds of batches, and to merge all updates takes long. So a snapshot comes
-before they have more than BATCHES_PER_SNAPSHOT.
+Where a group answers in random order each update has hundreds of batches, and to merge all updates
+takes long. So a snapshot comes before they have more than BATCHES_PER_SNAPSHOT.
 
-This module must not know who calls the five verbs, nor what a delivery state means beyond the combiner's order.
+This module must not know who calls the five verbs, nor what a delivery state means beyond the
+combiner's order.
 """
 
 from __future__ import annotations
@@ -37,7 +43,13 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
-from kbroker.formats.share_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, encode_share_snapshot, encode_share_update
+from kbroker.formats.share_records import (
+    UNCHANGED_OFFSET,
+    UNKNOWN_COUNT,
+    UNKNOWN_EPOCH,
+    encode_share_snapshot,
+    encode_share_update,
+)
 from kbroker.formats.state import (
     MAX_GROUP_ID_BYTES,
     ShareStateKey,
@@ -85,7 +97,8 @@ from kbroker.storage.spi import Change
 UPDATES_PER_SNAPSHOT: Final = 500
 """share.coordinator.snapshot.update.records.per.snapshot."""
 BATCHES_PER_SNAPSHOT: Final = 2000
-"""Merged in some milliseconds, and 40 kB; a busy group that answers in order has fewer in all of its updates."""
+"""Merged in some milliseconds, and 40 kB; a busy group that answers in order has fewer in all of
+its updates."""
 
 
 class _Request(Protocol):
@@ -114,7 +127,8 @@ _saved: Callable[[tuple[int, int, int, int, int, int]], _Saved] = partial(tuple.
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """What is in memory of a share-partition. `state` None: there is none, or its removal is not saved yet."""
+    """What is in memory of a share-partition. `state` None: there is none, or its removal is not
+    saved yet."""
 
     key: SharePartitionKey
     prefix: bytes
@@ -126,8 +140,8 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class ShareStateOutcome(Generic[R]):
-    """See the head of this file. `results`, one per row asked for and in that order, hold once the changes are saved. There are
-    none at all where the group id is empty, as in Kafka."""
+    """See the head of this file. `results`, one per row asked for and in that order, hold once the
+    changes are saved. There are none at all where the group id is empty, as in Kafka."""
 
     changes: tuple[Change, ...]
     results: tuple[R, ...]
@@ -138,8 +152,9 @@ class ShareStateOutcome(Generic[R]):
 
 @dataclass(frozen=True, slots=True)
 class ShareStateStatistics:
-    """`loaded`: share-partitions in memory; `unsaved`: decisions neither confirmed nor failed. The others count since the start: `loads`
-    from the store, and what was decided; `cold_snapshots` are `snapshots` as well, those that nobody's write made necessary."""
+    """`loaded`: share-partitions in memory; `unsaved`: decisions neither confirmed nor failed. The
+    others count since the start: `loads` from the store, and what was decided; `cold_snapshots` are
+    `snapshots` as well, those that nobody's write made necessary."""
 
     loaded: int
     unsaved: int
@@ -150,8 +165,9 @@ class ShareStateStatistics:
 
 
 class ShareStateCoordinator:
-    """`scan` is the StateStore's; `partition_exists(topic_id, partition)` asks the broker's topics. `parking` None: no write may park
-    anything. `on_generation_ended` is told, once that is saved, whose parked records are nobody's any more."""
+    """`scan` is the StateStore's; `partition_exists(topic_id, partition)` asks the broker's topics.
+    `parking` None: no write may park anything. `on_generation_ended` is told, once that is saved,
+    whose parked records are nobody's any more."""
 
     def __init__(
         self,
@@ -171,31 +187,52 @@ class ShareStateCoordinator:
 
     # --- the five verbs, and what follows from a topic's deletion ---
 
-    def initialize(self, group_id: str, requests: Sequence[InitializeRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
-        """Start a share-partition's state, or start it anew with a state epoch that is at least the stored one. With the epoch and
-        the start offset that it has already, nothing happens: a repeated request must not wipe what was acknowledged since."""
-        return self._decide(group_id, requests, Result, lambda decision, request: self._initialize(decision, request, now_ms))
+    def initialize(
+        self, group_id: str, requests: Sequence[InitializeRequest], *, now_ms: int
+    ) -> ShareStateOutcome[Result]:
+        """Start a share-partition's state, or start it anew with a state epoch that is at least the
+        stored one. With the epoch and the start offset that it has already, nothing happens: a
+        repeated request must not wipe what was acknowledged since."""
+        return self._decide(
+            group_id, requests, Result, lambda decision, request: self._initialize(decision, request, now_ms)
+        )
 
-    def read(self, group_id: str, requests: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[ReadResult]:
+    def read(
+        self, group_id: str, requests: Sequence[ReadRequest], *, now_ms: int
+    ) -> ShareStateOutcome[ReadResult]:
         """The state for a leader. Its epoch is stored: from then on older leaders are fenced."""
-        return self._decide(group_id, requests, ReadResult, lambda decision, request: self._read(decision, request, now_ms))
+        return self._decide(
+            group_id, requests, ReadResult, lambda decision, request: self._read(decision, request, now_ms)
+        )
 
-    def write(self, group_id: str, requests: Sequence[WriteRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
-        """Merge batches into the state and move its start offset up. Never changes the stored epochs."""
+    def write(
+        self, group_id: str, requests: Sequence[WriteRequest], *, now_ms: int
+    ) -> ShareStateOutcome[Result]:
+        """Merge batches into the state and move its start offset up. Never changes the stored
+        epochs."""
         return self._decide(group_id, requests, Result, partial(self._write, now_ms))
 
     def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> ShareStateOutcome[Result]:
         """Forget share-partitions, whatever their epochs. One that is not known is fine too."""
         return self._decide(group_id, [_Delete(partition) for partition in partitions], Result, self._delete)
 
-    def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> ShareStateOutcome[SummaryResult]:
-        """Where a share-partition stands by what is saved, without waiting for what is not. Fences nobody; the leader epoch in the
-        request is not looked at."""
+    def read_summary(
+        self, group_id: str, requests: Sequence[ReadRequest]
+    ) -> ShareStateOutcome[SummaryResult]:
+        """Where a share-partition stands by what is saved, without waiting for what is not. Fences
+        nobody; the leader epoch in the request is not looked at."""
         return self._decide(group_id, requests, SummaryResult, self._read_summary)
 
-    def stands_from(self, group_id: str, partition: TopicPartition, offset: int, count_own: Callable[[int], int] = lambda _: 0) -> Standing:
-        """What the state says to be done from `offset` on, which is not below the saved start offset. What is not saved yet may count, but
-        never more than is saved as done in all. `count_own`: how many offsets from one on are the persister's own, which are done, too."""
+    def stands_from(
+        self,
+        group_id: str,
+        partition: TopicPartition,
+        offset: int,
+        count_own: Callable[[int], int] = lambda _: 0,
+    ) -> Standing:
+        """What the state says to be done from `offset` on, which is not below the saved start
+        offset. What is not saved yet may count, but never more than is saved as done in all.
+        `count_own`: how many offsets from one on are the persister's own, which are done, too."""
         entry = self._entry(group_id, partition)
         state = entry.state
         if state is None:
@@ -206,8 +243,9 @@ class ShareStateCoordinator:
         return Standing(first_open, min(done + passed, max(0, entry.saved.delivery_complete_count)) + own)
 
     def unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 the group is not done with, by unsaved decisions
-        as well. 0 without a decided start offset. Raises KafkaError for state that cannot be read."""
+        """How many of the offsets `first` to `end` - 1 the group is not done with, by unsaved
+        decisions as well. 0 without a decided start offset. Raises KafkaError for state that cannot
+        be read."""
         state = self._entry(group_id, partition).state
         if state is None or state.start_offset == UNCHANGED_OFFSET:
             return 0
@@ -220,7 +258,8 @@ class ShareStateCoordinator:
     # --- parked records, for persisters ---
 
     def generation(self, group_id: str, partition: TopicPartition) -> int:
-        """Under which they lie, by unsaved decisions as well; 0: there are none. Raises KafkaError for state that cannot be read."""
+        """Under which they lie, by unsaved decisions as well; 0: there are none. Raises KafkaError
+        for state that cannot be read."""
         state = self._entry(group_id, partition).state
         return NO_GENERATION if state is None else state.generation
 
@@ -229,20 +268,24 @@ class ShareStateCoordinator:
         return self._entry(group_id, partition).saved.waiting
 
     def generations_in_use(self, group_id: str, partition: TopicPartition) -> set[int]:
-        """All others are garbage: the one that is saved may hold again, if what is decided is not saved."""
+        """All others are garbage: the one that is saved may hold again, if what is decided is not
+        saved."""
         entry = self._entry(group_id, partition)
         return {entry.saved.generation, NO_GENERATION if entry.state is None else entry.state.generation}
 
     def generation_to_park_in(self, group_id: str, request: WriteRequest) -> int:
-        """For a persister that keeps parked records before the write that parks them is decided. The generation may be a new one, which
-        that write's decision then saves. Raises KafkaError where the write would be refused."""
+        """For a persister that keeps parked records before the write that parks them is decided.
+        The generation may be a new one, which that write's decision then saves. Raises KafkaError
+        where the write would be refused."""
         _, state_epoch, leader_epoch, _, _, batches, parking, waiting = request
         check_partition(request.partition)
         check_batches(batches)
         self._check_parking(parking, waiting)
         state = self._entry(group_id, request.partition).state
         if state is None:
-            raise KafkaError(ErrorCode.invalid_request, "Write operation on uninitialized share partition not allowed.")
+            raise KafkaError(
+                ErrorCode.invalid_request, "Write operation on uninitialized share partition not allowed."
+            )
         if leader_epoch < state.leader_fence:
             raise fenced_leader(leader_epoch, state)
         if state_epoch < state.state_epoch:
@@ -251,7 +294,8 @@ class ShareStateCoordinator:
         return self._generation(state, parking)
 
     def in_window(self, group_id: str, partition: TopicPartition, offsets: Sequence[int]) -> list[int]:
-        """Those, of rising offsets, whose place the state does not hold as given up: they cannot be parked."""
+        """Those, of rising offsets, whose place the state does not hold as given up: they cannot be
+        parked."""
         return not_final(self._entry(group_id, partition).state, offsets)
 
     def recount(self, group_id: str, partition: TopicPartition, waiting: int) -> None:
@@ -261,8 +305,11 @@ class ShareStateCoordinator:
             entry.state.waiting, entry.saved = waiting, entry.saved._replace(waiting=waiting)
 
     def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
-        """Forget the share-partitions of all groups on that topic, with one result for each that there was."""
-        found = dict.fromkeys(entry.key for entry in self._entries.values() if entry.key.partition.topic_id == topic_id)
+        """Forget the share-partitions of all groups on that topic, with one result for each that
+        there was."""
+        found = dict.fromkeys(
+            entry.key for entry in self._entries.values() if entry.key.partition.topic_id == topic_id
+        )
         for stored, _ in self._scan(share_topic_prefix(topic_id)):
             key = parse_key(stored)
             assert isinstance(key, ShareStateKey)
@@ -280,12 +327,21 @@ class ShareStateCoordinator:
     def cold(self, *, now_ms: int, interval_ms: int) -> list[SharePartitionKey]:
         """Those in memory that are to have a cold snapshot."""
         entries = self._entries.values()
-        return [entry.key for entry in entries if entry.state and is_cold(entry.state, now_ms=now_ms, interval_ms=interval_ms)]
+        return [
+            entry.key
+            for entry in entries
+            if entry.state and is_cold(entry.state, now_ms=now_ms, interval_ms=interval_ms)
+        ]
 
     def snapshot(
-        self, share_partitions: Iterable[SharePartitionKey], *, now_ms: int, wanted: Callable[[ShareState], bool] = lambda _: True
+        self,
+        share_partitions: Iterable[SharePartitionKey],
+        *,
+        now_ms: int,
+        wanted: Callable[[ShareState], bool] = lambda _: True,
     ) -> ShareStateOutcome[Result]:
-        """New snapshots of those that are `wanted`, with a result for each of these: what is there, and when it was created, stays."""
+        """New snapshots of those that are `wanted`, with a result for each of these: what is there,
+        and when it was created, stays."""
         decision: _Decision[Result] = _Decision()
         for key in share_partitions:
             if not self._partition_exists(*key.partition):
@@ -322,12 +378,16 @@ class ShareStateCoordinator:
         code: ErrorCode = ErrorCode.coordinator_not_available,
         message: str | None = None,
     ) -> tuple[R, ...]:
-        """Nothing of the outcome's changes was saved. Gives what to answer instead: `code` in every row that was good."""
+        """Nothing of the outcome's changes was saved. Gives what to answer instead: `code` in every
+        row that was good."""
         for entry, _ in outcome.changed:
             entry.lost = True
             if self._entries.get(entry.key) is entry:
                 del self._entries[entry.key]
-        return tuple(replace(row, code=code, message=message) if row.code is ErrorCode.none else row for row in outcome.results)
+        return tuple(
+            replace(row, code=code, message=message) if row.code is ErrorCode.none else row
+            for row in outcome.results
+        )
 
     def statistics(self) -> ShareStateStatistics:
         return ShareStateStatistics(
@@ -375,7 +435,9 @@ class ShareStateCoordinator:
         entry = self._entry(decision.group_id, partition, decision)
         state = entry.state
         if state is None:
-            raise KafkaError(ErrorCode.invalid_request, "Read operation on uninitialized share partition not allowed.")
+            raise KafkaError(
+                ErrorCode.invalid_request, "Read operation on uninitialized share partition not allowed."
+            )
         if leader_epoch < state.leader_fence:
             raise fenced_leader(leader_epoch, state)
         self._check_exists(partition)
@@ -392,7 +454,16 @@ class ShareStateCoordinator:
         )
 
     def _write(self, now_ms: int, decision: _Decision[Result], request: WriteRequest) -> Result:
-        partition, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches, parking, waiting = request
+        (
+            partition,
+            state_epoch,
+            leader_epoch,
+            start_offset,
+            delivery_complete_count,
+            batches,
+            parking,
+            waiting,
+        ) = request
         if partition.partition < 0 or leader_epoch < 0 or state_epoch < 0:
             check_partition(partition)
             check_epoch(leader_epoch, "leader epoch")
@@ -403,7 +474,9 @@ class ShareStateCoordinator:
         entry = self._entry(decision.group_id, partition, decision)
         state = entry.state
         if state is None:
-            raise KafkaError(ErrorCode.invalid_request, "Write operation on uninitialized share partition not allowed.")
+            raise KafkaError(
+                ErrorCode.invalid_request, "Write operation on uninitialized share partition not allowed."
+            )
         if leader_epoch < state.leader_fence:
             raise fenced_leader(leader_epoch, state)
         if state_epoch < state.state_epoch:
@@ -418,7 +491,8 @@ class ShareStateCoordinator:
             state.written_in = state.leader_epoch
         elif start_offset == state.start_offset and state.delivery_complete_count < delivery_complete_count:
             state.delivery_complete_count = delivery_complete_count
-        if len(batches) != 1 or batches[0].first_offset < state.start_offset:  # Else there is nothing to combine or to cut off.
+        # Else there is nothing to combine or to cut off.
+        if len(batches) != 1 or batches[0].first_offset < state.start_offset:
             batches = combine(batches, (), state.start_offset)
         if batches:
             state.written_in = state.leader_epoch
@@ -447,7 +521,9 @@ class ShareStateCoordinator:
         partition = request.partition
         check_partition(partition)
         self._check_exists(partition)
-        state_epoch, leader_epoch, start_offset, delivery_complete_count, waiting, _ = self._entry(decision.group_id, partition).saved
+        state_epoch, leader_epoch, start_offset, delivery_complete_count, waiting, _ = self._entry(
+            decision.group_id, partition
+        ).saved
         return SummaryResult(
             partition,
             state_epoch=state_epoch,
@@ -473,20 +549,31 @@ class ShareStateCoordinator:
             decision.results.append(row)
         return decision.outcome()
 
-    def _entry(self, group_id: str, partition: TopicPartition, decision: _Decision[R] | None = None) -> _Entry:
-        """From memory or from the store. One without state is not kept: asking for unknown names must not cost memory."""
+    def _entry(
+        self, group_id: str, partition: TopicPartition, decision: _Decision[R] | None = None
+    ) -> _Entry:
+        """From memory or from the store. One without state is not kept: asking for unknown names
+        must not cost memory."""
         entry = self._entries.get((group_id, partition))
         if entry is None:
             key = SharePartitionKey(group_id, partition)
             if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
-                raise KafkaError(ErrorCode.invalid_request, f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes.")
+                raise KafkaError(
+                    ErrorCode.invalid_request,
+                    f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes.",
+                )
             prefix = share_partition_prefix(group_id, *partition)
             try:
                 state = load(self._scan(prefix))
                 if state is not None and state.generation and self._parking is not None:
-                    state.waiting = stored_count(self._parking.get, prefix_of(group_id, partition, state.generation))
-            except (ValueError, StoreFailed) as error:  # One row's: what was decided for the rows before it is still to be saved.
-                raise KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}") from error
+                    state.waiting = stored_count(
+                        self._parking.get, prefix_of(group_id, partition, state.generation)
+                    )
+            # One row's: what was decided for the rows before it is still to be saved.
+            except (ValueError, StoreFailed) as error:
+                raise KafkaError(
+                    ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}"
+                ) from error
             self._loads += state is not None
             entry = _Entry(key, prefix, state, _to_be_saved(state))
             if entry.state:
@@ -497,21 +584,47 @@ class ShareStateCoordinator:
 
     def _check_exists(self, partition: TopicPartition) -> None:
         if not self._partition_exists(*partition):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
+            )
 
-    def _put_update(self, decision: _Decision[R], entry: _Entry, state: ShareState, batches: Sequence[StateBatch], now_ms: int) -> None:
+    def _put_update(
+        self,
+        decision: _Decision[R],
+        entry: _Entry,
+        state: ShareState,
+        batches: Sequence[StateBatch],
+        now_ms: int,
+    ) -> None:
         """Save what changed: as an update, or as a snapshot when there are enough of those."""
-        if state.updates >= self._updates_per_snapshot or state.update_batches + len(batches) > BATCHES_PER_SNAPSHOT:
+        if (
+            state.updates >= self._updates_per_snapshot
+            or state.update_batches + len(batches) > BATCHES_PER_SNAPSHOT
+        ):
             state.snapshot_epoch += 1
             self._put_snapshot(decision, entry, state, now_ms)
             return
         state.updates += 1
         state.update_batches += len(batches)
-        value = encode_share_update(state.snapshot_epoch, state.leader_epoch, state.start_offset, state.delivery_complete_count, batches)
+        value = encode_share_update(
+            state.snapshot_epoch,
+            state.leader_epoch,
+            state.start_offset,
+            state.delivery_complete_count,
+            batches,
+        )
         decision.change(entry, state.updates, value)
         self._updates += 1
 
-    def _put_snapshot(self, decision: _Decision[R], entry: _Entry, state: ShareState, now_ms: int, *, create_ms: int | None = None) -> None:
+    def _put_snapshot(
+        self,
+        decision: _Decision[R],
+        entry: _Entry,
+        state: ShareState,
+        now_ms: int,
+        *,
+        create_ms: int | None = None,
+    ) -> None:
         state.create_timestamp = now_ms if create_ms is None else create_ms
         state.write_timestamp = now_ms
         value = encode_share_snapshot(
@@ -546,7 +659,14 @@ class ShareStateCoordinator:
             state.generation, state.is_generation_new = next(self._parking.generations), True
         return state.generation
 
-    def _park(self, decision: _Decision[R], entry: _Entry, state: ShareState, parking: Sequence[ParkingChange], waiting: int) -> None:
+    def _park(
+        self,
+        decision: _Decision[R],
+        entry: _Entry,
+        state: ShareState,
+        parking: Sequence[ParkingChange],
+        waiting: int,
+    ) -> None:
         generation = self._generation(state, parking)
         state.waiting = waiting if generation else 0
         if generation:
@@ -556,7 +676,8 @@ class ShareStateCoordinator:
             decision.changed[entry] = None
 
     def _remove(self, decision: _Decision[R], entry: _Entry, state: ShareState) -> None:
-        """Tombstones. The entry stays, without state, until they are saved: the store still has what they remove."""
+        """Tombstones. The entry stays, without state, until they are saved: the store still has
+        what they remove."""
         for number in range(state.updates + 1):
             decision.change(entry, number, None)
         entry.state = None
@@ -585,11 +706,15 @@ class _Decision(Generic[R]):
         for entry in self.changed:
             entry.unsaved += 1
             changed.append((entry, _to_be_saved(entry.state)))
-        return ShareStateOutcome(tuple(self.changes), tuple(self.results), self.must_wait or bool(self.changes), tuple(changed))
+        return ShareStateOutcome(
+            tuple(self.changes), tuple(self.results), self.must_wait or bool(self.changes), tuple(changed)
+        )
 
 
 def _to_be_saved(state: ShareState | None) -> _Saved:
     if state is None:
         return _Saved()
     epochs = state.state_epoch, state.leader_epoch
-    return _saved((*epochs, state.start_offset, state.delivery_complete_count, state.waiting, state.generation))
+    return _saved(
+        (*epochs, state.start_offset, state.delivery_complete_count, state.waiting, state.generation)
+    )

@@ -1,12 +1,15 @@
-"""Which share-partitions get a cold snapshot: those whose stored state is more than it need be (share coordinator housekeeping). Pure.
+"""Which share-partitions get a cold snapshot: those whose stored state is more than it need be
+(share coordinator housekeeping). Pure.
 
 A snapshot removes the updates that it takes in, so a busy share-partition never keeps more than
-share.coordinator.snapshot.update.records.per.snapshot of them. One that falls idle would keep what it has got for good: hundreds of
-records to load where one says the same. So a snapshot that is older than an interval, and has updates after it, is replaced.
+share.coordinator.snapshot.update.records.per.snapshot of them. One that falls idle would keep what
+it has got for good: hundreds of records to load where one says the same. So a snapshot that is
+older than an interval, and has updates after it, is replaced.
 
-Nothing else is to be kept house of. Kafka prunes its state topic below the oldest live snapshot; here an update's key is removed with
-the snapshot that takes it in and a deleted share-partition's keys with it, and an engine gives up by itself what no key needs any more
-(docs/persisters.md has the measurement). This module must not know who runs it, nor how often.
+Nothing else is to be kept house of. Kafka prunes its state topic below the oldest live snapshot;
+here an update's key is removed with the snapshot that takes it in and a deleted share-partition's
+keys with it, and an engine gives up by itself what no key needs any more (docs/persisters.md has
+the measurement). This module must not know who runs it, nor how often.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ class SharePartitionKey(NamedTuple):
 
 
 def is_cold(state: ShareState, *, now_ms: int, interval_ms: int) -> bool:
-    """Whether `state` has updates and its snapshot was written at least `interval_ms` ago, or later than now: somebody set the clock."""
+    """Whether `state` has updates and its snapshot was written at least `interval_ms` ago, or later
+    than now: somebody set the clock."""
     return state.updates > 0 and not 0 <= now_ms - state.write_timestamp < interval_ms
 
 

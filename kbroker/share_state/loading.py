@@ -1,6 +1,8 @@
-"""A share-partition's state in memory, and how it comes out of its snapshot and updates (KIP-932; share coordinator replay).
+"""A share-partition's state in memory, and how it comes out of its snapshot and updates (KIP-932;
+share coordinator replay).
 
-It must not know who writes or asks. Reading is lean, since a restarted broker loads thousands of these in its first seconds.
+It must not know who writes or asks. Reading is lean, since a restarted broker loads thousands of
+these in its first seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +12,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from kbroker.formats.parked_records import NO_GENERATION
-from kbroker.formats.share_records import UNCHANGED_OFFSET, UNKNOWN_EPOCH, ShareSnapshot, ShareUpdate, StateBatchRecord
+from kbroker.formats.share_records import (
+    UNCHANGED_OFFSET,
+    UNKNOWN_EPOCH,
+    ShareSnapshot,
+    ShareUpdate,
+    StateBatchRecord,
+)
 from kbroker.share.effects import StateBatch
 from kbroker.share.state_batches import combine, shortened
 
@@ -20,13 +28,16 @@ _UNCHANGED_EPOCH: Final = -1
 
 @dataclass(slots=True)
 class ShareState:
-    """One share-partition. `recent` holds batches that `batches` does not contain yet: they are merged when somebody looks.
+    """One share-partition. `recent` holds batches that `batches` does not contain yet: they are
+    merged when somebody looks.
 
-    `updates` is the number of the newest stored update, `update_batches` how many batches they have in all. `leader_fence` is
-    the newest leader epoch seen since the state was loaded: it outlives an initialize, which stores leader epoch 0. `written_in` is
-    the newest leader epoch whose log start offset and batches speak of: that of the newest write that changed one of them. None: they
-    speak of no record. The timestamps are those of the stored snapshot, in milliseconds since 1970. `generation`:
-    under which its `waiting` parked records lie, which the coordinator counts; a new one wants a snapshot that says so.
+    `updates` is the number of the newest stored update, `update_batches` how many batches they have
+    in all. `leader_fence` is the newest leader epoch seen since the state was loaded: it outlives
+    an initialize, which stores leader epoch 0. `written_in` is the newest leader epoch whose log
+    start offset and batches speak of: that of the newest write that changed one of them. None: they
+    speak of no record. The timestamps are those of the stored snapshot, in milliseconds since 1970.
+    `generation`: under which its `waiting` parked records lie, which the coordinator counts; a new
+    one wants a snapshot that says so.
     """
 
     snapshot_epoch: int
@@ -55,7 +66,8 @@ class ShareState:
 
 
 def load(records: Iterable[tuple[bytes, bytes]]) -> ShareState | None:
-    """From a scan of `share_partition_prefix`; None if there is nothing. Raises ValueError for a value that cannot be read."""
+    """From a scan of `share_partition_prefix`; None if there is nothing. Raises ValueError for a
+    value that cannot be read."""
     state: ShareState | None = None
     for key, value in records:
         number = int.from_bytes(key[-8:], "big")
@@ -86,7 +98,8 @@ def _from_snapshot(snapshot: ShareSnapshot) -> ShareState:
 
 
 def _from_update(update: ShareUpdate) -> ShareState:
-    """An update without its snapshot is the state by itself, as in Kafka: such a log is half pruned, and a deletion follows."""
+    """An update without its snapshot is the state by itself, as in Kafka: such a log is half
+    pruned, and a deletion follows."""
     return ShareState(
         snapshot_epoch=update.snapshot_epoch,
         state_epoch=0,
@@ -113,4 +126,7 @@ def _with_update(state: ShareState, update: ShareUpdate) -> ShareState:
 
 
 def _batches(records: Iterable[StateBatchRecord]) -> list[StateBatch]:
-    return [StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in records]
+    return [
+        StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+        for each in records
+    ]

@@ -1,6 +1,8 @@
-"""What a write says of parked records, as changes of the state store (parked_records.py has the keys). Pure.
+"""What a write says of parked records, as changes of the state store (parked_records.py has the
+keys). Pure.
 
-    changes_of   the last word about each key, in the order of the changes: removals of stale places,
+    changes_of   the last word about each key, in the order of the changes: removals of stale
+                 places,
                  both keys of what is parked, and the record where it is kept
     not_final    which offsets a state does not hold as given up by the window
 
@@ -48,8 +50,8 @@ _LANES: Final = frozenset(Lane)
 
 
 class ParkingStore(NamedTuple):
-    """Where a share coordinator finds parked records. `get` is the StateStore's. `generations`: numbers
-    that no broker life before this one has used, nor this one for anything else."""
+    """Where a share coordinator finds parked records. `get` is the StateStore's. `generations`:
+    numbers that no broker life before this one has used, nor this one for anything else."""
 
     get: Callable[[bytes], bytes | None]
     generations: Iterator[int]
@@ -68,17 +70,27 @@ def stored_count(get: Callable[[bytes], bytes | None], prefix: bytes) -> int:
 def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
     """Raises INVALID_REQUEST for what could not be read again."""
     if not 0 <= waiting <= _MOST:
-        raise KafkaError(ErrorCode.invalid_request, f"{waiting} records cannot be parked: give how many are, from 0 on.")
+        raise KafkaError(
+            ErrorCode.invalid_request, f"{waiting} records cannot be parked: give how many are, from 0 on."
+        )
     for offset, stale, parked, record in parking:
         _check(0 <= offset <= _MOST, offset, "the offset must not be negative")
         for place in stale:
             _check_place(offset, place)
         if parked is not None:
             _check_place(offset, parked.place)
-            _check(0 <= parked.delivery_count <= MAX_DELIVERY_COUNT, offset, f"delivery count {parked.delivery_count}")
+            _check(
+                0 <= parked.delivery_count <= MAX_DELIVERY_COUNT,
+                offset,
+                f"delivery count {parked.delivery_count}",
+            )
             _check(0 <= parked.leader_epoch <= _MOST_EPOCH, offset, f"leader epoch {parked.leader_epoch}")
         if record:
-            _check(parked is not None and parked.kept, offset, "the record is given, and nothing says that it is kept")
+            _check(
+                parked is not None and parked.kept,
+                offset,
+                "the record is given, and nothing says that it is kept",
+            )
 
 
 def keys_of(prefix: bytes, parked: Parked) -> list[bytes]:
@@ -95,7 +107,9 @@ def _check_place(offset: int, place: Place) -> None:
 
 def _check(is_right: bool, offset: int, wrong: str) -> None:
     if not is_right:
-        raise KafkaError(ErrorCode.invalid_request, f"The record at offset {offset} cannot be parked so: {wrong}.")
+        raise KafkaError(
+            ErrorCode.invalid_request, f"The record at offset {offset} cannot be parked so: {wrong}."
+        )
 
 
 def changes_of(prefix: bytes, parking: Sequence[ParkingChange]) -> dict[bytes, bytes | None]:
@@ -115,7 +129,9 @@ def changes_of(prefix: bytes, parking: Sequence[ParkingChange]) -> dict[bytes, b
             changes[place_key(prefix, record.lane, record.due_ms, offset)] = record.encode_place()
             changes[by_offset_key(prefix, offset)] = record.encode()
             if record.lane == BLOCKS_KEY and record.key_hash is not None:
-                changes[by_key_key(prefix, record.key_hash, offset)] = BlockedKey(record.key_hash, offset).encode()
+                changes[by_key_key(prefix, record.key_hash, offset)] = BlockedKey(
+                    record.key_hash, offset
+                ).encode()
     return changes
 
 
@@ -127,9 +143,12 @@ def parked_of(record: ParkedRecord) -> Parked:
     return Parked(record.offset, Lane(record.lane), *record[2:])
 
 
-def stored_left(reader: StateReader, group_id: str, partition: TopicPartition, generation: int, log_start_offset: int) -> ParkedLeft:
-    """What a store holds, of the records that the log still has or that are kept: for readers without a broker. Costs a look at each
-    record below `log_start_offset`. Raises ValueError for what cannot be read."""
+def stored_left(
+    reader: StateReader, group_id: str, partition: TopicPartition, generation: int, log_start_offset: int
+) -> ParkedLeft:
+    """What a store holds, of the records that the log still has or that are kept: for readers
+    without a broker. Costs a look at each record below `log_start_offset`. Raises ValueError for
+    what cannot be read."""
     keys = keys_on_disk_of(reader)
     if generation == NO_GENERATION or keys is None:
         return NOTHING_PARKED
@@ -145,13 +164,16 @@ def stored_left(reader: StateReader, group_id: str, partition: TopicPartition, g
     first = first or next(keys.scan_range(start, end_of(prefix + bytes((BY_OFFSET,)))), None)
     if first is None:
         return NOTHING_PARKED
-    heads = [next(keys.scan_range(prefix + bytes((lane,)), end_of(prefix + bytes((lane,)))), None) for lane in Lane]
+    heads = [
+        next(keys.scan_range(prefix + bytes((lane,)), end_of(prefix + bytes((lane,)))), None) for lane in Lane
+    ]
     due = [place_of_key(head[0])[0] for head in heads if head is not None]
     return ParkedLeft(number, offset_of_key(first[0]), min(due, default=None))
 
 
 def not_final(state: ShareState | None, offsets: Sequence[int]) -> list[int]:
-    """Those, of rising offsets, that the window still has: their records would be delivered twice."""
+    """Those, of rising offsets, that the window still has: their records would be delivered
+    twice."""
     if state is None or state.start_offset < 0:
         return list(offsets)
     archived = [batch for batch in state.merged_batches() if batch.state == RecordState.ARCHIVED]

@@ -1,13 +1,15 @@
 """The data directory: who may use it, what wrote it, and where the engines keep their files.
 
     DATA_DIR/
-        kbroker.json          what is here: format version, cluster id, the two engines; every reader starts with it
+        kbroker.json          what is here: format version, cluster id, the two engines; every
+                              reader starts with it
         .lock                 locked (flock) by the broker that runs on this directory
         log-<engine>/         topic data, laid out by the log engine
         state-<engine>/       topics, groups, share state, laid out by the state engine
 
-`kbroker.json` appears by rename when the directory is first used, and does not change afterwards. Every refusal is an
-OperatorError of one line that says what to do. It must not know any engine but by name.
+`kbroker.json` appears by rename when the directory is first used, and does not change afterwards.
+Every refusal is an OperatorError of one line that says what to do. It must not know any engine but
+by name.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ DESCRIPTION = "kbroker.json"
 LOCK = ".lock"
 _TEMPORARY = DESCRIPTION + ".tmp"
 _HARMLESS = frozenset({LOCK, _TEMPORARY, "lost+found"})
-"""May be in a directory that nobody has used yet: our own traces of a start that did not come far, and a fresh file system's."""
+"""May be in a directory that nobody has used yet: our own traces of a start that did not come far,
+and a fresh file system's."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataDescription:
-    """Content of kbroker.json. `cluster_id` has 22 characters, as in Kafka; the engines are entry point names."""
+    """Content of kbroker.json. `cluster_id` has 22 characters, as in Kafka; the engines are entry
+    point names."""
 
     format_version: int
     cluster_id: str
@@ -46,7 +50,8 @@ class DataDescription:
 
 
 def random_cluster_id() -> str:
-    """A random UUID in URL-safe base64, never with a leading dash, so that it can be given on a command line."""
+    """A random UUID in URL-safe base64, never with a leading dash, so that it can be given on a
+    command line."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):
@@ -54,7 +59,8 @@ def random_cluster_id() -> str:
 
 
 class DataDirectory:
-    """A data directory held open, locked unless it is only inspected; a context manager that gives the lock back."""
+    """A data directory held open, locked unless it is only inspected; a context manager that gives
+    the lock back."""
 
     def __init__(self, path: Path, description: DataDescription, lock_fd: int | None) -> None:
         self.path = path
@@ -84,9 +90,11 @@ class DataDirectory:
         new_cluster_id: Callable[[], str] = random_cluster_id,
         files: Files | None = None,
     ) -> DataDirectory:
-        """Lock the directory for this process, and describe it when nobody has used it before (durable on return).
+        """Lock the directory for this process, and describe it when nobody has used it before
+        (durable on return).
 
-        Raises OperatorError: in use, another engine's, written by a newer version, damaged, somebody else's, not accessible.
+        Raises OperatorError: in use, another engine's, written by a newer version, damaged,
+        somebody else's, not accessible.
         """
         files = files or Files()
         try:
@@ -110,13 +118,16 @@ class DataDirectory:
 
     @classmethod
     def inspect(cls, path: Path, *, files: Files | None = None) -> DataDirectory:
-        """For readers: takes no lock and changes nothing. OperatorError when there is no usable data directory."""
+        """For readers: takes no lock and changes nothing. OperatorError when there is no usable
+        data directory."""
         try:
             description = _read(path, files or Files())
         except FileNotFoundError as error:
             raise OperatorError(f"there is no directory {path}: give the --data-dir of a broker") from error
         except PermissionError as error:
-            raise OperatorError(f"cannot read {error.filename or path} (permission denied): give this user read access") from error
+            raise OperatorError(
+                f"cannot read {error.filename or path} (permission denied): give this user read access"
+            ) from error
         except OSError as error:
             raise _no_access(path, error) from error
         if description is None:
@@ -132,7 +143,9 @@ class DataDirectory:
     def __enter__(self) -> DataDirectory:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
 
@@ -162,7 +175,8 @@ def _read(path: Path, files: Files) -> DataDescription | None:
         if not foreign:
             return None
         raise OperatorError(
-            f"{path} is not a kbroker data directory: it has no {DESCRIPTION} but other files ({foreign[0]}); choose another directory"
+            f"{path} is not a kbroker data directory: it has no {DESCRIPTION} but other files "
+            f"({foreign[0]}); choose another directory"
         ) from None
     try:
         values = json.loads(content)
@@ -176,13 +190,16 @@ def _parse(path: Path, values: Any) -> DataDescription:  # noqa: ANN401 - whatev
         raise _damaged(path, "it has no format_version")
     if values["format_version"] > FORMAT_VERSION:
         raise OperatorError(
-            f"{path} was written by a newer kbroker (format {values['format_version']}, this one knows {FORMAT_VERSION}): "
+            f"{path} was written by a newer kbroker (format {values['format_version']}, this one knows "
+            f"{FORMAT_VERSION}): "
             "use that version, or choose another --data-dir"
         )
     for name in ("cluster_id", "log_engine", "state_engine"):
         if not isinstance(values.get(name), str) or not values[name]:
             raise _damaged(path, f"it has no {name}")
-    return DataDescription(values["format_version"], values["cluster_id"], values["log_engine"], values["state_engine"])
+    return DataDescription(
+        values["format_version"], values["cluster_id"], values["log_engine"], values["state_engine"]
+    )
 
 
 def _create(path: Path, description: DataDescription, files: Files) -> None:
@@ -197,12 +214,15 @@ def _check_engines(path: Path, found: DataDescription, log_engine: str, state_en
     ):
         if written != wanted:
             raise OperatorError(
-                f"{path} was written with {option} {written}, not {wanted}: start with {option} {written}, or choose another --data-dir"
+                f"{path} was written with {option} {written}, not {wanted}: start with {option} {written}, "
+                "or choose another --data-dir"
             )
 
 
 def _damaged(path: Path, reason: str) -> OperatorError:
-    return OperatorError(f"{path / DESCRIPTION} is damaged ({reason}): restore it from a backup, or choose another --data-dir")
+    return OperatorError(
+        f"{path / DESCRIPTION} is damaged ({reason}): restore it from a backup, or choose another --data-dir"
+    )
 
 
 def _no_access(path: Path, error: OSError) -> OperatorError:

@@ -1,9 +1,11 @@
-"""The only door to the file system for the segment engine and the data directory, so that tests can break it.
+"""The only door to the file system for the segment engine and the data directory, so that tests can
+break it.
 
-Methods are the system calls by their names, with three additions: what has to be forced to disk is forced by the call that
-the platform really honours (F_FULLFSYNC on macOS), `write_atomically` replaces a file so that a crash leaves the old or the new
-one, and `allocate` takes disk space ahead so that a full disk is found before anything is written. Errors are OSErrors and
-pass through. It must not know what the files mean.
+Methods are the system calls by their names, with three additions: what has to be forced to disk is
+forced by the call that the platform really honours (F_FULLFSYNC on macOS), `write_atomically`
+replaces a file so that a crash leaves the old or the new one, and `allocate` takes disk space ahead
+so that a full disk is found before anything is written. Errors are OSErrors and pass through. It
+must not know what the files mean.
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ class Files:
         return os.preadv(fd, [buffer], position)
 
     def has_data_behind(self, fd: int, position: int) -> bool:
-        """False only where everything from there on is a hole, or space that was taken and never written: zeros."""
+        """False only where everything from there on is a hole, or space that was taken and never
+        written: zeros."""
         try:
             os.lseek(fd, position, os.SEEK_DATA)
         except OSError as error:
@@ -68,7 +71,8 @@ class Files:
         return True
 
     def data_end(self, fd: int, position: int) -> int:
-        """Where the next hole begins. A hint: some file systems make holes of zeros that were written."""
+        """Where the next hole begins. A hint: some file systems make holes of zeros that were
+        written."""
         try:
             return os.lseek(fd, position, os.SEEK_HOLE)
         except OSError as error:
@@ -80,7 +84,8 @@ class Files:
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, position: int, size: int) -> None:
-        """Give the range disk space: writing into it cannot meet a full disk on file systems that overwrite in place."""
+        """Give the range disk space: writing into it cannot meet a full disk on file systems that
+        overwrite in place."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, position, size)
 
@@ -104,7 +109,8 @@ class Files:
         return _syncfs() is not None
 
     def syncfs(self, fd: int) -> None:
-        """Everything of the file system of `fd` is on disk. Reports write errors of any file since `fd` was opened."""
+        """Everything of the file system of `fd` is on disk. Reports write errors of any file since
+        `fd` was opened."""
         call = _syncfs()
         assert call is not None, "can_syncfs() says whether there is one"
         call(fd)
@@ -151,7 +157,8 @@ class Files:
             rest = after(rest, written)
 
     def write_atomically(self, path: Path, parts: Sequence[Buffer]) -> None:
-        """Replace the file. Its content is on disk on return; its name is after the next `fsync_dir` of the parent."""
+        """Replace the file. Its content is on disk on return; its name is after the next
+        `fsync_dir` of the parent."""
         temporary = path.with_name(path.name + ".tmp")
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
@@ -162,15 +169,23 @@ class Files:
         self.rename(temporary, path)
 
     def load(self, path: Path, start: int, end: int) -> None:
-        """Bring a range into the page cache, in the calling thread and without the GIL, as far as it is not there.
+        """Bring a range into the page cache, in the calling thread and without the GIL, as far as
+        it is not there.
 
-        In whole steps of 64 KiB, or the first page of one, which is what is looked at, would say nothing of the others. And nothing beyond:
-        the kernel would read on by as much as 8 MiB, which in an active segment are zeros."""
+        In whole steps of 64 KiB, or the first page of one, which is what is looked at, would say
+        nothing of the others. And nothing beyond: the kernel would read on by as much as 8 MiB,
+        which in an active segment are zeros."""
         step = _LOAD_STEP_BYTES
         fd = self.open(path, os.O_RDONLY)
         try:
-            _advise(fd, 0, 0, "RANDOM")  # First: to look whether a page is there has it read, and what would be read ahead of it.
-            missing = [position for position in range(start - start % step, end, step) if not _is_resident(fd, position)]
+            # First: to look whether a page is there has it read, and what would be read ahead of
+            # it.
+            _advise(fd, 0, 0, "RANDOM")
+            missing = [
+                position
+                for position in range(start - start % step, end, step)
+                if not _is_resident(fd, position)
+            ]
             if missing:
                 _advise(fd, missing[0], missing[-1] + step - missing[0], "WILLNEED")
                 scratch = bytearray(step)
@@ -180,15 +195,23 @@ class Files:
             self.close(fd)
 
     def save_rows(self, directory: Path, rows: Sequence[Buffer]) -> None:
-        """A new mmap-ninja array of int64, one row per buffer, on disk on return except for the directory's own name.
+        """A new mmap-ninja array of int64, one row per buffer, on disk on return except for the
+        directory's own name.
 
-        Zeros are written first: to write through a mapping of a hole is a SIGBUS on a full disk, and this is ENOSPC."""
+        Zeros are written first: to write through a mapping of a hole is a SIGBUS on a full disk,
+        and this is ENOSPC."""
         import mmap_ninja.numpy  # imports numpy: not before a first segment is full
         import numpy
 
         (size,) = {memoryview(row).nbytes for row in rows}
         shape = _SHAPE.pack(len(rows), size // _INT64_BYTES)
-        contents = {"data": bytes(len(rows) * size), "shape": shape, "dtype": b"int64", "order": b"C", "type": b"numpy"}
+        contents = {
+            "data": bytes(len(rows) * size),
+            "shape": shape,
+            "dtype": b"int64",
+            "order": b"C",
+            "type": b"numpy",
+        }
         self.mkdir(directory)
         for name, content in contents.items():
             fd = self.open(directory / f"{name}.ninja", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -219,7 +242,8 @@ def after(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
 
 
 def _advise(fd: int, start: int, size: int, advice: str) -> None:
-    """RANDOM: read nothing ahead. WILLNEED: begin to read this range, all of it, and nothing else."""
+    """RANDOM: read nothing ahead. WILLNEED: begin to read this range, all of it, and nothing
+    else."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, start, size, getattr(os, f"POSIX_FADV_{advice}"))
 
@@ -235,7 +259,8 @@ def _is_resident(fd: int, position: int) -> bool:
 
 @cache
 def _syncfs() -> Callable[[int], None] | None:
-    """syncfs(2) by ctypes, where the kernel reports errors from it (Linux 5.8); before that it succeeded over lost data."""
+    """syncfs(2) by ctypes, where the kernel reports errors from it (Linux 5.8); before that it
+    succeeded over lost data."""
     if sys.platform != "linux":
         return None
     major, minor = os.uname().release.split(".")[:2]

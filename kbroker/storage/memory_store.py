@@ -1,8 +1,9 @@
 """Both SPIs in dicts: the reference implementation, for tests and for reading.
 
-It says in a hundred lines what the real engines must do; their contract and model tests compare them with it. Nothing here
-is durable: contents live as long as the process, filed under the directory's path, so that a reader opened on the same
-directory sees the writer's data and a store opened again goes on where it was closed. It must not know about files.
+It says in a hundred lines what the real engines must do; their contract and model tests compare
+them with it. Nothing here is durable: contents live as long as the process, filed under the
+directory's path, so that a reader opened on the same directory sees the writer's data and a store
+opened again goes on where it was closed. It must not know about files.
 """
 
 from __future__ import annotations
@@ -149,7 +150,9 @@ class MemoryLogStore:
         """Contents stay for the next store on the same directory."""
 
     def statistics(self) -> MemoryLogStatistics:
-        return MemoryLogStatistics(len(self._logs), sum(info.size_bytes for log in self._logs for info in self.segments(log)))
+        return MemoryLogStatistics(
+            len(self._logs), sum(info.size_bytes for log in self._logs for info in self.segments(log))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +162,18 @@ class MemoryStateStatistics:
 
 
 class MemoryStateStore:
-    """A StateStore; a snapshot is a copy of the dict. Its keys of ON_DISK are in memory like all the rest, and read in order."""
+    """A StateStore; a snapshot is a copy of the dict. Its keys of ON_DISK are in memory like all
+    the rest, and read in order."""
 
     may_block = False
     write_in_thread = False
     write_beside_sync = True
 
-    def __init__(self, contents: dict[bytes, bytes], lock: Lock | None = None, keys: SortedKeys | None = None) -> None:
-        """`lock`, and `keys`, those of ON_DISK, are shared with other stores over the same contents: a reader in another thread must not
-        see half of a write."""
+    def __init__(
+        self, contents: dict[bytes, bytes], lock: Lock | None = None, keys: SortedKeys | None = None
+    ) -> None:
+        """`lock`, and `keys`, those of ON_DISK, are shared with other stores over the same
+        contents: a reader in another thread must not see half of a write."""
         self._contents = contents
         self._lock = Lock() if lock is None else lock
         self._keys = _on_disk(contents) if keys is None else keys
@@ -211,7 +217,9 @@ class MemoryStateStore:
         """Contents stay for the next store on the same directory."""
 
     def statistics(self) -> MemoryStateStatistics:
-        return MemoryStateStatistics(len(self._contents), sum(len(key) + len(value) for key, value in self._contents.items()))
+        return MemoryStateStatistics(
+            len(self._contents), sum(len(key) + len(value) for key, value in self._contents.items())
+        )
 
 
 _all_logs: dict[Path, dict[LogId, _Log]] = {}
@@ -226,12 +234,16 @@ def _on_disk(contents: dict[bytes, bytes]) -> SortedKeys:
     return keys
 
 
-def _open_log(directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0) -> MemoryLogStore:
+def _open_log(
+    directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0
+) -> MemoryLogStore:
     directory.mkdir(parents=True, exist_ok=True)
     return MemoryLogStore(_all_logs.setdefault(directory.resolve(), {}))
 
 
-def _open_state(directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0) -> MemoryStateStore:
+def _open_state(
+    directory: Path, options: Mapping[str, str] | None = None, owner_epoch: int = 0
+) -> MemoryStateStore:
     directory.mkdir(parents=True, exist_ok=True)
     return MemoryStateStore(*_all_states.setdefault(directory.resolve(), ({}, Lock(), SortedKeys())))
 

@@ -1,12 +1,14 @@
-"""The contract suite of the ConsumerAssignor SPI: every assignor of consumer groups, built in or a plugin's, must pass it.
+"""The contract suite of the ConsumerAssignor SPI: every assignor of consumer groups, built in or a
+plugin's, must pass it.
 
     from kbroker.testing.assignor_contract import AssignorContract
     class TestMyAssignor(AssignorContract):
         name = "mine"                            # what group.consumer.assignors is set to
 
-One test method per promise of kbroker/groups/assignors/spi.py, each with many small groups, which are the same in every run:
-with and without members, with equal and different subscriptions, and with previous assignments of all sorts. Evenness and stickiness
-are not promised by the SPI: those are tests of the assignor's own. It must not know any assignor.
+One test method per promise of kbroker/groups/assignors/spi.py, each with many small groups, which
+are the same in every run: with and without members, with equal and different subscriptions, and
+with previous assignments of all sorts. Evenness and stickiness are not promised by the SPI: those
+are tests of the assignor's own. It must not know any assignor.
 """
 
 from __future__ import annotations
@@ -42,14 +44,20 @@ def groups() -> Iterator[tuple[Members, Partitions]]:
             topic_ids = frozenset(_TOPICS[:2] if same else random.sample(_TOPICS[:3], random.randint(0, 3)))
             instance_id = f"instance-{random.random()}" if random.random() < 0.3 else None
             rack_id = random.choice([None, "a", "b"])
-            members[member_id] = ConsumerAssignorMember(topic_ids, _assigned(random, number, len(owners)), instance_id, rack_id)
+            members[member_id] = ConsumerAssignorMember(
+                topic_ids, _assigned(random, number, len(owners)), instance_id, rack_id
+            )
         yield members, partitions
 
 
 def _assigned(random: Random, number: int, members: int) -> dict[UUID, tuple[int, ...]]:
-    """Every partition had one owner at most; what is no longer subscribed to, or there, may be among them."""
+    """Every partition had one owner at most; what is no longer subscribed to, or there, may be
+    among them."""
     drop = random.random()
-    found = {topic_id: tuple(each for each in range(number, 13, members) if random.random() > drop) for topic_id in _TOPICS}
+    found = {
+        topic_id: tuple(each for each in range(number, 13, members) if random.random() > drop)
+        for topic_id in _TOPICS
+    }
     return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
 
 
@@ -65,12 +73,21 @@ class AssignorContract:
         found: ConsumerAssignor = plugins.consumer_assignors([self.name])[self.name]
         return found
 
-    def test_each_partition_of_a_subscribed_topic_has_one_owner_who_subscribes_to_it(self, assignor: ConsumerAssignor) -> None:
+    def test_each_partition_of_a_subscribed_topic_has_one_owner_who_subscribes_to_it(
+        self, assignor: ConsumerAssignor
+    ) -> None:
         for members, partitions in groups():
             found = assignor.assign(members, partitions)
-            owned = Counter((topic_id, number) for topics in found.values() for topic_id, numbers in topics.items() for number in numbers)
+            owned = Counter(
+                (topic_id, number)
+                for topics in found.values()
+                for topic_id, numbers in topics.items()
+                for number in numbers
+            )
             subscribed = frozenset[UUID]().union(*(member.topic_ids for member in members.values()))
-            assert owned == Counter((topic_id, number) for topic_id in subscribed for number in partitions[topic_id])
+            assert owned == Counter(
+                (topic_id, number) for topic_id in subscribed for number in partitions[topic_id]
+            )
             assert all(members[member_id].topic_ids.issuperset(topics) for member_id, topics in found.items())
 
     def test_every_member_is_in_the_answer(self, assignor: ConsumerAssignor) -> None:
@@ -79,13 +96,18 @@ class AssignorContract:
 
     def test_numbers_ascend_and_no_topic_is_empty(self, assignor: ConsumerAssignor) -> None:
         for members, partitions in groups():
-            found = [numbers for topics in assignor.assign(members, partitions).values() for numbers in topics.values()]
+            found = [
+                numbers
+                for topics in assignor.assign(members, partitions).values()
+                for numbers in topics.values()
+            ]
             assert [numbers for numbers in found if not numbers or numbers != tuple(sorted(numbers))] == []
 
     def test_the_order_of_what_is_passed_in_does_not_matter(self, assignor: ConsumerAssignor) -> None:
         for members, partitions in groups():
             turned = {
-                member_id: member._replace(assigned=_turned(member.assigned)) for member_id, member in reversed(list(members.items()))
+                member_id: member._replace(assigned=_turned(member.assigned))
+                for member_id, member in reversed(list(members.items()))
             }
             found = assignor.assign(turned, _turned(partitions))
             assert found == assignor.assign(members, partitions)

@@ -1,4 +1,5 @@
-"""sync() called again and again in a thread of its own while a test writes, as the broker does with durability `os`.
+"""sync() called again and again in a thread of its own while a test writes, as the broker does with
+durability `os`.
 
 For the contract suites and for engines' own tests. It must not know any engine.
 """
@@ -26,8 +27,9 @@ class Syncs:
         self._over = False
 
     def more(self) -> bool:
-        """Call it before each write: True until some syncs have ended. It waits for a sync after many writes without one: on a slow
-        disk a writer that never waits would fill thousands of unsynced segments."""
+        """Call it before each write: True until some syncs have ended. It waits for a sync after
+        many writes without one: on a slow disk a writer that never waits would fill thousands of
+        unsynced segments."""
         with self._changed:
             self._writes += 1
             self._changed.wait_for(lambda: self._over or self._writes <= _MOST_WRITES)
@@ -47,7 +49,8 @@ class Syncs:
 
 @contextmanager
 def syncing(store: LogStore | StateStore) -> Iterator[Syncs]:
-    """Skips the test where the engine forbids a write beside a sync. An error of sync() is raised again on leaving."""
+    """Skips the test where the engine forbids a write beside a sync. An error of sync() is raised
+    again on leaving."""
     if not writes_beside_sync(store):
         pytest.skip("this engine allows no write beside a sync")
     syncs = Syncs()

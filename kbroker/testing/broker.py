@@ -1,4 +1,5 @@
-"""A real broker for tests: `open_test_broker()` runs one in a temporary directory and insists that it ends well."""
+"""A real broker for tests: `open_test_broker()` runs one in a temporary directory and insists that
+it ends well."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ FAST_CONFIG: Mapping[str, str] = {
     "group.share.min.session.timeout.ms": "1000",
     "group.share.min.heartbeat.interval.ms": "100",
 }
-"""Bounds low enough for tests that wait for a lock or a session to expire; the defaults themselves stay Kafka's."""
+"""Bounds low enough for tests that wait for a lock or a session to expire; the defaults themselves
+stay Kafka's."""
 
 Option: TypeAlias = Any
 """A keyword argument of RunningBroker."""
@@ -26,12 +28,13 @@ Option: TypeAlias = Any
 
 @contextmanager
 def open_test_broker(**options: Option) -> Iterator[RunningBroker]:
-    """Start a broker in a temporary directory; takes the keyword arguments of RunningBroker, without `home`;
-    `config` goes on top of FAST_CONFIG.
+    """Start a broker in a temporary directory; takes the keyword arguments of RunningBroker,
+    without `home`; `config` goes on top of FAST_CONFIG.
 
-    On leaving the block a running broker is stopped with SIGTERM and must end with exit code 0; where the block raised, it is
-    killed, and the error gets a note with the end of its log. A fixture's block never raises for a failing test: there the
-    pytest plugin adds the log to the test's report. A given `data_dir` is left in place.
+    On leaving the block a running broker is stopped with SIGTERM and must end with exit code 0;
+    where the block raised, it is killed, and the error gets a note with the end of its log. A
+    fixture's block never raises for a failing test: there the pytest plugin adds the log to the
+    test's report. A given `data_dir` is left in place.
     """
     with tempfile.TemporaryDirectory(prefix="kbroker-test-") as home:
         config = {**FAST_CONFIG, **(options.pop("config", None) or {})}

@@ -1,8 +1,9 @@
 """What test brokers log while a test runs, for the report of a failing test.
 
-pytest does not throw a test's failure into the generator of a fixture, so a broker that a fixture opened never learns of it.
-`open_test_broker` therefore enters its broker here, and the pytest plugin asks here when it reports a failure. A broker that
-several tests share contributes only what it logged since the running test began. This file knows no pytest.
+pytest does not throw a test's failure into the generator of a fixture, so a broker that a fixture
+opened never learns of it. `open_test_broker` therefore enters its broker here, and the pytest
+plugin asks here when it reports a failure. A broker that several tests share contributes only what
+it logged since the running test began. This file knows no pytest.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class _Entry:
 
 
 class BrokerLogs:
-    """The brokers that are open, and the logs of those that were closed since the running test began."""
+    """The brokers that are open, and the logs of those that were closed since the running test
+    began."""
 
     def __init__(self) -> None:
         self._open: list[_Entry] = []
@@ -36,7 +38,8 @@ class BrokerLogs:
         self._open.append(_Entry(address, log_file))
 
     def closed(self, log_file: Path, *, keep: bool) -> None:
-        """Call it while the file is there. Without `keep` the log is forgotten, as an error tells it already."""
+        """Call it while the file is there. Without `keep` the log is forgotten, as an error tells
+        it already."""
         entry = next(each for each in self._open if each.log_file == log_file)
         self._open.remove(entry)
         if keep:
@@ -49,7 +52,8 @@ class BrokerLogs:
             entry.begin = entry.log_file.stat().st_size if entry.log_file.exists() else 0
 
     def texts(self) -> list[tuple[str, str]]:
-        """Address and end of the log of each broker that logged something since the test began, at most MAX_CHARACTERS each."""
+        """Address and end of the log of each broker that logged something since the test began, at
+        most MAX_CHARACTERS each."""
         found = [*self._closed, *((entry.address, _read(entry)) for entry in self._open)]
         return [(address, text) for address, text in found if text]
 

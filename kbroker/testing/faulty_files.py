@@ -1,10 +1,12 @@
-"""A file system that fails on command: full disks, broken disks, short writes, chosen by operation and by count.
+"""A file system that fails on command: full disks, broken disks, short writes, chosen by operation
+and by count.
 
     files = FaultyFiles()
     store = SegmentLogStore(directory, files=files)
     files.fail("fdatasync", errno.EIO)                   # the next one
     files.fail("mkdir", errno.ENOSPC, after=2)           # the third from now
-    files.shorten("pwritev", 100)                        # the next writes 100 bytes only, which is no error
+    files.shorten("pwritev", 100)                        # the next writes 100 bytes only, which is
+                                                         no error
     files.fill(after_bytes=10_000)                       # a disk with room for that many more bytes
     files.crash(after=7)                                 # kill -9 at the eighth operation from now
 
@@ -44,7 +46,8 @@ class _Fault:
 
 
 class FaultyFiles(Files):
-    """`counts` tells how often each operation was called; `failed` how often one was made to fail."""
+    """`counts` tells how often each operation was called; `failed` how often one was made to
+    fail."""
 
     can_allocate = True
     """False: taking disk space ahead does nothing, as on file systems that cannot."""
@@ -60,7 +63,8 @@ class FaultyFiles(Files):
         self._before_crash = float("inf")
 
     def fail(self, operation: str, number: int = errno.EIO, *, after: int = 0, times: float = 1) -> None:
-        """Let `operation` raise OSError(number) after `after` more calls, `times` times (float('inf'): for ever)."""
+        """Let `operation` raise OSError(number) after `after` more calls, `times` times
+        (float('inf'): for ever)."""
         assert callable(getattr(Files, operation)), operation
         self._faults.append(_Fault(operation, after, number, times))
 
@@ -69,11 +73,13 @@ class FaultyFiles(Files):
         self._short.append(size)
 
     def fill(self, after_bytes: int = 0) -> None:
-        """From now on the disk has room for this much; creating files and directories takes nothing while there is some."""
+        """From now on the disk has room for this much; creating files and directories takes nothing
+        while there is some."""
         self._room = after_bytes
 
     def crash(self, *, after: int) -> None:
-        """Raise Crashed at the operation after the next `after` ones, a write half done, and at every one from there on."""
+        """Raise Crashed at the operation after the next `after` ones, a write half done, and at
+        every one from there on."""
         self._before_crash = after
 
     def heal(self) -> None:

@@ -1,23 +1,31 @@
-"""The judge of consumer groups: does a history of one group of ordinary consumers keep every promise?
+"""The judge of consumer groups: does a history of one group of ordinary consumers keep every
+promise?
 
-Its members commit what they have read after they have read it (kbroker.testing.history_events, "members of a consumer group"). A
-member's *turn* with a partition begins with Assigned and ends with Revoked or with the history. It is *shaky* from the moment on at
-which the member is Gone, and from its beginning where the member was Gone and has not had a commit confirmed since it came Back.
-As in history.py only what is certain is called a violation: whoever sends a commit may have it applied from then on, whoever is
-answered has it applied by then, and an answer that never came leaves both open until no broker is left that may have got it.
+Its members commit what they have read after they have read it (kbroker.testing.history_events,
+"members of a consumer group"). A member's *turn* with a partition begins with Assigned and ends
+with Revoked or with the history. It is *shaky* from the moment on at which the member is Gone, and
+from its beginning where the member was Gone and has not had a commit confirmed since it came Back.
+As in history.py only what is certain is called a violation: whoever sends a commit may have it
+applied from then on, whoever is answered has it applied by then, and an answer that never came
+leaves both open until no broker is left that may have got it.
 
-    start        a turn begins at an offset that can be the group's newest commit, or at the beginning if there is none for sure
+    start        a turn begins at an offset that can be the group's newest commit, or at the
+                 beginning if there is none for sure
     sequence     within a turn each record comes once, in the order of the log, and none is left out
     zombie       a commit of a member whose turn another member has taken over is not confirmed
-    evicted      nobody loses a partition without being asked, unless it is shaky or the broker was killed meanwhile
-    uncommitted  who gives a partition up when asked has committed what it has read, with the same exceptions
+    evicted      nobody loses a partition without being asked, unless it is shaky or the broker was
+                 killed meanwhile
+    uncommitted  who gives a partition up when asked has committed what it has read, with the same
+                 exceptions
     read         at the end every record of the log was read by somebody
     drained      at the end the group has committed the end of every log
 
-Together they say: no record is left out, and one is read twice only where a member, or the broker, died or froze before its commit.
+Together they say: no record is left out, and one is read twice only where a member, or the broker,
+died or froze before its commit.
 
-Expects one group that reads its topics from the beginning, topics without retention and without control batches, a final read of each
-log and what the group has committed at the end. A history without these is "incomplete".
+Expects one group that reads its topics from the beginning, topics without retention and without
+control batches, a final read of each log and what the group has committed at the end. A history
+without these is "incomplete".
 """
 
 from __future__ import annotations
@@ -61,8 +69,8 @@ Partition: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """`turns` of members with partitions, and how many of them were lost or shaky (`cut_short`). `reread`: deliveries of records
-    that somebody had read before."""
+    """`turns` of members with partitions, and how many of them were lost or shaky (`cut_short`).
+    `reread`: deliveries of records that somebody had read before."""
 
     lives: int
     records: int
@@ -80,7 +88,8 @@ Report: TypeAlias = log_rules.Report[Statistics]
 
 @dataclass(slots=True)
 class _Commit:
-    """`outcome`: what is certain about it. `until_ns`: it is applied by then if it ever is; None: who knows."""
+    """`outcome`: what is certain about it. `until_ns`: it is applied by then if it ever is; None:
+    who knows."""
 
     sent: CommitSent
     answered: CommitAnswered | None = None
@@ -106,12 +115,15 @@ class _Turn:
     @property
     def certain_until_ns(self) -> float:
         """The member has the partition for as long, if anybody has."""
-        return min(self.ended.at_ns if self.ended else math.inf, math.inf if self.shaky_ns is None else self.shaky_ns)
+        return min(
+            self.ended.at_ns if self.ended else math.inf, math.inf if self.shaky_ns is None else self.shaky_ns
+        )
 
 
 @dataclass(slots=True)
 class _Member:
-    """`turns`: those that have not ended. `back_ns`: since when it is there again after it was gone; 0: it is not known to be."""
+    """`turns`: those that have not ended. `back_ns`: since when it is there again after it was
+    gone; 0: it is not known to be."""
 
     turns: dict[Partition, _Turn] = field(default_factory=dict)
     asked: dict[Partition, _Commit] = field(default_factory=dict)
@@ -186,12 +198,16 @@ class _Index(LogIndex):
         for commit in chain.from_iterable(self.commits.values()):
             if commit.answered is None:
                 continue
-            if commit.outcome is Outcome.REFUSED and self.died_between(commit.sent.at_ns, commit.answered.at_ns):
-                commit.outcome = Outcome.UNKNOWN  # the client may have sent it to both brokers, and the first may have applied it
+            if commit.outcome is Outcome.REFUSED and self.died_between(
+                commit.sent.at_ns, commit.answered.at_ns
+            ):
+                # the client may have sent it to both brokers, and the first may have applied it
+                commit.outcome = Outcome.UNKNOWN
             if commit.outcome is not Outcome.UNKNOWN:
                 commit.until_ns = commit.answered.at_ns
             elif (next_death := bisect_right(self.deaths, commit.answered.at_ns)) < len(self.deaths):
-                commit.until_ns = self.deaths[next_death]  # until then it may be in a connection that nobody has read
+                # until then it may be in a connection that nobody has read
+                commit.until_ns = self.deaths[next_death]
 
     def died_between(self, since_ns: int, until_ns: int) -> bool:
         place = bisect_right(self.deaths, since_ns)
@@ -199,9 +215,11 @@ class _Index(LogIndex):
 
 
 def check(events: Iterable[Event]) -> Report:
-    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of several).
+    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of
+    several).
 
-    AssertionError: the history contradicts itself (a read without a turn, a turn within a turn, an answer without a commit).
+    AssertionError: the history contradicts itself (a read without a turn, a turn within a turn, an
+    answer without a commit).
     """
     index = _Index()
     for event in events:
@@ -218,7 +236,9 @@ def _statistics(index: _Index) -> Statistics:
         lives=index.lives,
         records=len(index.log),
         turns=len(turns),
-        cut_short=sum(turn.shaky_ns is not None or (turn.ended is not None and turn.ended.lost) for turn in turns),
+        cut_short=sum(
+            turn.shaky_ns is not None or (turn.ended is not None and turn.ended.lost) for turn in turns
+        ),
         reads=sum(len(turn.reads) for turn in turns),
         reread=sum(len(seen) - 1 for seen in index.seen.values()),
         confirmed_commits=outcomes.count(Outcome.CONFIRMED),
@@ -234,9 +254,14 @@ def _incomplete(index: _Index) -> Iterator[Violation]:
 
 
 def _start(index: _Index) -> Iterator[Violation]:
-    """Nobody begins where the group has not got to, nor where it has got past; nor does it end there."""
+    """Nobody begins where the group has not got to, nor where it has got past; nor does it end
+    there."""
     for partition, turns in index.turns.items():
-        orderly = sorted(turn.ended.at_ns for turn in turns if turn.shaky_ns is None and turn.ended is not None and not turn.ended.lost)
+        orderly = sorted(
+            turn.ended.at_ns
+            for turn in turns
+            if turn.shaky_ns is None and turn.ended is not None and not turn.ended.lost
+        )
         for turn in turns:
             if turn.reads:
                 first = turn.reads[0]
@@ -250,15 +275,29 @@ def _start(index: _Index) -> Iterator[Violation]:
     for partition, committed in index.at_end.items():
         found = _possible_offsets(index.commits[partition], committed.at_ns, committed.at_ns)
         if max(committed.offset, 0) not in found:
-            yield Violation("start", f"ends with {committed.offset}; what may have been committed: {sorted(found)}", None, (committed,))
+            yield Violation(
+                "start",
+                f"ends with {committed.offset}; what may have been committed: {sorted(found)}",
+                None,
+                (committed,),
+            )
 
 
 def _possible_offsets(commits: list[_Commit], since_ns: int, until_ns: int) -> set[int]:
-    """What somebody can have found who looked between these moments for what is committed; 0: nothing."""
-    possible = [commit for commit in commits if commit.sent.at_ns < until_ns and commit.outcome is not Outcome.REFUSED]
-    applied = [commit for commit in possible if commit.outcome is Outcome.CONFIRMED and (commit.until_ns or 0) < since_ns]
+    """What somebody can have found who looked between these moments for what is committed; 0:
+    nothing."""
+    possible = [
+        commit for commit in commits if commit.sent.at_ns < until_ns and commit.outcome is not Outcome.REFUSED
+    ]
+    applied = [
+        commit
+        for commit in possible
+        if commit.outcome is Outcome.CONFIRMED and (commit.until_ns or 0) < since_ns
+    ]
     newest_ns = max((commit.sent.at_ns for commit in applied), default=0)
-    newest = {commit.sent.offset for commit in possible if commit.until_ns is None or commit.until_ns >= newest_ns}
+    newest = {
+        commit.sent.offset for commit in possible if commit.until_ns is None or commit.until_ns >= newest_ns
+    }
     return newest | (set() if newest_ns else {0})
 
 
@@ -279,12 +318,21 @@ def _zombie(index: _Index) -> Iterator[Violation]:
         for commit in commits:
             if commit.outcome is not Outcome.CONFIRMED:
                 continue
-            own = [turn for turn in turns if turn.assigned.consumer == commit.sent.consumer and turn.assigned.at_ns < commit.sent.at_ns]
+            own = [
+                turn
+                for turn in turns
+                if turn.assigned.consumer == commit.sent.consumer and turn.assigned.at_ns < commit.sent.at_ns
+            ]
             since_ns = own[-1].assigned.at_ns if own else 0
             taken = [turn for turn in turns if since_ns < turn.assigned.asked_ns and _holds(turn, commit)]
             if taken:
                 events = (*commit.events(), taken[-1].assigned)
-                yield Violation("zombie", f"a commit of {commit.sent.offset} by a member that had lost the partition", None, events)
+                yield Violation(
+                    "zombie",
+                    f"a commit of {commit.sent.offset} by a member that had lost the partition",
+                    None,
+                    events,
+                )
 
 
 def _holds(turn: _Turn, commit: _Commit) -> bool:
@@ -297,17 +345,28 @@ def _holds(turn: _Turn, commit: _Commit) -> bool:
 def _evicted(index: _Index) -> Iterator[Violation]:
     for turn in chain.from_iterable(index.turns.values()):
         if turn.ended is not None and turn.ended.lost and _is_unhurt(index, turn):
-            yield Violation("evicted", "lost without having been asked to give it up", None, (turn.assigned, turn.ended))
+            yield Violation(
+                "evicted", "lost without having been asked to give it up", None, (turn.assigned, turn.ended)
+            )
 
 
 def _uncommitted(index: _Index) -> Iterator[Violation]:
     for partition, turns in index.turns.items():
-        confirmed = {(each.sent.consumer, each.sent.offset) for each in index.commits[partition] if each.outcome is Outcome.CONFIRMED}
+        confirmed = {
+            (each.sent.consumer, each.sent.offset)
+            for each in index.commits[partition]
+            if each.outcome is Outcome.CONFIRMED
+        }
         for turn in turns:
             if turn.ended is not None and not turn.ended.lost and turn.reads and _is_unhurt(index, turn):
                 last = turn.reads[-1]
                 if (last.consumer, last.record.offset + 1) not in confirmed:
-                    yield Violation("uncommitted", "given up before it was committed", last.record, (turn.assigned, last, turn.ended))
+                    yield Violation(
+                        "uncommitted",
+                        "given up before it was committed",
+                        last.record,
+                        (turn.assigned, last, turn.ended),
+                    )
 
 
 def _is_unhurt(index: _Index, turn: _Turn) -> bool:
@@ -328,7 +387,10 @@ def _undrained(index: _Index) -> Iterator[Violation]:
         ends[record[:2]] = max(ends[record[:2]], record.offset + 1)
     for partition, committed in index.at_end.items():
         if ends[partition] and committed.offset != ends[partition]:
-            detail = f"{committed.offset} is committed of {partition[0]}-{partition[1]}, which ends at {ends[partition]}"
+            detail = (
+                f"{committed.offset} is committed of {partition[0]}-{partition[1]}, which ends at "
+                f"{ends[partition]}"
+            )
             yield Violation("drained", detail, None, (committed,))
 
 

@@ -1,17 +1,22 @@
-"""The judge of durability: does a history of one share group (kbroker.testing.history_events) keep every promise?
+"""The judge of durability: does a history of one share group (kbroker.testing.history_events) keep
+every promise?
 
-Only what is certain is called a violation. Clients see the broker's acts from outside, each within an interval:
+Only what is certain is called a violation. Clients see the broker's acts from outside, each within
+an interval:
 
     a delivery  was acquired between `asked_ns` and `at_ns`
-    a hold      lasts from there until, at the earliest, the client sent its acknowledgement or began to close, or the lock
+    a hold      lasts from there until, at the earliest, the client sent its acknowledgement or
+                began to close, or the lock
                 duration after `asked_ns` (a confirmed renewal starts it again), whichever came first
     an answer   that never came leaves both possibilities open for good
 
-and a rule speaks only where every reading of the intervals breaks it. The other way round nothing is let pass that a
-history shows: each rule has a broken history in the tests, and random mutations of right ones.
+and a rule speaks only where every reading of the intervals breaks it. The other way round nothing
+is let pass that a history shows: each rule has a broken history in the tests, and random mutations
+of right ones.
 
-Expects one share group that reads its topics from the beginning, topics without retention, a final read of each log
-(LogRead, LogReadDone) and a final consumer that worked the group off (Drained). A history without these is "incomplete".
+Expects one share group that reads its topics from the beginning, topics without retention, a final
+read of each log (LogRead, LogReadDone) and a final consumer that worked the group off (Drained). A
+history without these is "incomplete".
 """
 
 from __future__ import annotations
@@ -50,18 +55,21 @@ from kbroker.testing.log_rules import (
 
 FOREVER_NS = 1 << 62
 BREAK_SEEN_WITHIN_NS = 5_000_000_000
-"""A client notices a broken connection within this time; until then its holds may have been released without its knowing."""
+"""A client notices a broken connection within this time; until then its holds may have been
+released without its knowing."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What the checked group was configured with: the shortest lock duration and the delivery limit in force."""
+    """What the checked group was configured with: the shortest lock duration and the delivery limit
+    in force."""
 
     lock_ms: int
     delivery_limit: int
     lost_deliveries_excused: int = 2
-    """A record that came back `delivery_limit` minus this many times and was then seen no more may have been archived at the
-    limit by deliveries that died with their consumer. Statistics count such records as `excused`."""
+    """A record that came back `delivery_limit` minus this many times and was then seen no more may
+    have been archived at the limit by deliveries that died with their consumer. Statistics count
+    such records as `excused`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,8 @@ Report: TypeAlias = log_rules.Report[Statistics]
 
 @dataclass(slots=True)
 class Hold:
-    """One delivery and what became of it. `life` is None where more than one broker life can have made the delivery."""
+    """One delivery and what became of it. `life` is None where more than one broker life can have
+    made the delivery."""
 
     delivered: Delivered
     life: int | None
@@ -104,11 +113,16 @@ class Hold:
         return self.may_have(*kinds) and self.outcome is Outcome.CONFIRMED
 
     def surely_kept_until_answer(self, lock_ns: int) -> bool:
-        """The answer came before the lock can have run out: nobody else had the record in between."""
-        return self.answered is not None and self.answered.at_ns <= max(self.delivered.asked_ns, self.renewed_ns) + lock_ns
+        """The answer came before the lock can have run out: nobody else had the record in
+        between."""
+        return (
+            self.answered is not None
+            and self.answered.at_ns <= max(self.delivered.asked_ns, self.renewed_ns) + lock_ns
+        )
 
     def surely_before(self, other: Hold, lock_ns: int) -> bool:
-        """For a hold that ended with a confirmed acknowledgement: the broker made the other delivery after that."""
+        """For a hold that ended with a confirmed acknowledgement: the broker made the other
+        delivery after that."""
         assert self.sent is not None
         if other is self or other.delivered.at_ns < self.sent.at_ns:
             return False
@@ -117,14 +131,17 @@ class Hold:
         if not self.surely_kept_until_answer(lock_ns):
             return False
         same_life = self.life is not None and self.life == other.life
-        return other.delivered.asked_ns >= self.delivered.at_ns or (same_life and other.delivered.count > self.delivered.count)
+        return other.delivered.asked_ns >= self.delivered.at_ns or (
+            same_life and other.delivered.count > self.delivered.count
+        )
 
     def events(self) -> tuple[Event, ...]:
         return tuple(event for event in (self.delivered, self.sent, self.answered) if event is not None)
 
 
 class _Loss(NamedTuple):
-    """A moment at which one delivery of a record may have got lost unseen, and since when it may have been acquired."""
+    """A moment at which one delivery of a record may have got lost unseen, and since when it may
+    have been acquired."""
 
     since_ns: int
     at_ns: int
@@ -174,7 +191,11 @@ class Index(LogIndex):
         return False
 
     def _delivered(self, event: Delivered) -> None:
-        lives = [life for life, began_ns, ended_ns in self.lives if began_ns <= event.at_ns and event.asked_ns <= ended_ns]
+        lives = [
+            life
+            for life, began_ns, ended_ns in self.lives
+            if began_ns <= event.at_ns and event.asked_ns <= ended_ns
+        ]
         hold = Hold(event, lives[0] if len(lives) == 1 else None)
         self.holds[event.record].append(hold)
         self._open[event.consumer, event.record] = hold
@@ -221,9 +242,11 @@ def _first_from(moments: list[int], since_ns: int) -> int:
 
 
 def check(events: Iterable[Event], settings: GroupSettings) -> Report:
-    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of several).
+    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of
+    several).
 
-    AssertionError: the history contradicts itself (an acknowledgement without a delivery, lives that overlap).
+    AssertionError: the history contradicts itself (an acknowledgement without a delivery, lives
+    that overlap).
     """
     index = Index(settings=settings)
     for event in events:
@@ -257,7 +280,8 @@ def _incomplete(index: Index) -> Iterator[Violation]:
 
 
 def _undone(index: Index) -> Iterator[Violation]:
-    """What was accepted or rejected, and confirmed, is never delivered again, in this life of the broker or a later one."""
+    """What was accepted or rejected, and confirmed, is never delivered again, in this life of the
+    broker or a later one."""
     for record, holds in index.holds.items():
         for final in holds:
             if not final.has(AckKind.ACCEPT, AckKind.REJECT):
@@ -266,7 +290,12 @@ def _undone(index: Index) -> Iterator[Violation]:
             if again:
                 assert final.sent is not None
                 events = (*final.events(), *(hold.delivered for hold in again))
-                yield Violation("undone", f"a confirmed {final.sent.kind} was undone: the record came again", record, events)
+                yield Violation(
+                    "undone",
+                    f"a confirmed {final.sent.kind} was undone: the record came again",
+                    record,
+                    events,
+                )
 
 
 def _two_holders(index: Index) -> Iterator[Violation]:
@@ -279,12 +308,21 @@ def _two_holders(index: Index) -> Iterator[Violation]:
             for other in holds[place + 1 :]:
                 if one.life is None or one.life != other.life:
                     continue
-                if other.delivered.at_ns < one.earliest_end_ns and one.delivered.at_ns < other.earliest_end_ns:
-                    yield Violation("two holders", "delivered again within the lock", record, (*one.events(), *other.events()))
+                if (
+                    other.delivered.at_ns < one.earliest_end_ns
+                    and one.delivered.at_ns < other.earliest_end_ns
+                ):
+                    yield Violation(
+                        "two holders",
+                        "delivered again within the lock",
+                        record,
+                        (*one.events(), *other.events()),
+                    )
 
 
 def _count(index: Index) -> Iterator[Violation]:
-    """Delivery counts: from 1 to the limit, rising within a life, and never by more than what may have got lost unseen."""
+    """Delivery counts: from 1 to the limit, rising within a life, and never by more than what may
+    have got lost unseen."""
     for record, holds in index.holds.items():
         for hold in holds:
             yield from _count_of(index, record, hold, holds)
@@ -293,7 +331,9 @@ def _count(index: Index) -> Iterator[Violation]:
 def _count_of(index: Index, record: Record, hold: Hold, holds: list[Hold]) -> Iterator[Violation]:
     delivered, count = hold.delivered, hold.delivered.count
     if not 1 <= count <= index.settings.delivery_limit:
-        yield Violation("count", f"delivery {count} with a limit of {index.settings.delivery_limit}", record, (delivered,))
+        yield Violation(
+            "count", f"delivery {count} with a limit of {index.settings.delivery_limit}", record, (delivered,)
+        )
     highest = 1 + index.losses_between(0, delivered.at_ns)
     for other in holds:
         if other is hold:
@@ -301,30 +341,53 @@ def _count_of(index: Index, record: Record, hold: Hold, holds: list[Hold]) -> It
         before = other.delivered
         same_life = hold.life is not None and hold.life == other.life
         if same_life and before.count == count and before.at_ns <= delivered.at_ns:
-            yield Violation("count", f"count {count} twice in one life of the broker", record, (before, delivered))
+            yield Violation(
+                "count", f"count {count} twice in one life of the broker", record, (before, delivered)
+            )
         elif same_life and before.at_ns <= delivered.asked_ns and before.count > count:
-            yield Violation("count", f"count fell from {before.count} to {count} in one life of the broker", record, (before, delivered))
+            yield Violation(
+                "count",
+                f"count fell from {before.count} to {count} in one life of the broker",
+                record,
+                (before, delivered),
+            )
         if before.asked_ns <= delivered.at_ns:
             highest = max(highest, before.count + 1 + index.losses_between(before.asked_ns, delivered.at_ns))
     if count > highest:
-        earlier = tuple(other.delivered for other in holds if other is not hold and other.delivered.asked_ns <= delivered.at_ns)
-        yield Violation("count", f"count {count} where at most {highest} deliveries can have been made", record, (*earlier, delivered))
+        earlier = tuple(
+            other.delivered
+            for other in holds
+            if other is not hold and other.delivered.asked_ns <= delivered.at_ns
+        )
+        yield Violation(
+            "count",
+            f"count {count} where at most {highest} deliveries can have been made",
+            record,
+            (*earlier, delivered),
+        )
 
 
 def _count_fell(index: Index) -> Iterator[Violation]:
-    """A confirmed release with count n is remembered over any number of kills: the next delivery counts at least n + 1."""
+    """A confirmed release with count n is remembered over any number of kills: the next delivery
+    counts at least n + 1."""
     for record, holds in index.holds.items():
         for released in holds:
             if not released.has(AckKind.RELEASE):
                 continue
             for hold in holds:
-                if hold.delivered.count <= released.delivered.count and released.surely_before(hold, index.lock_ns):
-                    detail = f"count {hold.delivered.count} after a confirmed release with count {released.delivered.count}"
+                if hold.delivered.count <= released.delivered.count and released.surely_before(
+                    hold, index.lock_ns
+                ):
+                    detail = (
+                        f"count {hold.delivered.count} after a confirmed release with count "
+                        f"{released.delivered.count}"
+                    )
                     yield Violation("count fell", detail, record, (*released.events(), hold.delivered))
 
 
 def _unfinished(index: Index) -> Iterator[Violation]:
-    """Every record of the log was delivered until somebody finished it, or as often as the limit allows."""
+    """Every record of the log was delivered until somebody finished it, or as often as the limit
+    allows."""
     for record, read in index.log.items():
         holds = index.holds.get(record, [])
         if any(hold.may_have(AckKind.ACCEPT, AckKind.REJECT) for hold in holds):
@@ -337,7 +400,9 @@ def _unfinished(index: Index) -> Iterator[Violation]:
                 index.excused.add(record)
                 continue
         detail = "never delivered" if last is None else "delivered, never finished, and gone"
-        yield Violation("unfinished", detail, record, (read, *(event for hold in holds for event in hold.events())))
+        yield Violation(
+            "unfinished", detail, record, (read, *(event for hold in holds for event in hold.events()))
+        )
 
 
 RULES: dict[str, Callable[[Index], Iterator[Violation]]] = {

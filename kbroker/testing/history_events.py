@@ -1,14 +1,17 @@
-"""What producers, consumers and a harness write down while a broker is tormented: one frozen dataclass per event.
+"""What producers, consumers and a harness write down while a broker is tormented: one frozen
+dataclass per event.
 
-A history is a sequence of these, from several processes, each process writing its own in order. `at_ns` is CLOCK_MONOTONIC
-(`time.monotonic_ns`), which all processes of one machine share. Two habits make a history worth something:
+A history is a sequence of these, from several processes, each process writing its own in order.
+`at_ns` is CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of one machine share. Two
+habits make a history worth something:
 
     what a process asks for is written down before it asks        (Sent, AckSent, CommitSent, Closing, LifeBegan)
     what a process was told is written down after it was told     (SendConfirmed, Delivered, AckAnswered, CommitAnswered, LifeEnded)
 
-so that every event bounds, from the right side, the moment at which the broker acted. On disk an event is one line of JSON.
-Knows nothing of brokers, clients and files: the judges are kbroker.testing.history (share groups), group_history
-(consumer groups) and producer_history (producers and purged logs).
+so that every event bounds, from the right side, the moment at which the broker acted. On disk an
+event is one line of JSON. Knows nothing of brokers, clients and files: the judges are
+kbroker.testing.history (share groups), group_history (consumer groups) and producer_history
+(producers and purged logs).
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LifeBegan:
-    """Just before the broker process of this life is started. Lives are numbered upward and do not overlap."""
+    """Just before the broker process of this life is started. Lives are numbered upward and do not
+    overlap."""
 
     at_ns: int
     life: int
@@ -57,7 +61,8 @@ class LifeBegan:
 
 @dataclass(frozen=True, slots=True)
 class LifeEnded:
-    """The broker process of this life is known to be dead. `orderly`: it ended by itself, after SIGTERM."""
+    """The broker process of this life is known to be dead. `orderly`: it ended by itself, after
+    SIGTERM."""
 
     at_ns: int
     life: int
@@ -66,12 +71,14 @@ class LifeEnded:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """`value` names the record and is never sent twice by the application (a client library may repeat it by itself).
+    """`value` names the record and is never sent twice by the application (a client library may
+    repeat it by itself).
 
-    `is_old`: its timestamp lies so far back that retention by time may remove it at once.
-    `due_ns`: its headers say not to deliver it before that time of CLOCK_MONOTONIC; 0: they say nothing.
+    `is_old`: its timestamp lies so far back that retention by time may remove it at once. `due_ns`:
+    its headers say not to deliver it before that time of CLOCK_MONOTONIC; 0: they say nothing.
     `key`: the record's; "": it has none.
-    `digest`: of key, value, headers and timestamp, as Delivered and DeadLetterRead have it; "": not told.
+    `digest`: of key, value, headers and timestamp, as Delivered and DeadLetterRead have it; "": not
+    told.
     """
 
     at_ns: int
@@ -96,10 +103,12 @@ class SendConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A share consumer got a record. `asked_ns`: no later than the moment at which the broker can have acquired it.
+    """A share consumer got a record. `asked_ns`: no later than the moment at which the broker can
+    have acquired it.
 
-    That is the moment when the fetch was sent or, where a client library hides it, when this consumer's previous records were
-    handed out (a share consumer has one fetch under way) or its connection was last seen down.
+    That is the moment when the fetch was sent or, where a client library hides it, when this
+    consumer's previous records were handed out (a share consumer has one fetch under way) or its
+    connection was last seen down.
     """
 
     at_ns: int
@@ -131,7 +140,8 @@ class AckAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The consumer is about to be closed or killed: the broker may release what it holds from now on."""
+    """The consumer is about to be closed or killed: the broker may release what it holds from now
+    on."""
 
     at_ns: int
     consumer: str
@@ -147,14 +157,16 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The group was worked off: a consumer alone in it got nothing more, for longer than a lock lasts."""
+    """The group was worked off: a consumer alone in it got nothing more, for longer than a lock
+    lasts."""
 
     at_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """An ordinary read of the log, at the end, found this value there. `is_cut`: the log begins inside the batch that holds it."""
+    """An ordinary read of the log, at the end, found this value there. `is_cut`: the log begins
+    inside the batch that holds it."""
 
     at_ns: int
     record: Record
@@ -164,7 +176,8 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True)
 class LogReadDone:
-    """The LogRead events of this topic partition are complete, from `start` on: behind the read its log began there."""
+    """The LogRead events of this topic partition are complete, from `start` on: behind the read its
+    log began there."""
 
     at_ns: int
     topic: str
@@ -177,7 +190,8 @@ class LogReadDone:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """An operator's request is confirmed: the group is to get nothing below `start` any more, finished or not."""
+    """An operator's request is confirmed: the group is to get nothing below `start` any more,
+    finished or not."""
 
     at_ns: int
     topic: str
@@ -187,7 +201,8 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """The log begins at `start`, by the broker's word: what comes from below comes from beside the log."""
+    """The log begins at `start`, by the broker's word: what comes from below comes from beside the
+    log."""
 
     at_ns: int
     topic: str
@@ -197,8 +212,8 @@ class LogCut:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRead:
-    """A read of the dead letter topic, at the end, found one that stands for `record`. `value`: its copy of the record's, if any;
-    `digest`: of all that it holds of the record."""
+    """A read of the dead letter topic, at the end, found one that stands for `record`. `value`: its
+    copy of the record's, if any; `digest`: of all that it holds of the record."""
 
     at_ns: int
     record: Record
@@ -210,8 +225,8 @@ class DeadLetterRead:
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """When all is over: the group's lag by the broker's word; parked records in the store, what the store's counters say of them, and
-    records that are kept there.
+    """When all is over: the group's lag by the broker's word; parked records in the store, what the
+    store's counters say of them, and records that are kept there.
 
     With the event of a group's last partition the DeadLetterRead events are complete, too."""
 
@@ -229,7 +244,8 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The application was told that it has this partition now. `asked_ns`: before the member can have asked from where on to read."""
+    """The application was told that it has this partition now. `asked_ns`: before the member can
+    have asked from where on to read."""
 
     at_ns: int
     asked_ns: int
@@ -240,7 +256,8 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The application has given the partition up, its last commit answered. `lost`: it had lost it before it was told."""
+    """The application has given the partition up, its last commit answered. `lost`: it had lost it
+    before it was told."""
 
     at_ns: int
     consumer: str
@@ -261,7 +278,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class CommitSent:
-    """`offset`: the next record to read. One commit of a member's for a partition is answered before it sends the next."""
+    """`offset`: the next record to read. One commit of a member's for a partition is answered
+    before it sends the next."""
 
     at_ns: int
     consumer: str
@@ -272,7 +290,8 @@ class CommitSent:
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswered:
-    """To this consumer's last CommitSent for the partition. UNKNOWN: the client has given up on it."""
+    """To this consumer's last CommitSent for the partition. UNKNOWN: the client has given up on
+    it."""
 
     at_ns: int
     consumer: str
@@ -283,7 +302,8 @@ class CommitAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The member is about to be killed or frozen, or was found dead: it may lose its partitions without being told."""
+    """The member is about to be killed or frozen, or was found dead: it may lose its partitions
+    without being told."""
 
     at_ns: int
     consumer: str
@@ -291,7 +311,8 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """The frozen member is about to go on. It may still be told of partitions that it has lost meanwhile."""
+    """The frozen member is about to go on. It may still be told of partitions that it has lost
+    meanwhile."""
 
     at_ns: int
     consumer: str
@@ -320,7 +341,8 @@ class IdTaken:
 
 @dataclass(frozen=True, slots=True)
 class BatchSent:
-    """One try of a batch: records of the sequences from `sequence` on, `count` of them. The same again is a retry, or a repeat."""
+    """One try of a batch: records of the sequences from `sequence` on, `count` of them. The same
+    again is a retry, or a repeat."""
 
     at_ns: int
     producer_id: int
@@ -333,7 +355,8 @@ class BatchSent:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswered:
-    """To this producer's last BatchSent for the partition. `error`: Kafka's code. A try that is not answered may have been done."""
+    """To this producer's last BatchSent for the partition. `error`: Kafka's code. A try that is not
+    answered may have been done."""
 
     at_ns: int
     producer_id: int
@@ -367,7 +390,8 @@ class PurgeAnswered:
 
 @dataclass(frozen=True, slots=True)
 class BoundsSeen:
-    """ListOffsets, asked at `asked_ns`, when no purge was under way: the first offset of the log, and the one behind its last."""
+    """ListOffsets, asked at `asked_ns`, when no purge was under way: the first offset of the log,
+    and the one behind its last."""
 
     at_ns: int
     asked_ns: int
@@ -379,7 +403,8 @@ class BoundsSeen:
 
 @dataclass(frozen=True, slots=True)
 class PowerLost:
-    """A power cut, after LifeEnded. `promises_end`: with durability `os`, which promises nothing about what was not synced."""
+    """A power cut, after LifeEnded. `promises_end`: with durability `os`, which promises nothing
+    about what was not synced."""
 
     at_ns: int
     promises_end: bool
@@ -473,12 +498,14 @@ def from_json(line: str | bytes) -> Event:
 
 
 def read_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
-    """A last line that its writer did not finish, because it was killed, is left out: it ends without a newline."""
+    """A last line that its writer did not finish, because it was killed, is left out: it ends
+    without a newline."""
     for line in lines:
         if line[-1:] in ("\n", b"\n"):
             yield from_json(line)
 
 
 def merge(histories: Iterable[Iterable[Event]]) -> list[Event]:
-    """Histories of several processes as one. Events of one process at the same nanosecond keep their order."""
+    """Histories of several processes as one. Events of one process at the same nanosecond keep
+    their order."""
     return sorted((event for history in histories for event in history), key=lambda event: event.at_ns)

@@ -1,11 +1,12 @@
 """What `kbroker.queue.ordering=key` promises, as rules for queue_history.py.
 
-    key order      of the records of a key that are not scheduled, one is delivered only when all older ones in
+    key order      of the records of a key that are not scheduled, one is delivered only when all
+                   older ones in
                    its partition have come to their ends: accepted, rejected, or given up at the limit
     two of a key   members never have two records of a key at a time, scheduled ones included
 
-The end of a record cannot be before its accept or rejection was sent, nor, with a dead letter of an exhausted
-one, before its last delivery was asked for. Only what is certain is called a violation.
+The end of a record cannot be before its accept or rejection was sent, nor, with a dead letter of an
+exhausted one, before its last delivery was asked for. Only what is certain is called a violation.
 """
 
 from __future__ import annotations
@@ -43,14 +44,23 @@ def key_order(keyed: Keyed, holds: Holds, letters: Letters) -> Iterator[Violatio
             for hold in holds.get(record, ()):
                 if hold.delivered.at_ns < latest_end_ns and latest is not None:
                     ends = [event for other in holds.get(latest, ()) for event in other.events()]
-                    yield Violation("key order", f"delivered although {latest}, of its key, was not done", record, (*hold.events(), *ends))
+                    yield Violation(
+                        "key order",
+                        f"delivered although {latest}, of its key, was not done",
+                        record,
+                        (*hold.events(), *ends),
+                    )
             end_ns = _earliest_end_ns(holds.get(record, ()), letters.get(record, ()))
             if end_ns > latest_end_ns:
                 latest_end_ns, latest = end_ns, record
 
 
 def _earliest_end_ns(holds: Iterable[Hold], letters: Iterable[DeadLetterRead]) -> int:
-    ends = [hold.sent.at_ns for hold in holds if hold.sent is not None and hold.may_have(AckKind.ACCEPT, AckKind.REJECT)]
+    ends = [
+        hold.sent.at_ns
+        for hold in holds
+        if hold.sent is not None and hold.may_have(AckKind.ACCEPT, AckKind.REJECT)
+    ]
     if any(not letter.is_rejected for letter in letters):
         ends.append(max((hold.delivered.asked_ns for hold in holds), default=0))
     return min(ends, default=_NEVER_NS)
@@ -58,14 +68,20 @@ def _earliest_end_ns(holds: Iterable[Hold], letters: Iterable[DeadLetterRead]) -
 
 def two_of_a_key(keyed: Keyed, holds: Holds) -> Iterator[Violation]:
     for records in keyed.values():
-        spans = [(hold.delivered.at_ns, record, hold) for record, _ in records for hold in holds.get(record, ())]
+        spans = [
+            (hold.delivered.at_ns, record, hold) for record, _ in records for hold in holds.get(record, ())
+        ]
         spans.sort(key=lambda each: each[0])
         longest: dict[int, Hold] = {}
         for at_ns, record, hold in spans:
             if hold.life is None:
                 continue
             other = longest.get(hold.life)
-            if other is not None and other.delivered.record != record and at_ns < min(other.earliest_end_ns, hold.earliest_end_ns):
+            if (
+                other is not None
+                and other.delivered.record != record
+                and at_ns < min(other.earliest_end_ns, hold.earliest_end_ns)
+            ):
                 detail = f"delivered while a member has {other.delivered.record}"
                 yield Violation("two of a key", detail, record, hold.events() + other.events())
             if other is None or hold.earliest_end_ns > other.earliest_end_ns:

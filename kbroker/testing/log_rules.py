@@ -1,6 +1,8 @@
-"""What every history has to keep, whoever reads: records that were confirmed are there, once, in order, and nothing else is.
+"""What every history has to keep, whoever reads: records that were confirmed are there, once, in
+order, and nothing else is.
 
-The parts of a history that this is about, and its rules; share groups (history.py) and consumer groups (group_history.py) add theirs.
+The parts of a history that this is about, and its rules; share groups (history.py) and consumer
+groups (group_history.py) add theirs.
 """
 
 from __future__ import annotations
@@ -10,7 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from kbroker.testing.history_events import Delivered, Event, LogRead, LogReadDone, Read, Record, SendConfirmed, Sent
+from kbroker.testing.history_events import (
+    Delivered,
+    Event,
+    LogRead,
+    LogReadDone,
+    Read,
+    Record,
+    SendConfirmed,
+    Sent,
+)
 
 SHOWN_EVENTS = 12
 S_co = TypeVar("S_co", covariant=True)
@@ -44,7 +55,9 @@ class Report(Generic[S_co]):
         """For people: how many of which rule, then the first twenty."""
         rules = Counter(violation.rule for violation in self.violations)
         head = ", ".join(f"{count} x {rule}" for rule, count in rules.items()) or "no violation"
-        return "\n".join([f"{head}; {self.statistics}", *(str(violation) for violation in self.violations[:20])])
+        return "\n".join(
+            [f"{head}; {self.statistics}", *(str(violation) for violation in self.violations[:20])]
+        )
 
 
 @dataclass(slots=True)
@@ -89,7 +102,9 @@ def missing(index: LogIndex) -> Iterator[Violation]:
     """A confirmed record, and one that a consumer has seen, is in its log for good."""
     for event in index.confirmed:
         if event.record not in index.log:
-            yield Violation("missing", f"confirmed record {event.value} is not in the log", event.record, (event,))
+            yield Violation(
+                "missing", f"confirmed record {event.value} is not in the log", event.record, (event,)
+            )
     for record, seen in index.seen.items():
         if record not in index.log:
             yield Violation("missing", "a record that was delivered is not in the log", record, tuple(seen))
@@ -103,7 +118,9 @@ def contradiction(index: LogIndex) -> Iterator[Violation]:
         values[event.record].setdefault(event.value, event)
     for record, found in values.items():
         if len(found) > 1:
-            yield Violation("contradiction", f"{len(found)} different values at one offset", record, tuple(found.values()))
+            yield Violation(
+                "contradiction", f"{len(found)} different values at one offset", record, tuple(found.values())
+            )
 
 
 def invented(index: LogIndex) -> Iterator[Violation]:
@@ -126,10 +143,13 @@ def duplicated(index: LogIndex) -> Iterator[Violation]:
 
 
 def reordered(index: LogIndex) -> Iterator[Violation]:
-    """The confirmed records of an idempotent producer lie in their partition in the order of sending."""
+    """The confirmed records of an idempotent producer lie in their partition in the order of
+    sending."""
     last: dict[tuple[str, str, int], SendConfirmed] = {}
     order = {value: place for place, value in enumerate(index.sent)}
-    idempotent = [event for event in index.confirmed if event.value in order and index.sent[event.value].idempotent]
+    idempotent = [
+        event for event in index.confirmed if event.value in order and index.sent[event.value].idempotent
+    ]
     for event in sorted(idempotent, key=lambda event: order[event.value]):
         key = (event.producer, event.record.topic, event.record.partition)
         if key in last and last[key].record.offset >= event.record.offset:

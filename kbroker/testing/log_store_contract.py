@@ -4,9 +4,10 @@
     class TestMyEngine(LogStoreContract):
         factory = LOG_STORE                      # the LogStoreFactory that the entry point names
 
-One test method per promise of kbroker/storage/spi.py, so that a failure names the promise; `test_model` drives the engine
-with random operations beside the memory store and compares everything that can be asked. Crashes are not this suite's
-business: a process that is to be killed needs a harness around it. It must not know any engine.
+One test method per promise of kbroker/storage/spi.py, so that a failure names the promise;
+`test_model` drives the engine with random operations beside the memory store and compares
+everything that can be asked. Crashes are not this suite's business: a process that is to be killed
+needs a harness around it. It must not know any engine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,15 @@ from uuid import UUID
 import pytest
 
 from kbroker.formats.batches import crc_is_valid, iter_headers
-from kbroker.storage.spi import LogBounds, LogId, LogReader, LogSettings, LogStore, LogStoreFactory, StampedBatch
+from kbroker.storage.spi import (
+    LogBounds,
+    LogId,
+    LogReader,
+    LogSettings,
+    LogStore,
+    LogStoreFactory,
+    StampedBatch,
+)
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.log_store_model import (
     EVERYTHING,
@@ -120,7 +129,11 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
             assert read_all(again) == batch(0, 2).data
 
     def test_logs_differ_by_topic_id_and_by_partition(self, store: LogStore) -> None:
-        logs = [LogId(UUID(int=topic), partition) for topic in (1, 2, 1 << 127) for partition in (0, 1, 10, 2**31 - 1)]
+        logs = [
+            LogId(UUID(int=topic), partition)
+            for topic in (1, 2, 1 << 127)
+            for partition in (0, 1, 10, 2**31 - 1)
+        ]
         for log in logs:
             store.create(log, SETTINGS)
         store.write([batch(0, log=log, value=str(log).encode()) for log in logs], now_ms=0)
@@ -142,7 +155,9 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
     def test_any_buffer_is_taken_and_not_kept(self, store: LogStore) -> None:
         store.create(LOG, SETTINGS)
         scratch = bytearray(batch(0).data)
-        store.write([batch(0)._replace(data=scratch), batch(1)._replace(data=memoryview(batch(1).data))], now_ms=0)
+        store.write(
+            [batch(0)._replace(data=scratch), batch(1)._replace(data=memoryview(batch(1).data))], now_ms=0
+        )
         scratch[:] = bytes(len(scratch))
         assert read_all(store) == joined([batch(0), batch(1)])
 
@@ -183,8 +198,17 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
     def test_read_stops_before_the_batch_that_begins_at_end_offset(self, store: LogStore) -> None:
         store.create(LOG, SETTINGS)
         store.write([batch(0, 10), batch(10, 10), batch(20, 10)], now_ms=0)
-        for end_offset, expected in ((0, []), (1, [0]), (10, [0]), (11, [0, 10]), (20, [0, 10]), (21, [0, 10, 20])):
-            assert base_offsets(read_all(store, end_offset=end_offset)) == expected, f"read up to {end_offset}"
+        for end_offset, expected in (
+            (0, []),
+            (1, [0]),
+            (10, [0]),
+            (11, [0, 10]),
+            (20, [0, 10]),
+            (21, [0, 10, 20]),
+        ):
+            assert base_offsets(read_all(store, end_offset=end_offset)) == expected, (
+                f"read up to {end_offset}"
+            )
         assert list(store.read(LOG, 15, max_bytes=EVERYTHING, end_offset=10)) == []
         assert base_offsets(read_all(store, offset=15, end_offset=12)) == [10]
 
@@ -194,8 +218,17 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
         store.write(written, now_ms=0)
         one = len(written[0].data)
         two = one + len(written[1].data)
-        for max_bytes, expected in ((0, [0]), (1, [0]), (one, [0]), (two - 1, [0]), (two, [0, 10]), (two + 1, [0, 10])):
-            assert base_offsets(read_all(store, max_bytes=max_bytes)) == expected, f"read of {max_bytes} bytes"
+        for max_bytes, expected in (
+            (0, [0]),
+            (1, [0]),
+            (one, [0]),
+            (two - 1, [0]),
+            (two, [0, 10]),
+            (two + 1, [0, 10]),
+        ):
+            assert base_offsets(read_all(store, max_bytes=max_bytes)) == expected, (
+                f"read of {max_bytes} bytes"
+            )
         assert base_offsets(read_all(store, offset=10, max_bytes=1)) == [10]
 
     def test_max_bytes_holds_across_segments(self, store: LogStore) -> None:
@@ -205,7 +238,9 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
         size = len(written[0].data)
         for count in range(1, 11):
             assert base_offsets(read_all(store, max_bytes=count * size)) == list(range(count))
-            assert base_offsets(read_all(store, offset=1, max_bytes=count * size + size - 1)) == list(range(1, min(10, count + 1)))
+            assert base_offsets(read_all(store, offset=1, max_bytes=count * size + size - 1)) == list(
+                range(1, min(10, count + 1))
+            )
 
     def test_views_are_read_only_bytes_of_whole_batches(self, store: LogStore) -> None:
         store.create(LOG, SETTINGS)
@@ -225,7 +260,14 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
         store.write(written, now_ms=0)
         for _ in range(2):
             assert store.bounds(LOG) == (0, 1005)
-            for offset, expected in ((4, [0, 10, 1000]), (5, [10, 1000]), (9, [10, 1000]), (14, [10, 1000]), (15, [1000]), (1005, [])):
+            for offset, expected in (
+                (4, [0, 10, 1000]),
+                (5, [10, 1000]),
+                (9, [10, 1000]),
+                (14, [10, 1000]),
+                (15, [1000]),
+                (1005, []),
+            ):
                 assert base_offsets(read_all(store, offset=offset)) == expected, f"read from {offset}"
             assert base_offsets(read_all(store, end_offset=500)) == [0, 10]
             assert list(store.read(LOG, 6, max_bytes=EVERYTHING, end_offset=10)) == []
@@ -322,8 +364,12 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
         assert len(store.segments(LOG)) == count
         return written
 
-    @pytest.mark.parametrize(("new_start", "left"), [(0, 0), (9, 0), (10, 1), (11, 1), (29, 2), (30, 3), (50, 5)])
-    def test_trim_removes_whole_segments_below(self, store: LogStore, directory: Path, new_start: int, left: int) -> None:
+    @pytest.mark.parametrize(
+        ("new_start", "left"), [(0, 0), (9, 0), (10, 1), (11, 1), (29, 2), (30, 3), (50, 5)]
+    )
+    def test_trim_removes_whole_segments_below(
+        self, store: LogStore, directory: Path, new_start: int, left: int
+    ) -> None:
         written = self.rolled(store)
         store.trim(LOG, new_start)
         assert store.bounds(LOG) == (left * 10, 60)
@@ -336,7 +382,9 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
             check_segments(again)
 
     @pytest.mark.parametrize("new_start", [60, 1000])
-    def test_trim_of_everything_leaves_an_empty_segment_at_the_end(self, store: LogStore, directory: Path, new_start: int) -> None:
+    def test_trim_of_everything_leaves_an_empty_segment_at_the_end(
+        self, store: LogStore, directory: Path, new_start: int
+    ) -> None:
         self.rolled(store)
         store.trim(LOG, new_start)
         assert store.bounds(LOG) == (60, 60)
@@ -385,7 +433,9 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
             check_segments(again)
 
     @pytest.mark.parametrize("segment_bytes", [1, 1 << 20])
-    def test_truncate_to_the_start_leaves_an_empty_log(self, store: LogStore, directory: Path, segment_bytes: int) -> None:
+    def test_truncate_to_the_start_leaves_an_empty_log(
+        self, store: LogStore, directory: Path, segment_bytes: int
+    ) -> None:
         store.create(LOG, LogSettings(segment_bytes=segment_bytes))
         store.write([batch(5, 5), batch(10, 10), batch(20, 10)], now_ms=0)
         store.truncate(LOG, 5)
@@ -444,7 +494,9 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
         store.write(written, now_ms=0)
         views = store.read(LOG, 0, max_bytes=EVERYTHING, end_offset=EVERYTHING)
         store.truncate(LOG, 20)
-        store.write([batch(offset, 10, value=b"other content altogether") for offset in range(20, 60, 10)], now_ms=0)
+        store.write(
+            [batch(offset, 10, value=b"other content altogether") for offset in range(20, 60, 10)], now_ms=0
+        )
         assert b"".join(views) == joined(written)
 
     def test_views_survive_close_and_later_writes(self, directory: Path) -> None:
@@ -461,7 +513,9 @@ class LogStoreContract(OpenedEngine[LogStore, LogReader]):
     def test_reopen_gives_the_same(self, store: LogStore, directory: Path, synced: bool) -> None:
         for log, segment_bytes in ((LOG, 300), (OTHER, 1 << 20)):
             store.create(log, LogSettings(segment_bytes=segment_bytes))
-            store.write([batch(offset, 3, log=log, timestamp_ms=offset) for offset in range(0, 60, 3)], now_ms=0)
+            store.write(
+                [batch(offset, 3, log=log, timestamp_ms=offset) for offset in range(0, 60, 3)], now_ms=0
+            )
         if synced:
             store.sync()
         before = [(everything(store, log), list(store.segments(log))) for log in (LOG, OTHER)]

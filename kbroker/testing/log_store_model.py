@@ -1,7 +1,8 @@
-"""A log engine driven beside the memory store: random operations, then everything that can be asked is compared.
+"""A log engine driven beside the memory store: random operations, then everything that can be asked
+is compared.
 
-Also the small tools of the contract suite: batches to write and questions to ask. It must not know any engine but the
-memory store.
+Also the small tools of the contract suite: batches to write and questions to ask. It must not know
+any engine but the memory store.
 """
 
 from __future__ import annotations
@@ -27,19 +28,35 @@ SETTINGS = LogSettings()
 EVERYTHING = 1 << 40
 
 
-def batch(base_offset: int, records: int = 1, *, log: LogId = LOG, timestamp_ms: int = 0, value: bytes | None = None) -> StampedBatch:
-    """A valid batch of `records` records, the last of which has `timestamp_ms`; its bytes differ from those of others."""
+def batch(
+    base_offset: int, records: int = 1, *, log: LogId = LOG, timestamp_ms: int = 0, value: bytes | None = None
+) -> StampedBatch:
+    """A valid batch of `records` records, the last of which has `timestamp_ms`; its bytes differ
+    from those of others."""
     content = b"record at %d of %d" % (base_offset, log.partition) if value is None else value
     data = build_batch([Record(0, timestamp_ms, None, content)] * records, base_offset=base_offset)
     return StampedBatch(log, base_offset, base_offset + records - 1, timestamp_ms, data)
 
 
-def sized_batch(base_offset: int, size_bytes: int, *, log: LogId = LOG, timestamp_ms: int = 0) -> StampedBatch:
+def sized_batch(
+    base_offset: int, size_bytes: int, *, log: LogId = LOG, timestamp_ms: int = 0
+) -> StampedBatch:
     """A valid one-record batch of about `size_bytes` bytes."""
-    return batch(base_offset, log=log, timestamp_ms=timestamp_ms, value=b"%20d" % base_offset + bytes(max(0, size_bytes - 95)))
+    return batch(
+        base_offset,
+        log=log,
+        timestamp_ms=timestamp_ms,
+        value=b"%20d" % base_offset + bytes(max(0, size_bytes - 95)),
+    )
 
 
-def read_all(reader: LogReader, log: LogId = LOG, offset: int = 0, max_bytes: int = EVERYTHING, end_offset: int = EVERYTHING) -> bytes:
+def read_all(
+    reader: LogReader,
+    log: LogId = LOG,
+    offset: int = 0,
+    max_bytes: int = EVERYTHING,
+    end_offset: int = EVERYTHING,
+) -> bytes:
     return b"".join(reader.read(log, offset, max_bytes=max_bytes, end_offset=end_offset))
 
 
@@ -53,11 +70,16 @@ def joined(batches: Iterable[StampedBatch]) -> bytes:
 
 def everything(reader: LogReader, log: LogId) -> tuple[object, ...]:
     """What a reader can learn about a log, except where segments begin and end."""
-    return reader.bounds(log), read_all(reader, log), [reader.find_by_timestamp(log, ms) for ms in (0, 10, 20, 1000)]
+    return (
+        reader.bounds(log),
+        read_all(reader, log),
+        [reader.find_by_timestamp(log, ms) for ms in (0, 10, 20, 1000)],
+    )
 
 
 def check_segments(reader: LogReader, log: LogId = LOG) -> None:
-    """Segments agree with bounds and content: nothing missing, nothing twice, sizes and newest timestamps right."""
+    """Segments agree with bounds and content: nothing missing, nothing twice, sizes and newest
+    timestamps right."""
     segments = reader.segments(log)
     bounds = reader.bounds(log)
     assert segments, "there is always an active segment"
@@ -65,21 +87,33 @@ def check_segments(reader: LogReader, log: LogId = LOG) -> None:
     assert tail_offset_of(reader)(log) == segments[-1].base_offset
     assert sum(segment.size_bytes for segment in segments) == len(read_all(reader, log))
     for before, after in pairwise(segments):
-        assert before.base_offset < before.end_offset <= after.base_offset, "only the last segment may be empty"
+        assert before.base_offset < before.end_offset <= after.base_offset, (
+            "only the last segment may be empty"
+        )
     for segment in segments:
         data = read_all(reader, log, segment.base_offset, end_offset=segment.end_offset)
         headers = [header for _, header in iter_headers(data)]
         assert segment.size_bytes == len(data)
         assert segment.max_timestamp_ms == max((header.max_timestamp_ms for header in headers), default=-1)
         if headers:
-            assert (headers[0].base_offset, headers[-1].last_offset + 1) == (segment.base_offset, segment.end_offset)
+            assert (headers[0].base_offset, headers[-1].last_offset + 1) == (
+                segment.base_offset,
+                segment.end_offset,
+            )
 
 
-def check_against_memory_store(factory: LogStoreFactory, options: Mapping[str, str], *, durable: bool = True) -> None:
-    """Raises AssertionError, with the shortest sequence of operations that hypothesis finds, where the two differ."""
+def check_against_memory_store(
+    factory: LogStoreFactory, options: Mapping[str, str], *, durable: bool = True
+) -> None:
+    """Raises AssertionError, with the shortest sequence of operations that hypothesis finds, where
+    the two differ."""
     from hypothesis import HealthCheck, given, settings
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @settings(
+        max_examples=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
     @given(operations())
     def run(steps: Sequence[tuple[str, int, int]]) -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -93,13 +127,17 @@ def operations() -> SearchStrategy[list[tuple[str, int, int]]]:
     from hypothesis import strategies as st
 
     weighted = ["write"] * 6 + ["sync", "trim", "truncate", "drop", "settings_change", "reopen", "reopen"]
-    return st.lists(st.tuples(st.sampled_from(weighted), st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=40)
+    return st.lists(
+        st.tuples(st.sampled_from(weighted), st.integers(0, 2), st.integers(0, 30)), min_size=1, max_size=40
+    )
 
 
 class _Model:
     """Does every step to the engine and to the memory store, then compares them."""
 
-    def __init__(self, factory: LogStoreFactory, options: Mapping[str, str], durable: bool, directory: Path) -> None:
+    def __init__(
+        self, factory: LogStoreFactory, options: Mapping[str, str], durable: bool, directory: Path
+    ) -> None:
         self.factory, self.options, self.durable = factory, options, durable
         self.directory = directory / "engine"
         self.store = factory.open(self.directory, options, 1)
@@ -140,13 +178,21 @@ class _Model:
             store.create(log, settings)
 
     def write(self, log: LogId, argument: int) -> None:
-        """Up to three batches, a hole between them now and then, to this log and to another one in the same call."""
+        """Up to three batches, a hole between them now and then, to this log and to another one in
+        the same call."""
         fresh: list[StampedBatch] = []
         for target in {log, next(iter(self.settings))}:
             offset = self.model.bounds(target).end_offset
             for number in range(1 + argument % 3):
                 offset += argument % 4 == 3
-                fresh.append(batch(offset, 1 + (argument + number) % 5, log=target, timestamp_ms=(self.now_ms * 7 + number) % 40))
+                fresh.append(
+                    batch(
+                        offset,
+                        1 + (argument + number) % 5,
+                        log=target,
+                        timestamp_ms=(self.now_ms * 7 + number) % 40,
+                    )
+                )
                 offset = fresh[-1].last_offset + 1
         for store in (self.store, self.model):
             store.write(fresh, now_ms=self.now_ms)
@@ -156,7 +202,9 @@ class _Model:
 
     def trim(self, log: LogId, argument: int) -> None:
         """The engines may cut segments at other places: trim where both have one that ends."""
-        shared = {segment.end_offset for segment in self.store.segments(log)} & {segment.end_offset for segment in self.model.segments(log)}
+        shared = {segment.end_offset for segment in self.store.segments(log)} & {
+            segment.end_offset for segment in self.model.segments(log)
+        }
         new_start = sorted(shared)[argument % len(shared)]
         for store in (self.store, self.model):
             store.trim(log, new_start)

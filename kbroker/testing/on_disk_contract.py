@@ -1,7 +1,8 @@
-"""The part of the StateStore contract that is about KeepsKeysOnDisk (kbroker/storage/spi.py): skipped where an engine has not the verb.
+"""The part of the StateStore contract that is about KeepsKeysOnDisk (kbroker/storage/spi.py):
+skipped where an engine has not the verb.
 
-StateStoreContract has these tests; `test_model_of_keys_on_disk` compares the engine with a dict under random changes of both kinds of
-keys. It must not know any engine.
+StateStoreContract has these tests; `test_model_of_keys_on_disk` compares the engine with a dict
+under random changes of both kinds of keys. It must not know any engine.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 import pytest
 
-from kbroker.storage.spi import ON_DISK, Change, KeepsKeysOnDisk, StateReader, StateStore, StateStoreFactory, keys_on_disk_of
+from kbroker.storage.spi import (
+    ON_DISK,
+    Change,
+    KeepsKeysOnDisk,
+    StateReader,
+    StateStore,
+    StateStoreFactory,
+    keys_on_disk_of,
+)
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.opened_engine import OpenedEngine
 
@@ -54,7 +63,14 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
         has_verb(store)
         for first in range(0, 3000, 500):
             changes: list[Change] = [(key_of(number), b"%d" % number) for number in range(first, first + 500)]
-            store.write([*changes, (b"paqked/%d" % first, b"below"), (b"parked", b"below"), (b"parkee/%d" % first, b"above")])
+            store.write(
+                [
+                    *changes,
+                    (b"paqked/%d" % first, b"below"),
+                    (b"parked", b"below"),
+                    (b"parkee/%d" % first, b"above"),
+                ]
+            )
             store.sync()
         return store
 
@@ -69,24 +85,38 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
 
     def test_ranges_elsewhere_are_refused(self, store: StateStore) -> None:
         verb = has_verb(store)
-        for first, end in ((b"", END), (b"parkec/", END), (ON_DISK, b"parked0\0"), (b"share/", b"share0"), (b"parked", END)):
+        for first, end in (
+            (b"", END),
+            (b"parkec/", END),
+            (ON_DISK, b"parked0\0"),
+            (b"share/", b"share0"),
+            (b"parked", END),
+        ):
             with pytest.raises(ValueError, match="scan_range is for keys that begin with"):
                 verb.scan_range(first, end)
 
     def test_the_other_reads_find_these_keys(self, filled: StateStore) -> None:
         assert filled.get(key_of(7)) == b"7"
         assert filled.get(key_of(3000)) is None
-        assert [key for key, _ in filled.scan(key_of(120)[:-1])] == [key_of(number) for number in range(120, 130)]
+        assert [key for key, _ in filled.scan(key_of(120)[:-1])] == [
+            key_of(number) for number in range(120, 130)
+        ]
         everything = list(filled.scan(b""))
         assert len(everything) == 3000 + 6 + 6 + 1
         assert everything == sorted(everything)
-        assert [key for key, _ in filled.scan(b"parkee/")] == sorted(b"parkee/%d" % first for first in range(0, 3000, 500))
+        assert [key for key, _ in filled.scan(b"parkee/")] == sorted(
+            b"parkee/%d" % first for first in range(0, 3000, 500)
+        )
         assert len(list(filled.scan(b"park"))) == 3000 + 6 + 1
         assert len(list(filled.scan(b"pa"))) == 3000 + 6 + 6 + 1
 
     def test_an_empty_value_and_long_keys(self, store: StateStore, directory: Path) -> None:
         has_verb(store)
-        keys = sorted(ON_DISK + b"k" * length + end for length in (0, 1, 400, 472, 473, 474, 2000) for end in (b"", b"\0", b"\xff"))
+        keys = sorted(
+            ON_DISK + b"k" * length + end
+            for length in (0, 1, 400, 472, 473, 474, 2000)
+            for end in (b"", b"\0", b"\xff")
+        )
         store.write([(key, b"") for key in keys])
         store.sync()
         assert entries_of(store) == [(key, b"") for key in keys]
@@ -114,7 +144,13 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
         for number, (key, _) in enumerate(has_verb(filled).scan_range(ON_DISK, END)):
             seen.append(key)
             if number % 50 == 0:
-                filled.write([(key_of(2 * number + 1), None), (key_of(number // 2), b"again"), (key_of(number) + b"x", b"new")])
+                filled.write(
+                    [
+                        (key_of(2 * number + 1), None),
+                        (key_of(number // 2), b"again"),
+                        (key_of(number) + b"x", b"new"),
+                    ]
+                )
             if number % 300 == 0:
                 filled.sync()
         assert seen == sorted(set(seen))
@@ -150,7 +186,8 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
         assert entries_of(filled) == [(key_of(9999), b"new")]
 
     def test_both_kinds_are_seen_together(self, store: StateStore) -> None:
-        """A reader in another thread never sees half of a write, nor a write and not the one before it."""
+        """A reader in another thread never sees half of a write, nor a write and not the one before
+        it."""
         has_verb(store)
         store.write([(b"other", b"0"), *((key_of(number), b"0") for number in range(20))])
         stop = Event()
@@ -159,7 +196,10 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
         def read_on() -> None:
             while not stop.is_set() and not mixed:
                 with store.snapshot() as snapshot:
-                    values: set[bytes | None] = {snapshot.get(b"other"), *(value for _, value in entries_of(snapshot))}
+                    values: set[bytes | None] = {
+                        snapshot.get(b"other"),
+                        *(value for _, value in entries_of(snapshot)),
+                    }
                 if len(values) != 1:
                     mixed.append(values)
 
@@ -184,7 +224,10 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
                 rounds += 1
         last = rounds - 1
         expected = [
-            (key_of(1000 * each + number), b"%d" % number) for each in range(rounds) for number in range(10) if number != 3 or each == last
+            (key_of(1000 * each + number), b"%d" % number)
+            for each in range(rounds)
+            for number in range(10)
+            if number != 3 or each == last
         ]
         assert entries_of(store) == expected
         with self.reopened(store, directory) as again:
@@ -207,7 +250,8 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
             assert reader.get(key_of(5)) is None
 
     def test_a_reader_beside_a_writer_sees_whole_writes(self, store: StateStore, directory: Path) -> None:
-        """The keys are moved about all the time: a count and the keys that it counts never differ."""
+        """The keys are moved about all the time: a count and the keys that it counts never
+        differ."""
         has_verb(store)
         store.write([(b"count", b"0")])
         store.sync()
@@ -217,7 +261,9 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
         def write_on() -> None:
             number = 0
             while not stop.is_set():
-                gone: list[Change] = [(key_of(number - 40 + each), None) for each in range(20)] if number >= 40 else []
+                gone: list[Change] = (
+                    [(key_of(number - 40 + each), None) for each in range(20)] if number >= 40 else []
+                )
                 more: list[Change] = [(key_of(number + each), bytes(50)) for each in range(20)]
                 store.write([*more, *gone, (b"count", b"%d" % (number + 20))])
                 store.sync()

@@ -25,7 +25,8 @@ class OpenedEngine(Generic[Store, Reader]):
     """A LogStoreFactory or StateStoreFactory."""
     options: ClassVar[Mapping[str, str]] = {}
     durable: ClassVar[bool] = True
-    """False for an engine whose contents end with close(): tests that open a store again are then skipped."""
+    """False for an engine whose contents end with close(): tests that open a store again are then
+    skipped."""
 
     @pytest.fixture
     def directory(self, tmp_path: Path) -> Path:

@@ -1,12 +1,13 @@
-"""The contract suite of ParksRecords, the optional part of the Persister SPI that keeps records which wait.
+"""The contract suite of ParksRecords, the optional part of the Persister SPI that keeps records
+which wait.
 
     from kbroker.testing.parking_contract import ParkingContract
     class TestMyParking(ParkingContract):
         name = "mine"
 
-A persister that says `parks_records = False`, or does not have it, has nothing to keep and passes by
-being skipped. So does one that has not KeepsRecords, of whole records beside them. `test_parking_model`
-compares one with a plain model under random writes and restarts.
+A persister that says `parks_records = False`, or does not have it, has nothing to keep and passes
+by being skipped. So does one that has not KeepsRecords, of whole records beside them.
+`test_parking_model` compares one with a plain model under random writes and restarts.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _OK, _INVALID = ErrorCode.none, ErrorCode.invalid_request
 _START = 100
 _HASHES = (None, 0, (1 << 64) - 1, 7, 7)
 _FINAL = 9
-"""A delivery count that no other batch here has, so that the place of what is parked becomes final."""
+"""A delivery count that no other batch here has, so that the place of what is parked becomes
+final."""
 
 
 def parks(persister: Persister) -> ParksRecords:
@@ -57,13 +59,19 @@ def keeps(persister: Persister) -> KeepsRecords:
     return persister
 
 
-def parked(offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False) -> Parked:
+def parked(
+    offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False
+) -> Parked:
     return Parked(offset, lane, due_ms, count, LEADER, rejected)
 
 
-def keyed(offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False) -> Parked:
+def keyed(
+    offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False
+) -> Parked:
     """Some have keys, of few hashes."""
-    return parked(offset, due_ms, lane=lane, count=count, rejected=rejected)._replace(key_hash=_HASHES[offset % 5])
+    return parked(offset, due_ms, lane=lane, count=count, rejected=rejected)._replace(
+        key_hash=_HASHES[offset % 5]
+    )
 
 
 def park(new: Parked, *stale: Place) -> ParkingChange:
@@ -94,9 +102,16 @@ class Shelf:
     def partition(self) -> TopicPartition:
         return self.at or self.asked.P
 
-    async def write(self, *changes: ParkingChange, archived: Sequence[int] = (), start: int | None = None) -> ErrorCode:
-        """Also makes the places of what is new to it final. The model follows a write that was done."""
-        new = {change.offset for change in changes if change.parked is not None and change.offset not in self.there}
+    async def write(
+        self, *changes: ParkingChange, archived: Sequence[int] = (), start: int | None = None
+    ) -> ErrorCode:
+        """Also makes the places of what is new to it final. The model follows a write that was
+        done."""
+        new = {
+            change.offset
+            for change in changes
+            if change.parked is not None and change.offset not in self.there
+        }
         after = dict(self.there)
         for change in changes:
             after.pop(change.offset, None)
@@ -104,11 +119,15 @@ class Shelf:
                 after[change.offset] = change.parked
         batches = [StateBatch(offset, offset, R, _FINAL) for offset in sorted({*new, *archived})]
         start = self.start if start is None else start
-        request = WriteRequest(self.partition, self.state_epoch, LEADER, start, 0, batches, changes, len(after))
+        request = WriteRequest(
+            self.partition, self.state_epoch, LEADER, start, 0, batches, changes, len(after)
+        )
         (result,) = await self.asked.persister.write(self.group, [request])
         if result.code is _OK:
             self.there, self.start = after, max(start, self.start)
-            self.records.update({change.offset: change.record for change in changes if change.record is not None})
+            self.records.update(
+                {change.offset: change.record for change in changes if change.record is not None}
+            )
             self.records = {offset: record for offset, record in self.records.items() if record}
         return result.code
 
@@ -116,7 +135,9 @@ class Shelf:
         """In every order, in pieces, and counted, it is what the model says."""
         persister, key = parks(self.asked.persister), (self.group, self.partition)
         for lane in Lane:
-            expected = sorted((each for each in self.there.values() if each.lane is lane), key=lambda each: each.place)
+            expected = sorted(
+                (each for each in self.there.values() if each.lane is lane), key=lambda each: each.place
+            )
             found: list[Parked] = []
             after = -1, -1
             while some := await persister.read_parked(*key, lane, after, piece):
@@ -130,16 +151,22 @@ class Shelf:
                 if each.lane is Lane.REDELIVERY and each.key_hash is not None:
                     waiting.setdefault(each.key_hash, []).append(each.offset)
             assert await persister.parked_of_keys(*key, (0, 7, 8, (1 << 64) - 1)) == waiting
-            assert await persister.parked_of_keys(*key, (7, 8)) == {each: waiting[each] for each in (7,) if each in waiting}
+            assert await persister.parked_of_keys(*key, (7, 8)) == {
+                each: waiting[each] for each in (7,) if each in waiting
+            }
         by_offset = [self.there[offset] for offset in sorted(self.there)]
         assert await persister.parked_from(*key, 0, len(by_offset) + 1) == by_offset
         assert await persister.parked_from(*key, 0, 2) == by_offset[:2]
         if by_offset:
             middle = by_offset[len(by_offset) // 2].offset
-            assert await persister.parked_from(*key, middle, len(by_offset)) == [each for each in by_offset if each.offset >= middle]
+            assert await persister.parked_from(*key, middle, len(by_offset)) == [
+                each for each in by_offset if each.offset >= middle
+            ]
             left = sum(each.offset >= middle or each.kept for each in by_offset)
             assert await persister.count_parked(*key, middle, None) == left
-            assert await persister.count_parked(*key, 0, middle) == sum(each.offset < middle for each in by_offset)
+            assert await persister.count_parked(*key, 0, middle) == sum(
+                each.offset < middle for each in by_offset
+            )
         assert await persister.count_parked(*key, 0, None) == len(by_offset)
         assert (await self.asked.summary(at=self.at, group=self.group)).waiting == len(by_offset)
         assert (await self.asked.read(at=self.at, group=self.group)).waiting == len(by_offset)
@@ -147,7 +174,9 @@ class Shelf:
             kept = {each.offset: await persister.kept_record(*key, each.offset) for each in by_offset}
             assert {offset: record for offset, record in kept.items() if record is not None} == self.records
             assert await persister.count_kept(*key, 0, 1 << 40) == len(self.records)
-            assert await persister.count_kept(*key, 101, 105) == sum(101 <= offset < 105 for offset in self.records)
+            assert await persister.count_kept(*key, 101, 105) == sum(
+                101 <= offset < 105 for offset in self.records
+            )
 
 
 async def _begun(asked: Asked) -> Shelf:
@@ -160,10 +189,15 @@ class ParkingContract(PersisterAnswers):
     """Subclass, set `name`, run with pytest."""
 
     @with_broker
-    async def test_parked_records_come_by_due_time_and_by_offset(self, asked: Asked, restarted: Restarted) -> None:
+    async def test_parked_records_come_by_due_time_and_by_offset(
+        self, asked: Asked, restarted: Restarted
+    ) -> None:
         shelf = await _begun(asked)
         await shelf.check()
-        assert await shelf.write(park(keyed(100, 900)), park(keyed(101, 300)), park(keyed(109, 300, count=7))) is _OK
+        assert (
+            await shelf.write(park(keyed(100, 900)), park(keyed(101, 300)), park(keyed(109, 300, count=7)))
+            is _OK
+        )
         far = keyed(105, (1 << 63) - 1, lane=Lane.SCHEDULE, count=0)
         assert await shelf.write(park(keyed(102, 5, lane=Lane.SCHEDULE)), park(far)) is _OK
         rejected = keyed(103, 0, lane=Lane.ARCHIVING, count=MAX_DELIVERY_COUNT, rejected=True)
@@ -186,7 +220,12 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
         same = old[0]._replace(delivery_count=3)
         letter = keyed(103, 0, lane=Lane.ARCHIVING, count=5)
-        assert await shelf.write(park(same, old[0].place), park(letter, old[3].place, later.place._replace(offset=103))) is _OK
+        assert (
+            await shelf.write(
+                park(same, old[0].place), park(letter, old[3].place, later.place._replace(offset=103))
+            )
+            is _OK
+        )
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check()
@@ -202,13 +241,19 @@ class ParkingContract(PersisterAnswers):
         keeps(asked.persister)
         old = [parked(100 + number, 1000 + number) for number in range(5)]
         assert await shelf.write(*(park(each) for each in old)) is _OK
-        assert await shelf.write(keep(old[1], b"one"), keep(old[3], bytes(1 << 20)), keep(old[4], b"four")) is _OK
+        assert (
+            await shelf.write(keep(old[1], b"one"), keep(old[3], bytes(1 << 20)), keep(old[4], b"four"))
+            is _OK
+        )
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check()
         later = old[1]._replace(due_ms=9000, delivery_count=2, kept=True)
         letter = parked(104, 0, lane=Lane.ARCHIVING, rejected=True)._replace(kept=True)
-        assert await shelf.write(park(later, old[1].place), park(letter, old[4].place), unpark(shelf.there[103])) is _OK
+        assert (
+            await shelf.write(park(later, old[1].place), park(letter, old[4].place), unpark(shelf.there[103]))
+            is _OK
+        )
         assert sorted(shelf.records) == [101, 104]
         await shelf.check()
         shelf.asked = await restarted()
@@ -218,8 +263,12 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
 
     @with_broker
-    @pytest.mark.parametrize("change", [park(parked(101, 5))._replace(record=b"x"), unpark(parked(101, 5))._replace(record=b"x")])
-    async def test_a_record_is_kept_only_where_that_is_said(self, asked: Asked, change: ParkingChange) -> None:
+    @pytest.mark.parametrize(
+        "change", [park(parked(101, 5))._replace(record=b"x"), unpark(parked(101, 5))._replace(record=b"x")]
+    )
+    async def test_a_record_is_kept_only_where_that_is_said(
+        self, asked: Asked, change: ParkingChange
+    ) -> None:
         shelf = await _begun(asked)
         keeps(asked.persister)
         request = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (change,), 1)
@@ -234,13 +283,21 @@ class ParkingContract(PersisterAnswers):
         assert await shelf.write(unpark(parked(100, 7))) is _OK
         await shelf.check()
         assert await shelf.write(park(parked(101, 7))) is _OK
-        assert await shelf.write(unpark(parked(100, 7)), park(parked(102, 7), Place(Lane.SCHEDULE, 3, 102))) is _OK
+        assert (
+            await shelf.write(unpark(parked(100, 7)), park(parked(102, 7), Place(Lane.SCHEDULE, 3, 102)))
+            is _OK
+        )
         await shelf.check()
 
     @with_broker
     async def test_the_start_offset_passes_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
         shelf = await _begun(asked)
-        assert await shelf.write(*(park(parked(offset, 9_000 - offset)) for offset in range(100, 110)), start=104) is _OK
+        assert (
+            await shelf.write(
+                *(park(parked(offset, 9_000 - offset)) for offset in range(100, 110)), start=104
+            )
+            is _OK
+        )
         assert await shelf.write(start=200) is _OK
         await shelf.check()
         shelf.asked = await restarted()
@@ -249,7 +306,9 @@ class ParkingContract(PersisterAnswers):
 
     @with_broker
     @pytest.mark.parametrize("end", ["initialize", "alter", "delete"])
-    async def test_what_begins_anew_shows_nothing_of_old(self, asked: Asked, restarted: Restarted, end: str) -> None:
+    async def test_what_begins_anew_shows_nothing_of_old(
+        self, asked: Asked, restarted: Restarted, end: str
+    ) -> None:
         shelf = await _begun(asked)
         assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 110))) is _OK
         if isinstance(asked.persister, KeepsRecords):
@@ -259,7 +318,9 @@ class ParkingContract(PersisterAnswers):
             assert (await asked.summary()).waiting == 0
             await asked.begin()
         elif end == "alter":
-            for result in await asked.persister.initialize(GROUP, begin_anew(InitializeRequest(asked.P, 5, 100))):
+            for result in await asked.persister.initialize(
+                GROUP, begin_anew(InitializeRequest(asked.P, 5, 100))
+            ):
                 assert result.code is _OK
             assert (await asked.read()).code is _OK
         else:
@@ -286,7 +347,9 @@ class ParkingContract(PersisterAnswers):
     async def test_what_begins_anew_may_keep_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
         """So a load cuts what the log has lost."""
         shelf = await _begun(asked)
-        assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 105)), start=105) is _OK
+        assert (
+            await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 105)), start=105) is _OK
+        )
         request = InitializeRequest(asked.P, 5, 105, keeps_parked=True)
         for result in await asked.persister.initialize(GROUP, begin_anew(request)):
             assert result.code is _OK
@@ -334,7 +397,9 @@ class ParkingContract(PersisterAnswers):
         shelf = await _begun(asked)
         assert await shelf.write(park(parked(100, 5))) is _OK
         for epochs in ({"state_epoch": 4}, {"leader_epoch": LEADER - 1}, {"partition": asked.missing}):
-            good = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (park(parked(101, 5)), unpark(parked(100, 5))), 1)
+            good = WriteRequest(
+                asked.P, 5, LEADER, _START, 0, (), (park(parked(101, 5)), unpark(parked(100, 5))), 1
+            )
             (result,) = await asked.persister.write(GROUP, [good._replace(**epochs)])
             assert result.code is not _OK
         await shelf.check()
@@ -343,7 +408,9 @@ class ParkingContract(PersisterAnswers):
     async def test_one_row_that_is_refused_stops_no_other(self, asked: Asked) -> None:
         shelf = await _begun(asked)
         await asked.begin(at=asked.Q)
-        good = WriteRequest(asked.P, 5, LEADER, _START, 0, (StateBatch(101, 101, R, _FINAL),), (park(parked(101, 5)),), 1)
+        good = WriteRequest(
+            asked.P, 5, LEADER, _START, 0, (StateBatch(101, 101, R, _FINAL),), (park(parked(101, 5)),), 1
+        )
         results = await asked.persister.write(GROUP, [good._replace(partition=asked.Q, state_epoch=4), good])
         assert [result.code for result in results] == [ErrorCode.fenced_state_epoch, _OK]
         shelf.there = {101: parked(101, 5)}
@@ -353,10 +420,14 @@ class ParkingContract(PersisterAnswers):
     @with_broker
     async def test_groups_and_partitions_are_parked_apart(self, asked: Asked, restarted: Restarted) -> None:
         parks(asked.persister)
-        shelves = [Shelf(asked, group, at) for group in ("a", "aa", "größe", "x" * 200) for at in (asked.P, asked.Q)]
+        shelves = [
+            Shelf(asked, group, at) for group in ("a", "aa", "größe", "x" * 200) for at in (asked.P, asked.Q)
+        ]
         for number, shelf in enumerate(shelves):
             await asked.begin(at=shelf.at, group=shelf.group)
-            assert await shelf.write(*(park(parked(100 + each, 50 - each)) for each in range(number + 1))) is _OK
+            assert (
+                await shelf.write(*(park(parked(100 + each, 50 - each)) for each in range(number + 1))) is _OK
+            )
         assert await asked.delete(group="aa") is _OK
         for again in (False, True):
             if again:
@@ -384,7 +455,9 @@ class ParkingContract(PersisterAnswers):
                 if number % 3:
                     there[offset] = parked(offset, 10_000 - offset)
                     change = (park(there[offset]),)
-                request = WriteRequest(asked.P, 5, LEADER, 100 + number // 2, number % 7, batches, change, len(there))
+                request = WriteRequest(
+                    asked.P, 5, LEADER, 100 + number // 2, number % 7, batches, change, len(there)
+                )
                 nursery.start_soon(write, request)
                 await trio.lowlevel.checkpoint()
         shelf.there, shelf.start = there, 129

@@ -5,9 +5,10 @@
         name = "mine"                            # what kbroker.persister is set to
         storage = state_storage = "segment"      # the engines beside it, if that matters
 
-One test method per promise of kbroker/share/persister.py and rule of the share coordinator (KIP-932) that does not depend on where the
-state is kept; `test_model` compares the persister with a plain model under random calls and restarts. A real broker is opened around it,
-in this process, without a server: a persister may need the broker's topics. Crashes are not this suite's business.
+One test method per promise of kbroker/share/persister.py and rule of the share coordinator
+(KIP-932) that does not depend on where the state is kept; `test_model` compares the persister with
+a plain model under random calls and restarts. A real broker is opened around it, in this process,
+without a server: a persister may need the broker's topics. Crashes are not this suite's business.
 
 `PersisterAnswers` alone is for a persister that keeps nothing. It must not know any persister.
 """
@@ -43,7 +44,19 @@ from kbroker.share.persister import (
     WriteRequest,
 )
 from kbroker.share.record_state import MAX_DELIVERY_COUNT
-from kbroker.testing.persister_model import GROUP, LEADER, PARTITIONS, TOPIC_NAME, A, Asked, G, K, Model, R, random_step
+from kbroker.testing.persister_model import (
+    GROUP,
+    LEADER,
+    PARTITIONS,
+    TOPIC_NAME,
+    A,
+    Asked,
+    G,
+    K,
+    Model,
+    R,
+    random_step,
+)
 
 _OK, _INVALID = ErrorCode.none, ErrorCode.invalid_request
 _UNKNOWN_PARTITION = ErrorCode.unknown_topic_or_partition
@@ -56,7 +69,8 @@ Restarted = Callable[[], Awaitable[Asked]]
 
 
 def with_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run `test(self, asked)` under trio with a broker around it; `test(self, asked, restarted)` may stop and start the broker."""
+    """Run `test(self, asked)` under trio with a broker around it; `test(self, asked, restarted)`
+    may stop and start the broker."""
     wants_restarts = "restarted" in inspect.signature(test).parameters
 
     @wraps(test)
@@ -71,7 +85,8 @@ def with_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class PersisterAnswers:
-    """What any persister does, also one that keeps nothing: it answers every row, in order, and raises nothing."""
+    """What any persister does, also one that keeps nothing: it answers every row, in order, and
+    raises nothing."""
 
     name: ClassVar[str] = "default"
     storage: ClassVar[str] = "memory"
@@ -92,7 +107,13 @@ class PersisterAnswers:
                 await broker.topics.create(TOPIC_NAME, PARTITIONS, {})
             yield broker
 
-    async def run(self, test: Callable[..., Awaitable[None]], directory: Path, wants_restarts: bool, **parameters: Parameter) -> None:
+    async def run(
+        self,
+        test: Callable[..., Awaitable[None]],
+        directory: Path,
+        wants_restarts: bool,
+        **parameters: Parameter,
+    ) -> None:
         lives = _Lives(self, directory)
         try:
             asked = await lives.begin()
@@ -110,7 +131,9 @@ class PersisterAnswers:
         answers: list[Sequence[Result]] = [
             await persister.initialize(GROUP, [InitializeRequest(each, 1, 0) for each in rows]),
             await persister.read(GROUP, [ReadRequest(each, LEADER) for each in rows]),
-            await persister.write(GROUP, [WriteRequest(each, 1, LEADER, 0, 0, [StateBatch(3, 4, K, 1)]) for each in rows]),
+            await persister.write(
+                GROUP, [WriteRequest(each, 1, LEADER, 0, 0, [StateBatch(3, 4, K, 1)]) for each in rows]
+            ),
             await persister.read_summary(GROUP, [ReadRequest(each, LEADER) for each in rows]),
             await persister.delete(GROUP, rows),
         ]
@@ -158,7 +181,10 @@ class PersisterContract(PersisterAnswers):
 
     @with_broker
     async def test_what_is_no_partition(self, asked: Asked) -> None:
-        nowhere = {TopicPartition(UUID(int=0), 0): {_INVALID, _UNKNOWN_PARTITION}, asked.P._replace(partition=-1): {_INVALID}}
+        nowhere = {
+            TopicPartition(UUID(int=0), 0): {_INVALID, _UNKNOWN_PARTITION},
+            asked.P._replace(partition=-1): {_INVALID},
+        }
         for partition, codes in nowhere.items():
             assert await asked.initialize(5, 0, at=partition) in codes
             assert (await asked.read(at=partition)).code in codes
@@ -206,7 +232,9 @@ class PersisterContract(PersisterAnswers):
         assert await asked.write(state=4) is _FENCED_STATE
         assert await asked.initialize(4, 100) is _FENCED_STATE
         assert (await asked.read(LEADER + 1)).code is _OK
-        assert await asked.write(leader=LEADER) is _FENCED_LEADER, "the reader with the higher epoch is the leader now"
+        assert await asked.write(leader=LEADER) is _FENCED_LEADER, (
+            "the reader with the higher epoch is the leader now"
+        )
 
     @with_broker
     async def test_batches_that_could_never_be_loaded(self, asked: Asked) -> None:
@@ -226,7 +254,10 @@ class PersisterContract(PersisterAnswers):
     @with_broker
     async def test_rows_succeed_and_fail_on_their_own(self, asked: Asked) -> None:
         await asked.begin()
-        rows = [WriteRequest(each, 5, LEADER, 100, 0, [StateBatch(100, 100, K, 1)]) for each in (asked.Q, asked.P, asked.missing)]
+        rows = [
+            WriteRequest(each, 5, LEADER, 100, 0, [StateBatch(100, 100, K, 1)])
+            for each in (asked.Q, asked.P, asked.missing)
+        ]
         results = await asked.persister.write(GROUP, rows)
         assert [result.code for result in results] == [_INVALID, _OK, _INVALID]
         assert await asked.batches() == (StateBatch(100, 100, K, 1),)
@@ -241,7 +272,12 @@ class PersisterContract(PersisterAnswers):
             asked.P, state_epoch=6, leader_epoch=0, start_offset=start, delivery_complete_count=complete
         )
         found = await asked.read()
-        assert (found.code, found.state_epoch, found.start_offset, tuple(found.batches)) == (_OK, 6, start, ())
+        assert (found.code, found.state_epoch, found.start_offset, tuple(found.batches)) == (
+            _OK,
+            6,
+            start,
+            (),
+        )
 
     @with_broker
     async def test_initialize_anew(self, asked: Asked) -> None:
@@ -279,7 +315,14 @@ class PersisterContract(PersisterAnswers):
     @with_broker
     @pytest.mark.parametrize(
         ("start", "complete", "new_start", "new_complete"),
-        [(100, 7, 100, 7), (100, 3, 100, 5), (100, -1, 100, 5), (99, 9, 100, 5), (-1, 9, 100, 5), (101, 2, 101, 2)],
+        [
+            (100, 7, 100, 7),
+            (100, 3, 100, 5),
+            (100, -1, 100, 5),
+            (99, 9, 100, 5),
+            (-1, 9, 100, 5),
+            (101, 2, 101, 2),
+        ],
     )
     async def test_start_offset_and_delivery_complete_count(
         self, asked: Asked, restarted: Restarted, start: int, complete: int, new_start: int, new_complete: int
@@ -300,16 +343,28 @@ class PersisterContract(PersisterAnswers):
             ([(100, 109, A, 1)], [(105, 109, K, 1)], 100, [(100, 104, A, 1), (105, 109, K, 1)]),
             ([(100, 109, A, 2)], [(100, 104, K, 1)], 100, [(100, 109, A, 2)]),
             ([(100, 109, K, 1), (110, 119, K, 1)], [], 105, [(105, 119, K, 1)]),
-            ([(100, 119, A, 1)], [(105, 114, A, 2)], 100, [(100, 104, A, 1), (105, 114, A, 2), (115, 119, A, 1)]),
+            (
+                [(100, 119, A, 1)],
+                [(105, 114, A, 2)],
+                100,
+                [(100, 104, A, 1), (105, 114, A, 2), (115, 119, A, 1)],
+            ),
             ([(100, 109, G, 3)], [(100, 109, R, 3)], 100, [(100, 109, R, 3)]),
             ([(100, 101, K, 1)], [(105, 105, K, 1)], 100, [(100, 101, K, 1), (105, 105, K, 1)]),
             ([], [(90, 99, K, 1), (98, 103, R, 2)], 101, [(101, 103, R, 2)]),
         ],
     )
     async def test_batches_are_combined(
-        self, asked: Asked, restarted: Restarted, stored: Parameter, incoming: Parameter, start: int, merged: Parameter
+        self,
+        asked: Asked,
+        restarted: Restarted,
+        stored: Parameter,
+        incoming: Parameter,
+        start: int,
+        merged: Parameter,
     ) -> None:
-        """The higher delivery count wins, at the same count the higher state; what lies below the start is gone."""
+        """The higher delivery count wins, at the same count the higher state; what lies below the
+        start is gone."""
         await asked.begin()
         await asked.write(*(StateBatch(*each) for each in stored))
         await asked.write(*(StateBatch(*each) for each in incoming), start=start)
@@ -333,19 +388,26 @@ class PersisterContract(PersisterAnswers):
     async def test_what_is_done_from_an_offset_on(self, asked: Asked, restarted: Restarted) -> None:
         """Only of a persister that can tell."""
         await asked.begin()
-        await asked.write(StateBatch(104, 106, K, 1), StateBatch(107, 107, A, 2), StateBatch(108, 109, R, 1), complete=5)
+        await asked.write(
+            StateBatch(104, 106, K, 1), StateBatch(107, 107, A, 2), StateBatch(108, 109, R, 1), complete=5
+        )
         for again in (False, True):
             if again:
                 asked = await restarted()
             await asked.summary()
             if not isinstance(asked.persister, TellsWhatIsDone):
                 return
-            found = [asked.persister.stands_from(GROUP, asked.P, offset) for offset in (100, 101, 104, 106, 107, 109, 110)]
+            found = [
+                asked.persister.stands_from(GROUP, asked.P, offset)
+                for offset in (100, 101, 104, 106, 107, 109, 110)
+            ]
             assert found == [(100, 5), (101, 5), (107, 5), (107, 3), (107, 2), (110, 1), (110, 0)]
         await asked.write(StateBatch(100, 101, K, 1), complete=7)
         await asked.summary()
         assert isinstance(asked.persister, TellsWhatIsDone)
-        assert asked.persister.stands_from(GROUP, asked.P, 100) == (102, 7), "also from the saved start offset itself"
+        assert asked.persister.stands_from(GROUP, asked.P, 100) == (102, 7), (
+            "also from the saved start offset itself"
+        )
 
     @with_broker
     async def test_delete_leaves_nothing(self, asked: Asked, restarted: Restarted) -> None:
@@ -378,8 +440,12 @@ class PersisterContract(PersisterAnswers):
             for number, group in enumerate(names):
                 found = await asked.read(group=group)
                 assert found.code is (_INVALID if group == "aa" else _OK)
-                assert group == "aa" or tuple(found.batches) == (StateBatch(100 + number, 100 + number, K, 1),)
-                assert await asked.batches(at=asked.Q, group=group) == (StateBatch(100 + number, 100 + number, K, 2),)
+                assert group == "aa" or tuple(found.batches) == (
+                    StateBatch(100 + number, 100 + number, K, 1),
+                )
+                assert await asked.batches(at=asked.Q, group=group) == (
+                    StateBatch(100 + number, 100 + number, K, 2),
+                )
 
     # Many at a time, and many
 
@@ -388,7 +454,10 @@ class PersisterContract(PersisterAnswers):
         await asked.begin()
 
         async def write(number: int) -> None:
-            assert await asked.write(StateBatch(100 + 2 * number, 100 + 2 * number, K, 1), complete=number) is _OK
+            assert (
+                await asked.write(StateBatch(100 + 2 * number, 100 + 2 * number, K, 1), complete=number)
+                is _OK
+            )
 
         async with trio.open_nursery() as nursery:
             for number in range(60):
@@ -404,7 +473,12 @@ class PersisterContract(PersisterAnswers):
         """More than any persister keeps as single updates."""
         await asked.begin()
         for number in range(1100):
-            assert await asked.write(StateBatch(100 + number, 100 + number, K, 1), start=100 + max(0, number - 5)) is _OK
+            assert (
+                await asked.write(
+                    StateBatch(100 + number, 100 + number, K, 1), start=100 + max(0, number - 5)
+                )
+                is _OK
+            )
         asked = await restarted()
         found = await asked.read()
         assert (found.start_offset, tuple(found.batches)) == (1194, (StateBatch(1194, 1199, K, 1),))

@@ -1,4 +1,5 @@
-"""What the contract suite of the Persister SPI asks with, and the plain model that it compares a persister with.
+"""What the contract suite of the Persister SPI asks with, and the plain model that it compares a
+persister with.
 
 It must not know any persister.
 """
@@ -46,11 +47,17 @@ class Asked:
         self.P, self.Q = self.partitions[:2]
         self.missing = TopicPartition(topic.topic_id, PARTITIONS)
 
-    async def initialize(self, state_epoch: int, start: int, *, at: TopicPartition | None = None, group: str = GROUP) -> ErrorCode:
-        (result,) = await self.persister.initialize(group, [InitializeRequest(at or self.P, state_epoch, start)])
+    async def initialize(
+        self, state_epoch: int, start: int, *, at: TopicPartition | None = None, group: str = GROUP
+    ) -> ErrorCode:
+        (result,) = await self.persister.initialize(
+            group, [InitializeRequest(at or self.P, state_epoch, start)]
+        )
         return result.code
 
-    async def read(self, leader: int = LEADER, *, at: TopicPartition | None = None, group: str = GROUP) -> ReadResult:
+    async def read(
+        self, leader: int = LEADER, *, at: TopicPartition | None = None, group: str = GROUP
+    ) -> ReadResult:
         (result,) = await self.persister.read(group, [ReadRequest(at or self.P, leader)])
         return result
 
@@ -64,7 +71,9 @@ class Asked:
         at: TopicPartition | None = None,
         group: str = GROUP,
     ) -> ErrorCode:
-        (result,) = await self.persister.write(group, [WriteRequest(at or self.P, state, leader, start, complete, batches)])
+        (result,) = await self.persister.write(
+            group, [WriteRequest(at or self.P, state, leader, start, complete, batches)]
+        )
         return result.code
 
     async def delete(self, *, at: TopicPartition | None = None, group: str = GROUP) -> ErrorCode:
@@ -72,7 +81,8 @@ class Asked:
         return result.code
 
     async def summary(self, *, at: TopicPartition | None = None, group: str = GROUP) -> SummaryResult:
-        """Without the offsets that the persister itself has taken in the log, which it counts as done with: there are no others here."""
+        """Without the offsets that the persister itself has taken in the log, which it counts as
+        done with: there are no others here."""
         (result,) = await self.persister.read_summary(group, [ReadRequest(at or self.P, 0)])
         partition = self._topics.partition(*result.partition)
         if partition is None or min(result.start_offset, result.delivery_complete_count) < 0:
@@ -85,7 +95,9 @@ class Asked:
         assert await self.initialize(5, 100, at=at, group=group) is _OK
         assert (await self.read(at=at, group=group)).code is _OK
 
-    async def batches(self, *, leader: int = LEADER, at: TopicPartition | None = None, group: str = GROUP) -> tuple[StateBatch, ...]:
+    async def batches(
+        self, *, leader: int = LEADER, at: TopicPartition | None = None, group: str = GROUP
+    ) -> tuple[StateBatch, ...]:
         return tuple((await self.read(leader, at=at, group=group)).batches)
 
 
@@ -106,12 +118,20 @@ class Model:
             self.start, self.complete = start, complete
         for batch in batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
-                self.offsets[offset] = max(self.offsets.get(offset, (-1, -1)), (batch.delivery_count, batch.state))
+                self.offsets[offset] = max(
+                    self.offsets.get(offset, (-1, -1)), (batch.delivery_count, batch.state)
+                )
         self.offsets = {offset: value for offset, value in self.offsets.items() if offset >= self.start}
 
     async def compare(self, asked: Asked, at: TopicPartition, group: str) -> None:
         summary = await asked.summary(at=at, group=group)
-        found = (summary.code, summary.state_epoch, summary.leader_epoch, summary.start_offset, summary.delivery_complete_count)
+        found = (
+            summary.code,
+            summary.state_epoch,
+            summary.leader_epoch,
+            summary.start_offset,
+            summary.delivery_complete_count,
+        )
         assert found == (_OK, self.state_epoch, self.leader, self.start, self.complete)
         read = await asked.read(self.leader, at=at, group=group)
         offsets = {
@@ -119,10 +139,17 @@ class Model:
             for batch in read.batches
             for offset in range(batch.first_offset, batch.last_offset + 1)
         }
-        assert (read.code, read.state_epoch, read.start_offset, offsets) == (_OK, self.state_epoch, self.start, self.offsets)
+        assert (read.code, read.state_epoch, read.start_offset, offsets) == (
+            _OK,
+            self.state_epoch,
+            self.start,
+            self.offsets,
+        )
 
 
-async def random_step(asked: Asked, rng: random.Random, models: dict[tuple[str, int], Model], group: str, number: int) -> None:
+async def random_step(
+    asked: Asked, rng: random.Random, models: dict[tuple[str, int], Model], group: str, number: int
+) -> None:
     """One call for one share-partition, and what the model makes of it."""
     at, model = asked.partitions[number], models.get((group, number))
     if model is None:
@@ -130,7 +157,9 @@ async def random_step(asked: Asked, rng: random.Random, models: dict[tuple[str, 
         return
     match rng.choice(("initialize", "read", "write", "write", "write", "write", "delete")):
         case "initialize":
-            await _initialize(asked, models, (group, number), model.state_epoch + rng.randrange(2), rng.randrange(-1, 30))
+            await _initialize(
+                asked, models, (group, number), model.state_epoch + rng.randrange(2), rng.randrange(-1, 30)
+            )
         case "read":
             model.leader += rng.randrange(2)
             assert (await asked.read(model.leader, at=at, group=group)).code is _OK
@@ -142,14 +171,19 @@ async def random_step(asked: Asked, rng: random.Random, models: dict[tuple[str, 
                 for first in rng.sample(range(60), 3)
             ]
             epochs = {"leader": model.leader, "state": model.state_epoch}
-            assert await asked.write(*batches, start=start, complete=complete, at=at, group=group, **epochs) is _OK
+            assert (
+                await asked.write(*batches, start=start, complete=complete, at=at, group=group, **epochs)
+                is _OK
+            )
             model.write(start, complete, batches)
         case _ if rng.random() < 0.3:
             assert await asked.delete(at=at, group=group) is _OK
             del models[group, number]
 
 
-async def _initialize(asked: Asked, models: dict[tuple[str, int], Model], key: tuple[str, int], state_epoch: int, start: int) -> None:
+async def _initialize(
+    asked: Asked, models: dict[tuple[str, int], Model], key: tuple[str, int], state_epoch: int, start: int
+) -> None:
     (group, number), old = key, models.get(key)
     at = asked.partitions[number]
     assert await asked.initialize(state_epoch, start, at=at, group=group) is _OK

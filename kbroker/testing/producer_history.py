@@ -1,23 +1,28 @@
-"""The judge of idempotent producers and of logs that are purged: does a history of both keep every promise?
+"""The judge of idempotent producers and of logs that are purged: does a history of both keep every
+promise?
 
-A producer keeps its id and its sequence over the lives of a broker, and has one batch under way per log: it sends that again until
-it is answered, and now and then repeats one that was confirmed. Meanwhile DeleteRecords and retention move the logs' starts. The
-promises (docs/durability.md has them in words) are the rules below:
+A producer keeps its id and its sequence over the lives of a broker, and has one batch under way per
+log: it sends that again until it is answered, and now and then repeats one that was confirmed.
+Meanwhile DeleteRecords and retention move the logs' starts. The promises (docs/durability.md has
+them in words) are the rules below:
 
-    refused        the next batch of a producer, and a retry of one without an answer, is taken, whatever was purged and killed
+    refused        the next batch of a producer, and a retry of one without an answer, is taken,
+                   whatever was purged and killed
     stored twice   a repeat is not stored again while its first copy is in the log for certain
-    forgotten      a repeat of one of the last five is known while its copy is in the log, and as long as no crash came between
+    forgotten      a repeat of one of the last five is known while its copy is in the log, and as
+                   long as no crash came between
     id twice       no producer id is given out twice in the life of a data directory
     start          a log's start never goes back and never lies behind the log's end
     removed        a log's start goes no further than DeleteRecords asked, or retention may
     missing, contradiction, invented, duplicated, reordered    as for every log (kbroker.testing.log_rules)
 
-One process asks for the batches, purges and bounds of a log, one after the other. Other producers (Sent, SendConfirmed) may write beside
-it. A history ends with a read of each log (LogRead, LogReadDone). After a power cut with durability `os` (PowerLost) what was confirmed
-counts no more; the next read of a log says what it begins anew with. Ids count for good.
+One process asks for the batches, purges and bounds of a log, one after the other. Other producers
+(Sent, SendConfirmed) may write beside it. A history ends with a read of each log (LogRead,
+LogReadDone). After a power cut with durability `os` (PowerLost) what was confirmed counts no more;
+the next read of a log says what it begins anew with. Ids count for good.
 
-A `Ledger` takes a history event by event, so that a process may go on where a history ends: it says what each producer has sent last.
-It knows nothing of brokers and clients.
+A `Ledger` takes a history event by event, so that a process may go on where a history ends: it says
+what each producer has sent last. It knows nothing of brokers and clients.
 """
 
 from __future__ import annotations
@@ -102,7 +107,8 @@ Report: TypeAlias = log_rules.Report[Statistics]
 
 @dataclass(slots=True)
 class Batch:
-    """`base_offset` of its last copy, None before the first answer. `crashed`: since that answer."""
+    """`base_offset` of its last copy, None before the first answer. `crashed`: since that
+    answer."""
 
     sequence: int
     count: int
@@ -117,7 +123,8 @@ class Batch:
 
 @dataclass(slots=True)
 class Lane:
-    """A producer in one log. `open`: sent, and not yet answered; `confirmed`: the last ones, oldest first."""
+    """A producer in one log. `open`: sent, and not yet answered; `confirmed`: the last ones, oldest
+    first."""
 
     confirmed: list[Batch] = field(default_factory=list)
     open: Batch | None = None
@@ -140,7 +147,8 @@ class _Held(NamedTuple):
 
 @dataclass(slots=True)
 class LogState:
-    """`start` and `end`: surely reached. `requested`: up to where DeleteRecords may have removed; `open_ended`: or anything."""
+    """`start` and `end`: surely reached. `requested`: up to where DeleteRecords may have removed;
+    `open_ended`: or anything."""
 
     retention: Retention
     start: int = 0
@@ -183,7 +191,8 @@ def value_of(place: Place, sequence: int) -> str:
 
 
 class Ledger:
-    """What a history says of each producer and log so far; `violations` grows as events are applied, in the order of `at_ns`."""
+    """What a history says of each producer and log so far; `violations` grows as events are
+    applied, in the order of `at_ns`."""
 
     def __init__(self, retention: Mapping[str, Retention]) -> None:
         self.logs: dict[Log, LogState] = {}
@@ -212,7 +221,8 @@ class Ledger:
     def apply(self, event: Event) -> None:
         """The next event of the history; those that are none of the ledger's are left alone."""
 
-    # -- lives and ids ------------------------------------------------------------------------------------------------
+    # -- lives and ids
+    # ----------------------------------------------------------------------------------------------
 
     @apply.register
     def _life_began(self, event: LifeBegan) -> None:
@@ -247,7 +257,8 @@ class Ledger:
             self._violates("id twice", f"producer id {event.producer_id} was given out before", None, event)
         self.ids.append(event.producer_id)
 
-    # -- batches ------------------------------------------------------------------------------------------------------
+    # -- batches
+    # ----------------------------------------------------------------------------------------------
 
     @apply.register
     def _batch_sent(self, event: BatchSent) -> None:
@@ -255,7 +266,9 @@ class Ledger:
         lane = self.lanes.setdefault(place, Lane())
         self.log(*place.log)
         if lane.open is not None:
-            assert event.sequence == lane.open.sequence, f"a batch was sent behind one without an answer: {event}"
+            assert event.sequence == lane.open.sequence, (
+                f"a batch was sent behind one without an answer: {event}"
+            )
             self.counts["retries"] += 1
         elif lane.age_of(event.sequence) is None:
             assert event.sequence == lane.next_sequence, f"a sequence was left out: {event}"
@@ -285,7 +298,9 @@ class Ledger:
     def _first_answered(self, event: BatchAnswered, lane: Lane, log: LogState, batch: Batch) -> None:
         lane.open = None
         if event.error:
-            self._violates("refused", f"error {event.error} for sequence {event.sequence}, the next one", None, event)
+            self._violates(
+                "refused", f"error {event.error} for sequence {event.sequence}, the next one", None, event
+            )
         else:
             self.counts["confirmed_batches"] += 1
             self._stored(event, log, batch)
@@ -295,18 +310,35 @@ class Ledger:
         assert batch.base_offset is not None
         self.counts["repeats_refused"] += 1
         if age == 0 or event.error != _OUT_OF_ORDER:
-            self._violates("refused", f"error {event.error} for a repeat of sequence {event.sequence}, {age} before the last", None, event)
+            self._violates(
+                "refused",
+                f"error {event.error} for a repeat of sequence {event.sequence}, {age} before the last",
+                None,
+                event,
+            )
         elif age < REMEMBERED and (log.surely_keeps(batch.base_offset) or not batch.crashed):
-            self._violates("forgotten", f"a repeat of sequence {event.sequence}, {age} before the last, is refused", None, event)
+            self._violates(
+                "forgotten",
+                f"a repeat of sequence {event.sequence}, {age} before the last, is refused",
+                None,
+                event,
+            )
 
     def _stored_again(self, event: BatchAnswered, lane: Lane, log: LogState, batch: Batch, age: int) -> None:
         assert batch.base_offset is not None
         self.counts["repeats_stored"] += 1
-        first, again = (Record(event.topic, event.partition, offset) for offset in (batch.base_offset, event.base_offset))
+        first, again = (
+            Record(event.topic, event.partition, offset) for offset in (batch.base_offset, event.base_offset)
+        )
         if log.surely_keeps(first.offset):
             self._violates("stored twice", f"a repeat of what is at {first} was stored again", again, event)
         elif not batch.crashed and age < REMEMBERED:
-            self._violates("forgotten", f"a repeat of what was at {first} was stored again without a crash between", again, event)
+            self._violates(
+                "forgotten",
+                f"a repeat of what was at {first} was stored again without a crash between",
+                again,
+                event,
+            )
         self._stored(event, log, batch)
         batch.crashed = False
         lane.confirmed = [batch]
@@ -318,7 +350,8 @@ class Ledger:
             record = Record(event.topic, event.partition, event.base_offset + number)
             self._hold(log, record, value_of(place, batch.sequence + number), event)
 
-    # -- other producers ----------------------------------------------------------------------------------------------
+    # -- other producers
+    # ----------------------------------------------------------------------------------------------
 
     @apply.register
     def _record_sent(self, event: Sent) -> None:
@@ -339,9 +372,12 @@ class Ledger:
             return
         before = log.held.setdefault(record.offset, _Held(value, value in self._old, event))
         if before.value != value:
-            self._violates("contradiction", f"{before.value!r} and {value!r} at one offset", record, before.event, event)
+            self._violates(
+                "contradiction", f"{before.value!r} and {value!r} at one offset", record, before.event, event
+            )
 
-    # -- purges and bounds --------------------------------------------------------------------------------------------
+    # -- purges and bounds
+    # --------------------------------------------------------------------------------------------
 
     @apply.register
     def _purge_sent(self, event: PurgeSent) -> None:
@@ -359,9 +395,19 @@ class Ledger:
         if event.error:
             self._violates("start", f"a purge was answered with error {event.error}", None, event)
         elif event.start < log.start or (not log.open_ended and event.start < log.requested):
-            self._violates("start", f"a purge of what is below {log.requested} moved the start to {event.start} only", record, event)
+            self._violates(
+                "start",
+                f"a purge of what is below {log.requested} moved the start to {event.start} only",
+                record,
+                event,
+            )
         elif not log.may_start_at(event.start):
-            self._violates("removed", f"a purge of what is below {log.requested} moved the start beyond it", record, event)
+            self._violates(
+                "removed",
+                f"a purge of what is below {log.requested} moved the start beyond it",
+                record,
+                event,
+            )
         log.begin_at(event.start)
         log.requested = max(log.requested, log.start)
         log.open_ended = False
@@ -375,16 +421,21 @@ class Ledger:
         if event.start < log.start:
             self._violates("start", f"the log began at {log.start} before", record, event)
         elif not log.may_start_at(event.start):
-            gone = dict.fromkeys(held.event for offset, held in sorted(log.held.items()) if offset < event.start)
+            gone = dict.fromkeys(
+                held.event for offset, held in sorted(log.held.items()) if offset < event.start
+            )
             self._violates("removed", f"nobody asked for more than {log.requested}", record, event, *gone)
         if event.end < (end := log.known_end(event.asked_ns)):
-            self._violates("missing", f"the log ends at {event.end}, confirmed were offsets up to {end}", record, event)
+            self._violates(
+                "missing", f"the log ends at {event.end}, confirmed were offsets up to {end}", record, event
+            )
         log.start = min(log.start, event.start)
         log.begin_at(event.start)
         # What was asked of an earlier life, and not done then, is done no more.
         log.requested, log.open_ended, log.end = event.start, False, event.end
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading
+    # ----------------------------------------------------------------------------------------------
 
     @apply.register
     def _log_read(self, event: LogRead) -> None:
@@ -399,7 +450,9 @@ class Ledger:
         for offset, held in log.held.items():
             record = Record(event.topic, event.partition, offset)
             if offset not in reads:
-                self._violates("missing", f"confirmed record {held.value} is not in the log", record, held.event)
+                self._violates(
+                    "missing", f"confirmed record {held.value} is not in the log", record, held.event
+                )
             elif reads[offset].value != held.value:
                 detail = f"{held.value!r} was confirmed where {reads[offset].value!r} is"
                 self._violates("contradiction", detail, record, held.event, reads[offset])
@@ -416,7 +469,8 @@ class Ledger:
             self._begin_anew(log, reads)
 
     def _begin_anew(self, log: LogState, reads: Mapping[int, LogRead]) -> None:
-        """What a read has found is what counts from here on: the log, and in it the last batches of each producer."""
+        """What a read has found is what counts from here on: the log, and in it the last batches of
+        each producer."""
         for offset, read in sorted(reads.items()):
             log.held[offset] = _Held(read.value, read.value in self._old, read)
             if read.value not in self._begins or read.is_cut:
@@ -431,11 +485,14 @@ class Ledger:
         names = ("lives", "crashes", "confirmed_batches", "confirmed_sends", "retries", "purges")
         repeats = ("repeats_known", "repeats_refused", "repeats_stored")
         counts = {name: self.counts[name] for name in (*names, *repeats)}
-        return Statistics(ids=len(self.ids), records=sum(len(log.held) for log in self.logs.values()), **counts)
+        return Statistics(
+            ids=len(self.ids), records=sum(len(log.held) for log in self.logs.values()), **counts
+        )
 
 
 def check(events: Iterable[Event], retention: Mapping[str, Retention]) -> Report:
-    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of several); `retention` by topic.
+    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of
+    several); `retention` by topic.
 
     AssertionError: the history contradicts itself (an answer to what was never sent).
     """
@@ -443,7 +500,10 @@ def check(events: Iterable[Event], retention: Mapping[str, Retention]) -> Report
     for event in events:
         ledger.apply(event)
         index.add(event)
-    rules: tuple[Callable[[], Iterator[Violation]], ...] = (lambda: _unread(ledger), lambda: log_rules.reordered(index))
+    rules: tuple[Callable[[], Iterator[Violation]], ...] = (
+        lambda: _unread(ledger),
+        lambda: log_rules.reordered(index),
+    )
     violations = [*ledger.violations, *(violation for rule in rules for violation in rule())]
     return Report(tuple(violations), ledger.statistics())
 

@@ -1,15 +1,18 @@
-"""The pytest plugin that comes with kbroker: the `kbroker` fixture is a real broker for anybody's test suite.
+"""The pytest plugin that comes with kbroker: the `kbroker` fixture is a real broker for anybody's
+test suite.
 
     def test_orders(kbroker):
         kbroker.create_topic("orders")
         kbroker.set_group_config("workers", {"share.auto.offset.reset": "earliest"})
         producer = confluent_kafka.Producer({"bootstrap.servers": kbroker.bootstrap})
 
-The object is a `kbroker.testing.broker.RunningBroker`. Each test gets a broker of its own in an empty directory; with the ini
-option `kbroker_scope = session` (or module, class, package) one is shared. `--kbroker-storage` chooses the engine.
-The report of a failing test, setup or teardown has the end of what the brokers of `open_test_broker` logged during the test.
+The object is a `kbroker.testing.broker.RunningBroker`. Each test gets a broker of its own in an
+empty directory; with the ini option `kbroker_scope = session` (or module, class, package) one is
+shared. `--kbroker-storage` chooses the engine. The report of a failing test, setup or teardown has
+the end of what the brokers of `open_test_broker` logged during the test.
 
-This file is imported in every pytest run of the environment, so it imports nothing of kbroker before a test asks for it.
+This file is imported in every pytest run of the environment, so it imports nothing of kbroker
+before a test asks for it.
 """
 
 from __future__ import annotations
@@ -29,8 +32,17 @@ Scope: TypeAlias = Literal["session", "package", "module", "class", "function"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kbroker", "a real kbroker for tests")
-    group.addoption("--kbroker-storage", default="segment", metavar="ENGINE", help="engine of the kbroker fixture (default: segment)")
-    parser.addini("kbroker_scope", "scope of the kbroker fixture: function, class, module, package or session", default="function")
+    group.addoption(
+        "--kbroker-storage",
+        default="segment",
+        metavar="ENGINE",
+        help="engine of the kbroker fixture (default: segment)",
+    )
+    parser.addini(
+        "kbroker_scope",
+        "scope of the kbroker fixture: function, class, module, package or session",
+        default="function",
+    )
 
 
 def _broker_logs() -> BrokerLogs | None:
@@ -46,8 +58,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A section of the report for each broker, which pytest-xdist takes along to the process that prints it."""
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A section of the report for each broker, which pytest-xdist takes along to the process that
+    prints it."""
     report = yield
     if report.failed and (logs := _broker_logs()):
         report.sections += [(f"log of the broker {address}", text) for address, text in logs.texts()]
@@ -60,7 +75,8 @@ def _scope(fixture_name: str, config: pytest.Config) -> Scope:
 
 @pytest.fixture(scope=_scope)
 def kbroker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
-    """A running broker: `.bootstrap`, `.data_dir`, `.restart()`, `.kill()`, `.logs()`, `.create_topic()`, `.set_group_config()`."""
+    """A running broker: `.bootstrap`, `.data_dir`, `.restart()`, `.kill()`, `.logs()`,
+    `.create_topic()`, `.set_group_config()`."""
     from kbroker.testing.broker import open_test_broker
 
     with open_test_broker(storage=request.config.getoption("--kbroker-storage")) as broker:

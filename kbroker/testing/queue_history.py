@@ -1,21 +1,26 @@
-"""The judge of work queues: does a history of a share group that delays, schedules and gives up records keep every promise?
+"""The judge of work queues: does a history of a share group that delays, schedules and gives up
+records keep every promise?
 
 What history.py asks of every share group, and:
 
-    early          a scheduled record comes when it is due, by the wall clock; after a confirmed release the
+    early          a scheduled record comes when it is due, by the wall clock; after a confirmed
+                   release the
                    record comes when delay x multiplier^(count - 1) has passed, counted from when the release
                    was sent, over any number of restarts, as the due time is stored with the release
     passed over    what an operator removed, or put behind the group, is not delivered
-    unfinished     every other record of the log may have been accepted, or has a dead letter; where the
+    unfinished     every other record of the log may have been accepted, or has a dead letter; where
+                   the
                    log's front goes as it is finished (`cuts`), so it is of every record that was there
     altered        a record comes with the key, value, headers and timestamp that it was sent with,
                    from the log or from beside it, and its dead letter has them
-    dead letters   there is at most one for a record, none for one that was certainly accepted; its cause, count
+    dead letters   there is at most one for a record, none for one that was certainly accepted; its
+                   cause, count
                    and value are right
     key order, two of a key   where the group is `ordered`: see key_order_rules.py
     left           at the end the lag is 0, and nothing is parked, nor counted, nor kept
 
-Only what is certain is called a violation. A lock that ran out, or a session that ended, gives no certain bound.
+Only what is certain is called a violation. A lock that ran out, or a session that ended, gives no
+certain bound.
 """
 
 from __future__ import annotations
@@ -27,17 +32,26 @@ from typing import TypeAlias
 
 from kbroker.testing import history, key_order_rules, log_rules
 from kbroker.testing.history import GroupSettings
-from kbroker.testing.history_events import AckKind, DeadLetterRead, Event, LeftBehind, LogCut, PassedOver, Record
+from kbroker.testing.history_events import (
+    AckKind,
+    DeadLetterRead,
+    Event,
+    LeftBehind,
+    LogCut,
+    PassedOver,
+    Record,
+)
 from kbroker.testing.log_rules import Violation, contradiction, duplicated, invented, reordered
 
 CLOCKS_DIFFER_NS = 20_000_000
-"""Milliseconds are rounded, and a broker's life looks at the wall clock once, between two other things."""
+"""Milliseconds are rounded, and a broker's life looks at the wall clock once, between two other
+things."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """`multiplier`, `max_ms`: as in the group's redelivery settings, without jitter. `ordered`: with kbroker.queue.ordering=key.
-    `cuts`: the topic has kbroker.queue.retention."""
+    """`multiplier`, `max_ms`: as in the group's redelivery settings, without jitter. `ordered`:
+    with kbroker.queue.ordering=key. `cuts`: the topic has kbroker.queue.retention."""
 
     group: GroupSettings
     delay_ms: int
@@ -55,7 +69,8 @@ class QueueSettings:
 class Statistics:
     """What the history held: a check of a history in which nothing happened proves nothing.
 
-    `delays` and `schedules`: deliveries of which it was certain when they were due at the earliest."""
+    `delays` and `schedules`: deliveries of which it was certain when they were due at the
+    earliest."""
 
     lives: int
     confirmed_sends: int
@@ -67,7 +82,8 @@ class Statistics:
     exhausted: int
     passed_over: int
     keyed: int = 0
-    """Deliveries of records that had an older one of their key in the log, where the group is ordered."""
+    """Deliveries of records that had an older one of their key in the log, where the group is
+    ordered."""
     cut: int = 0
     """Records that the log had, and has no more."""
     kept: int = 0
@@ -123,10 +139,13 @@ class QueueIndex(history.Index):
         return any(record.offset < each.start for each in self.passes.get(record[:2], ()))
 
     def by_key(self) -> key_order_rules.Keyed:
-        """Records that have keys, but for those that were passed over; none where the group is not ordered."""
+        """Records that have keys, but for those that were passed over; none where the group is not
+        ordered."""
         if not self.queue.ordered:
             return {}
-        return key_order_rules.by_key(((each, value) for each, value in self.values.items() if not self.is_passed_over(each)), self.sent)
+        return key_order_rules.by_key(
+            ((each, value) for each, value in self.values.items() if not self.is_passed_over(each)), self.sent
+        )
 
 
 def check(events: Iterable[Event], settings: QueueSettings) -> Report:
@@ -146,7 +165,9 @@ def _statistics(index: QueueIndex) -> Statistics:
         lives=len(index.lives),
         confirmed_sends=len(index.confirmed),
         deliveries=len(holds),
-        confirmed_acknowledgements=sum(hold.has(AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT) for hold in holds),
+        confirmed_acknowledgements=sum(
+            hold.has(AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT) for hold in holds
+        ),
         delays=index.delays,
         schedules=index.schedules,
         rejected=sum(letter.is_rejected for letter in letters),
@@ -154,7 +175,11 @@ def _statistics(index: QueueIndex) -> Statistics:
         passed_over=sum(index.is_passed_over(event.record) for event in index.confirmed),
         cut=sum(index.is_cut(record) for record in index.values),
         kept=sum(map(index.is_kept, holds)),
-        keyed=sum(len(index.holds.get(record, ())) for records in index.by_key().values() for record, _ in records[1:]),
+        keyed=sum(
+            len(index.holds.get(record, ()))
+            for records in index.by_key().values()
+            for record, _ in records[1:]
+        ),
     )
 
 
@@ -181,13 +206,20 @@ def _early(index: QueueIndex) -> Iterator[Violation]:
                 index.schedules += 1
                 if at_ns < sent.due_ns - CLOCKS_DIFFER_NS:
                     early_ms = (sent.due_ns - at_ns) // 1_000_000
-                    yield Violation("early", f"delivered {early_ms} ms before the time it is scheduled for", record, (sent, hold.delivered))
+                    yield Violation(
+                        "early",
+                        f"delivered {early_ms} ms before the time it is scheduled for",
+                        record,
+                        (sent, hold.delivered),
+                    )
         for released in holds:
             if released.has(AckKind.RELEASE):
                 yield from _early_after(index, record, released, holds)
 
 
-def _early_after(index: QueueIndex, record: Record, released: history.Hold, holds: list[history.Hold]) -> Iterator[Violation]:
+def _early_after(
+    index: QueueIndex, record: Record, released: history.Hold, holds: list[history.Hold]
+) -> Iterator[Violation]:
     assert released.sent is not None
     due_ns = released.sent.at_ns + index.queue.wait_ns(released.delivered.count)
     for hold in holds:
@@ -206,7 +238,12 @@ def _passed_over(index: QueueIndex) -> Iterator[Violation]:
                 continue
             for hold in holds:
                 if hold.delivered.asked_ns > passed.at_ns:
-                    yield Violation("passed over", f"delivered though the group begins at {passed.start}", record, (passed, hold.delivered))
+                    yield Violation(
+                        "passed over",
+                        f"delivered though the group begins at {passed.start}",
+                        record,
+                        (passed, hold.delivered),
+                    )
 
 
 def _unfinished(index: QueueIndex) -> Iterator[Violation]:
@@ -221,7 +258,12 @@ def _unfinished(index: QueueIndex) -> Iterator[Violation]:
             detail += f", and the log begins at {index.starts[record[:2]]}"
         read = [index.log[record]] if record in index.log else []
         cuts = [cut for cut in index.cuts.get(record[:2], ()) if record.offset < cut.start][:1]
-        yield Violation("unfinished", detail, record, (*read, *cuts, *(event for hold in holds for event in hold.events())))
+        yield Violation(
+            "unfinished",
+            detail,
+            record,
+            (*read, *cuts, *(event for hold in holds for event in hold.events())),
+        )
 
 
 def _altered(index: QueueIndex) -> Iterator[Violation]:
@@ -230,12 +272,22 @@ def _altered(index: QueueIndex) -> Iterator[Violation]:
             sent = index.sent.get(hold.delivered.value)
             if sent is not None and _differ(sent.digest, hold.delivered.digest):
                 where = " from beside the log" if index.is_kept(hold) else ""
-                yield Violation("altered", f"delivered{where} with another key, value, header or timestamp", record, (sent, hold.delivered))
+                yield Violation(
+                    "altered",
+                    f"delivered{where} with another key, value, header or timestamp",
+                    record,
+                    (sent, hold.delivered),
+                )
     for record, letters in index.letters.items():
         for letter in letters:
             sent = index.sent.get(letter.value or "")
             if sent is not None and _differ(sent.digest, letter.digest):
-                yield Violation("altered", "its dead letter has another key, value, header or timestamp", record, (sent, letter))
+                yield Violation(
+                    "altered",
+                    "its dead letter has another key, value, header or timestamp",
+                    record,
+                    (sent, letter),
+                )
 
 
 def _differ(sent: str, seen: str) -> bool:
@@ -272,7 +324,10 @@ def _wrong_with(index: QueueIndex, letter: DeadLetterRead, holds: list[history.H
 def _left(index: QueueIndex) -> Iterator[Violation]:
     for left in index.left:
         if left.lag != 0 or left.parked or left.counted or left.kept:
-            detail = f"lag {left.lag}, {left.parked} parked, {left.counted} counted, {left.kept} kept when all was done"
+            detail = (
+                f"lag {left.lag}, {left.parked} parked, {left.counted} counted, {left.kept} kept when "
+                "all was done"
+            )
             yield Violation("left", f"{left.topic}-{left.partition}: {detail}", None, (left,))
 
 

@@ -4,9 +4,9 @@
     class TestMyEngine(StateStoreContract):
         factory = STATE_STORE                    # the StateStoreFactory that the entry point names
 
-One test method per promise of kbroker/storage/spi.py; `test_model` compares the engine with a dict under random changes. What there is
-about keys that are kept out of memory stands in on_disk_contract.py.
-It must not know any engine.
+One test method per promise of kbroker/storage/spi.py; `test_model` compares the engine with a dict
+under random changes. What there is about keys that are kept out of memory stands in
+on_disk_contract.py. It must not know any engine.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class StateStoreContract(OnDiskContract):
         assert store.get(b"b") is None
 
     def test_the_last_change_of_a_key_wins(self, store: StateStore) -> None:
-        store.write([(b"a", b"1"), (b"a", None), (b"b", None), (b"b", b"2"), (b"c", b"1"), (b"c", b"3"), (b"c", b"2")])
+        store.write(
+            [(b"a", b"1"), (b"a", None), (b"b", None), (b"b", b"2"), (b"c", b"1"), (b"c", b"3"), (b"c", b"2")]
+        )
         assert list(store.scan(b"")) == [(b"b", b"2"), (b"c", b"2")]
 
     def test_writing_nothing_is_allowed(self, store: StateStore) -> None:
@@ -69,7 +71,18 @@ class StateStoreContract(OnDiskContract):
             assert again.get(b"a") == b""
 
     def test_scan_is_in_bytewise_order(self, store: StateStore) -> None:
-        keys = [b"a", b"a\x00", b"a\x00\x00", b"a\x01", b"aa", b"a\x7f", b"a\x80", b"a\xff", b"a\xff\xff", b"b"]
+        keys = [
+            b"a",
+            b"a\x00",
+            b"a\x00\x00",
+            b"a\x01",
+            b"aa",
+            b"a\x7f",
+            b"a\x80",
+            b"a\xff",
+            b"a\xff\xff",
+            b"b",
+        ]
         store.write([(key, key) for key in reversed(keys)])
         assert list(store.scan(b"")) == [(key, key) for key in keys]
         assert [key for key, _ in store.scan(b"a\x00")] == [b"a\x00", b"a\x00\x00"]
@@ -93,7 +106,10 @@ class StateStoreContract(OnDiskContract):
         store.write([(b"a%03d" % number, b"old") for number in range(100)])
         scan = store.scan(b"a")
         first = next(scan)
-        store.write([(b"a%03d" % number, None if number % 2 else b"new") for number in range(100)] + [(b"a0995", b"new")])
+        store.write(
+            [(b"a%03d" % number, None if number % 2 else b"new") for number in range(100)]
+            + [(b"a0995", b"new")]
+        )
         assert [first, *scan] == [(b"a%03d" % number, b"old") for number in range(100)]
 
     def test_a_scan_may_be_left_unfinished(self, store: StateStore) -> None:
@@ -112,17 +128,24 @@ class StateStoreContract(OnDiskContract):
         assert len(list(store.scan(b"b"))) == 10
 
     def test_keys_of_the_sizes_in_use(self, store: StateStore) -> None:
-        """State keys are topic and group names plus some numbers: 400 bytes are enough for each of them."""
+        """State keys are topic and group names plus some numbers: 400 bytes are enough for each of
+        them."""
         keys = sorted(bytes([65 + number]) * size for number, size in enumerate((1, 2, 100, 249, 400)))
         store.write([(key, b"x") for key in keys])
         assert [key for key, _ in store.scan(b"")] == keys
 
     def test_keys_longer_than_that(self, store: StateStore, directory: Path) -> None:
         """A client chooses the names of groups: a long one must not stop the store."""
-        keys = sorted(b"k" * length + end for length in (400, 511, 512, 2000, 30_000) for end in (b"", b"\0", b"a", b"\xff"))
+        keys = sorted(
+            b"k" * length + end
+            for length in (400, 511, 512, 2000, 30_000)
+            for end in (b"", b"\0", b"a", b"\xff")
+        )
         store.write([(key, b"%d" % len(key)) for key in reversed(keys)])
         assert [key for key, _ in store.scan(b"k")] == keys
-        assert [key for key, _ in store.scan(b"k" * 1999)] == [key for key in keys if key.startswith(b"k" * 1999)]
+        assert [key for key, _ in store.scan(b"k" * 1999)] == [
+            key for key in keys if key.startswith(b"k" * 1999)
+        ]
         store.write([(keys[0], None), (keys[-1], None)])
         with self.reopened(store, directory) as again:
             assert list(again.scan(b"")) == [(key, b"%d" % len(key)) for key in keys[1:-1]]
@@ -178,9 +201,18 @@ class StateStoreContract(OnDiskContract):
         rounds = 0
         with syncing(store) as syncs:
             while syncs.more() or rounds < 400:
-                store.write([(b"a%d" % (rounds % 7), b"%d" % rounds), (b"b%d" % rounds, b""), (b"b%d" % (rounds - 1), None)])
+                store.write(
+                    [
+                        (b"a%d" % (rounds % 7), b"%d" % rounds),
+                        (b"b%d" % rounds, b""),
+                        (b"b%d" % (rounds - 1), None),
+                    ]
+                )
                 rounds += 1
-        expected = {b"b%d" % (rounds - 1): b"", **{b"a%d" % (number % 7): b"%d" % number for number in range(rounds)}}
+        expected = {
+            b"b%d" % (rounds - 1): b"",
+            **{b"a%d" % (number % 7): b"%d" % number for number in range(rounds)},
+        }
         assert dict(store.scan(b"")) == expected
         with self.reopened(store, directory) as again:
             assert dict(again.scan(b"")) == expected
@@ -203,7 +235,9 @@ class StateStoreContract(OnDiskContract):
         for number in range(5):
             with self.opened(directory) as store:
                 store.write([(b"%d" % number, b""), (b"count", b"%d" % number)])
-                assert [key for key, _ in store.scan(b"")] == [b"%d" % each for each in range(number + 1)] + [b"count"]
+                assert [key for key, _ in store.scan(b"")] == [b"%d" % each for each in range(number + 1)] + [
+                    b"count"
+                ]
 
     def test_reader_sees_what_is_synced_and_follows_it(self, store: StateStore, directory: Path) -> None:
         store.write([(b"a", b"1"), (b"b", b"2")])
@@ -269,4 +303,6 @@ def operations() -> SearchStrategy[list[tuple[str, list[Change]]]]:
 
     keys = st.lists(st.sampled_from([0, 1, 0x61, 0xFE, 0xFF]), min_size=1, max_size=4).map(bytes)
     changes = st.lists(st.tuples(keys, st.none() | st.binary(max_size=20)), max_size=8)
-    return st.lists(st.tuples(st.sampled_from(["write", "write", "write", "sync", "reopen"]), changes), max_size=20)
+    return st.lists(
+        st.tuples(st.sampled_from(["write", "write", "write", "sync", "reopen"]), changes), max_size=20
+    )

@@ -27,7 +27,8 @@ class WorkloadFailed(Exception):
 
 @dataclass
 class Report:
-    """Of one client. Counters by slot of SLOT_S; `times` in seconds of the monotonic clock, one for each of `latencies_ms`.
+    """Of one client. Counters by slot of SLOT_S; `times` in seconds of the monotonic clock, one for
+    each of `latencies_ms`.
 
     is_stuck: a call of the client library did not return when it was time to report.
     """
@@ -48,11 +49,13 @@ Word: TypeAlias = Literal["begin", "go", "stop"]
 class Link:
     """A client's end of the window. Only the report may be sent by any thread.
 
-    numbers: memory that all processes share: whether to stop, then each client's units so far, then whether each has finished.
-    What may be waited for comes by the connection, whose end is also the end of the parent. (The events of multiprocessing wait for
-    each process that they wake, and for ever for one that was killed meanwhile.)
+    numbers: memory that all processes share: whether to stop, then each client's units so far, then
+    whether each has finished. What may be waited for comes by the connection, whose end is also the
+    end of the parent. (The events of multiprocessing wait for each process that they wake, and for
+    ever for one that was killed meanwhile.)
 
-    longest_end_s: how long the client may go on when it is told to stop, beyond the few seconds that any has.
+    longest_end_s: how long the client may go on when it is told to stop, beyond the few seconds
+    that any has.
     """
 
     def __init__(self, number: int, clients: int, numbers: Any, connection: Connection) -> None:  # noqa: ANN401 (a RawArray)
@@ -81,7 +84,8 @@ class Link:
         self.report.first_ms = (time.monotonic() - self._began_s) * 1000
 
     def first(self, *, wait: bool = True) -> None:
-        """The client has had its first success, just now unless it was noted; with `wait` it goes on when all have."""
+        """The client has had its first success, just now unless it was noted; with `wait` it goes
+        on when all have."""
         if self.report.first_ms is None:
             self.note_first()
         self._connection.send("first")
@@ -128,7 +132,8 @@ class Link:
             self._has_reported = True
 
     def listen(self) -> None:
-        """A thread's work. The process ends with its parent; the report is sent even if the client hangs in a call of its library."""
+        """A thread's work. The process ends with its parent; the report is sent even if the client
+        hangs in a call of its library."""
         with contextlib.suppress(EOFError, OSError):
             while (word := self._connection.recv()) != "stop":
                 self._told[word].set()
@@ -140,10 +145,13 @@ class Link:
 
 
 Work: TypeAlias = Callable[[Link, Mapping[str, Any]], None]
-"""A client: it calls begin(), first(), count() while `running`, and at last send_report(), after which it may close what it has."""
+"""A client: it calls begin(), first(), count() while `running`, and at last send_report(), after
+which it may close what it has."""
 
 
-def run_client(work: Work, arguments: Mapping[str, Any], number: int, clients: int, numbers: Any, connection: Connection) -> None:  # noqa: ANN401
+def run_client(
+    work: Work, arguments: Mapping[str, Any], number: int, clients: int, numbers: Any, connection: Connection  # noqa: ANN401
+) -> None:
     """The process. An error travels to the parent as one line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which ends its clients.
     link = Link(number, clients, numbers, connection)
@@ -152,6 +160,8 @@ def run_client(work: Work, arguments: Mapping[str, Any], number: int, clients: i
         work(link, arguments)
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        connection.send(WorkloadFailed(text if isinstance(error, WorkloadFailed) else f"{type(error).__name__}: {text}"))
+        connection.send(
+            WorkloadFailed(text if isinstance(error, WorkloadFailed) else f"{type(error).__name__}: {text}")
+        )
         os._exit(1)
     os._exit(0)  # Nothing of a client library's may hold up the end.

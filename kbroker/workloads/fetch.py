@@ -27,12 +27,15 @@ def fetch(
     max_partition_bytes: int = 8 << 20,
     settings: Settings = NO_SETTINGS,
 ) -> Outcome:
-    """Read a topic from its beginning, and again from there when its end was reached: it needs records, but not many.
+    """Read a topic from its beginning, and again from there when its end was reached: it needs
+    records, but not many.
 
-    Partition p is read by consumer p modulo `consumers`; where there are more consumers than partitions, several read the same.
-    An answer carries up to `max_partition_bytes` of a partition and comes as soon as there is anything (fetch.min.bytes 1); the
-    client keeps up to 64 MiB in advance, and asks again 10 ms after it had that many: its default of 1 s would be most of the time that
-    is measured, as one answer for several partitions can be that large. `requests` counts calls that had records. Raises WorkloadFailed.
+    Partition p is read by consumer p modulo `consumers`; where there are more consumers than
+    partitions, several read the same. An answer carries up to `max_partition_bytes` of a partition
+    and comes as soon as there is anything (fetch.min.bytes 1); the client keeps up to 64 MiB in
+    advance, and asks again 10 ms after it had that many: its default of 1 s would be most of the
+    time that is measured, as one answer for several partitions can be that large. `requests` counts
+    calls that had records. Raises WorkloadFailed.
     """
     own = {
         **base(bootstrap, settings),
@@ -48,7 +51,10 @@ def fetch(
         "queued.max.messages.kbytes": 64 << 10,
         "fetch.queue.backoff.ms": 10,
     }
-    clients = [Client(_fetch, {"settings": own, "topic": topic, "number": number, "of": consumers}) for number in range(consumers)]
+    clients = [
+        Client(_fetch, {"settings": own, "topic": topic, "number": number, "of": consumers})
+        for number in range(consumers)
+    ]
     return measure(plan, clients).outcome()
 
 
@@ -85,7 +91,8 @@ def _fetch(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def _without_ends(consumer: Consumer, messages: list[Message]) -> list[Message]:
-    """The records; a partition that came to its end begins again. Raises WorkloadFailed for any other error."""
+    """The records; a partition that came to its end begins again. Raises WorkloadFailed for any
+    other error."""
     from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
     records = []

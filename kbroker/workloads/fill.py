@@ -37,15 +37,23 @@ def fill(
     settings: Settings = NO_SETTINGS,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Write so many records, the same number to each of the first `partitions` (a few more to some), in batches of about 1 MB or of at
-    most `batch_records`. Returns when the broker has confirmed all (acks=all). `progress` is told now and then how many were written.
-    Raises WorkloadFailed."""
+    """Write so many records, the same number to each of the first `partitions` (a few more to
+    some), in batches of about 1 MB or of at most `batch_records`. Returns when the broker has
+    confirmed all (acks=all). `progress` is told now and then how many were written. Raises
+    WorkloadFailed."""
     own = {
         **base(bootstrap, settings),
-        **batching(batch_bytes=1_000_000, linger_ms=50, compression=compression, batch_records=batch_records or 1_000_000),
+        **batching(
+            batch_bytes=1_000_000,
+            linger_ms=50,
+            compression=compression,
+            batch_records=batch_records or 1_000_000,
+        ),
         "acks": "all",
     }
-    _Filling([own], [1], topic, record_bytes, _CHUNK_RECORDS, outstanding_records(record_bytes)).write(records, partitions, progress)
+    _Filling([own], [1], topic, record_bytes, _CHUNK_RECORDS, outstanding_records(record_bytes)).write(
+        records, partitions, progress
+    )
 
 
 def fill_small(
@@ -58,9 +66,11 @@ def fill_small(
     settings: Settings = NO_SETTINGS,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """The same in batches of 1, 2 and 3 records in equal numbers, mixed: two records a batch on average.
+    """The same in batches of 1, 2 and 3 records in equal numbers, mixed: two records a batch on
+    average.
 
-    The client library makes batches of one size, so there are three producers, which are kept within some hundred batches of each other.
+    The client library makes batches of one size, so there are three producers, which are kept
+    within some hundred batches of each other.
     """
     common = {**base(bootstrap, settings), "acks": "all"}
     sizes = [
@@ -68,11 +78,14 @@ def fill_small(
         for size in (1, 2, 3)
     ]
     producers = [{**common, **size} for size in sizes]
-    _Filling(producers, [1, 2, 3], topic, record_bytes, _SMALL_CHUNK_RECORDS, _SMALL_OUTSTANDING).write(records, partitions, progress)
+    _Filling(producers, [1, 2, 3], topic, record_bytes, _SMALL_CHUNK_RECORDS, _SMALL_OUTSTANDING).write(
+        records, partitions, progress
+    )
 
 
 def record_count(bootstrap: str, topic: str, *, settings: Settings = NO_SETTINGS) -> int:
-    """Offsets that a topic has from its earliest on: its records, unless some of them are gone or are no data. Raises WorkloadFailed."""
+    """Offsets that a topic has from its earliest on: its records, unless some of them are gone or
+    are no data. Raises WorkloadFailed."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({**base(bootstrap, settings), "group.id": "kbroker-perf"})
@@ -87,15 +100,24 @@ def record_count(bootstrap: str, topic: str, *, settings: Settings = NO_SETTINGS
 
 
 class _Filling:
-    """`weights`: how the records are shared out among the producers, and how many may be on their way, in units of `outstanding`."""
+    """`weights`: how the records are shared out among the producers, and how many may be on their
+    way, in units of `outstanding`."""
 
     def __init__(
-        self, producers: Sequence[Settings], weights: Sequence[int], topic: str, record_bytes: int, chunk_records: int, outstanding: int
+        self,
+        producers: Sequence[Settings],
+        weights: Sequence[int],
+        topic: str,
+        record_bytes: int,
+        chunk_records: int,
+        outstanding: int,
     ) -> None:
         from confluent_kafka import Producer
 
         self._refusals = Refusals()
-        self._producers: list[Producer] = [Producer({**each, "on_delivery": self._refusals}) for each in producers]
+        self._producers: list[Producer] = [
+            Producer({**each, "on_delivery": self._refusals}) for each in producers
+        ]
         self._weights, self._topic, self._record_bytes = weights, topic, record_bytes
         self._chunk_records, self._outstanding = chunk_records, outstanding
 
@@ -105,8 +127,13 @@ class _Filling:
         pool = cycle(chunks(self._record_bytes, size))
         for number, first in enumerate(range(0, records, size)):
             messages = next(pool)[: records - first]
-            bounds = [len(messages) * sum(self._weights[:each]) // sum(self._weights) for each in range(len(self._weights) + 1)]
-            for producer, weight, (begin, end) in zip(self._producers, self._weights, pairwise(bounds), strict=True):
+            bounds = [
+                len(messages) * sum(self._weights[:each]) // sum(self._weights)
+                for each in range(len(self._weights) + 1)
+            ]
+            for producer, weight, (begin, end) in zip(
+                self._producers, self._weights, pairwise(bounds), strict=True
+            ):
                 self._hand_over(producer, messages[begin:end], number % partitions)
                 self._wait(producer, self._outstanding * weight)
             if progress is not None and time.monotonic() - told_s >= _PROGRESS_S:
@@ -119,14 +146,17 @@ class _Filling:
             progress(records)
 
     def _hand_over(self, producer: Producer, messages: list[dict[str, bytes]], partition: int) -> None:
-        """Raises WorkloadFailed where the client library refuses some of them: it calls nobody for those."""
+        """Raises WorkloadFailed where the client library refuses some of them: it calls nobody for
+        those."""
         if not messages:
             return
         taken = producer.produce_batch(self._topic, messages, partition=partition)
         producer.poll(0)
         if taken < len(messages):
             reason = next((str(each["_error"]) for each in messages if "_error" in each), "no reason given")
-            raise WorkloadFailed(f"the client library took {taken} of {len(messages)} records for {self._topic}: {reason}")
+            raise WorkloadFailed(
+                f"the client library took {taken} of {len(messages)} records for {self._topic}: {reason}"
+            )
 
     def _wait(self, producer: Producer, outstanding: int) -> None:
         """Until no more are on their way. Raises WorkloadFailed when nothing moves.
@@ -139,4 +169,6 @@ class _Filling:
             if (now_left := len(producer)) < left:
                 left, moved_s = now_left, time.monotonic()
             elif time.monotonic() - moved_s > _STALLED_S:
-                raise WorkloadFailed(f"{left} records for {self._topic} were not confirmed within {_STALLED_S:.0f} s")
+                raise WorkloadFailed(
+                    f"{left} records for {self._topic} were not confirmed within {_STALLED_S:.0f} s"
+                )

@@ -1,4 +1,5 @@
-"""End to end at a fixed rate: from the moment a record was due to be sent to the moment a consumer has it."""
+"""End to end at a fixed rate: from the moment a record was due to be sent to the moment a consumer
+has it."""
 
 from __future__ import annotations
 
@@ -46,12 +47,14 @@ def latency(
 ) -> Outcome:
     """One producer (linger 0) and one consumer, processes of their own, on one machine.
 
-    Records are due at fixed moments whether or not earlier ones have come through, and their latency counts from the moment they
-    were due: a broker, or a machine, that stalls for a while delays all of them (no coordinated omission).
-    `via`: "consumer" reads all partitions from their end on without a group, "share" is a member of `group` (made for it if None).
+    Records are due at fixed moments whether or not earlier ones have come through, and their
+    latency counts from the moment they were due: a broker, or a machine, that stalls for a while
+    delays all of them (no coordinated omission). `via`: "consumer" reads all partitions from their
+    end on without a group, "share" is a member of `group` (made for it if None).
 
-    `records` and `latencies_ms` are of all records that were due within the window; `details["missing"]` is how many of them
-    did not come within 5 s after it. Raises WorkloadFailed.
+    `records` and `latencies_ms` are of all records that were due within the window;
+    `details["missing"]` is how many of them did not come within 5 s after it. Raises
+    WorkloadFailed.
     """
     if record_bytes < SMALLEST_BYTES:
         raise ValueError(f"records need {SMALLEST_BYTES} bytes for their time and number")
@@ -122,7 +125,9 @@ def _send(link: Link, arguments: Mapping[str, Any]) -> None:
 
 def _receive(link: Link, arguments: Mapping[str, Any]) -> None:
     link.longest_end_s = 2 * _FLUSH_S + _STRAGGLERS_S
-    poll, close = (_share_consumer if arguments["via"] == "share" else _consumer)(link, arguments["settings"], arguments["topic"])
+    poll, close = (_share_consumer if arguments["via"] == "share" else _consumer)(
+        link, arguments["settings"], arguments["topic"]
+    )
     received, first_number, stop_at_s = 0, 0, None
     while True:
         messages = poll()
@@ -148,7 +153,9 @@ def _receive(link: Link, arguments: Mapping[str, Any]) -> None:
     close()
 
 
-def _consumer(link: Link, settings: Settings, topic: str) -> tuple[Callable[[], Sequence[Message]], Callable[[], None]]:
+def _consumer(
+    link: Link, settings: Settings, topic: str
+) -> tuple[Callable[[], Sequence[Message]], Callable[[], None]]:
     """A consumer that stands at the ends of all partitions."""
     from confluent_kafka import Consumer, TopicPartition
 
@@ -167,7 +174,9 @@ def _consumer(link: Link, settings: Settings, topic: str) -> tuple[Callable[[], 
     return poll, consumer.close
 
 
-def _share_consumer(link: Link, settings: Settings, topic: str) -> tuple[Callable[[], Sequence[Message]], Callable[[], None]]:
+def _share_consumer(
+    link: Link, settings: Settings, topic: str
+) -> tuple[Callable[[], Sequence[Message]], Callable[[], None]]:
     from confluent_kafka import ShareConsumer
 
     consumer = ShareConsumer(dict(settings))

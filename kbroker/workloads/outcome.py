@@ -10,7 +10,8 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of single readings, not of averages: what several processes measured is put together before it is counted."""
+    """Of single readings, not of averages: what several processes measured is put together before
+    it is counted."""
 
     p50: float
     p95: float
@@ -21,7 +22,8 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Percentiles | None:
-        """None where there is no value. A percentile is a value that was read (nearest rank), never one in between."""
+        """None where there is no value. A percentile is a value that was read (nearest rank), never
+        one in between."""
         ordered = sorted(values)
         if not ordered:
             return None

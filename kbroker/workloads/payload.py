@@ -8,15 +8,22 @@ POOL_BYTES = 2_000_000
 """More than a batch, so that no batch has a record twice: a codec would find it."""
 _SEED = 20
 _RANDOM_SHARE = 3
-_TEXT = b'{"customer": "jones", "article": "a pound of tea", "currency": "EUR", "state": "paid", "comment": "none"}, '
+_TEXT = (
+    b'{"customer": "jones", "article": "a pound of tea", "currency": "EUR", "state": "paid", '
+    b'"comment": "none"}, '
+)
 
 
 def values(record_bytes: int) -> list[bytes]:
-    """Different values of this size; a third is random and the rest is the same in all, so that lz4 makes a third of them."""
+    """Different values of this size; a third is random and the rest is the same in all, so that lz4
+    makes a third of them."""
     source = random.Random(_SEED)
     random_bytes = -(-record_bytes // _RANDOM_SHARE)
     rest = (_TEXT * (record_bytes // len(_TEXT) + 1))[: record_bytes - random_bytes]
-    return [source.randbytes(random_bytes) + rest for _ in range(min(20_000, max(100, POOL_BYTES // max(1, record_bytes))))]
+    return [
+        source.randbytes(random_bytes) + rest
+        for _ in range(min(20_000, max(100, POOL_BYTES // max(1, record_bytes))))
+    ]
 
 
 def chunks(record_bytes: int, chunk_records: int) -> list[list[dict[str, bytes]]]:

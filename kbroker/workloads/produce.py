@@ -36,12 +36,12 @@ def produce(
     idempotence: bool = False,
     settings: Settings = NO_SETTINGS,
 ) -> Outcome:
-    """`producers` processes send records without keys; the client library spreads them over the partitions, staying with one for
-    some milliseconds (its sticky partitioning).
+    """`producers` processes send records without keys; the client library spreads them over the
+    partitions, staying with one for some milliseconds (its sticky partitioning).
 
-    `records` counts what the broker has confirmed (with acks 0: what was sent), `requests` how often more of them were found
-    confirmed; that is looked at behind each chunk of 1 000 records that is handed over, and says nothing of requests to the broker.
-    Raises WorkloadFailed.
+    `records` counts what the broker has confirmed (with acks 0: what was sent), `requests` how
+    often more of them were found confirmed; that is looked at behind each chunk of 1 000 records
+    that is handed over, and says nothing of requests to the broker. Raises WorkloadFailed.
     """
     own = {
         **base(bootstrap, settings),
@@ -53,8 +53,11 @@ def produce(
     return measure(plan, [client] * producers).outcome()
 
 
-def batching(*, batch_bytes: int, linger_ms: float, compression: str, batch_records: int = 1_000_000) -> dict[str, Any]:
-    """Settings of a producer whose batches have this size, and whose queue never ends before ours."""
+def batching(
+    *, batch_bytes: int, linger_ms: float, compression: str, batch_records: int = 1_000_000
+) -> dict[str, Any]:
+    """Settings of a producer whose batches have this size, and whose queue never ends before
+    ours."""
     return {
         "batch.size": batch_bytes,
         "batch.num.messages": batch_records,
@@ -69,7 +72,8 @@ def batching(*, batch_bytes: int, linger_ms: float, compression: str, batch_reco
 
 
 def outstanding_records(record_bytes: int) -> int:
-    """How many records may be on their way: several batches for each partition, and not all of the machine's memory."""
+    """How many records may be on their way: several batches for each partition, and not all of the
+    machine's memory."""
     return min(_OUTSTANDING_RECORDS, max(2 * CHUNK_RECORDS, _OUTSTANDING_BYTES // max(1, record_bytes)))
 
 

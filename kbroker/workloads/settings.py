@@ -11,4 +11,10 @@ NO_SETTINGS: Settings = {}
 
 def base(bootstrap: str, more: Settings) -> dict[str, Any]:
     """Of any client. `more` is the caller's word: security, for instance."""
-    return {"bootstrap.servers": bootstrap, "client.id": "kbroker-perf", "log_level": 0, "socket.nagle.disable": True, **more}
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": "kbroker-perf",
+        "log_level": 0,
+        "socket.nagle.disable": True,
+        **more,
+    }

@@ -45,18 +45,22 @@ def share_consume(
     all_of_it: bool = False,
     settings: Settings = NO_SETTINGS,
 ) -> Outcome:
-    """A process for each consumer of the share group; of several groups the consumers are members in turn.
+    """A process for each consumer of the share group; of several groups the consumers are members
+    in turn.
 
-    `mode`: with "implicit" the next poll accepts what the last one gave; with "explicit" each record is acknowledged by a call.
-    `verdicts` (explicit only): which are not accepted. Acknowledgements travel with the next poll, or with `sync` in a commit_sync()
-    after each poll, whose duration is in `latencies_ms`. `think_s`: simulated work, for each record. `most`: records that
-    the group finds (all groups together); the window ends before they are used up. `all_of_it`: the window is from the moment when each
-    consumer has had its first records (which do not count) until all of the `most` are done with, for topics that are small.
+    `mode`: with "implicit" the next poll accepts what the last one gave; with "explicit" each
+    record is acknowledged by a call. `verdicts` (explicit only): which are not accepted.
+    Acknowledgements travel with the next poll, or with `sync` in a commit_sync() after each poll,
+    whose duration is in `latencies_ms`. `think_s`: simulated work, for each record. `most`: records
+    that the group finds (all groups together); the window ends before they are used up.
+    `all_of_it`: the window is from the moment when each consumer has had its first records (which
+    do not count) until all of the `most` are done with, for topics that are small.
 
-    `records` counts those that are done with: accepted or rejected. One that is released counts when it is; `details["released"]`
-    has the number of releases. `details["fairness"]`: what the consumer with the fewest had, by what
-    the one with the most had. `requests` counts polls that had records (with `think_s`: records). `first_record_ms`: from subscribe() on.
-    The client library hands out whole batches, whatever `max_poll_records` says. Raises WorkloadFailed.
+    `records` counts those that are done with: accepted or rejected. One that is released counts
+    when it is; `details["released"]` has the number of releases. `details["fairness"]`: what the
+    consumer with the fewest had, by what the one with the most had. `requests` counts polls that
+    had records (with `think_s`: records). `first_record_ms`: from subscribe() on. The client
+    library hands out whole batches, whatever `max_poll_records` says. Raises WorkloadFailed.
     """
     if verdicts is not None and mode != "explicit":
         raise ValueError("verdicts need explicit acknowledgement")
@@ -70,7 +74,8 @@ def share_consume(
         "topic": topic, "explicit": mode == "explicit", "verdicts": verdicts, "sync": sync, "think_s": think_s,
     }  # fmt: skip
     clients = [
-        Client(_consume, {**arguments, "settings": {**own, "group.id": groups[number % len(groups)]}}) for number in range(consumers)
+        Client(_consume, {**arguments, "settings": {**own, "group.id": groups[number % len(groups)]}})
+        for number in range(consumers)
     ]
     window = measure(plan, clients, most=most, all_of_it=all_of_it)
     released = window.sum([report.others for report in window.reports])
@@ -79,7 +84,8 @@ def share_consume(
 
 
 class _Verdicts:
-    """What becomes of one record after the other, in a fixed pattern: which ones are given back does not depend on chance."""
+    """What becomes of one record after the other, in a fixed pattern: which ones are given back
+    does not depend on chance."""
 
     def __init__(self, mix: Mix) -> None:
         from confluent_kafka import AcknowledgeType
@@ -119,7 +125,11 @@ class _Worker:
         from confluent_kafka import Message, ShareConsumer
 
         self._link, self._topic = link, arguments["topic"]
-        self._explicit, self._sync, self._think_s = arguments["explicit"], arguments["sync"], arguments["think_s"]
+        self._explicit, self._sync, self._think_s = (
+            arguments["explicit"],
+            arguments["sync"],
+            arguments["think_s"],
+        )
         self._verdicts = None if arguments["verdicts"] is None else _Verdicts(arguments["verdicts"])
         self._consumer: ShareConsumer = ShareConsumer(arguments["settings"])
         self._error_of = Message.error
@@ -143,7 +153,9 @@ class _Worker:
     def _poll(self) -> Sequence[Message]:
         messages = list(self._consumer.poll(_POLL_S))
         if any(map(self._error_of, messages)):
-            raise WorkloadFailed(next(error.str() for message in messages if (error := message.error()) is not None))
+            raise WorkloadFailed(
+                next(error.str() for message in messages if (error := message.error()) is not None)
+            )
         return messages
 
     def _work(self, messages: Sequence[Message]) -> None:
@@ -167,7 +179,8 @@ class _Worker:
         self._link.count(records - releases, sum(map(len, messages)), others=releases)
 
     def _think_about(self, messages: Sequence[Message]) -> None:
-        """One record after the other; what is left at the end of the run is given back by close()."""
+        """One record after the other; what is left at the end of the run is given back by
+        close()."""
         for number in range(len(messages)):
             if not self._link.running:
                 return

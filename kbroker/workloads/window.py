@@ -1,15 +1,18 @@
 """A window of time that several client processes work in.
 
-Every client counts what it did by slot of the machine's monotonic clock, which all processes share; the parent says afterwards
-which slots were the window. So a client does nothing for the measurement but add to a number, and neither joining nor a warm-up
-nor the end of a topic is in a figure.
+Every client counts what it did by slot of the machine's monotonic clock, which all processes share;
+the parent says afterwards which slots were the window. So a client does nothing for the measurement
+but add to a number, and neither joining nor a warm-up nor the end of a topic is in a figure.
 
-    begin         all processes are up: they connect, subscribe and look for their first success together
-    go            every client has had it. Clients may wait for this with nothing in their hands, so that early ones do not eat
+    begin         all processes are up: they connect, subscribe and look for their first success
+                  together
+    go            every client has had it. Clients may wait for this with nothing in their hands, so
+                  that early ones do not eat
                   up a topic that others are still waiting for
     opened        after the warm-up
     closed        after `seconds`, or when what there is to do is nearly done
-    stop          clients report, and only then close: a client library that hangs in a call costs a process, not a figure
+    stop          clients report, and only then close: a client library that hangs in a call costs a
+                  process, not a figure
 """
 
 from __future__ import annotations
@@ -26,7 +29,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from typing import Any, NamedTuple, Protocol
 
-from kbroker.workloads.client_process import FIRST_TIMEOUT_S, SLOT_S, Report, Word, Work, WorkloadFailed, run_client
+from kbroker.workloads.client_process import (
+    FIRST_TIMEOUT_S,
+    SLOT_S,
+    Report,
+    Word,
+    Work,
+    WorkloadFailed,
+    run_client,
+)
 from kbroker.workloads.outcome import Outcome, Percentiles
 
 __all__ = ["SLOT_S", "Client", "Plan", "Watch", "Window", "WorkloadFailed", "measure"]
@@ -39,8 +50,12 @@ _LISTEN_EVERY = 20
 _WARM_UP_SHARE = 0.3
 _NEARLY_DONE = 0.9
 _SHORTEST_S = 0.1
-_PRELOAD = ["confluent_kafka", *(f"kbroker.workloads.{name}" for name in ("produce", "fetch", "share", "latency"))]
-"""Imported once, by the process that all clients are forked from. Starting 32 of them took five times as long without."""
+_PRELOAD = [
+    "confluent_kafka",
+    *(f"kbroker.workloads.{name}" for name in ("produce", "fetch", "share", "latency")),
+]
+"""Imported once, by the process that all clients are forked from. Starting 32 of them took five
+times as long without."""
 
 
 class Watch(Protocol):
@@ -75,7 +90,8 @@ class Client(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Slots `first` up to, not with, `last`; the first may have begun a little before the window, the last ended a little behind it."""
+    """Slots `first` up to, not with, `last`; the first may have begun a little before the window,
+    the last ended a little behind it."""
 
     first: int
     last: int
@@ -99,11 +115,14 @@ class Window(NamedTuple):
         found = array("d")
         for report in self.reports:
             pairs = zip(report.times, report.latencies_ms, strict=True)
-            found.extend(latency for at_s, latency in pairs if self.span.first <= at_s / SLOT_S < self.span.last)
+            found.extend(
+                latency for at_s, latency in pairs if self.span.first <= at_s / SLOT_S < self.span.last
+            )
         return found
 
     def outcome(self, **details: float) -> Outcome:
-        """`details` are joined by the number of clients whose library hung at the end, if any did."""
+        """`details` are joined by the number of clients whose library hung at the end, if any
+        did."""
         first_ms = [report.first_ms for report in self.reports if report.first_ms is not None]
         if stuck := sum(report.is_stuck for report in self.reports):
             details["stuck"] = stuck
@@ -119,13 +138,18 @@ class Window(NamedTuple):
         )
 
 
-def measure(plan: Plan, clients: Sequence[Client], *, most: int | None = None, all_of_it: bool = False) -> Window:
-    """Run the clients through one window. `most`: units that there are in all; the window ends before they are used up.
+def measure(
+    plan: Plan, clients: Sequence[Client], *, most: int | None = None, all_of_it: bool = False
+) -> Window:
+    """Run the clients through one window. `most`: units that there are in all; the window ends
+    before they are used up.
 
-    all_of_it: it begins with "go" and ends with the last of the `most` units instead, without a warm-up; for what is too small for a
-    part of it to be a window. Not done after the plan's seconds is a failure.
+    all_of_it: it begins with "go" and ends with the last of the `most` units instead, without a
+    warm-up; for what is too small for a part of it to be a window. Not done after the plan's
+    seconds is a failure.
 
-    Blocks until all processes have ended. Raises WorkloadFailed when a client fails, ends by itself or has nothing in time.
+    Blocks until all processes have ended. Raises WorkloadFailed when a client fails, ends by itself
+    or has nothing in time.
     """
     crew = _Crew(clients)
     try:
@@ -146,7 +170,8 @@ def measure(plan: Plan, clients: Sequence[Client], *, most: int | None = None, a
 
 
 def _open_and_close(plan: Plan, crew: _Crew, most: int | None) -> Span:
-    """`ran_dry`: too little to do for a figure. Both moments are the beginnings of slots, so that a watch sees what is counted."""
+    """`ran_dry`: too little to do for a figure. Both moments are the beginnings of slots, so that a
+    watch sees what is counted."""
     if plan.seconds == 0:
         slot = _slot()
         return Span(slot, slot, 0.0)
@@ -209,8 +234,8 @@ class _Crew:
                 connection.send(word)
 
     def let_work(self, seconds: float, units: int | None) -> int:
-        """Until the time is over or this many units are done, and then until a slot begins: that one is returned.
-        Raises WorkloadFailed when a client fails."""
+        """Until the time is over or this many units are done, and then until a slot begins: that
+        one is returned. Raises WorkloadFailed when a client fails."""
         until = math.ceil((time.monotonic() + seconds) / SLOT_S)
         while True:
             self._listen_until_s(min(until, _slot() + 1) * SLOT_S if units is not None else until * SLOT_S)
@@ -218,20 +243,24 @@ class _Crew:
                 return slot
 
     def let_work_until_done(self, seconds: float, units: int) -> None:
-        """Back within a millisecond, and of little weight for clients beside it. Raises WorkloadFailed when it takes longer, or a client
-        fails."""
+        """Back within a millisecond, and of little weight for clients beside it. Raises
+        WorkloadFailed when it takes longer, or a client fails."""
         until_s = time.monotonic() + seconds
         for look in itertools.count():
             if self.done() >= units:
                 return
             if time.monotonic() > until_s:
-                raise WorkloadFailed(f"{self.done()} of {units} records were done with within {seconds:.0f} s")
+                raise WorkloadFailed(
+                    f"{self.done()} of {units} records were done with within {seconds:.0f} s"
+                )
             if look % _LISTEN_EVERY == 0:
                 self._listen(0)
             time.sleep(_LOOK_CLOSELY_S)
 
     def hear_from_all(self, word: object, timeout_s: float) -> None:
-        self._listen_until(lambda: all(word in heard for heard in self._heard.values()), timeout_s, f"{word!r}")
+        self._listen_until(
+            lambda: all(word in heard for heard in self._heard.values()), timeout_s, f"{word!r}"
+        )
 
     def reports(self) -> list[Report]:
         self._listen_until(lambda: len(self._reports()) == self._count, _REPORT_TIMEOUT_S, "the report")
@@ -268,7 +297,8 @@ class _Crew:
             self._listen(left_s)
 
     def _listen(self, timeout_s: float) -> None:
-        """Take in what has come, or comes within this time. Raises WorkloadFailed for a client that failed or ended."""
+        """Take in what has come, or comes within this time. Raises WorkloadFailed for a client that
+        failed or ended."""
         open_ones = [connection for connection in self._connections if not self._is_done(connection)]
         for ready in wait(open_ones, timeout_s):
             assert isinstance(ready, Connection)
@@ -277,7 +307,9 @@ class _Crew:
             except (EOFError, ConnectionError):
                 process = self._processes[self._connections.index(ready)]
                 process.join(_CLOSE_TIMEOUT_S)
-                raise WorkloadFailed(f"a client's process ended by itself, exit code {process.exitcode}") from None
+                raise WorkloadFailed(
+                    f"a client's process ended by itself, exit code {process.exitcode}"
+                ) from None
             if isinstance(said, WorkloadFailed):
                 raise said
             self._heard[ready].append(said)

@@ -17,7 +17,8 @@ _BLOCK = b"x" * 4096
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """`directory`: where brokers keep their data; its disk's time for a sync decides everything durable."""
+    """`directory`: where brokers keep their data; its disk's time for a sync decides everything
+    durable."""
     return {
         "processor": _after_colon("/proc/cpuinfo", "model name") or platform.processor() or "unknown",
         "cpus": len(os.sched_getaffinity(0)),
@@ -69,4 +70,6 @@ def _java() -> str:
     """Its first line of `java -version`; empty without Java."""
     if shutil.which("java") is None:
         return ""
-    return subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.partition("\n")[0]
+    return subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.partition(
+        "\n"
+    )[0]

@@ -1,7 +1,8 @@
 """What the kernel says of a broker's process: CPU time and memory, whatever it is written in.
 
-CPU time is read from the process's own clock (clock_getcpuclockid(3)), in nanoseconds and with threads that have ended: /proc/PID/stat
-counts in steps of 10 ms, which in a window of two seconds is a tenth of what an efficient broker uses.
+CPU time is read from the process's own clock (clock_getcpuclockid(3)), in nanoseconds and with
+threads that have ended: /proc/PID/stat counts in steps of 10 ms, which in a window of two seconds
+is a tenth of what an efficient broker uses.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ _SCHEDULER_CLOCK = 2
 
 
 class Memory(NamedTuple):
-    """In 10**6 bytes. `anonymous` leaves out mapped files and shared memory: what the page cache holds is not the broker's."""
+    """In 10**6 bytes. `anonymous` leaves out mapped files and shared memory: what the page cache
+    holds is not the broker's."""
 
     anonymous_mb: float
     resident_mb: float
@@ -29,7 +31,8 @@ class Cost(NamedTuple):
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process since its start, all threads. Raises OSError if there is no such process."""
+    """User and system time of a process since its start, all threads. Raises OSError if there is no
+    such process."""
     return time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)
 
 
@@ -44,7 +47,8 @@ def memory(pid: int) -> Memory:
 
 
 def cost_so_far(pid: int) -> Cost:
-    """CPU time since the start of a process, and its memory now. Raises OSError if there is no such process."""
+    """CPU time since the start of a process, and its memory now. Raises OSError if there is no such
+    process."""
     now = memory(pid)
     return Cost(cpu_s(pid), now.anonymous_mb, now.resident_mb)
 

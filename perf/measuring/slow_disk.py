@@ -1,15 +1,18 @@
-"""Starts kbroker as launch.py does, on a disk that takes 5 ms for every sync, and for every read of what it has not read before.
+"""Starts kbroker as launch.py does, on a disk that takes 5 ms for every sync, and for every read of
+what it has not read before.
 
     KBROKER_SLOW_DISK_MS=5 KBROKER_SLOW_DISK_REPORT=pauses.json python perf/measuring/slow_disk.py start --data-dir ...
 
-The pause comes before the real operation, in the thread that does it, with the GIL released, as the kernel would wait. For the segment
-engine it is put into the file door (kbroker.storage.files): every sync, and every 64 KiB of a file that was there when the broker got
-ready, the first time they are read (as if the page cache had been empty then, and the kernel did not read ahead). LMDB and RocksDB have
-no such door, so there it is put around sync(), and around a read() that is the first to begin at an offset which the log had at the start,
-for each 64 KiB that it gives. Their own housekeeping is not slowed, nor is anybody's start.
+The pause comes before the real operation, in the thread that does it, with the GIL released, as the
+kernel would wait. For the segment engine it is put into the file door (kbroker.storage.files):
+every sync, and every 64 KiB of a file that was there when the broker got ready, the first time they
+are read (as if the page cache had been empty then, and the kernel did not read ahead). LMDB and
+RocksDB have no such door, so there it is put around sync(), and around a read() that is the first
+to begin at an offset which the log had at the start, for each 64 KiB that it gives. Their own
+housekeeping is not slowed, nor is anybody's start.
 
-The report says how often there was a pause, by operation, on the broker's loop and in other threads, and where on the loop: each of those
-held up every client.
+The report says how often there was a pause, by operation, on the broker's loop and in other
+threads, and where on the loop: each of those held up every client.
 """
 
 from __future__ import annotations
@@ -64,11 +67,16 @@ class Pauses:
             self._counts["loop" if on_loop else "threads"][operation] += 1
             if on_loop:
                 frames = traceback.extract_stack(limit=_STACK_DEPTH)[:-2]
-                self._stacks.setdefault(operation, Counter())[" < ".join(f"{_short(f.filename)}:{f.name}" for f in reversed(frames))] += 1
+                self._stacks.setdefault(operation, Counter())[
+                    " < ".join(f"{_short(f.filename)}:{f.name}" for f in reversed(frames))
+                ] += 1
         time.sleep(self._seconds)
 
     def report(self) -> dict[str, Any]:
-        return {**self._counts, "stacks": {operation: dict(stacks.most_common(5)) for operation, stacks in self._stacks.items()}}
+        return {
+            **self._counts,
+            "stacks": {operation: dict(stacks.most_common(5)) for operation, stacks in self._stacks.items()},
+        }
 
 
 def slow_down(pauses: Pauses) -> None:

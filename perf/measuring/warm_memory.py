@@ -1,8 +1,9 @@
 """Free memory that is there: on a virtual machine it may not be.
 
-A hypervisor may take back what a guest has not used for some seconds (Linux: free page reporting), and give it again page by page when it
-is touched. On the machine of the kept results that takes 2.3 ms for a megabyte, three times as long as producing it takes the broker;
-whose window is hit by it is chance. So memory for what a window writes into the page cache is touched shortly before it.
+A hypervisor may take back what a guest has not used for some seconds (Linux: free page reporting),
+and give it again page by page when it is touched. On the machine of the kept results that takes 2.3
+ms for a megabyte, three times as long as producing it takes the broker; whose window is hit by it
+is chance. So memory for what a window writes into the page cache is touched shortly before it.
 """
 
 from __future__ import annotations

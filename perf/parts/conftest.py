@@ -1,10 +1,13 @@
-"""Timing of parts with pytest-benchmark: the fixture `part`, how much of it is done, and a table of what came out.
+"""Timing of parts with pytest-benchmark: the fixture `part`, how much of it is done, and a table of
+what came out.
 
-A call of the work that is timed may do many equal things (write ten batches): the table and `extra_info` in the JSON file tell how
-many, and how many bytes they are, so that a thing's time and MB/s can be told. What is compared has one `group`.
+A call of the work that is timed may do many equal things (write ten batches): the table and
+`extra_info` in the JSON file tell how many, and how many bytes they are, so that a thing's time and
+MB/s can be told. What is compared has one `group`.
 
     --quick                     fewer and shorter rounds, for a first look
-    --benchmark-max-time=S      how long work that can be repeated at once is; rounds that need preparation follow it (0.5: all of them)
+    --benchmark-max-time=S      how long work that can be repeated at once is; rounds that need
+                                preparation follow it (0.5: all of them)
 """
 
 from __future__ import annotations
@@ -38,7 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def part(benchmark: Any, pytestconfig: pytest.Config) -> Part:  # noqa: ANN401
-    """As in a broker, start-up objects are out of the collector's sight, and threads soon get the interpreter."""
+    """As in a broker, start-up objects are out of the collector's sight, and threads soon get the
+    interpreter."""
     settle_memory()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     return Part(benchmark, pytestconfig)
@@ -46,7 +50,8 @@ def part(benchmark: Any, pytestconfig: pytest.Config) -> Part:  # noqa: ANN401
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Of a test's own, gone after it: these are gigabytes in all, of which pytest's `tmp_path` would keep three runs."""
+    """Of a test's own, gone after it: these are gigabytes in all, of which pytest's `tmp_path`
+    would keep three runs."""
     yield from _directory()
 
 
@@ -62,7 +67,8 @@ def _directory() -> Iterator[Path]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Per group, the fastest first: median time of a thing, its spread (half the range between the quartiles), the least time, MB/s."""
+    """Per group, the fastest first: median time of a thing, its spread (half the range between the
+    quartiles), the least time, MB/s."""
     found = [each for each in getattr(config, "_benchmarksession").benchmarks if each.stats.rounds]  # noqa: B009
     order = {group: at for at, group in reversed(list(enumerate(each.group for each in found)))}
     found.sort(key=lambda each: (order[each.group], each.stats.median / each.extra_info["things"]))
@@ -71,9 +77,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         best = None
         for each in members:
             things, size = each.extra_info["things"], each.extra_info["bytes"]
-            least, us, spread = each.stats.min / things * 1e6, each.stats.median / things * 1e6, each.stats.iqr / each.stats.median * 50
+            least, us, spread = (
+                each.stats.min / things * 1e6,
+                each.stats.median / things * 1e6,
+                each.stats.iqr / each.stats.median * 50,
+            )
             best = best or us
             rate = f"{size / each.stats.median / 1e6:9.0f} MB/s" if size else " " * 14
             thing = f" a {each.extra_info['thing']}" if each.extra_info["thing"] else ""
-            line = f"{each.extra_info['name']:<42}{us:12.2f} us{thing:<9} ±{spread:3.0f} %, least{least:12.2f}{rate}{us / best:9.2f} x"
+            line = (
+                f"{each.extra_info['name']:<42}{us:12.2f} us{thing:<9} ±{spread:3.0f} %, "
+                f"least{least:12.2f}{rate}{us / best:9.2f} x"
+            )
             terminalreporter.write_line(f"{line}{each.stats.rounds:7} rounds")

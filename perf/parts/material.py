@@ -1,7 +1,9 @@
-"""What the parts work on: batches of exact sizes, requests, logs, and the engines that are installed.
+"""What the parts work on: batches of exact sizes, requests, logs, and the engines that are
+installed.
 
-Record batches are real ones (a header and a CRC that is right), since recovery looks at them. Their values are random, so that no engine
-or file system gains by compressing. Engines come through the plugin door, those of installed plugins as well.
+Record batches are real ones (a header and a CRC that is right), since recovery looks at them. Their
+values are random, so that no engine or file system gains by compressing. Engines come through the
+plugin door, those of installed plugins as well.
 """
 
 from __future__ import annotations
@@ -21,7 +23,15 @@ from kbroker import plugins
 from kbroker.errors import OperatorError
 from kbroker.formats.batches import Record, build_batch, stamp
 from kbroker.protocol.messages import build, encode, request_schema
-from kbroker.storage.spi import LogId, LogSettings, LogStore, LogStoreFactory, StampedBatch, StateStore, StateStoreFactory
+from kbroker.storage.spi import (
+    LogId,
+    LogSettings,
+    LogStore,
+    LogStoreFactory,
+    StampedBatch,
+    StateStore,
+    StateStoreFactory,
+)
 
 TOPIC_ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 NOW_MS = 1_700_000_000_000
@@ -69,7 +79,9 @@ def batch_of(size_bytes: int) -> bytes:
     """A batch of exactly that size, with one record."""
     value_bytes = size_bytes - len(build_batch([Record(0, NOW_MS, None, bytes(size_bytes))])) + size_bytes
     for trimmed in range(8):  # lengths are varints: a shorter value may have shorter ones
-        batch = build_batch([Record(0, NOW_MS, None, random.Random(size_bytes).randbytes(value_bytes + trimmed))])
+        batch = build_batch(
+            [Record(0, NOW_MS, None, random.Random(size_bytes).randbytes(value_bytes + trimmed))]
+        )
         if len(batch) == size_bytes:
             return batch
     raise AssertionError(f"no batch has {size_bytes} bytes")
@@ -78,16 +90,23 @@ def batch_of(size_bytes: int) -> bytes:
 def batch_of_records(records: int, value_bytes: int) -> bytes:
     """A batch of so many records."""
     source = random.Random(records)
-    return build_batch([Record(0, NOW_MS + number, None, source.randbytes(value_bytes)) for number in range(records)])
+    return build_batch(
+        [Record(0, NOW_MS + number, None, source.randbytes(value_bytes)) for number in range(records)]
+    )
 
 
 def stamped(log: LogId, first_offset: int, count: int, data: bytes) -> list[StampedBatch]:
-    """Batches of one record at offsets from `first_offset` on, the bytes as they are: an engine that writes does not look at them."""
-    return [StampedBatch(log, offset, offset, NOW_MS, data) for offset in range(first_offset, first_offset + count)]
+    """Batches of one record at offsets from `first_offset` on, the bytes as they are: an engine
+    that writes does not look at them."""
+    return [
+        StampedBatch(log, offset, offset, NOW_MS, data)
+        for offset in range(first_offset, first_offset + count)
+    ]
 
 
 def fill(store: LogStore, log: LogId, size_bytes: int, *, batch_bytes: int, in_a_write: int) -> int:
-    """Write so many bytes of batches whose own offsets are right as well, and sync. Gives the end offset."""
+    """Write so many bytes of batches whose own offsets are right as well, and sync. Gives the end
+    offset."""
     data, end_offset = batch_of(batch_bytes), size_bytes // batch_bytes
     for first in range(0, end_offset, in_a_write):
         batches = []
@@ -111,7 +130,11 @@ def fill_and_die(engine: str, directory: Path, size_bytes: int, batch_bytes: int
 def frame_of(key: tuple[int, int], message: Mapping[str, Any]) -> bytes:
     """A request as it comes, without its size. Header version 2, as all hot requests have."""
     api_key, version = key
-    head = b"".join(number.to_bytes(2, "big") for number in (api_key, version)) + bytes(4) + b"\x00\x07rdkafka\x00"
+    head = (
+        b"".join(number.to_bytes(2, "big") for number in (api_key, version))
+        + bytes(4)
+        + b"\x00\x07rdkafka\x00"
+    )
     return head + encode(build(request_schema(api_key, version), message))
 
 

@@ -1,10 +1,12 @@
-"""Record batches (kbroker/formats/batches.py): what each produced batch, each fetch and each look into records cost.
+"""Record batches (kbroker/formats/batches.py): what each produced batch, each fetch and each look
+into records cost.
 
-*check* is what the broker does to every produced batch before it is queued: header, CRC and the topic's rules. *walk* goes over the
-headers of 1 MiB of batches of 1 KiB: `iter_headers` the plain way, `iter_possible` with care for damage (look-ups by time, dead letters),
-and what a share fetch does to what it has read, which is as careful and keeps a place for each batch. *records* opens the records of a
-batch, and *build* makes one, as the broker does for dead letters and group records; producers and consumers do that for themselves.
-Nothing is compressed.
+*check* is what the broker does to every produced batch before it is queued: header, CRC and the
+topic's rules. *walk* goes over the headers of 1 MiB of batches of 1 KiB: `iter_headers` the plain
+way, `iter_possible` with care for damage (look-ups by time, dead letters), and what a share fetch
+does to what it has read, which is as careful and keeps a place for each batch. *records* opens the
+records of a batch, and *build* makes one, as the broker does for dead letters and group records;
+producers and consumers do that for themselves. Nothing is compressed.
 """
 
 from __future__ import annotations
@@ -16,7 +18,15 @@ import pytest
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.validation import BatchRules, validate
 from kbroker.broker.queues.sliced_batches import walk
-from kbroker.formats.batches import Record, build_batch, crc_is_valid, iter_headers, iter_records, read_header, stamp
+from kbroker.formats.batches import (
+    Record,
+    build_batch,
+    crc_is_valid,
+    iter_headers,
+    iter_records,
+    read_header,
+    stamp,
+)
 from perf.parts.material import KIB, MIB, NOW_MS, batch_of, batch_of_records, named
 from perf.parts.part import Part
 
@@ -60,7 +70,9 @@ def test_walk(part: Part, what: str) -> None:
         return sum(1 for _ in ways[what]())
 
     assert go() == count
-    part.repeat(go, things=count, thing="batch", size=MIB, group="batches, walk: 1 MiB of batches of 1 KiB", name=what)
+    part.repeat(
+        go, things=count, thing="batch", size=MIB, group="batches, walk: 1 MiB of batches of 1 KiB", name=what
+    )
 
 
 @pytest.mark.parametrize("value_bytes", [100, 1000])

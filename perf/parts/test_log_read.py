@@ -1,8 +1,10 @@
-"""Reading record batches that are in the page cache: 1 MiB of small batches, 1 MiB of larger ones, and one batch.
+"""Reading record batches that are in the page cache: 1 MiB of small batches, 1 MiB of larger ones,
+and one batch.
 
-`LogReader.read()`, one offset after the other. What the segment engine gives are views of a mapping, so nothing is copied or touched; the
-others copy. Engines that join the batches of a write into one value read those with less work, hence batches that were written one by
-one beside batches that were written 64 at a time.
+`LogReader.read()`, one offset after the other. What the segment engine gives are views of a
+mapping, so nothing is copied or touched; the others copy. Engines that join the batches of a write
+into one value read those with less work, hence batches that were written one by one beside batches
+that were written 64 at a time.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def test_read_one_batch(part: Part, engine: str, store: LogStore, layout: tuple[
     read(part, store, log_id(_LAYOUTS.index(layout)), size, size, group=group, engine=engine)
 
 
-def read(part: Part, store: LogStore, log: LogId, size: int, max_bytes: int, *, group: str, engine: str) -> None:
+def read(
+    part: Part, store: LogStore, log: LogId, size: int, max_bytes: int, *, group: str, engine: str
+) -> None:
     end_offset = store.bounds(log).end_offset
     offsets = cycle(range(0, end_offset, max_bytes // size))
     assert total(store.read(log, 0, max_bytes=max_bytes, end_offset=end_offset)) == max_bytes

@@ -1,8 +1,9 @@
 """Opening a log store, and taking old data out of it.
 
-*open* is what a start waits for: 64 MiB in one log, files in the page cache, after a clean stop and after kill -9. *trim* removes the
-older half of a log's segments of 2 MiB, as retention does, and *drop* all of a log, as the deletion of a topic does; both are durable on
-return. How much work is left to the engine's background threads is not seen here.
+*open* is what a start waits for: 64 MiB in one log, files in the page cache, after a clean stop and
+after kill -9. *trim* removes the older half of a log's segments of 2 MiB, as retention does, and
+*drop* all of a log, as the deletion of a topic does; both are durable on return. How much work is
+left to the engine's background threads is not seen here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from pathlib import Path
 import pytest
 
 from kbroker.storage.spi import LogId, LogSettings, LogStore
-from perf.parts.material import KEPT_LOG_ENGINES, KIB, LOG_ENGINES, MIB, fill, fill_and_die, log_id, named, open_log_store
+from perf.parts.material import (
+    KEPT_LOG_ENGINES,
+    KIB,
+    LOG_ENGINES,
+    MIB,
+    fill,
+    fill_and_die,
+    log_id,
+    named,
+    open_log_store,
+)
 from perf.parts.part import Part
 
 _STORE_BYTES = 64 * MIB
@@ -39,7 +50,9 @@ def batch_bytes(request: pytest.FixtureRequest) -> int:
 def stopped(engine: str, batch_bytes: int, module_directory: Path) -> Iterator[tuple[Path, Path]]:
     """The directory of a store that was closed, and one of a store whose process was killed."""
     clean, killed = (module_directory / f"{engine}-{batch_bytes}-{end}" for end in ("clean", "killed"))
-    process = multiprocessing.get_context("spawn").Process(target=fill_and_die, args=(engine, killed, _STORE_BYTES, batch_bytes))
+    process = multiprocessing.get_context("spawn").Process(
+        target=fill_and_die, args=(engine, killed, _STORE_BYTES, batch_bytes)
+    )
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL
@@ -100,5 +113,7 @@ def test_remove(part: Part, any_engine: str, directory: Path, what: str) -> None
 
     removed = _LOG_BYTES // 2 if what == "trim" else _LOG_BYTES
     group = f"{what}: {named(removed)}"
-    part.rounds(prepare, remove, clear_up=store.drop, rounds=5, thing=what, size=removed, group=group, name=any_engine)
+    part.rounds(
+        prepare, remove, clear_up=store.drop, rounds=5, thing=what, size=removed, group=group, name=any_engine
+    )
     store.close()

@@ -1,10 +1,13 @@
-"""Writing record batches: the append alone, the append with its sync, and the broker's group commit around both.
+"""Writing record batches: the append alone, the append with its sync, and the broker's group commit
+around both.
 
-*append* is `LogStore.write()` of batches of one log, one by one or many in a write: after it the data survives the process. *commit* is
-`write()` and `sync()` of so many batches over 1 or 16 partitions: after it the data survives the machine, which is what durability
-`disk` waits for; the disk decides. *group commit* is the same through the queue and the thread that the broker has for it
-(broker/commits/group_commit.py), every batch an entry of its own that somebody waits for, so that the difference between the two is
-what the queue costs. A group commit with `os` waits for the write alone.
+*append* is `LogStore.write()` of batches of one log, one by one or many in a write: after it the
+data survives the process. *commit* is `write()` and `sync()` of so many batches over 1 or 16
+partitions: after it the data survives the machine, which is what durability `disk` waits for; the
+disk decides. *group commit* is the same through the queue and the thread that the broker has for it
+(broker/commits/group_commit.py), every batch an entry of its own that somebody waits for, so that
+the difference between the two is what the queue costs. A group commit with `os` waits for the write
+alone.
 """
 
 from __future__ import annotations
@@ -18,7 +21,17 @@ import trio
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.storage.spi import LogId, LogStore, StampedBatch, writes_beside_sync
-from perf.parts.material import KIB, LOG_ENGINES, MIB, NOW_MS, batch_of, create_logs, named, open_log_store, stamped
+from perf.parts.material import (
+    KIB,
+    LOG_ENGINES,
+    MIB,
+    NOW_MS,
+    batch_of,
+    create_logs,
+    named,
+    open_log_store,
+    stamped,
+)
 from perf.parts.part import Part
 
 _MOST_BYTES = 96 * MIB
@@ -38,7 +51,9 @@ def store(engine: str, directory: Path) -> Iterator[LogStore]:
     store.close()
 
 
-@pytest.mark.parametrize(("size", "in_a_write"), [(KIB, 1), (KIB, 64), (16 * KIB, 1), (16 * KIB, 64), (MIB, 1), (MIB, 16)])
+@pytest.mark.parametrize(
+    ("size", "in_a_write"), [(KIB, 1), (KIB, 64), (16 * KIB, 1), (16 * KIB, 64), (MIB, 1), (MIB, 16)]
+)
 def test_append(part: Part, engine: str, store: LogStore, size: int, in_a_write: int) -> None:
     (log,) = create_logs(store)
     data = batch_of(size)
@@ -76,7 +91,9 @@ def test_commit(part: Part, engine: str, store: LogStore, batches: int, partitio
 
 @pytest.mark.parametrize("durability", ["disk", "os"])
 @pytest.mark.parametrize(("batches", "partitions"), [(1, 1), (100, 1), (100, 16)])
-def test_group_commit(part: Part, engine: str, store: LogStore, batches: int, partitions: int, durability: str) -> None:
+def test_group_commit(
+    part: Part, engine: str, store: LogStore, batches: int, partitions: int, durability: str
+) -> None:
     groups = Groups(create_logs(store, partitions), batches)
     commits = 20
 
@@ -90,7 +107,9 @@ def test_group_commit(part: Part, engine: str, store: LogStore, batches: int, pa
 
 
 def commit_of(batches: int, partitions: int) -> str:
-    return f"commit: {batches} x 1 KiB in {'one partition' if partitions == 1 else f'{partitions} partitions'}"
+    return (
+        f"commit: {batches} x 1 KiB in {'one partition' if partitions == 1 else f'{partitions} partitions'}"
+    )
 
 
 class Groups:
@@ -108,7 +127,8 @@ class Groups:
 
 
 async def commit_all(store: LogStore, durability: str, groups: Sequence[Sequence[StampedBatch]]) -> None:
-    """One group after the other, each waited for. Starting trio and the thread are timed as well: less than 1 ms for all of them."""
+    """One group after the other, each waited for. Starting trio and the thread are timed as well:
+    less than 1 ms for all of them."""
     commits: GroupCommit[StampedBatch] = GroupCommit(
         "log", lambda items: store.write(items, now_ms=NOW_MS), store.sync,
         in_thread=store.write_in_thread, beside_sync=writes_beside_sync(store), durability=durability, sync_interval_s=60,

@@ -1,9 +1,11 @@
-"""Requests in, responses out, for the messages that come thousands of times a second: kio's schemas beside what is done by hand.
+"""Requests in, responses out, for the messages that come thousands of times a second: kio's schemas
+beside what is done by hand.
 
-*decode* is from the frame to the entity: the whole of `read_request`, which looks at the lengths of arrays before kio believes them, beside
-kio's reader alone. *encode* is a response: by hand (protocol/responses.py), and with kio from the plain mappings that all other
-handlers answer with; both give the same bytes, which is looked at before anything is timed. *frames* cuts requests out of what a
-socket gave.
+*decode* is from the frame to the entity: the whole of `read_request`, which looks at the lengths of
+arrays before kio believes them, beside kio's reader alone. *encode* is a response: by hand
+(protocol/responses.py), and with kio from the plain mappings that all other handlers answer with;
+both give the same bytes, which is looked at before anything is timed. *frames* cuts requests out of
+what a socket gave.
 """
 
 from __future__ import annotations
@@ -37,30 +39,62 @@ _NO_LEADER = {"leader_id": -1, "leader_epoch": -1}
 
 def produce(size: int, partitions: int) -> dict[str, Any]:
     rows = [{"index": index, "records": batch_of(size)} for index in range(partitions)]
-    return {"transactional_id": None, "acks": -1, "timeout": 30_000, "topic_data": [{"name": "orders", "partition_data": rows}]}
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": 30_000,
+        "topic_data": [{"name": "orders", "partition_data": rows}],
+    }
 
 
 def fetch(partitions: int) -> dict[str, Any]:
-    offsets = {"current_leader_epoch": 1, "fetch_offset": 7, "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": MIB}
+    offsets = {
+        "current_leader_epoch": 1,
+        "fetch_offset": 7,
+        "last_fetched_epoch": -1,
+        "log_start_offset": -1,
+        "partition_max_bytes": MIB,
+    }
     rows = [{"partition": index, **offsets} for index in range(partitions)]
     topics = [{"topic_id": TOPIC_ID, "partitions": rows}] if rows else []
-    session = {"session_id": 7, "session_epoch": 9, "forgotten_topics_data": [], "rack_id": "", "isolation_level": 0}
+    session = {
+        "session_id": 7,
+        "session_epoch": 9,
+        "forgotten_topics_data": [],
+        "rack_id": "",
+        "isolation_level": 0,
+    }
     return {"max_wait": 500, "min_bytes": 1, "max_bytes": 50 * MIB, "topics": topics, **session}
 
 
 def acknowledgements(batches: int) -> list[dict[str, Any]]:
-    rows = [{"first_offset": 2 * at, "last_offset": 2 * at, "acknowledge_types": [1]} for at in range(batches)]
+    rows = [
+        {"first_offset": 2 * at, "last_offset": 2 * at, "acknowledge_types": [1]} for at in range(batches)
+    ]
     return [{"topic_id": TOPIC_ID, "partitions": [{"partition_index": 0, "acknowledgement_batches": rows}]}]
 
 
 def share_fetch(batches: int) -> dict[str, Any]:
-    limits = {"max_wait": 500, "min_bytes": 1, "max_bytes": 50 * MIB, "max_records": 500, "batch_size": 500, "share_acquire_mode": 0}
+    limits = {
+        "max_wait": 500,
+        "min_bytes": 1,
+        "max_bytes": 50 * MIB,
+        "max_records": 500,
+        "batch_size": 500,
+        "share_acquire_mode": 0,
+    }
     return {**share_acknowledge(batches), **limits, "forgotten_topics_data": []}
 
 
 def share_acknowledge(batches: int) -> dict[str, Any]:
     topics = acknowledgements(batches)
-    return {"group_id": "workers", "member_id": str(TOPIC_ID), "share_session_epoch": 3, "is_renew_ack": False, "topics": topics}
+    return {
+        "group_id": "workers",
+        "member_id": str(TOPIC_ID),
+        "share_session_epoch": 3,
+        "is_renew_ack": False,
+        "topics": topics,
+    }
 
 
 _REQUESTS: dict[str, tuple[tuple[int, int], Callable[[], dict[str, Any]]]] = {
@@ -92,14 +126,22 @@ def test_decode(part: Part, request_name: str, way: str) -> None:
         return reader(frame, body_at)[0]
 
     assert whole() == alone()
-    part.repeat(whole if way == "read_request" else alone, thing="request", size=len(frame), group=f"decode: {request_name}", name=way)
+    part.repeat(
+        whole if way == "read_request" else alone,
+        thing="request",
+        size=len(frame),
+        group=f"decode: {request_name}",
+        name=way,
+    )
 
 
 def produced(partitions: int) -> tuple[Callable[[], list[Buffer]], Mapping[str, Any]]:
     rows = [ProduceRow(index, 0, 1 << 40, -1, 7) for index in range(partitions)]
     offsets = {"error_code": 0, "base_offset": 1 << 40, "log_append_time": -1, "log_start_offset": 7}
     by_kio = [{"index": row.partition, **offsets, "record_errors": (), "error_message": None} for row in rows]
-    return lambda: [produce_response(_PRODUCE[1], [("orders", rows)])], {"responses": [{"name": "orders", "partition_responses": by_kio}]}
+    return lambda: [produce_response(_PRODUCE[1], [("orders", rows)])], {
+        "responses": [{"name": "orders", "partition_responses": by_kio}]
+    }
 
 
 def fetched(partitions: int, size: int) -> tuple[Callable[[], list[Buffer]], Mapping[str, Any]]:
@@ -107,7 +149,14 @@ def fetched(partitions: int, size: int) -> tuple[Callable[[], list[Buffer]], Map
     rows = [FetchRow(index, 0, 1 << 40, 7, [data]) for index in range(partitions)]
     offsets = {"high_watermark": 1 << 40, "last_stable_offset": 1 << 40, "log_start_offset": 7}
     by_kio = [
-        {"partition_index": row.partition, "error_code": 0, **offsets, "aborted_transactions": None, "records": bytes(data)} for row in rows
+        {
+            "partition_index": row.partition,
+            "error_code": 0,
+            **offsets,
+            "aborted_transactions": None,
+            "records": bytes(data),
+        }
+        for row in rows
     ]
     message = {"error_code": 0, "session_id": 7, "responses": [{"topic_id": TOPIC_ID, "partitions": by_kio}]}
     return lambda: fetch_response(_FETCH[1], 0, 7, [(TOPIC_ID.int, rows)]), message
@@ -131,10 +180,14 @@ def share_acknowledged() -> tuple[Callable[[], list[Buffer]], Mapping[str, Any]]
     head = {"error_code": 0, "error_message": None, "acquisition_lock_timeout": 30_000, "node_endpoints": ()}
     message = {**head, "responses": [{"topic_id": TOPIC_ID, "partitions": [by_kio]}]}
     row = ShareAcknowledgeRow(0)
-    return lambda: [share_acknowledge_response(_SHARE_ACKNOWLEDGE[1], [(TOPIC_ID, [row])], lock_timeout_ms=30_000)], message
+    return lambda: [
+        share_acknowledge_response(_SHARE_ACKNOWLEDGE[1], [(TOPIC_ID, [row])], lock_timeout_ms=30_000)
+    ], message
 
 
-_RESPONSES: dict[str, tuple[tuple[int, int], Callable[[], tuple[Callable[[], Sequence[Buffer]], Mapping[str, Any]]]]] = {
+_RESPONSES: dict[
+    str, tuple[tuple[int, int], Callable[[], tuple[Callable[[], Sequence[Buffer]], Mapping[str, Any]]]]
+] = {
     "Produce, 1 partition": (_PRODUCE, lambda: produced(1)),
     "Produce, 50 partitions": (_PRODUCE, lambda: produced(50)),
     "Fetch, 16 KiB": (_FETCH, lambda: fetched(1, 16 * KIB)),
@@ -161,7 +214,8 @@ def test_encode(part: Part, response_name: str, way: str) -> None:
 @pytest.mark.parametrize(("size", "count"), [(200, 100), (KIB, 100), (MIB, 1)])
 @pytest.mark.parametrize("way", ["whole", "cut"])
 def test_frames(part: Part, size: int, count: int, way: str) -> None:
-    """All of it in one piece, as after one recv, or in two, the first of which ends within a frame."""
+    """All of it in one piece, as after one recv, or in two, the first of which ends within a
+    frame."""
     data = memoryview((size.to_bytes(4, "big") + bytes(size)) * count)
     pieces = [data] if way == "whole" else [data[: len(data) // 2 + 1], data[len(data) // 2 + 1 :]]
     reader = FrameReader(2 * MIB)
@@ -170,4 +224,6 @@ def test_frames(part: Part, size: int, count: int, way: str) -> None:
         return sum(1 for piece in pieces for _ in reader.feed(piece))
 
     assert cut() == count
-    part.repeat(cut, things=count, thing="frame", size=len(data), group=f"frames: {count} of {size} bytes", name=way)
+    part.repeat(
+        cut, things=count, thing="frame", size=len(data), group=f"frames: {count} of {size} bytes", name=way
+    )

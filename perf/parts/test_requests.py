@@ -1,11 +1,14 @@
-"""Whole hot requests within a broker, without sockets: from the frame to the buffers that would be sent.
+"""Whole hot requests within a broker, without sockets: from the frame to the buffers that would be
+sent.
 
-A broker runs in a thread of this process with durability `os`; a request is decoded, handled, committed and its answer packed, as the
-server does it for each frame of a burst. What is missing to a client's view is the network, about as much again for small requests.
-With the engine `memory` nothing is stored, so that the difference between it and the segment engine is what storing costs.
+A broker runs in a thread of this process with durability `os`; a request is decoded, handled,
+committed and its answer packed, as the server does it for each frame of a burst. What is missing to
+a client's view is the network, about as much again for small requests. With the engine `memory`
+nothing is stored, so that the difference between it and the segment engine is what storing costs.
 
-*Produce* in bursts of 1 and 20 requests that one commit takes; *Fetch* of one partition; *ShareFetch* of the queue of one share-partition,
-each request with the acknowledgement of what the one before has brought: 500 records as a range, 500 one by one, or a single record.
+*Produce* in bursts of 1 and 20 requests that one commit takes; *Fetch* of one partition;
+*ShareFetch* of the queue of one share-partition, each request with the acknowledgement of what the
+one before has brought: 500 records as a range, 500 one by one, or a single record.
 """
 
 from __future__ import annotations
@@ -119,8 +122,12 @@ class Served:
 def test_produce(part: Part, engine: str, directory: Path, size: int, burst: int) -> None:
     calls = max(1, min(200, 16 * MIB // size) // burst)
     with running(engine, directory) as served:
-        rows = [{"topic_id": served.topic.topic_id, "partition_data": [{"index": 0, "records": batch_of(size)}]}]
-        frame = memoryview(frame_of(_PRODUCE, {"transactional_id": None, "acks": -1, "timeout": 30_000, "topic_data": rows}))
+        rows = [
+            {"topic_id": served.topic.topic_id, "partition_data": [{"index": 0, "records": batch_of(size)}]}
+        ]
+        frame = memoryview(
+            frame_of(_PRODUCE, {"transactional_id": None, "acks": -1, "timeout": 30_000, "topic_data": rows})
+        )
 
         async def produce() -> None:
             for _ in range(calls):
@@ -137,9 +144,21 @@ def test_fetch(part: Part, engine: str, directory: Path, size: int) -> None:
     calls = 200
     with running(engine, directory) as served:
         served.run(lambda: served.fill(batch_of(16 * KIB), 2 * MIB // (16 * KIB)))
-        row = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 3, "last_fetched_epoch": -1, "log_start_offset": -1}
+        row = {
+            "partition": 0,
+            "current_leader_epoch": -1,
+            "fetch_offset": 3,
+            "last_fetched_epoch": -1,
+            "log_start_offset": -1,
+        }
         topics = [{"topic_id": served.topic.topic_id, "partitions": [{**row, "partition_max_bytes": size}]}]
-        session = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": [], "rack_id": "", "isolation_level": 0}
+        session = {
+            "session_id": 0,
+            "session_epoch": -1,
+            "forgotten_topics_data": [],
+            "rack_id": "",
+            "isolation_level": 0,
+        }
         limits = {"max_wait": 500, "min_bytes": 1, "max_bytes": 50 * MIB}
         frame = memoryview(frame_of(_FETCH, {**session, **limits, "topics": topics}))
 
@@ -154,7 +173,9 @@ def test_fetch(part: Part, engine: str, directory: Path, size: int) -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(("records", "acks"), [(500, "as a range"), (500, "one by one"), (1, "of one record")])
+@pytest.mark.parametrize(
+    ("records", "acks"), [(500, "as a range"), (500, "one by one"), (1, "of one record")]
+)
 def test_share_fetch(part: Part, engine: str, directory: Path, records: int, acks: str) -> None:
     calls, rounds = 20, 8
     with running(engine, directory) as served:
@@ -165,7 +186,9 @@ def test_share_fetch(part: Part, engine: str, directory: Path, records: int, ack
         epochs = count()
 
         def prepare() -> tuple[list[memoryview]]:
-            frames = [share_fetch_frame(topic_id, next(epochs), records, acks == "one by one") for _ in range(calls)]
+            frames = [
+                share_fetch_frame(topic_id, next(epochs), records, acks == "one by one") for _ in range(calls)
+            ]
             return ([memoryview(frame) for frame in frames],)
 
         async def fetch(frames: Sequence[memoryview]) -> None:
@@ -180,12 +203,33 @@ def test_share_fetch(part: Part, engine: str, directory: Path, records: int, ack
 
 
 def share_fetch_frame(topic_id: object, epoch: int, records: int, one_by_one: bool) -> bytes:
-    """The request of that session epoch: all before it have brought `records` each, which this one accepts (the last of them)."""
+    """The request of that session epoch: all before it have brought `records` each, which this one
+    accepts (the last of them)."""
     last = epoch * records - 1
     first = last - records + 1
-    runs = [] if not epoch else [(offset, offset) for offset in range(first, last + 1)] if one_by_one else [(first, last)]
+    runs = (
+        []
+        if not epoch
+        else [(offset, offset) for offset in range(first, last + 1)]
+        if one_by_one
+        else [(first, last)]
+    )
     batches = [{"first_offset": run[0], "last_offset": run[1], "acknowledge_types": [1]} for run in runs]
-    topics = [{"topic_id": topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}]}]
-    limits = {"max_wait": 500, "min_bytes": 1, "max_bytes": 50 * MIB, "max_records": records, "batch_size": records}
-    session = {"group_id": _GROUP, "member_id": _MEMBER, "share_session_epoch": epoch, "share_acquire_mode": 0, "is_renew_ack": False}
+    topics = [
+        {"topic_id": topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}]}
+    ]
+    limits = {
+        "max_wait": 500,
+        "min_bytes": 1,
+        "max_bytes": 50 * MIB,
+        "max_records": records,
+        "batch_size": records,
+    }
+    session = {
+        "group_id": _GROUP,
+        "member_id": _MEMBER,
+        "share_session_epoch": epoch,
+        "share_acquire_mode": 0,
+        "is_renew_ack": False,
+    }
     return frame_of(_SHARE_FETCH, {**session, **limits, "topics": topics, "forgotten_topics_data": []})

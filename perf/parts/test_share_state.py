@@ -1,8 +1,11 @@
-"""The share coordinator without a store: what it costs to decide a write of share state, to encode and decode it, and to load it.
+"""The share coordinator without a store: what it costs to decide a write of share state, to encode
+and decode it, and to load it.
 
-*write* is what every acknowledgement pays before its changes are committed: `ShareStateCoordinator.write()` and `confirm()`, for one run of
-offsets and for 100 (alternating verdicts); at the 500th update of a share-partition it is a snapshot, timed by itself. *load* is the state
-of one share-partition out of its snapshot and updates, as the first fetch after a start does it.
+*write* is what every acknowledgement pays before its changes are committed:
+`ShareStateCoordinator.write()` and `confirm()`, for one run of offsets and for 100 (alternating
+verdicts); at the 500th update of a share-partition it is a snapshot, timed by itself. *load* is the
+state of one share-partition out of its snapshot and updates, as the first fetch after a start does
+it.
 """
 
 from __future__ import annotations
@@ -12,7 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.formats.share_records import ShareSnapshot, ShareUpdate, StateBatchRecord, encode_share_snapshot, encode_share_update
+from kbroker.formats.share_records import (
+    ShareSnapshot,
+    ShareUpdate,
+    StateBatchRecord,
+    encode_share_snapshot,
+    encode_share_update,
+)
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, TopicPartition, WriteRequest
 from kbroker.share_state.coordinator import UPDATES_PER_SNAPSHOT, ShareStateCoordinator
@@ -28,9 +37,13 @@ _RECORDS = [(way, what) for way in ("encode", "encode by kio", "decode") for wha
 class Kept:
     """A coordinator over a map in memory, with one share-partition."""
 
-    def __init__(self, directory: Path, updates: int = 0, *, per_snapshot: int = UPDATES_PER_SNAPSHOT) -> None:
+    def __init__(
+        self, directory: Path, updates: int = 0, *, per_snapshot: int = UPDATES_PER_SNAPSHOT
+    ) -> None:
         self.store = open_state_store("memory", directory)
-        self.coordinator = ShareStateCoordinator(self.store.scan, lambda *_: True, updates_per_snapshot=per_snapshot)
+        self.coordinator = ShareStateCoordinator(
+            self.store.scan, lambda *_: True, updates_per_snapshot=per_snapshot
+        )
         initialized = self.coordinator.initialize(_GROUP, [InitializeRequest(_KEY, 0, 0)], now_ms=NOW_MS)
         self.store.write(initialized.changes)
         self.coordinator.confirm(initialized)
@@ -48,7 +61,12 @@ class Kept:
 def test_write(part: Part, directory: Path, runs: int) -> None:
     kept = Kept(directory, per_snapshot=1 << 40)
     numbers = count(0, 2 * runs)
-    part.repeat(lambda: kept.write(next(numbers), runs), thing="write", group=f"share state, write: {runs} runs", name="update")
+    part.repeat(
+        lambda: kept.write(next(numbers), runs),
+        thing="write",
+        group=f"share state, write: {runs} runs",
+        name="update",
+    )
 
 
 def test_write_snapshot(part: Part, directory: Path) -> None:
@@ -61,7 +79,14 @@ def test_write_snapshot(part: Part, directory: Path) -> None:
     def write(kept: Kept) -> None:
         kept.write(UPDATES_PER_SNAPSHOT * 10, 1)
 
-    part.rounds(prepare, write, rounds=10, thing="write", group="share state, write: snapshot", name="after 500 updates")
+    part.rounds(
+        prepare,
+        write,
+        rounds=10,
+        thing="write",
+        group="share state, write: snapshot",
+        name="after 500 updates",
+    )
 
 
 @pytest.mark.parametrize("updates", [0, 5, 20, 500])
@@ -77,16 +102,33 @@ def test_records(part: Part, way: str, what: str, runs: int) -> None:
     batches = [StateBatch(2 * at, 2 * at, 2, 1) for at in range(runs)]
     rows = tuple(StateBatchRecord(*batch) for batch in batches)
     snapshot = ShareSnapshot(
-        snapshot_epoch=1, state_epoch=0, leader_epoch=1, start_offset=0, create_timestamp=NOW_MS, write_timestamp=NOW_MS, state_batches=rows
+        snapshot_epoch=1,
+        state_epoch=0,
+        leader_epoch=1,
+        start_offset=0,
+        create_timestamp=NOW_MS,
+        write_timestamp=NOW_MS,
+        state_batches=rows,
     )
     update = ShareUpdate(snapshot_epoch=1, leader_epoch=1, start_offset=0, state_batches=rows)
     group = f"share state, {way}: {runs} runs"
     if way == "decode":
-        decode, encoded = (ShareSnapshot.decode, snapshot.encode()) if what == "snapshot" else (ShareUpdate.decode, update.encode())
+        decode, encoded = (
+            (ShareSnapshot.decode, snapshot.encode())
+            if what == "snapshot"
+            else (ShareUpdate.decode, update.encode())
+        )
         part.repeat(lambda: decode(encoded), thing="record", group=group, name=what)
     elif way == "encode by kio":
-        part.repeat(snapshot.encode if what == "snapshot" else update.encode, thing="record", group=group, name=what)
+        part.repeat(
+            snapshot.encode if what == "snapshot" else update.encode, thing="record", group=group, name=what
+        )
     elif what == "update":
         part.repeat(lambda: encode_share_update(1, 1, 0, -1, batches), thing="record", group=group, name=what)
     else:
-        part.repeat(lambda: encode_share_snapshot(1, 0, 1, 0, NOW_MS, NOW_MS, -1, -1, batches), thing="record", group=group, name=what)
+        part.repeat(
+            lambda: encode_share_snapshot(1, 0, 1, 0, NOW_MS, NOW_MS, -1, -1, batches),
+            thing="record",
+            group=group,
+            name=what,
+        )

@@ -1,8 +1,10 @@
-"""The queue of one share-partition, without a network and without a store: acquire, acknowledge, release, expire.
+"""The queue of one share-partition, without a network and without a store: acquire, acknowledge,
+release, expire.
 
-Everything is timed through `SharePartition`, so that checks, locks and the Persist are in it, and `persisted()` is called at once. Records
-lie in batches of 500, or of one. The three columns of bytes behind it (share/in_flight.py) are made for ranges; single records, many
-records in flight and acknowledgements in random order are where a queue design falls apart, hence they are here.
+Everything is timed through `SharePartition`, so that checks, locks and the Persist are in it, and
+`persisted()` is called at once. Records lie in batches of 500, or of one. The three columns of
+bytes behind it (share/in_flight.py) are made for ranges; single records, many records in flight and
+acknowledgements in random order are where a queue design falls apart, hence they are here.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ def acquire(queue: SharePartition, records: int, *, batch: int = 500, now_ms: fl
     first = queue.next_fetch_offset()
     batches = [(offset, offset + batch - 1) for offset in range(first, first + records, batch)]
     ranges = queue.acquire(
-        _MEMBER, mode=AcquireMode.BATCH_OPTIMIZED, batch_size=batch, max_records=records, fetch_offset=first, batches=batches, now_ms=now_ms
+        _MEMBER,
+        mode=AcquireMode.BATCH_OPTIMIZED,
+        batch_size=batch,
+        max_records=records,
+        fetch_offset=first,
+        batches=batches,
+        now_ms=now_ms,
     )
     assert ranges, "nothing was acquired"
     return first
@@ -53,7 +61,9 @@ def test_acquire_and_acknowledge_a_range(part: Part, records: int) -> None:
     part.repeat(cycle, thing="cycle", group=f"share: acquire and accept {records}", name="as a range")
 
 
-@pytest.mark.parametrize("way", ["a type for each record", "a batch for each record", "a batch for each, records in batches of 1"])
+@pytest.mark.parametrize(
+    "way", ["a type for each record", "a batch for each record", "a batch for each, records in batches of 1"]
+)
 def test_acknowledge_by_record(part: Part, way: str) -> None:
     """500 records in one acknowledgement list."""
     partition = queue()
@@ -74,7 +84,8 @@ def test_acknowledge_by_record(part: Part, way: str) -> None:
 @pytest.mark.parametrize("in_flight", [2_000, _MANY])
 @pytest.mark.parametrize("order", ["in order", "random"])
 def test_acknowledge_one_by_one(part: Part, order: str, in_flight: int) -> None:
-    """A request for each record, with its Persist, as clients with slow work send them. 1 000 of them, where more are in flight."""
+    """A request for each record, with its Persist, as clients with slow work send them. 1 000 of
+    them, where more are in flight."""
     offsets = list(range(in_flight))
     if order == "random":
         random.Random(3).shuffle(offsets)
@@ -89,7 +100,15 @@ def test_acknowledge_one_by_one(part: Part, order: str, in_flight: int) -> None:
         for offset in offsets:
             acknowledge(partition, [AckBatch(offset, offset, (_ACCEPT,))])
 
-    part.rounds(prepare, work, rounds=10, things=1000, thing="record", group=f"share: accept one by one, {in_flight} in flight", name=order)
+    part.rounds(
+        prepare,
+        work,
+        rounds=10,
+        things=1000,
+        thing="record",
+        group=f"share: accept one by one, {in_flight} in flight",
+        name=order,
+    )
 
 
 @pytest.mark.parametrize("step", [1, 2], ids=["all", "every second"])
@@ -105,7 +124,13 @@ def test_release_and_deliver_again(part: Part, step: int) -> None:
         else:
             acknowledge(partition, [AckBatch(offset, offset, (_RELEASE,)) for offset in range(0, 500, step)])
         ranges = partition.acquire(
-            _MEMBER, mode=AcquireMode.BATCH_OPTIMIZED, batch_size=500, max_records=500, fetch_offset=0, batches=[(0, 499)], now_ms=0
+            _MEMBER,
+            mode=AcquireMode.BATCH_OPTIMIZED,
+            batch_size=500,
+            max_records=500,
+            fetch_offset=0,
+            batches=[(0, 499)],
+            now_ms=0,
         )
         assert len(ranges) == (1 if step == 1 else come_back)
 
@@ -115,7 +140,8 @@ def test_release_and_deliver_again(part: Part, step: int) -> None:
 
 @pytest.mark.parametrize("step", [1, 2], ids=["all", "every second"])
 def test_expire(part: Part, step: int) -> None:
-    """2 000 locks of records run out at once: all, or every second one, as the others were accepted before."""
+    """2 000 locks of records run out at once: all, or every second one, as the others were accepted
+    before."""
 
     def prepare() -> tuple[SharePartition]:
         partition = queue()
@@ -130,7 +156,15 @@ def test_expire(part: Part, step: int) -> None:
         partition.persisted(persist.token)
 
     name = "all of 2 000" if step == 1 else "every second of 2 000"
-    part.rounds(prepare, expire, rounds=50, things=2000 // step, thing="record", group="share: locks run out", name=name)
+    part.rounds(
+        prepare,
+        expire,
+        rounds=50,
+        things=2000 // step,
+        thing="record",
+        group="share: locks run out",
+        name=name,
+    )
 
 
 def test_acquire_beside_many(part: Part) -> None:
@@ -142,7 +176,13 @@ def test_acquire_beside_many(part: Part) -> None:
         first = acquire(partition, 1, batch=1)
         acknowledge(partition, [AckBatch(first, first, (_RELEASE,))])
         ranges = partition.acquire(
-            _MEMBER, mode=AcquireMode.BATCH_OPTIMIZED, batch_size=1, max_records=1, fetch_offset=first, batches=[(first, first)], now_ms=0
+            _MEMBER,
+            mode=AcquireMode.BATCH_OPTIMIZED,
+            batch_size=1,
+            max_records=1,
+            fetch_offset=first,
+            batches=[(first, first)],
+            now_ms=0,
         )
         assert ranges
         acknowledge(partition, [AckBatch(first, first, (_ACCEPT,))])

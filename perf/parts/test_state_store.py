@@ -1,9 +1,12 @@
-"""The small ordered map in which the broker keeps what is not topic data: share state, offsets, groups, topics, configs.
+"""The small ordered map in which the broker keeps what is not topic data: share state, offsets,
+groups, topics, configs.
 
-Keys are those of share state, values have 200 bytes. *write* is `StateStore.write()` of 1 or 100 changes of keys that exist, with and
-without a `sync()`; *prune* a write that replaces a snapshot and removes the 500 updates that it takes in. *open* is the start of a
-store with 10 000 share-partitions, a snapshot and five updates each (60 000 keys), after a clean stop; *scan* then reads one
-share-partition, or everything. `python -m perf.studies.state_load` measures the same start through the broker's persister.
+Keys are those of share state, values have 200 bytes. *write* is `StateStore.write()` of 1 or 100
+changes of keys that exist, with and without a `sync()`; *prune* a write that replaces a snapshot
+and removes the 500 updates that it takes in. *open* is the start of a store with 10 000
+share-partitions, a snapshot and five updates each (60 000 keys), after a clean stop; *scan* then
+reads one share-partition, or everything. `python -m perf.studies.state_load` measures the same
+start through the broker's persister.
 """
 
 from __future__ import annotations
@@ -70,11 +73,22 @@ def test_prune(part: Part, engine: str, store: StateStore) -> None:
     def prepare() -> tuple[list[Change]]:
         partition = _KEYS + next(numbers)
         for number in range(0, _PRUNED + 1, 50):
-            store.write([(key(partition, each), _VALUE) for each in range(number, min(number + 50, _PRUNED + 1))])
+            store.write(
+                [(key(partition, each), _VALUE) for each in range(number, min(number + 50, _PRUNED + 1))]
+            )
         store.sync()
-        return ([(key(partition), _VALUE), *((key(partition, number), None) for number in range(1, _PRUNED + 1))],)
+        return (
+            [(key(partition), _VALUE), *((key(partition, number), None) for number in range(1, _PRUNED + 1))],
+        )
 
-    part.rounds(prepare, store.write, rounds=8, thing="prune", group=f"state, prune: a snapshot for {_PRUNED} updates", name=engine)
+    part.rounds(
+        prepare,
+        store.write,
+        rounds=8,
+        thing="prune",
+        group=f"state, prune: a snapshot for {_PRUNED} updates",
+        name=engine,
+    )
 
 
 @pytest.fixture(scope="module", params=KEPT_STATE_ENGINES)
@@ -88,7 +102,13 @@ def stored(kept_engine: str, module_directory: Path) -> Iterator[Path]:
     path = module_directory / kept_engine
     store = open_state_store(kept_engine, path)
     for first in range(0, _SHARE_PARTITIONS, 100):
-        store.write([(key(partition, number), _VALUE) for partition in range(first, first + 100) for number in range(_UPDATES + 1)])
+        store.write(
+            [
+                (key(partition, number), _VALUE)
+                for partition in range(first, first + 100)
+                for number in range(_UPDATES + 1)
+            ]
+        )
     store.sync()
     store.close()
     yield path
@@ -106,7 +126,12 @@ def test_open(part: Part, kept_engine: str, stored: Path) -> None:
 @pytest.mark.parametrize("what", ["one", "all"])
 def test_scan(part: Part, kept_engine: str, stored: Path, what: str) -> None:
     store = open_state_store(kept_engine, stored)
-    prefixes = cycle([share_partition_prefix("workers", TOPIC_ID, partition) for partition in range(0, _SHARE_PARTITIONS, 7)])
+    prefixes = cycle(
+        [
+            share_partition_prefix("workers", TOPIC_ID, partition)
+            for partition in range(0, _SHARE_PARTITIONS, 7)
+        ]
+    )
     if what == "one":
         group, keys = "state, scan: one share-partition of 6 keys", _UPDATES + 1
         assert len(list(store.scan(next(prefixes)))) == keys
@@ -115,5 +140,13 @@ def test_scan(part: Part, kept_engine: str, stored: Path, what: str) -> None:
         keys = _SHARE_PARTITIONS * (_UPDATES + 1)
         assert sum(1 for _ in store.scan(b"")) == keys
         group = "state, scan: 60 000 keys"
-        part.rounds(tuple, lambda: list(store.scan(b"")), rounds=3, things=keys, thing="key", group=group, name=kept_engine)
+        part.rounds(
+            tuple,
+            lambda: list(store.scan(b"")),
+            rounds=3,
+            things=keys,
+            thing="key",
+            group=group,
+            name=kept_engine,
+        )
     store.close()

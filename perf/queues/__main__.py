@@ -14,7 +14,8 @@ from perf.suite.command import Suite, command_of
 from perf.suite.runner import Settings
 
 SUITE = Suite(
-    "Measure kbroker's work queues on every engine: jobs one at a time out of large batches, redelivery, jobs that wait.",
+    "Measure kbroker's work queues on every engine: jobs one at a time out of large batches, redelivery, "
+    "jobs that wait.",
     all_rows,
     tuple(key for key, kind in KINDS.items() if kind.family == "kbroker"),
     ("segment-disk", "segment-os"),

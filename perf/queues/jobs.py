@@ -1,4 +1,5 @@
-"""Clients of a work queue: a sender with a fixed rate, and workers that give every job back once."""
+"""Clients of a work queue: a sender with a fixed rate, and workers that give every job back
+once."""
 
 from __future__ import annotations
 
@@ -154,7 +155,8 @@ def _work(link: Link, arguments: Mapping[str, Any]) -> None:
             link.count(done if counts_done else released, others=released if counts_done else done)
             if report.first_ms is None:
                 if arguments["waits_for_others"]:
-                    consumer.commit_sync()  # The others are still to find something: nothing may stay in our hands.
+                    # The others are still to find something: nothing may stay in our hands.
+                    consumer.commit_sync()
                 link.first(wait=arguments["waits_for_others"])
         else:
             link.check_patience()

@@ -19,7 +19,10 @@ _JOBS_PER_S = {1: 6_000, 8: 12_000}
 """By the number of workers: jobs are there for so many; a window in which they nearly run out is
 closed early."""
 _FILL_S = 2.0
-_HOW = "A queue as `kbroker queues create` makes it, prefetch 1; explicit, the acknowledgement travels with the next poll."
+_HOW = (
+    "A queue as `kbroker queues create` makes it, prefetch 1; explicit, the acknowledgement travels "
+    "with the next poll."
+)
 
 
 def jobs_for(run: Run, consumers: int) -> int:

@@ -61,7 +61,8 @@ def _parked(run: Run) -> dict[str, float]:
             sent_s, urgent_ms, probes = _found(window)
             cost, took_s = run.watch.cost(), window.span.seconds
             run.say(
-                f"{run.candidate.key}: {jobs} jobs sent within {sent_s:.1f} s, and put aside within {took_s:.1f} s"
+                f"{run.candidate.key}: {jobs} jobs sent within {sent_s:.1f} s, and put aside within "
+                f"{took_s:.1f} s"
             )
             return {
                 "parked_per_s": jobs / took_s, "ms": urgent_ms, "p50_ms": probes.p50, "p99_ms": probes.p99,
@@ -233,8 +234,10 @@ def _urgent_ms(consumer: ShareConsumer) -> float:
 
 
 _NOTE = (
-    f"Sent in lz4 batches of {BATCH_JOBS // 1000} 000, due in an hour and more, while a worker waits. 'Time' is that of the one for now; "
-    "p50 and p99 are of single writes (acks=all) into another topic until all are put aside. Then kill -9, start, and a new worker gets a "
+    f"Sent in lz4 batches of {BATCH_JOBS // 1000} 000, due in an hour and more, while a worker waits. "
+    "'Time' is that of the one for now; "
+    "p50 and p99 are of single writes (acks=all) into another topic until all are put aside. Then kill -9, "
+    "start, and a new worker gets a "
     "new job. A broker of its own. --quick: 100 000 jobs."
 )
 ROWS = (

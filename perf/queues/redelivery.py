@@ -92,11 +92,13 @@ def _fill(bootstrap: str, name: str, jobs: int) -> None:
 
 
 _LATE = (
-    f"{WORKERS} workers, prefetch 1, 1 000 jobs/s sent one by one; each job is given back once and done when it comes again. "
+    f"{WORKERS} workers, prefetch 1, 1 000 jobs/s sent one by one; each job is given back once and done "
+    "when it comes again. "
     "p50 and p99: how long after its delay. Ideal: as many done as sent."
 )
 _RETRIES = (
-    f"{WORKERS} workers, prefetch {_PREFETCH}; all were given back once, lie on disk, and are due. Memory: the most of while they lie "
+    f"{WORKERS} workers, prefetch {_PREFETCH}; all were given back once, lie on disk, and are due. Memory: "
+    "the most of while they lie "
     f"there and at the end. A broker of its own. --quick: {QUICK_JOBS // 1000} 000 jobs."
 )
 ROWS = (

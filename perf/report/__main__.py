@@ -1,4 +1,5 @@
-"""A stored run of the suite, rendered again: on the terminal, as an HTML page, and as the picture of the README.
+"""A stored run of the suite, rendered again: on the terminal, as an HTML page, and as the picture
+of the README.
 
     python -m perf.report perf/results/suite.json --html page.html --picture picture.svg
     python -m perf.report first.json --compare second.json      whether its ratios came out again
@@ -23,11 +24,23 @@ _PAPER_WIDTH = 200
 @click.command()
 @click.argument("results", type=_EXISTING)
 @click.option("--html", type=_FILE, metavar="FILE", help="write the page, which holds everything it needs")
-@click.option("--picture", type=_FILE, metavar="FILE", help="write the main picture; .svg or .png (needs Chromium or Chrome)")
+@click.option(
+    "--picture",
+    type=_FILE,
+    metavar="FILE",
+    help="write the main picture; .svg or .png (needs Chromium or Chrome)",
+)
 @click.option("--quiet", is_flag=True, help="nothing on the terminal")
-@click.option("--compare", type=_EXISTING, metavar="FILE", help="another run: each ratio in both, and whether their spreads meet")
+@click.option(
+    "--compare",
+    type=_EXISTING,
+    metavar="FILE",
+    help="another run: each ratio in both, and whether their spreads meet",
+)
 @click.option("--json", "as_json", is_flag=True, help="with --compare: JSON instead of a table")
-def main(results: Path, html: Path | None, picture: Path | None, quiet: bool, compare: Path | None, as_json: bool) -> None:
+def main(
+    results: Path, html: Path | None, picture: Path | None, quiet: bool, compare: Path | None, as_json: bool
+) -> None:
     """Show the run of the suite that RESULTS (its JSON) holds."""
     if compare is not None:
         if html or picture or quiet:
@@ -79,7 +92,8 @@ def _show(results: Path, html: Path | None, picture: Path | None, *, quiet: bool
             main_picture.write(data, picture)
     except _NO_RUN as error:
         raise _no_run(results, error) from error
-    except (ValueError, RuntimeError) as error:  # the picture cannot be made of this run, or there is no browser to make it with
+    # the picture cannot be made of this run, or there is no browser to make it with
+    except (ValueError, RuntimeError) as error:
         raise click.ClickException(str(error)) from error
 
 

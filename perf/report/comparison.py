@@ -1,8 +1,10 @@
 """Two runs of the suite side by side: does each ratio come out again?
 
-Ratios are compared, never readings: those of another day, or of a busier machine, are other ones. Two ratios agree when their spreads,
-from the lowest to the highest round, have something in common. That is a narrow measure with few rounds: of equal things read three
-times in each run, one in ten disagrees by chance, and one in three of those read twice. So it is said how many must be expected to.
+Ratios are compared, never readings: those of another day, or of a busier machine, are other ones.
+Two ratios agree when their spreads, from the lowest to the highest round, have something in common.
+That is a narrow measure with few rounds: of equal things read three times in each run, one in ten
+disagrees by chance, and one in three of those read twice. So it is said how many must be expected
+to.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ class Pair:
 
     @property
     def gap(self) -> float | None:
-        """From one spread to the other: 0.1 where the higher one begins 10 % above the end of the lower one; 0 where they meet."""
+        """From one spread to the other: 0.1 where the higher one begins 10 % above the end of the
+        lower one; 0 where they meet."""
         spreads = [_spread(each) for each in (self.first, self.second)]
         if None in spreads:
             return None
@@ -53,13 +56,15 @@ class Pair:
 
     @property
     def is_judged_alike(self) -> bool | None:
-        """Whether the goal is met in both runs, or missed in both; None where one of them has not judged it."""
+        """Whether the goal is met in both runs, or missed in both; None where one of them has not
+        judged it."""
         verdicts = [each and each.met for each in (self.first, self.second)]
         return None if None in verdicts else verdicts[0] == verdicts[1]
 
 
 def pairs(first: Report, second: Report) -> list[Pair]:
-    """Every goal of either, in the order of the first run, and then what only the second one has."""
+    """Every goal of either, in the order of the first run, and then what only the second one
+    has."""
     ones, others = ({_key(goal): goal for goal in report.goals} for report in (first, second))
     return [Pair(ones.get(key), others.get(key)) for key in dict.fromkeys((*ones, *others))]
 
@@ -79,8 +84,8 @@ def counts(found: Sequence[Pair]) -> dict[str, int]:
 
 
 def by_chance(first: Report, second: Report) -> float:
-    """How many of the pairs would disagree if nothing but chance ordered the rounds: with m and n of them, all of one run are above all of
-    the other in two of the (m + n)! / m! n! orders."""
+    """How many of the pairs would disagree if nothing but chance ordered the rounds: with m and n
+    of them, all of one run are above all of the other in two of the (m + n)! / m! n! orders."""
     found = (pair for pair in pairs(first, second) if pair.agrees is not None)
     rounds = ([_rounds(report, pair.goal) for report in (first, second)] for pair in found)
     return math.fsum(2 / math.comb(sum(each), each[0]) for each in rounds)
@@ -92,7 +97,8 @@ def _rounds(report: Report, goal: GoalResult) -> int:
 
 
 def to_json(first: Report, second: Report) -> dict[str, Any]:
-    """`runs`, `goals` (one for each of `pairs`, with the whole goal of either run), `counts` and `disagree_by_chance`."""
+    """`runs`, `goals` (one for each of `pairs`, with the whole goal of either run), `counts` and
+    `disagree_by_chance`."""
     found = pairs(first, second)
     names = ("row", "metric", "candidate", "against", "against_row", "title")
     goals = [
@@ -117,7 +123,9 @@ def show(first: Report, second: Report, console: Console) -> None:
     """As `to_json`, for people."""
     found = pairs(first, second)
     for name, report in (("first", first), ("second", second)):
-        console.print(Text(f"{name}: {', '.join(f'{key} {value}' for key, value in report.facts())}", style="dim"))
+        console.print(
+            Text(f"{name}: {', '.join(f'{key} {value}' for key, value in report.facts())}", style="dim")
+        )
         if report.rounds() < 2:
             console.print(Text(f"The {name} run has one round, so no spreads.", style="yellow"))
     table = Table(title="Ratios of two runs: median, and lowest to highest round", title_justify="left")
@@ -140,7 +148,11 @@ def show(first: Report, second: Report, console: Console) -> None:
 
 def _row(report: Report, pair: Pair) -> list[Text]:
     mark, style = {True: ("=", "green"), False: ("≠", "bold red"), None: ("○", "yellow")}[pair.agrees]
-    cells = [Text(mark, style=style), Text(goal_title(report, pair.goal)), Text(short_name(report, pair.goal.metric))]
+    cells = [
+        Text(mark, style=style),
+        Text(goal_title(report, pair.goal)),
+        Text(short_name(report, pair.goal.metric)),
+    ]
     for goal in (pair.first, pair.second):
         cells += _of_run(goal, is_remarkable=pair.is_judged_alike is False)
     return [*cells, Text(f"{100 * pair.gap:.1f} %" if pair.gap else "", style=style)]
@@ -150,13 +162,26 @@ def _of_run(goal: GoalResult | None, *, is_remarkable: bool) -> list[Text]:
     if goal is None or goal.ratio is None:
         return [Text("not measured", style="dim"), Text(), Text()]
     spread = between(goal.low, goal.high) if goal.low is not None and goal.high is not None else ""
-    return [Text(times(goal.ratio)), Text(spread, style="dim"), Text(sign(goal), style="bold yellow" if is_remarkable else "dim")]
+    return [
+        Text(times(goal.ratio)),
+        Text(spread, style="dim"),
+        Text(sign(goal), style="bold yellow" if is_remarkable else "dim"),
+    ]
 
 
 def _verdict(count: dict[str, int], expected: float) -> Text:
-    goals = f"{count['goals_agree']} of {count['goals_agree'] + count['goals_disagree']} goals' ratios agree within their spreads"
-    every = f"{count['agree']} of all {count['agree'] + count['disagree']} ratios; by chance {expected:.0f} would not"
-    rest = f"{count['not_in_both']} are not in both runs; {count['judged_differently']} goals are met in one of them only"
+    goals = (
+        f"{count['goals_agree']} of {count['goals_agree'] + count['goals_disagree']} goals' ratios "
+        "agree within their spreads"
+    )
+    every = (
+        f"{count['agree']} of all {count['agree'] + count['disagree']} ratios; by chance "
+        f"{expected:.0f} would not"
+    )
+    rest = (
+        f"{count['not_in_both']} are not in both runs; {count['judged_differently']} goals are met in "
+        "one of them only"
+    )
     return Text(f"{goals}, {every}. {rest}.", style="green" if count["disagree"] <= expected else "yellow")
 
 

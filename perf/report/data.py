@@ -1,4 +1,5 @@
-"""A run of the suite as its JSON has it, with what both reports need: medians, spreads, ratios, and how numbers are written."""
+"""A run of the suite as its JSON has it, with what both reports need: medians, spreads, ratios, and
+how numbers are written."""
 
 from __future__ import annotations
 
@@ -8,10 +9,21 @@ from dataclasses import dataclass
 from statistics import geometric_mean, median
 from typing import Any, NamedTuple
 
-from perf.suite.results import METRICS, ROUND, CandidateFacts, GoalResult, Metric, Ratio, Results, RowResult, from_json
+from perf.suite.results import (
+    METRICS,
+    ROUND,
+    CandidateFacts,
+    GoalResult,
+    Metric,
+    Ratio,
+    Results,
+    RowResult,
+    from_json,
+)
 
 OURS, THEIRS = "segment-os", "kafka"
-"""The pair of the headlines and of the main picture: the default engine and Kafka's default, neither syncs."""
+"""The pair of the headlines and of the main picture: the default engine and Kafka's default,
+neither syncs."""
 
 COUNTERPART = {"os": "kafka", "disk": "kafka-sync"}
 """Whom a candidate of ours is compared with, by durability."""
@@ -21,21 +33,38 @@ QUEUE_GROUPS = ("queue", "waiting")
 """Those are in rows of these groups only."""
 
 GROUPS: Mapping[str, tuple[str, str]] = {
-    "produce": ("Produce", "Unmodified clients in processes of their own; counted is what the broker has acknowledged."),
+    "produce": (
+        "Produce",
+        "Unmodified clients in processes of their own; counted is what the broker has acknowledged.",
+    ),
     "fetch": ("Fetch", "Ordinary consumers reading what was written before."),
-    "share": ("Share groups", "Many consumers of one topic, every record acknowledged. Small batches are of 1 to 3 records."),
+    "share": (
+        "Share groups",
+        "Many consumers of one topic, every record acknowledged. Small batches are of 1 to 3 records.",
+    ),
     "queue": ("One record at a time", "A work queue: take one record, acknowledge it, take the next one."),
-    "latency": ("Latency", "Less is better. End to end counts from the moment a record was due: a broker that stalls is not flattered."),
+    "latency": (
+        "Latency",
+        "Less is better. End to end counts from the moment a record was due: a broker that stalls is not "
+        "flattered.",
+    ),
     "footprint": ("Footprint", "What it costs to start and to stay. Less is better."),
     "scale": ("Scale", "What becomes of the rates as there is more of everything."),
-    "jobs": ("Jobs one at a time", "Work queues, each worker holds one job, taken from batches of one or cut out of large ones."),
-    "waiting": ("Jobs that wait", "Redelivery after a delay, and jobs for later. Of times and memory less is better."),
+    "jobs": (
+        "Jobs one at a time",
+        "Work queues, each worker holds one job, taken from batches of one or cut out of large ones.",
+    ),
+    "waiting": (
+        "Jobs that wait",
+        "Redelivery after a delay, and jobs for later. Of times and memory less is better.",
+    ),
 }
 
 ABOUT_RATES = ("produce", "fetch", "share", "queue")
 """Groups in which clients do as much as they can."""
 NOT_IN_MEAN = frozenset({"one-8-backlog", "produce-100b-1p-acks1", "produce-1kb-6p-16kb-acks1"})
-"""What Kafka is known to be weak at, and what is nearly the same as another row: neither should weigh in one number for everything."""
+"""What Kafka is known to be weak at, and what is nearly the same as another row: neither should
+weigh in one number for everything."""
 _SAID_WITH_GROUP = ("produce", "fetch", "share")
 _SHORT = {
     "rate": "records/s",
@@ -66,7 +95,8 @@ class Report:
     metrics: Mapping[str, Metric]
 
     def metric(self, name: str) -> Metric:
-        """One that nobody describes is shown under its own name, its unit is what the name ends with."""
+        """One that nobody describes is shown under its own name, its unit is what the name ends
+        with."""
         if name in self.metrics:
             return self.metrics[name]
         title, _, last = name.rpartition("_")
@@ -87,7 +117,9 @@ class Report:
 
     def groups(self) -> list[str]:
         found = dict.fromkeys(row.group for row in self.results.rows)
-        return [group for group in GROUPS if group in found] + [group for group in found if group not in GROUPS]
+        return [group for group in GROUPS if group in found] + [
+            group for group in found if group not in GROUPS
+        ]
 
     def rows_of(self, group: str) -> list[RowResult]:
         return [row for row in self.results.rows if row.group == group]
@@ -98,31 +130,52 @@ class Report:
 
     def metrics_of(self, row: RowResult) -> list[str]:
         """Those that are described, in that order, then others."""
-        found = dict.fromkeys(metric for rounds in row.readings.values() for each in rounds for metric in each if metric != ROUND)
-        return [metric for metric in self.metrics if metric in found] + [metric for metric in found if metric not in self.metrics]
+        found = dict.fromkeys(
+            metric
+            for rounds in row.readings.values()
+            for each in rounds
+            for metric in each
+            if metric != ROUND
+        )
+        return [metric for metric in self.metrics if metric in found] + [
+            metric for metric in found if metric not in self.metrics
+        ]
 
     def against_kafka(self, row: RowResult, candidate: CandidateFacts, metric: str) -> Ratio | None:
-        """How a candidate of ours stands to Kafka of the same durability, or to Kafka's default where only that was run."""
+        """How a candidate of ours stands to Kafka of the same durability, or to Kafka's default
+        where only that was run."""
         if candidate.family != "kbroker":
             return None
         counterpart = COUNTERPART.get(candidate.durability, THEIRS)
-        return self.results.ratio(row.key, metric, candidate.key, counterpart if counterpart in row.readings else THEIRS)
+        return self.results.ratio(
+            row.key, metric, candidate.key, counterpart if counterpart in row.readings else THEIRS
+        )
 
     def shown_in(self, rows: Iterable[RowResult]) -> list[CandidateFacts]:
         """Who was to run one of the rows, and who would have run one if it were installed."""
         rows = list(rows)
-        return [each for each in self.results.candidates if any(each.key in row.readings or would_have(each, row) for row in rows)]
+        return [
+            each
+            for each in self.results.candidates
+            if any(each.key in row.readings or would_have(each, row) for row in rows)
+        ]
 
     def rounds(self) -> int:
         return max((len(rounds) for row in self.results.rows for rounds in row.readings.values()), default=0)
 
     def counts(self, goals: Iterable[GoalResult] | None = None) -> tuple[int, int, int]:
-        """Goals that are met, missed, not measured. A ratio without a limit is none, unless it could not be measured."""
-        verdicts = [goal.met for goal in (self.goals if goals is None else goals) if has_limit(goal) or goal.ratio is None]
+        """Goals that are met, missed, not measured. A ratio without a limit is none, unless it
+        could not be measured."""
+        verdicts = [
+            goal.met
+            for goal in (self.goals if goals is None else goals)
+            if has_limit(goal) or goal.ratio is None
+        ]
         return verdicts.count(True), verdicts.count(False), verdicts.count(None)
 
     def mean_ratio(self, metric: str) -> tuple[float, int] | None:
-        """Of the main pair: geometric mean over the rows about rates that both have, but for `NOT_IN_MEAN`, and how many these are."""
+        """Of the main pair: geometric mean over the rows about rates that both have, but for
+        `NOT_IN_MEAN`, and how many these are."""
         rows = [row for row in self.results.rows if row.group in ABOUT_RATES and row.key not in NOT_IN_MEAN]
         found = [self.results.ratio(row.key, metric, OURS, THEIRS) for row in rows]
         ratios = [ratio.median for ratio in found if ratio is not None and ratio.median > 0]
@@ -131,7 +184,12 @@ class Report:
     def facts(self) -> list[tuple[str, str]]:
         """The run and the machine, as pairs of a name and a text."""
         results = self.results
-        run = [("began", results.began), ("took", duration(results.took_s)), ("mode", results.mode), ("rounds", str(self.rounds()))]
+        run = [
+            ("began", results.began),
+            ("took", duration(results.took_s)),
+            ("mode", results.mode),
+            ("rounds", str(self.rounds())),
+        ]
         return run + [_fact(name, value) for name, value in results.machine.items()]
 
 
@@ -143,12 +201,18 @@ def parse(data: Mapping[str, Any]) -> Report:
 
 def would_have(candidate: CandidateFacts, row: RowResult) -> bool:
     """Whether it is missing in this row because it is not installed."""
-    return candidate.missing is not None and (candidate.family not in QUEUE_RIVALS or row.group in QUEUE_GROUPS)
+    return candidate.missing is not None and (
+        candidate.family not in QUEUE_RIVALS or row.group in QUEUE_GROUPS
+    )
 
 
 def kind(candidate: CandidateFacts) -> str:
     """What gives it its colour: the engine of ours, the family of the others."""
-    return (candidate.engine or candidate.key.partition("-")[0]) if candidate.family == "kbroker" else candidate.family
+    return (
+        (candidate.engine or candidate.key.partition("-")[0])
+        if candidate.family == "kbroker"
+        else candidate.family
+    )
 
 
 def has_limit(goal: GoalResult) -> bool:

@@ -1,6 +1,8 @@
-"""The main picture: in some rows the default engine's throughput and records per broker CPU second, as ratios to Apache Kafka's.
+"""The main picture: in some rows the default engine's throughput and records per broker CPU second,
+as ratios to Apache Kafka's.
 
-In the page it is one of the plots; for the README it is written as an SVG by Plotly's kaleido, which needs a Chromium or Chrome.
+In the page it is one of the plots; for the README it is written as an SVG by Plotly's kaleido,
+which needs a Chromium or Chrome.
 """
 
 from __future__ import annotations
@@ -27,9 +29,19 @@ ROWS: Mapping[str, str] = {
 }
 """The chosen rows, from top to bottom, and what they are called here."""
 
-BARS: Mapping[str, tuple[str, str]] = {"rate": ("throughput", "@segment"), "per_cpu_s": ("records per broker CPU second", "@segmentsoft")}
+BARS: Mapping[str, tuple[str, str]] = {
+    "rate": ("throughput", "@segment"),
+    "per_cpu_s": ("records per broker CPU second", "@segmentsoft"),
+}
 
-_COLOURS = {"segment": "#0072b2", "segmentsoft": "#8cc4e6", "kafka": "#c77f00", "ink": "#16202e", "soft": "#5b6779", "grid": "#e3e8ef"}
+_COLOURS = {
+    "segment": "#0072b2",
+    "segmentsoft": "#8cc4e6",
+    "kafka": "#c77f00",
+    "ink": "#16202e",
+    "soft": "#5b6779",
+    "grid": "#e3e8ef",
+}
 """For the picture that stands alone, on white."""
 
 _WIDTH_PX, _HEIGHT_PX = 900, 565
@@ -38,7 +50,9 @@ _HOW = "Same run and clients: median of the rounds, lowest to highest."
 
 def plot(report: Report) -> Plot | None:
     """None where the run does not have two of the rows with both sides."""
-    rows = [row for key in ROWS if (row := report.results.row(key)) is not None and _ratio(report, row, "rate")]
+    rows = [
+        row for key in ROWS if (row := report.results.row(key)) is not None and _ratio(report, row, "rate")
+    ]
     if len(rows) < 2:
         return None
     data, texts, ends = [], [], [1.0]
@@ -55,7 +69,12 @@ def plot(report: Report) -> Plot | None:
         "barmode": "group",
         "bargap": 0.3,
         "bargroupgap": 0.06,
-        "xaxis": {**axis, "tickvals": steps, "ticktext": [f"{step:g} {TIMES}" for step in steps], "zeroline": False},
+        "xaxis": {
+            **axis,
+            "tickvals": steps,
+            "ticktext": [f"{step:g} {TIMES}" for step in steps],
+            "zeroline": False,
+        },
         "yaxis": {
             "type": "category",
             "categoryarray": [label(ROWS[row.key]) for row in rows],
@@ -66,11 +85,24 @@ def plot(report: Report) -> Plot | None:
             "fixedrange": True,
             "tickfont": {"size": 13, "color": "@ink"},
         },
-        "shapes": [{"type": "line", "x0": 1, "x1": 1, "y0": 0, "y1": 1, "yref": "paper", "line": {"color": "@kafka", "width": 2}}],
+        "shapes": [
+            {
+                "type": "line",
+                "x0": 1,
+                "x1": 1,
+                "y0": 0,
+                "y1": 1,
+                "yref": "paper",
+                "line": {"color": "@kafka", "width": 2},
+            }
+        ],
         "annotations": [_kafka_mark(named), *texts],
         "margin": {"l": 8, "r": 12, "t": 28, "b": 8},
     }
-    note = f"The default engine with durability os as a multiple of {named} with its defaults: neither syncs before it answers."
+    note = (
+        f"The default engine with durability os as a multiple of {named} with its defaults: neither "
+        "syncs before it answers."
+    )
     return Plot("kbroker against Apache Kafka", f"{note} {_HOW}", data, layout, 70 + 50 * len(rows))
 
 
@@ -79,7 +111,8 @@ def _ratio(report: Report, row: RowResult, metric: str) -> Ratio | None:
 
 
 def _trace(name: str, colour: str, found: Mapping[str, Ratio]) -> dict[str, Any]:
-    """Bars from 1, which is Kafka, to the right where we are better; on a log axis a bar's length is given from its base on."""
+    """Bars from 1, which is Kafka, to the right where we are better; on a log axis a bar's length
+    is given from its base on."""
     ratios = list(found.values())
     return {
         "type": "bar",
@@ -98,15 +131,24 @@ def _trace(name: str, colour: str, found: Mapping[str, Ratio]) -> dict[str, Any]
             "width": 3,
             "visible": any(ratio.high > ratio.low for ratio in ratios),
         },
-        "hovertext": [f"{times(ratio.median)} ({times(ratio.low)} to {times(ratio.high)})" for ratio in ratios],
+        "hovertext": [
+            f"{times(ratio.median)} ({times(ratio.low)} to {times(ratio.high)})" for ratio in ratios
+        ],
         "hoverinfo": "text",
     }
 
 
 def _written(rows: Sequence[RowResult], title: str, ratio: Ratio, count: int) -> dict[str, Any]:
-    """Behind the bar and its line; a row's two bars are a quarter of its height above and below its middle."""
+    """Behind the bar and its line; a row's two bars are a quarter of its height above and below its
+    middle."""
     at = next(index for index, row in enumerate(rows) if ROWS[row.key] == title)
-    place = {"x": math.log10(max(ratio.high, 1)), "y": at + (0.18, -0.18)[count == 0], "xanchor": "left", "yanchor": "middle", "xshift": 5}
+    place = {
+        "x": math.log10(max(ratio.high, 1)),
+        "y": at + (0.18, -0.18)[count == 0],
+        "xanchor": "left",
+        "yanchor": "middle",
+        "xshift": 5,
+    }
     return {"text": times(ratio.median), "showarrow": False, "font": {"color": "@ink", "size": 12}, **place}
 
 
@@ -117,31 +159,63 @@ def _kafka_mark(named: str) -> dict[str, Any]:
 
 
 def write(data: Mapping[str, Any], path: Path) -> None:
-    """An SVG or PNG, by the suffix of `path`. ValueError where the run has not what is in the picture."""
+    """An SVG or PNG, by the suffix of `path`. ValueError where the run has not what is in the
+    picture."""
     import plotly.io
 
     report = parse(data)
     found = plot(report)
     if found is None:
         raise ValueError(f"no picture: the run lacks {OURS} or {THEIRS} in the rows {', '.join(ROWS)}")
-    path.write_bytes(plotly.io.to_image(painted(standalone(report, found)), format=path.suffix[1:], width=_WIDTH_PX, height=_HEIGHT_PX))
+    path.write_bytes(
+        plotly.io.to_image(
+            painted(standalone(report, found)), format=path.suffix[1:], width=_WIDTH_PX, height=_HEIGHT_PX
+        )
+    )
 
 
 def standalone(report: Report, found: Plot) -> dict[str, Any]:
     """With its title, legend and the machine, none of which the page's plot has."""
     machine = report.results.machine
-    where = ", ".join(str(part) for part in (f"{machine.get('cpus')} CPUs ({machine.get('processor')})", report.results.began[:10]) if part)
-    axis = {"gridcolor": "@grid", "linecolor": "@grid", "tickfont": {"color": "@soft", "size": 12}, "automargin": True, "ticks": ""}
+    where = ", ".join(
+        str(part)
+        for part in (f"{machine.get('cpus')} CPUs ({machine.get('processor')})", report.results.began[:10])
+        if part
+    )
+    axis = {
+        "gridcolor": "@grid",
+        "linecolor": "@grid",
+        "tickfont": {"color": "@soft", "size": 12},
+        "automargin": True,
+        "ticks": "",
+    }
     who = found.note.removesuffix(_HOW)
     below = {"text": f"{label(who)}<br>{label(f'{_HOW} {where}')}", "font": {"color": "@soft", "size": 12}}
     title = {"text": f"<b>{found.title}</b>", "subtitle": below}
     layout = {
         **found.layout,
-        "title": {**title, "x": 0.02, "xanchor": "left", "y": 0.96, "yanchor": "top", "font": {"size": 19, "color": "@ink"}},
+        "title": {
+            **title,
+            "x": 0.02,
+            "xanchor": "left",
+            "y": 0.96,
+            "yanchor": "top",
+            "font": {"size": 19, "color": "@ink"},
+        },
         "xaxis": {**axis, **found.layout["xaxis"]},
         "yaxis": {**axis, **found.layout["yaxis"]},
-        "font": {"family": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif", "color": "@ink"},
-        "legend": {"orientation": "h", "x": 0.5, "xanchor": "center", "y": -0.08, "yanchor": "top", "traceorder": "normal"},
+        "font": {
+            "family": "system-ui, -apple-system, Segoe UI, Roboto, Liberation Sans, sans-serif",
+            "color": "@ink",
+        },
+        "legend": {
+            "orientation": "h",
+            "x": 0.5,
+            "xanchor": "center",
+            "y": -0.08,
+            "yanchor": "top",
+            "traceorder": "normal",
+        },
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "margin": {"l": 16, "r": 40, "t": 124, "b": 16},

@@ -1,6 +1,8 @@
-"""A run of the suite as one self-contained HTML page: it opens from disk, needs no network, follows light and dark, and prints.
+"""A run of the suite as one self-contained HTML page: it opens from disk, needs no network, follows
+light and dark, and prints.
 
-Texts of the run (why something is missing, notes) are escaped by the template; what stands inside a script is JSON without a closing tag.
+Texts of the run (why something is missing, notes) are escaped by the template; what stands inside a
+script is JSON without a closing tag.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One goal on the scale of the scorecard; places are percent of its width, None where nothing was measured."""
+    """One goal on the scale of the scorecard; places are percent of its width, None where nothing
+    was measured."""
 
     goal: GoalResult
     title: str
@@ -67,7 +70,8 @@ class Bar:
     high: float
     mark: float | None
     lines: int
-    """How many bars, this one and following ones, are of the same workload; 0 where it is not the first."""
+    """How many bars, this one and following ones, are of the same workload; 0 where it is not the
+    first."""
 
     @property
     def tone(self) -> str:
@@ -97,8 +101,16 @@ class Scale:
         return round(100 * min(1.0, max(0.0, at)), 2)
 
     def ticks(self) -> list[tuple[float, str]]:
-        steps = [step * 10.0**power for power in range(math.floor(self._low), math.ceil(self._high) + 1) for step in (1, 2, 5)]
-        return [(self.place(step), f"{step:g} {TIMES}") for step in steps if self._low <= math.log10(step) <= self._high]
+        steps = [
+            step * 10.0**power
+            for power in range(math.floor(self._low), math.ceil(self._high) + 1)
+            for step in (1, 2, 5)
+        ]
+        return [
+            (self.place(step), f"{step:g} {TIMES}")
+            for step in steps
+            if self._low <= math.log10(step) <= self._high
+        ]
 
 
 def write(data: Mapping[str, Any], path: Path) -> Path:
@@ -121,9 +133,16 @@ def render(data: Mapping[str, Any]) -> str:
     curves = curve_plots(report)
     groups = dict.fromkeys([*report.groups(), *(["scale"] if curves else [])])
     sections = [_section(report, group, curves if group == "scale" else []) for group in groups]
-    plots = [*([picture] if picture else []), *(plot for section in sections for plot in (*section.curves, *section.cards))]
+    plots = [
+        *([picture] if picture else []),
+        *(plot for section in sections for plot in (*section.curves, *section.cards)),
+    ]
     environment = Environment(
-        loader=FileSystemLoader([_HERE, _LOOK]), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader([_HERE, _LOOK]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["kind"] = kind
     return environment.get_template("report.html.j2").render(
@@ -150,7 +169,8 @@ def script_json(value: object) -> str:
 
 
 def _section(report: Report, group: str, curves: Sequence[Plot]) -> Section:
-    """Rows of the group `scale` that are in a curve have no card of their own: the curve is their picture."""
+    """Rows of the group `scale` that are in a curve have no card of their own: the curve is their
+    picture."""
     title, note = GROUPS.get(group, (group, ""))
     drawn = {key for curve in CURVES for key in curve.points.values()} if curves else set()
     cards = [row_plot(report, row) for row in report.rows_of(group) if row.key not in drawn]
@@ -177,7 +197,11 @@ def _headlines(report: Report) -> Iterable[Headline]:
         ours, theirs = (report.results.median(key, each, metric) for each in (OURS, THEIRS))
         if ours is not None:
             unit = report.metric(metric).unit
-            yield Headline(title, f"{number(ours)} {unit}", f"{THEIRS}: {number(theirs)} {unit}" if theirs is not None else OURS)
+            yield Headline(
+                title,
+                f"{number(ours)} {unit}",
+                f"{THEIRS}: {number(theirs)} {unit}" if theirs is not None else OURS,
+            )
 
 
 # --- the scorecard ---
@@ -190,7 +214,8 @@ def better(goal: GoalResult, value: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """`pairs`: who is held against whom, goals met, missed and not measured, and the bars. `one`: where 1 is, in percent."""
+    """`pairs`: who is held against whom, goals met, missed and not measured, and the bars. `one`:
+    where 1 is, in percent."""
 
     pairs: Sequence[tuple[str, tuple[int, int, int], Sequence[Bar]]]
     ticks: Sequence[tuple[float, str]]
@@ -198,15 +223,22 @@ class Scorecard:
 
 
 def _scorecard(report: Report, goals: Sequence[GoalResult]) -> Scorecard:
-    found = [(goal, value) for goal in goals for value in (goal.low, goal.high, goal.ratio, goal.at_least, goal.at_most)]
+    found = [
+        (goal, value)
+        for goal in goals
+        for value in (goal.low, goal.high, goal.ratio, goal.at_least, goal.at_most)
+    ]
     scale = Scale(better(goal, value) for goal, value in found if value is not None)
-    pairs = [(pair, report.counts(each), list(_bars(report, each, scale))) for pair, each in by_pair(goals).items()]
+    pairs = [
+        (pair, report.counts(each), list(_bars(report, each, scale))) for pair, each in by_pair(goals).items()
+    ]
     return Scorecard(pairs, scale.ticks(), scale.place(1))
 
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """`pairs`: one scale for each, side by side; `lines`: a workload and its bar in each, None where there is none."""
+    """`pairs`: one scale for each, side by side; `lines`: a workload and its bar in each, None
+    where there is none."""
 
     card: Scorecard
     lines: Sequence[tuple[str, Sequence[Bar | None]]]
@@ -222,7 +254,9 @@ def _engines(report: Report) -> Engines:
 def _bars(report: Report, goals: Sequence[GoalResult], scale: Scale) -> Iterable[Bar]:
     for _, same in groupby(goals, key=lambda goal: goal_title(report, goal)):
         of_one = list(same)
-        yield from (_bar(report, goal, scale, 0 if count else len(of_one)) for count, goal in enumerate(of_one))
+        yield from (
+            _bar(report, goal, scale, 0 if count else len(of_one)) for count, goal in enumerate(of_one)
+        )
 
 
 def _bar(report: Report, goal: GoalResult, scale: Scale, lines: int) -> Bar:
@@ -255,19 +289,24 @@ def _bar(report: Report, goal: GoalResult, scale: Scale, lines: int) -> Bar:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """`lines`: row, candidate, rounds, and a pair of texts (median, lowest to highest) for each column."""
+    """`lines`: row, candidate, rounds, and a pair of texts (median, lowest to highest) for each
+    column."""
 
     columns: Sequence[str]
     lines: Sequence[tuple[str, CandidateFacts, int, Sequence[tuple[str, str]]]]
 
 
 def _texts(spread: Spread) -> tuple[str, str]:
-    return number(spread.median), f"{number(spread.low)} to {number(spread.high)}" if spread.high > spread.low else ""
+    return number(
+        spread.median
+    ), f"{number(spread.low)} to {number(spread.high)}" if spread.high > spread.low else ""
 
 
 def _readings(report: Report) -> Readings:
     metrics = list(dict.fromkeys(metric for row in report.results.rows for metric in report.metrics_of(row)))
-    metrics = [metric for metric in report.metrics if metric in metrics] + [metric for metric in metrics if metric not in report.metrics]
+    metrics = [metric for metric in report.metrics if metric in metrics] + [
+        metric for metric in metrics if metric not in report.metrics
+    ]
     lines = []
     for row in report.results.rows:
         for each in report.shown_in([row]):

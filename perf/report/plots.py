@@ -1,6 +1,8 @@
-"""The plots of the page, as Plotly's `data` and `layout`; `@segment` and the like are colours of the page, which follow light and dark.
+"""The plots of the page, as Plotly's `data` and `layout`; `@segment` and the like are colours of
+the page, which follow light and dark.
 
-One card for each row, with its candidates below one another, so that every workload has a scale of its own; and scaling curves.
+One card for each row, with its candidates below one another, so that every workload has a scale of
+its own; and scaling curves.
 """
 
 from __future__ import annotations
@@ -44,14 +46,23 @@ CURVES = (
     Curve("Share-partitions", "share-partitions", {10: "share-partitions-10", 1000: "share-partitions-1000"}),
     Curve("Members of a group", "members", {8: "members-8", 500: "members-500"}),
     Curve(
-        "Consumers on one partition, large batches", "consumers", {1: "share-implicit-1", 8: "share-implicit-8", 32: "share-implicit-32"}
+        "Consumers on one partition, large batches",
+        "consumers",
+        {1: "share-implicit-1", 8: "share-implicit-8", 32: "share-implicit-32"},
     ),
     Curve("Consumers that take one record at a time", "consumers", {1: "one-1", 8: "one-8"}),
 )
 
 _RATES = ("rate", "per_cpu_s")
-_PANELS = (("percentiles", "cpu_s"), _RATES, ("ms", "cpu_s"), ("idle_mb", "rss_anon_mb"), ("rss_anon_mb", "grew_mb"))
-"""What may be drawn of a row: the first of these whose first metric was read. In groups that are about rates these come first."""
+_PANELS = (
+    ("percentiles", "cpu_s"),
+    _RATES,
+    ("ms", "cpu_s"),
+    ("idle_mb", "rss_anon_mb"),
+    ("rss_anon_mb", "grew_mb"),
+)
+"""What may be drawn of a row: the first of these whose first metric was read. In groups that are
+about rates these come first."""
 
 
 def label(text: object) -> str:
@@ -76,7 +87,9 @@ def row_plot(report: Report, row: RowResult) -> Plot:
         data += [{**trace, "xaxis": f"x{number_of_axis}", "yaxis": f"y{number_of_axis}"} for trace in traces]
         layout[f"xaxis{number_of_axis}"] = {"domain": [left, right], "anchor": f"y{number_of_axis}", **axis}
         layout[f"yaxis{number_of_axis}"] = _names(candidates, f"x{number_of_axis}", shown=count == 1)
-        layout["annotations"] += [{**text, "xref": f"x{number_of_axis}", "yref": f"y{number_of_axis}"} for text in texts]
+        layout["annotations"] += [
+            {**text, "xref": f"x{number_of_axis}", "yref": f"y{number_of_axis}"} for text in texts
+        ]
         layout["annotations"].append(_head(_panel_title(report, metric), left))
     height_px = _HEAD_PX + _LINE_PX * len(candidates) + (_TICKS_PX if "percentiles" in panels else 0)
     return Plot(row.title, row.note, data, layout, height_px)
@@ -106,7 +119,8 @@ def _domains(panels: Sequence[str]) -> list[tuple[float, float]]:
 
 
 def _names(candidates: Sequence[CandidateFacts], anchor: str, *, shown: bool) -> dict[str, Any]:
-    """The axis of the candidates, the first one on top. Its range is given, so that one without readings has its line, too."""
+    """The axis of the candidates, the first one on top. Its range is given, so that one without
+    readings has its line, too."""
     keys = [label(each.key) for each in candidates]
     return {
         "type": "category",
@@ -141,11 +155,15 @@ _Panel = tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]]]
 
 
 def _bars(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], metric: str) -> _Panel:
-    """A bar for each candidate, written out; beside those of ours what they are to Kafka of the same durability."""
-    found = [(each, spread) for each in candidates if (spread := report.spread(row, each.key, metric)) is not None]
+    """A bar for each candidate, written out; beside those of ours what they are to Kafka of the
+    same durability."""
+    found = [
+        (each, spread) for each in candidates if (spread := report.spread(row, each.key, metric)) is not None
+    ]
     most = max((spread.high for _, spread in found), default=1.0)
     least = min((spread.low for _, spread in found), default=0.0)
-    room = 1.4 if "percentiles" in panels_of(report, row) else 0.75  # for the figures; the panel beside percentiles is narrow
+    # for the figures; the panel beside percentiles is narrow
+    room = 1.4 if "percentiles" in panels_of(report, row) else 0.75
     trace = {
         "type": "bar",
         "orientation": "h",
@@ -160,10 +178,21 @@ def _bars(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], 
         "hovertext": [_hover(report, row, each, metric, spread) for each, spread in found],
         "hoverinfo": "text",
     }
-    texts = [_beside(each, max(0.0, spread.high), _value_text(report, row, each, metric, spread)) for each, spread in found]
-    texts += [_beside(each, 0, "not measured", faint=True) for each in candidates if not row.readings.get(each.key)]
+    texts = [
+        _beside(each, max(0.0, spread.high), _value_text(report, row, each, metric, spread))
+        for each, spread in found
+    ]
+    texts += [
+        _beside(each, 0, "not measured", faint=True) for each in candidates if not row.readings.get(each.key)
+    ]
     left, right = min(0.0, least), max(0.0, most)
-    axis = {"range": [left, right + room * (right - left or 1)], "showticklabels": False, "ticks": "", "showgrid": False, "showline": False}
+    axis = {
+        "range": [left, right + room * (right - left or 1)],
+        "showticklabels": False,
+        "ticks": "",
+        "showgrid": False,
+        "showline": False,
+    }
     return ([trace] if found else []), axis, texts
 
 
@@ -175,7 +204,15 @@ def _pattern(candidates: Iterable[CandidateFacts]) -> dict[str, Any]:
 
 def _errors(spreads: Sequence[Spread]) -> dict[str, Any]:
     above, below = [each.high - each.median for each in spreads], [each.median - each.low for each in spreads]
-    return {"type": "data", "array": above, "arrayminus": below, "color": "@ink", "thickness": 1, "width": 3, "visible": any(above + below)}
+    return {
+        "type": "data",
+        "array": above,
+        "arrayminus": below,
+        "color": "@ink",
+        "thickness": 1,
+        "width": 3,
+        "visible": any(above + below),
+    }
 
 
 def _beside(candidate: CandidateFacts, x: float, text: str, *, faint: bool = False) -> dict[str, Any]:
@@ -184,7 +221,9 @@ def _beside(candidate: CandidateFacts, x: float, text: str, *, faint: bool = Fal
     return {"text": text, "showarrow": False, "font": font, **place}
 
 
-def _value_text(report: Report, row: RowResult, candidate: CandidateFacts, metric: str, spread: Spread) -> str:
+def _value_text(
+    report: Report, row: RowResult, candidate: CandidateFacts, metric: str, spread: Spread
+) -> str:
     ratio = report.against_kafka(row, candidate, metric)
     return number(spread.median) + (f"  ({times(ratio.median)})" if ratio else "")
 
@@ -200,13 +239,19 @@ def _hover(report: Report, row: RowResult, candidate: CandidateFacts, metric: st
 _SYMBOLS = ("circle", "diamond", "square")
 
 
-def _percentiles(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], _metric: str) -> _Panel:
+def _percentiles(
+    report: Report, row: RowResult, candidates: Sequence[CandidateFacts], _metric: str
+) -> _Panel:
     """A line for each candidate from the median to the last percentile; `disk` has open symbols."""
     traces: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     ends: list[float] = []
     for each in candidates:
-        found = [(name, spread) for name in PERCENTILES if (spread := report.spread(row, each.key, name)) is not None]
+        found = [
+            (name, spread)
+            for name in PERCENTILES
+            if (spread := report.spread(row, each.key, name)) is not None
+        ]
         if not found:
             continue
         ends += [end for _, spread in found for end in (spread.low, spread.high) if end > 0]
@@ -219,7 +264,12 @@ def _percentiles(report: Report, row: RowResult, candidates: Sequence[CandidateF
                 "x": [spread.median for _, spread in found],
                 "y": [label(each.key)] * len(found),
                 "line": {"color": colour(each), "width": 2, "dash": "dot" if suffix else "solid"},
-                "marker": {"color": colour(each), "size": 9, "symbol": symbols, "line": {"width": 2, "color": colour(each)}},
+                "marker": {
+                    "color": colour(each),
+                    "size": 9,
+                    "symbol": symbols,
+                    "line": {"width": 2, "color": colour(each)},
+                },
                 "error_x": {**_errors([spread for _, spread in found]), "color": colour(each)},
                 "hovertext": [_hover(report, row, each, name, spread) for name, spread in found],
                 "hoverinfo": "text",
@@ -227,7 +277,11 @@ def _percentiles(report: Report, row: RowResult, candidates: Sequence[CandidateF
         )
         texts += _written(each, [spread.median for _, spread in found])
     axis = log_axis(ends, free=0.4)
-    texts += [_beside(each, axis["range"][0], "not measured", faint=True) for each in candidates if not row.readings.get(each.key)]
+    texts += [
+        _beside(each, axis["range"][0], "not measured", faint=True)
+        for each in candidates
+        if not row.readings.get(each.key)
+    ]
     return traces, axis, texts
 
 
@@ -238,7 +292,8 @@ def _written(candidate: CandidateFacts, medians: Sequence[float]) -> list[dict[s
 
 
 def log_axis(values: Sequence[float], *, free: float = 0.0) -> dict[str, Any]:
-    """Over all values, of its right end the part `free` left empty; ticks at powers of ten, and between them where there are few."""
+    """Over all values, of its right end the part `free` left empty; ticks at powers of ten, and
+    between them where there are few."""
     low, high = (math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1) if values else (0.0, 1.0)
     high = low + (high - low) / (1 - free)
     tens = [10.0**power for power in range(math.floor(low), math.ceil(high) + 1)]
@@ -260,7 +315,9 @@ def curve_plots(report: Report) -> list[Plot]:
     """Of those rows that were run: a curve needs two of them."""
     plots = []
     for curve in CURVES:
-        rows = {count: row for count, key in curve.points.items() if (row := report.results.row(key)) is not None}
+        rows = {
+            count: row for count, key in curve.points.items() if (row := report.results.row(key)) is not None
+        }
         if len(rows) > 1:
             plots.append(_curve_plot(report, curve, rows))
     return plots
@@ -273,8 +330,18 @@ def _curve_plot(report: Report, curve: Curve, rows: Mapping[int, RowResult]) -> 
         axis = "" if count == 1 else str(count)
         traces, values = _lines(report, rows, metric)
         data += [{**trace, "xaxis": f"x{axis}", "yaxis": f"y{axis}"} for trace in traces]
-        places = {"tickvals": list(rows), "ticktext": [number(each) for each in rows], "title": {"text": curve.along}}
-        layout[f"xaxis{axis}"] = {"type": "log", "domain": [left, right], "anchor": f"y{axis}", "showgrid": False, **places}
+        places = {
+            "tickvals": list(rows),
+            "ticktext": [number(each) for each in rows],
+            "title": {"text": curve.along},
+        }
+        layout[f"xaxis{axis}"] = {
+            "type": "log",
+            "domain": [left, right],
+            "anchor": f"y{axis}",
+            "showgrid": False,
+            **places,
+        }
         layout[f"yaxis{axis}"] = {"anchor": f"x{axis}", **_fine_log_axis(values)}
         layout["annotations"].append(_head(f"{_panel_title(report, metric)} (log)", left))
     return Plot(curve.title, _joined(row.note for row in rows.values()), data, layout, 330)
@@ -282,14 +349,22 @@ def _curve_plot(report: Report, curve: Curve, rows: Mapping[int, RowResult]) -> 
 
 def _joined(notes: Iterable[str]) -> str:
     """Every sentence once."""
-    return " ".join(dict.fromkeys(sentence for note in notes for sentence in re.split(r"(?<=\.) ", note) if sentence))
+    return " ".join(
+        dict.fromkeys(sentence for note in notes for sentence in re.split(r"(?<=\.) ", note) if sentence)
+    )
 
 
-def _lines(report: Report, rows: Mapping[int, RowResult], metric: str) -> tuple[list[dict[str, Any]], list[float]]:
+def _lines(
+    report: Report, rows: Mapping[int, RowResult], metric: str
+) -> tuple[list[dict[str, Any]], list[float]]:
     traces: list[dict[str, Any]] = []
     values: list[float] = []
     for each in report.shown_in(rows.values()):
-        points = {count: spread for count, row in rows.items() if (spread := report.spread(row, each.key, metric)) is not None}
+        points = {
+            count: spread
+            for count, row in rows.items()
+            if (spread := report.spread(row, each.key, metric)) is not None
+        }
         if not points:
             continue
         values += [end for spread in points.values() for end in (spread.low, spread.high) if end > 0]
@@ -303,9 +378,15 @@ def _lines(report: Report, rows: Mapping[int, RowResult], metric: str) -> tuple[
                 "x": list(points),
                 "y": [spread.median for spread in spreads],
                 "line": {"color": colour(each), "width": 2, "dash": "dot" if is_disk else "solid"},
-                "marker": {"color": colour(each), "size": 8, "symbol": "diamond-open" if is_disk else "circle"},
+                "marker": {
+                    "color": colour(each),
+                    "size": 8,
+                    "symbol": "diamond-open" if is_disk else "circle",
+                },
                 "error_y": {**_errors(spreads), "color": colour(each)},
-                "hovertext": [_hover(report, rows[count], each, metric, spread) for count, spread in points.items()],
+                "hovertext": [
+                    _hover(report, rows[count], each, metric, spread) for count, spread in points.items()
+                ],
                 "hoverinfo": "text",
             }
         )
@@ -315,5 +396,7 @@ def _lines(report: Report, rows: Mapping[int, RowResult], metric: str) -> tuple[
 def _fine_log_axis(values: Sequence[float]) -> dict[str, Any]:
     """Ticks at 1, 2 and 5 of each power of ten."""
     axis = log_axis(values)
-    steps = sorted({step * 10 ** math.floor(math.log10(tick)) for tick in axis["tickvals"] for step in (1, 2, 5)})
+    steps = sorted(
+        {step * 10 ** math.floor(math.log10(tick)) for tick in axis["tickvals"] for step in (1, 2, 5)}
+    )
     return {**axis, "tickvals": steps, "ticktext": [number(step) for step in steps], "showline": False}

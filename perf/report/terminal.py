@@ -1,4 +1,5 @@
-"""A run of the suite on the terminal: who took part, the scorecard of goals, and a table for each group of rows."""
+"""A run of the suite on the terminal: who took part, the scorecard of goals, and a table for each
+group of rows."""
 
 from __future__ import annotations
 
@@ -10,13 +11,26 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from perf.report.data import GROUPS, Report, between, by_pair, goal_title, limit_text, number, parse, short_name, sign, times
+from perf.report.data import (
+    GROUPS,
+    Report,
+    between,
+    by_pair,
+    goal_title,
+    limit_text,
+    number,
+    parse,
+    short_name,
+    sign,
+    times,
+)
 from perf.suite.results import CandidateFacts, GoalResult, RowResult
 
 _STYLES = {"✓": "green", "✗": "bold red", "○": "yellow", "·": "dim"}
 _OF_RATES = ("rate", "per_cpu_s", "of_ideal")
 _ELSEWHERE = ("rate", "per_cpu_s", "cpu_share", "rss_mb")
-"""Of rows that are about a rate the former are shown, of the others all but the latter. The page and the JSON have everything."""
+"""Of rows that are about a rate the former are shown, of the others all but the latter. The page
+and the JSON have everything."""
 _LITTLE = ("cpu_s", "rss_mb", "idle_mb")
 """Of rows about jobs that wait everything else is shown."""
 
@@ -39,8 +53,13 @@ def _head(report: Report) -> Panel:
     lines = [Text.assemble((f"{name}: ", "dim"), text) for name, text in report.facts()]
     how = "One round only, so no spreads."
     if report.rounds() > 1:
-        how = f"Medians of {report.rounds()} interleaved rounds; under each the spread, half of lowest to highest in percent."
-    return Panel(Group(*lines, Text(how, style="dim")), title="kbroker, performance suite", title_align="left")
+        how = (
+            f"Medians of {report.rounds()} interleaved rounds; under each the spread, half of lowest to "
+            "highest in percent."
+        )
+    return Panel(
+        Group(*lines, Text(how, style="dim")), title="kbroker, performance suite", title_align="left"
+    )
 
 
 def _candidates(report: Report) -> Table:
@@ -48,7 +67,11 @@ def _candidates(report: Report) -> Table:
     for column in ("key", "what", "version", "durability", ""):
         table.add_column(column)
     for each in report.results.candidates:
-        found = Text(each.missing, style="yellow") if each.missing is not None else Text("measured", style="green")
+        found = (
+            Text(each.missing, style="yellow")
+            if each.missing is not None
+            else Text("measured", style="green")
+        )
         table.add_row(Text(each.key), Text(each.title), Text(each.version), Text(each.durability), found)
     return table
 
@@ -64,7 +87,10 @@ def _group(report: Report, group: str) -> Table:
         for count, metric in enumerate(_metrics(report, row)):
             described = report.metric(metric)
             name = Text.assemble(row.title, "\n") if not count else Text()
-            name.append(described.unit if metric in ("rate", "per_cpu_s") else f"{described.title}, {described.unit}", style="dim")
+            name.append(
+                described.unit if metric in ("rate", "per_cpu_s") else f"{described.title}, {described.unit}",
+                style="dim",
+            )
             table.add_row(name, *(_cell(report, row, each, metric) for each in candidates))
         table.add_section()
     return table
@@ -96,7 +122,11 @@ def _scorecard(report: Report) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for pair, goals in by_pair(report.goals).items():
         met, missed, open_ = report.counts(goals)
-        counted = f": {met} met, {missed} missed" + (f", {open_} not measured" if open_ else "") if met + missed + open_ else ""
+        counted = (
+            f": {met} met, {missed} missed" + (f", {open_} not measured" if open_ else "")
+            if met + missed + open_
+            else ""
+        )
         table.add_section()
         table.add_row("", Text(f"{pair}{counted}", style="bold"))
         for goal in goals:
@@ -110,10 +140,18 @@ def _goal(report: Report, goal: GoalResult) -> list[Text]:
     rounds = between(goal.low, goal.high) if goal.low is not None and goal.high is not None else ""
     cells = (goal_title(report, goal), short_name(report, goal.metric))
     style = _STYLES[mark]
-    return [Text(mark, style=style), *map(Text, cells), Text(ratio, style=style), Text(rounds, style="dim"), Text(limit_text(goal))]
+    return [
+        Text(mark, style=style),
+        *map(Text, cells),
+        Text(ratio, style=style),
+        Text(rounds, style="dim"),
+        Text(limit_text(goal)),
+    ]
 
 
 def _verdict(report: Report) -> Text:
     met, missed, unmeasured = report.counts()
-    text = Text.assemble((f"✓ {met} goals met", "green"), "   ", (f"✗ {missed} missed", "red" if missed else "dim"))
+    text = Text.assemble(
+        (f"✓ {met} goals met", "green"), "   ", (f"✗ {missed} missed", "red" if missed else "dim")
+    )
     return text.append(f"   ○ {unmeasured} not measured", style="yellow") if unmeasured else text

@@ -1,8 +1,8 @@
 """One-at-a-time queue work: kbroker beside Redis Streams, RabbitMQ and NATS JetStream.
 
-    make perf-rivals                                               installs what is missing (servers: when root), measures, keeps results
-    python -m perf.rivals --sides segment-disk,redis-streams       some of them
-    python -m perf.rivals --rows 'delayed-*' --rounds 1            a row
+make perf-rivals                                               installs what is missing (servers: when root), measures, keeps results
+python -m perf.rivals --sides segment-disk,redis-streams       some of them
+python -m perf.rivals --rows 'delayed-*' --rounds 1            a row
 """
 
 from __future__ import annotations
@@ -49,12 +49,22 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 @click.command()
 @click.option("--sides", callback=_chosen, metavar="KEY,…", help=f"Of {', '.join(KEYS)}.  [default: all]")
-@click.option("--rows", callback=_patterns, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Readings of each figure.")
-@click.option("--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Length of a window.")
+@click.option(
+    "--rows", callback=_patterns, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]"
+)
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=5, show_default=True, help="Readings of each figure."
+)
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Length of a window."
+)
 @click.option("--json", "json_file", type=_FILE, help="Write every reading there.")
 @click.option("--html", "html_file", type=_FILE, help="Write the report with plots there.")
-@click.option("--home", type=click.Path(file_okay=False, path_type=Path), help="Where servers keep data: a disk with 5 GB.")
+@click.option(
+    "--home",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where servers keep data: a disk with 5 GB.",
+)
 def main(
     sides: Sequence[str],
     rows: Sequence[str],
@@ -64,7 +74,8 @@ def main(
     html_file: Path | None,
     home: Path | None,
 ) -> None:
-    """Take one record, acknowledge it, take the next: kbroker beside other queues, in turns, each with its own Python client.
+    """Take one record, acknowledge it, take the next: kbroker beside other queues, in turns, each
+    with its own Python client.
 
     Ctrl-C ends it early; what was measured until then is reported.
     """
@@ -75,7 +86,9 @@ def main(
     signal.signal(signal.SIGTERM, _interrupt)
     if home is not None:
         home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kbroker-rivals-", dir=home, ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="kbroker-rivals-", dir=home, ignore_cleanup_errors=True
+    ) as directory:
         comparison = Comparison(sides, settings, Path(directory), console, rows)
         comparison.run()
     results = comparison.results

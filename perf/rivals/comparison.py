@@ -1,7 +1,9 @@
-"""Runs the queue rows against kbroker and the rivals in turns (A B C B A C …), and judges the best rival of each durability.
+"""Runs the queue rows against kbroker and the rivals in turns (A B C B A C …), and judges the best
+rival of each durability.
 
-All servers are up all the time and one of them has work. For each row every side is given its records first; then come the windows,
-in the suite's order of turns. A cell that fails is a note; a server that dies takes part no more.
+All servers are up all the time and one of them has work. For each row every side is given its
+records first; then come the windows, in the suite's order of turns. A cell that fails is a note; a
+server that dies takes part no more.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from perf.suite.runner import calm_down, in_turn
 
 WARMING = 0
 AT_LEAST = {"rate": 1.0, "per_cpu_s": 0.7}
-"""Of the best rival of the same durability, in the row of eight consumers; the other rows are for information."""
+"""Of the best rival of the same durability, in the row of eight consumers; the other rows are for
+information."""
 JUDGED_ROW = "one-8"
 _SHOWN = ("rate", "per_cpu_s", "cpu_share", "rss_anon_mb")
 _SETTLE_S = 1.0
@@ -36,16 +39,29 @@ class Comparison:
     """One run. `results` is filled as it goes on, so that it may be ended at any time."""
 
     def __init__(
-        self, keys: Sequence[str], settings: Settings, home: Path, console: Console, patterns: Sequence[str] = ("*",)
+        self,
+        keys: Sequence[str],
+        settings: Settings,
+        home: Path,
+        console: Console,
+        patterns: Sequence[str] = ("*",),
     ) -> None:
         """`patterns`: of rows, by name."""
         self._settings, self._home, self._console = settings, home, console
         self._began = time.monotonic()
         self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), "rivals")
-        self._rows = [row for row in queue_rows(settings) if any(fnmatch(row.key, pattern) for pattern in patterns)]
+        self._rows = [
+            row for row in queue_rows(settings) if any(fnmatch(row.key, pattern) for pattern in patterns)
+        ]
         self._sides = self._make_sides(keys)
         self.results.rows = [
-            RowResult(row.key, row.title, row.group, row.note, {side.facts.key: [] for side in self._sides if side.suits(row)})
+            RowResult(
+                row.key,
+                row.title,
+                row.group,
+                row.note,
+                {side.facts.key: [] for side in self._sides if side.suits(row)},
+            )
             for row in self._rows
         ]
 
@@ -71,7 +87,9 @@ class Comparison:
             sides.append(KbrokerSide(candidate, facts, settings, home, self._say))
             self.results.candidates.append(facts)
         for rival in (rival for rival in RIVALS if rival.key in keys):
-            facts = CandidateFacts(rival.key, rival.title, rival.family, "", rival.durability, "", rival.why_missing())
+            facts = CandidateFacts(
+                rival.key, rival.title, rival.family, "", rival.durability, "", rival.why_missing()
+            )
             self.results.candidates.append(facts)
             if facts.missing is None:
                 sides.append(RivalSide(rival(home / rival.key), facts, settings))
@@ -141,7 +159,8 @@ class Comparison:
 
 
 def goals(results: Results) -> list[Goal]:
-    """Against the best rival of the same durability, metric by metric: the fastest need not be the one that uses the least CPU.
+    """Against the best rival of the same durability, metric by metric: the fastest need not be the
+    one that uses the least CPU.
 
     In the row that is judged the others are there as well, without a limit."""
     found = []

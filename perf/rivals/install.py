@@ -1,7 +1,8 @@
-"""Debian's packages of the rivals' servers, for root: `python -m perf.rivals.install`, the first step of `make perf-rivals`.
+"""Debian's packages of the rivals' servers, for root: `python -m perf.rivals.install`, the first
+step of `make perf-rivals`.
 
-Packages start services of their own, which would take part in the measurement: those of packages that are installed here are stopped
-and disabled. A server that was there before is left as it is.
+Packages start services of their own, which would take part in the measurement: those of packages
+that are installed here are stopped and disabled. A server that was there before is left as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ SERVICES: Mapping[str, Sequence[str]] = {"rabbitmq-server": ("rabbitmq-server", 
 
 
 def main() -> int:
-    """Exit code 0 where nothing is missing, or nothing can be done about it: the comparison then says what is not installed."""
+    """Exit code 0 where nothing is missing, or nothing can be done about it: the comparison then
+    says what is not installed."""
     missing = sorted({rival.package for rival in RIVALS if find_program(rival.package) is None})
     if not missing:
         return 0
@@ -39,7 +41,8 @@ def main() -> int:
 
 
 def _stop(service: str) -> None:
-    """Now and for good. A step that fails says so on stderr; that a service is not there, for instance, is no matter."""
+    """Now and for good. A step that fails says so on stderr; that a service is not there, for
+    instance, is no matter."""
     runs_systemd = Path("/run/systemd/system").is_dir()
     stop = ["systemctl", "stop", service] if runs_systemd else ["service", service, "stop"]
     for step in (["systemctl", "disable", service], stop):

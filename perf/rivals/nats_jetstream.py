@@ -1,4 +1,5 @@
-"""NATS JetStream as a queue: a work-queue stream in files, a durable pull consumer, fetch(1) and ack."""
+"""NATS JetStream as a queue: a work-queue stream in files, a durable pull consumer, fetch(1) and
+ack."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _FETCH_TIMEOUT_S = 0.1
 
 
 class NatsJetStream(Rival):
-    """File storage. The server syncs every two minutes (its default), so records outlive the server's crash, not the machine's."""
+    """File storage. The server syncs every two minutes (its default), so records outlive the
+    server's crash, not the machine's."""
 
     key: ClassVar[str] = "nats-jetstream"
     title: ClassVar[str] = "NATS JetStream"
@@ -32,7 +34,15 @@ class NatsJetStream(Rival):
     client: ClassVar[str] = "nats-py"
 
     def launch(self) -> ServerProcess:
-        options = ["--addr", HOST, "--port", str(self.port), "--jetstream", "--store_dir", str(self.home / "data")]
+        options = [
+            "--addr",
+            HOST,
+            "--port",
+            str(self.port),
+            "--jetstream",
+            "--store_dir",
+            str(self.home / "data"),
+        ]
         return ServerProcess([program("nats-server"), *options], self.home / "server.log")
 
     def answers(self) -> bool:
@@ -47,7 +57,8 @@ class NatsJetStream(Rival):
         return asyncio.run(self._version())
 
     def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
-        """Jobs that wait for their redelivery count as pending: where they do, the consumer's limit of 1 000 of those is lifted."""
+        """Jobs that wait for their redelivery count as pending: where they do, the consumer's limit
+        of 1 000 of those is lifted."""
         asyncio.run(self._fill(queue, records, None if delay_s is None else records))
 
     def consumer(self, queue: str) -> Client:
@@ -69,11 +80,15 @@ class NatsJetStream(Rival):
     async def _fill(self, queue: str, records: int, most_pending: int | None) -> None:
         from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
-        stream = StreamConfig(name=queue, subjects=[queue], storage=StorageType.FILE, retention=RetentionPolicy.WORK_QUEUE)
+        stream = StreamConfig(
+            name=queue, subjects=[queue], storage=StorageType.FILE, retention=RetentionPolicy.WORK_QUEUE
+        )
         async with connected(self.port) as connection:
             jetstream = connection.jetstream()
             await jetstream.add_stream(stream)
-            settings = ConsumerConfig(durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, max_ack_pending=most_pending)
+            settings = ConsumerConfig(
+                durable_name=CONSUMER, ack_policy=AckPolicy.EXPLICIT, max_ack_pending=most_pending
+            )
             await jetstream.add_consumer(queue, settings)
             for first in range(0, records, _FILL_AT_ONCE):
                 numbers = range(first, min(first + _FILL_AT_ONCE, records))
@@ -139,7 +154,8 @@ async def _work_failing(link: Link, port: int, queue: str, delay_s: float) -> No
                 failing.fails(record.data)
                 await record.nak(delay=delay_s)
                 if link.report.first_ms is None:
-                    await connection.flush()  # It waits for the others then, and nothing would be sent meanwhile.
+                    # It waits for the others then, and nothing would be sent meanwhile.
+                    await connection.flush()
                 failing.failed()
             else:
                 failing.came_again(record.data)

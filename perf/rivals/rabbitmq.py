@@ -1,6 +1,8 @@
-"""RabbitMQ as a queue: persistent messages, prefetch 1, each acknowledged. Quorum queues are synced, classic durable ones are not.
+"""RabbitMQ as a queue: persistent messages, prefetch 1, each acknowledged. Quorum queues are
+synced, classic durable ones are not.
 
-The node is one of its own: name, directories, configuration, Erlang cookie and port mapper (epmd), nothing of what a package set up.
+The node is one of its own: name, directories, configuration, Erlang cookie and port mapper (epmd),
+nothing of what a package set up.
 """
 
 from __future__ import annotations
@@ -64,14 +66,16 @@ class RabbitMQ(Rival):
             return False
 
     def check(self) -> str:
-        """Syncs are a matter of the queue's type; how the log of quorum queues makes them is a setting."""
+        """Syncs are a matter of the queue's type; how the log of quorum queues makes them is a
+        setting."""
         method = self._control("eval", "maps:get(wal_sync_method, ra_system:fetch(quorum_queues)).")
         if method not in ("datasync", "sync"):
             raise ServerFailed(f"RabbitMQ's log of quorum queues is synced with {method}")
         return self._control("eval", "rabbit_misc:version().").strip('"')
 
     def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
-        """With a delay, jobs that are refused go to a second queue, whose messages go back to the first one when their time is over."""
+        """With a delay, jobs that are refused go to a second queue, whose messages go back to the
+        first one when their time is over."""
         import pika
 
         queues = {queue: self._arguments(None if delay_s is None else _waiting(queue))}
@@ -96,7 +100,8 @@ class RabbitMQ(Rival):
 
     def left(self, queue: str) -> int:
         with channel_to(self.port) as channel:
-            # It waits its turn in the queue's log, behind all acknowledgements; what it takes goes back when the connection ends.
+            # It waits its turn in the queue's log, behind all acknowledgements; what it takes goes
+            # back when the connection ends.
             method, _, _ = channel.basic_get(queue)
             return method.message_count + 1 if method is not None else 0
 
@@ -116,7 +121,11 @@ class RabbitMQ(Rival):
 
     def _settings(self) -> Mapping[str, str]:
         home = self.home
-        plugins, config, environment_file = home / "enabled_plugins", home / "rabbitmq.conf", home / "rabbitmq-env.conf"
+        plugins, config, environment_file = (
+            home / "enabled_plugins",
+            home / "rabbitmq.conf",
+            home / "rabbitmq-env.conf",
+        )
         plugins.write_text("[].\n")
         config.write_text(f"listeners.tcp.1 = {HOST}:{self.port}\nlog.file.level = warning\n")
         environment_file.write_text("")
@@ -136,9 +145,12 @@ class RabbitMQ(Rival):
         }
 
     def _server_has(self, channel: BlockingChannel, queue: str, records: int) -> None:
-        """Until the queue has taken in all that was published. Publisher confirms would say it too, one round trip for each record."""
+        """Until the queue has taken in all that was published. Publisher confirms would say it too,
+        one round trip for each record."""
         assert self.server is not None
-        self.server.wait_until(lambda: channel.queue_declare(queue, passive=True).method.message_count == records)
+        self.server.wait_until(
+            lambda: channel.queue_declare(queue, passive=True).method.message_count == records
+        )
 
     def _check_queue(self, queue: str) -> None:
         listed = self._control("list_queues", "--no-table-headers", "name", "type", "durable").splitlines()
@@ -147,9 +159,18 @@ class RabbitMQ(Rival):
 
     def _control(self, *words: str) -> str:
         command = [program("rabbitmqctl"), "--quiet", "--node", self._node, *words]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=_CONTROL_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=_CONTROL_TIMEOUT_S,
+            check=False,
+        )
         if done.returncode:
-            raise ServerFailed(f"rabbitmqctl {words[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}")
+            raise ServerFailed(
+                f"rabbitmqctl {words[0]} ended with {done.returncode}: {(done.stderr or done.stdout).strip()}"
+            )
         return done.stdout.strip()
 
 
@@ -163,7 +184,8 @@ class QuorumQueue(RabbitMQ):
 
 
 class ClassicQueue(RabbitMQ):
-    """Durable, with persistent messages: written to files, which are not synced when a message is acknowledged."""
+    """Durable, with persistent messages: written to files, which are not synced when a message is
+    acknowledged."""
 
     key: ClassVar[str] = "rabbitmq-classic"
     title: ClassVar[str] = "RabbitMQ classic queue"
@@ -172,7 +194,8 @@ class ClassicQueue(RabbitMQ):
 
 
 def work(link: Link, arguments: Mapping[str, Any]) -> None:
-    """A client process. What prefetching has brought when it ends goes back to the queue with the connection's end."""
+    """A client process. What prefetching has brought when it ends goes back to the queue with the
+    connection's end."""
     with channel_to(arguments["port"]) as channel:
 
         def take(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, __: bytes) -> None:
@@ -195,7 +218,9 @@ def work_failing(link: Link, arguments: Mapping[str, Any]) -> None:
     failing = Failing(link)
     with channel_to(arguments["port"]) as channel:
 
-        def take(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, value: bytes) -> None:
+        def take(
+            _: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, value: bytes
+        ) -> None:
             if "x-death" in (properties.headers or {}):
                 failing.came_again(value)
                 channel.basic_ack(method.delivery_tag)

@@ -1,4 +1,5 @@
-"""Redis Streams as a queue: a consumer group, XREADGROUP COUNT 1, XACK. Every change is synced before it is answered."""
+"""Redis Streams as a queue: a consumer group, XREADGROUP COUNT 1, XACK. Every change is synced
+before it is answered."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ _IN_FORCE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-re
 
 
 class RedisStreams(Rival):
-    """appendfsync=always: the append-only file is synced before commands are answered, those of all clients of one round at once."""
+    """appendfsync=always: the append-only file is synced before commands are answered, those of all
+    clients of one round at once."""
 
     key: ClassVar[str] = "redis-streams"
     title: ClassVar[str] = "Redis Streams"
@@ -49,7 +51,14 @@ class RedisStreams(Rival):
     client: ClassVar[str] = "redis"
 
     def launch(self) -> ServerProcess:
-        settings = {"port": self.port, "bind": HOST, "dir": self.home, "daemonize": "no", "save": "", **_IN_FORCE}
+        settings = {
+            "port": self.port,
+            "bind": HOST,
+            "dir": self.home,
+            "daemonize": "no",
+            "save": "",
+            **_IN_FORCE,
+        }
         options = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
         return ServerProcess([program("redis-server"), *options], self.home / "server.log")
 
@@ -65,7 +74,9 @@ class RedisStreams(Rival):
     def check(self) -> str:
         """The file is written to only if it is enabled and its last write went well."""
         with connect(self.port) as redis:
-            settings = {name: value for pattern in _IN_FORCE for name, value in redis.config_get(pattern).items()}
+            settings = {
+                name: value for pattern in _IN_FORCE for name, value in redis.config_get(pattern).items()
+            }
             facts = redis.info()
         if settings != _IN_FORCE or not facts["aof_enabled"] or facts["aof_last_write_status"] != "ok":
             raise ServerFailed(f"redis-server is not as durable as it was told to be: {settings}, {facts}")
@@ -98,8 +109,9 @@ class RedisStreams(Rival):
 
 
 class RedisStreamsPipelined(RedisStreams):
-    """The acknowledgement travels with the request for the next record, as a kbroker client's does: one round trip for a record, not two.
-    Not the loop that Redis's documentation shows, but what its users may write."""
+    """The acknowledgement travels with the request for the next record, as a kbroker client's does:
+    one round trip for a record, not two. Not the loop that Redis's documentation shows, but what
+    its users may write."""
 
     key: ClassVar[str] = "redis-pipelined"
     delays: ClassVar[bool] = False
@@ -148,8 +160,9 @@ def work_pipelined(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def work_failing(link: Link, arguments: Mapping[str, Any]) -> None:
-    """A client process. Redis has no delay: a job that fails leaves the stream for a sorted set, by the time when it is due, in one
-    transaction. Between two jobs, but not more often than every few milliseconds, each worker puts those that are due back."""
+    """A client process. Redis has no delay: a job that fails leaves the stream for a sorted set, by
+    the time when it is due, in one transaction. Between two jobs, but not more often than every few
+    milliseconds, each worker puts those that are due back."""
     queue, name, delay_ms = arguments["queue"], f"worker-{link.number}", int(arguments["delay_s"] * 1000)
     failing = Failing(link)
     with connect(arguments["port"]) as redis:

@@ -1,4 +1,5 @@
-"""What the comparison asks of a rival: a server to start and to fill, and a client function that takes and acknowledges."""
+"""What the comparison asks of a rival: a server to start and to fill, and a client function that
+takes and acknowledges."""
 
 from __future__ import annotations
 
@@ -19,15 +20,18 @@ from perf.rivals.server_process import ServerProcess
 HOST = "127.0.0.1"
 RECORD_BYTES = 100
 _NUMBER_DIGITS = 12
-_BEFORE_PATH = "/usr/lib/rabbitmq/bin"  # Debian's commands of the same names only run as one user, with the machine's own node.
+# Debian's commands of the same names only run as one user, with the machine's own node.
+_BEFORE_PATH = "/usr/lib/rabbitmq/bin"
 _BEHIND_PATH = "/usr/sbin"
 
 
 class Rival(ABC):
-    """One server with one way of keeping a queue durable. A queue that is filled is worked on once and then dropped.
+    """One server with one way of keeping a queue durable. A queue that is filled is worked on once
+    and then dropped.
 
-    `package`: Debian's name of the server; `client`: the distribution of its Python client. `delays`: whether it takes part where jobs come
-    back after a delay. `version`: of the server, once it runs.
+    `package`: Debian's name of the server; `client`: the distribution of its Python client.
+    `delays`: whether it takes part where jobs come back after a delay. `version`: of the server,
+    once it runs.
     """
 
     key: ClassVar[str]
@@ -58,7 +62,8 @@ class Rival(ABC):
         return self.server is not None and self.server.is_running()
 
     def start(self) -> None:
-        """On an empty directory; returns when it answers. Raises ServerFailed, also when a setting of durability is not in force."""
+        """On an empty directory; returns when it answers. Raises ServerFailed, also when a setting
+        of durability is not in force."""
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
         self.server = self.launch()
@@ -80,23 +85,26 @@ class Rival(ABC):
 
     @abstractmethod
     def check(self) -> str:
-        """Ask the running server for its version, and for its settings of durability. Raises ServerFailed."""
+        """Ask the running server for its version, and for its settings of durability. Raises
+        ServerFailed."""
 
     @abstractmethod
     def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
-        """A new durable queue with so many records of `RECORD_BYTES`, all of them stored. Raises ServerFailed unless the server says that
-        the queue is kept as it is meant to be.
+        """A new durable queue with so many records of `RECORD_BYTES`, all of them stored. Raises
+        ServerFailed unless the server says that the queue is kept as it is meant to be.
 
         `delay_s`: of jobs that fail, which the queue is then made for."""
 
     @abstractmethod
     def consumer(self, queue: str) -> Client:
-        """A process that takes a record, acknowledges it, and takes the next. What it has counted is acknowledged when it has reported."""
+        """A process that takes a record, acknowledges it, and takes the next. What it has counted
+        is acknowledged when it has reported."""
 
     @abstractmethod
     def failing_consumer(self, queue: str, delay_s: float) -> Client:
-        """The same, but each job fails the first time and asks to come back after `delay_s`. Its report is a JobReport; only jobs that are
-        done are units. With its first job answered it waits for the others'."""
+        """The same, but each job fails the first time and asks to come back after `delay_s`. Its
+        report is a JobReport; only jobs that are done are units. With its first job answered it
+        waits for the others'."""
 
     @abstractmethod
     def left(self, queue: str) -> int:
@@ -149,7 +157,8 @@ class Failing:
 
 
 def count_one(link: Link) -> None:
-    """A record was taken and acknowledged. With its first one a client waits for the others' first."""
+    """A record was taken and acknowledged. With its first one a client waits for the others'
+    first."""
     if link.report.first_ms is None:
         link.first()
     link.count(1, RECORD_BYTES)
@@ -157,7 +166,9 @@ def count_one(link: Link) -> None:
 
 def find_program(name: str) -> str | None:
     """Where it is, or None."""
-    return shutil.which(name, path=os.pathsep.join([_BEFORE_PATH, os.environ.get("PATH", os.defpath), _BEHIND_PATH]))
+    return shutil.which(
+        name, path=os.pathsep.join([_BEFORE_PATH, os.environ.get("PATH", os.defpath), _BEHIND_PATH])
+    )
 
 
 def program(name: str) -> str:

@@ -1,4 +1,5 @@
-"""A server that is a child process of ours, and whatever processes it makes: its CPU time, its memory, its end."""
+"""A server that is a child process of ours, and whatever processes it makes: its CPU time, its
+memory, its end."""
 
 from __future__ import annotations
 
@@ -17,18 +18,26 @@ _LOOK_AGAIN_S = 0.05
 
 
 class ServerFailed(Exception):
-    """A server did not start, or is not set up as it was told to; the text ends with what it printed."""
+    """A server did not start, or is not set up as it was told to; the text ends with what it
+    printed."""
 
 
 class ServerProcess:
-    """Started by the constructor, in the directory of `log_file`, which gets what it prints. `kill` must be called."""
+    """Started by the constructor, in the directory of `log_file`, which gets what it prints. `kill`
+    must be called."""
 
     def __init__(self, command: Sequence[str], log_file: Path, env: Mapping[str, str] | None = None) -> None:
         self._log_file, self._name = log_file, Path(command[0]).name
         with log_file.open("ab") as log:
             # A session of its own: Ctrl-C on the terminal is for us, who then kill it.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=log_file.parent, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+                cwd=log_file.parent,
+                start_new_session=True,
             )
 
     @property
@@ -39,17 +48,25 @@ class ServerProcess:
         return self._process.poll() is None
 
     def wait_until(self, answers: Callable[[], bool]) -> None:
-        """Raises ServerFailed when the process ends before `answers` says yes, or does not say so within `START_TIMEOUT_S`."""
+        """Raises ServerFailed when the process ends before `answers` says yes, or does not say so
+        within `START_TIMEOUT_S`."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not answers():
             code = self._process.poll()
             if code is not None or time.monotonic() > deadline:
-                what = f"ended with exit code {code}" if code is not None else f"did not answer within {START_TIMEOUT_S:.0f} s"
-                raise ServerFailed(f"{self._name} {what}; it printed:\n{self._log_file.read_text(errors='replace')[-3000:]}")
+                what = (
+                    f"ended with exit code {code}"
+                    if code is not None
+                    else f"did not answer within {START_TIMEOUT_S:.0f} s"
+                )
+                raise ServerFailed(
+                    f"{self._name} {what}; it printed:\n{self._log_file.read_text(errors='replace')[-3000:]}"
+                )
             time.sleep(_LOOK_AGAIN_S)
 
     def kill(self) -> None:
-        """SIGKILL to it and all its children; nothing of their data is wanted any more. No error if it has ended."""
+        """SIGKILL to it and all its children; nothing of their data is wanted any more. No error if
+        it has ended."""
         for pid in reversed(process_tree(self.pid)) if self.is_running() else []:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -70,7 +87,8 @@ class TreeWatch(BrokerWatch):
 
 
 def tree_cpu_s(pid: int) -> float:
-    """User and system time of `pid` and its children, those included that have ended and were waited for (in steps of 10 ms)."""
+    """User and system time of `pid` and its children, those included that have ended and were
+    waited for (in steps of 10 ms)."""
     waited_for = 0
     living = 0.0
     for member in process_tree(pid):
@@ -96,5 +114,6 @@ def process_tree(pid: int) -> list[int]:
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """/proc/PID/stat behind the name in brackets: [1] is the parent, [13] and [14] are the times of children that were waited for."""
+    """/proc/PID/stat behind the name in brackets: [1] is the parent, [13] and [14] are the times of
+    children that were waited for."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

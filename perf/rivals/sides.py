@@ -1,4 +1,5 @@
-"""Who takes part: kbroker, measured by the suite's own rows, and the rivals, each with a new queue for every window."""
+"""Who takes part: kbroker, measured by the suite's own rows, and the rivals, each with a new queue
+for every window."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ from perf.suite.rows import Dry, Row, Run, readings_of
 from perf.suite.rows.share import ROWS
 
 OURS = ("segment-disk", "segment-os")
-RIVALS: Sequence[type[Rival]] = (RedisStreams, RedisStreamsPipelined, QuorumQueue, NatsJetStream, ClassicQueue)
+RIVALS: Sequence[type[Rival]] = (
+    RedisStreams,
+    RedisStreamsPipelined,
+    QuorumQueue,
+    NatsJetStream,
+    ClassicQueue,
+)
 CONSUMERS: Mapping[str, int] = {"one-1": 1, "one-8": 8}
 """By the key of the suite's row."""
 SINGLE: Mapping[str, str] = {"single-1": "one-1", "single-8": "one-8"}
@@ -58,7 +65,8 @@ class Settings(NamedTuple):
 
 
 def queue_rows(settings: Settings) -> list[Row]:
-    """The suite's, kbroker's own with a topic that was written in batches of one, and jobs that come back."""
+    """The suite's, kbroker's own with a topic that was written in batches of one, and jobs that
+    come back."""
     shared = [row for row in ROWS if row.key in CONSUMERS]
     singles = [_single(key, CONSUMERS[like], settings.records) for key, like in SINGLE.items()]
     return [*shared, *singles, _delayed(settings.delayed_jobs)]
@@ -66,7 +74,9 @@ def queue_rows(settings: Settings) -> list[Row]:
 
 def _single(key: str, consumers: int, records: int) -> Row:
     def topic(run: Run) -> str:
-        return run.kept_topic("single", lambda bootstrap, name: fill(bootstrap, name, records, RECORD_BYTES, batch_records=1))
+        return run.kept_topic(
+            "single", lambda bootstrap, name: fill(bootstrap, name, records, RECORD_BYTES, batch_records=1)
+        )
 
     def prepare(run: Run) -> None:
         topic(run)
@@ -74,15 +84,33 @@ def _single(key: str, consumers: int, records: int) -> Row:
     def measured(run: Run) -> dict[str, float]:
         group = run.new_group()
         outcome = share_consume(
-            run.plan(), run.bootstrap, topic(run), group, consumers=consumers, most=records, mode="explicit", max_poll_records=1
+            run.plan(),
+            run.bootstrap,
+            topic(run),
+            group,
+            consumers=consumers,
+            most=records,
+            mode="explicit",
+            max_poll_records=1,
         )
         if outcome.ran_dry:
             raise Dry("the topic was empty before there was a window")
         return run.readings(outcome)
 
     people = "1 consumer" if consumers == 1 else f"{consumers} consumers"
-    note = "The topic was written in batches of 1: kbroker hands out one record at a time, as the other queues do."
-    return Row(key, f"{people}, one record at a time, from batches of 1", "queue", measured, note, frozenset(OURS), prepare=prepare)
+    note = (
+        "The topic was written in batches of 1: kbroker hands out one record at a time, as the other "
+        "queues do."
+    )
+    return Row(
+        key,
+        f"{people}, one record at a time, from batches of 1",
+        "queue",
+        measured,
+        note,
+        frozenset(OURS),
+        prepare=prepare,
+    )
 
 
 def _delayed(jobs: int) -> Row:
@@ -94,15 +122,18 @@ def _delayed(jobs: int) -> Row:
             return _all_come_back(clients, jobs, run.watch)
 
     note = (
-        f"{jobs} jobs in a full queue: each fails once, comes back {DELAY_S:g} s later, and is done. A rate is of all jobs, by the time "
-        "until the last one is done without that delay. p50 and p99: how long after its delay a job comes. kbroker: a queue as "
+        f"{jobs} jobs in a full queue: each fails once, comes back {DELAY_S:g} s later, and is done. A "
+        "rate is of all jobs, by the time "
+        "until the last one is done without that delay. p50 and p99: how long after its delay a job comes. "
+        "kbroker: a queue as "
         "`kbroker queues create` makes it, from batches of 1."
     )
     return Row(DELAYED, "8 consumers, each job fails once", "waiting", measured, note, frozenset(OURS))
 
 
 def _all_come_back(clients: Sequence[Client], jobs: int, watch: BrokerWatch) -> dict[str, float]:
-    """From when each client has failed with its first job until the last job is done. Raises WorkloadFailed."""
+    """From when each client has failed with its first job until the last job is done. Raises
+    WorkloadFailed."""
     window = measure(Plan(_LONGEST_S, watch=watch), clients, most=jobs, all_of_it=True)
     cost, seconds = watch.cost(), window.span.seconds
     late = Percentiles.of(lateness_ms(window, DELAY_S))
@@ -111,7 +142,8 @@ def _all_come_back(clients: Sequence[Client], jobs: int, watch: BrokerWatch) -> 
 
 
 class Side(Protocol):
-    """`prepare` comes before the windows of a row, for all sides, so that none is still storing what it was given; `drop` behind them."""
+    """`prepare` comes before the windows of a row, for all sides, so that none is still storing
+    what it was given; `drop` behind them."""
 
     facts: CandidateFacts
 
@@ -157,7 +189,15 @@ class KbrokerSide:
         """The topic stays."""
 
     def _run(self, round_number: int) -> Run:
-        return Run(self.candidate, round_number, self.settings.seconds, self.settings.warm_up_s, False, self.home, self.say)
+        return Run(
+            self.candidate,
+            round_number,
+            self.settings.seconds,
+            self.settings.warm_up_s,
+            False,
+            self.home,
+            self.say,
+        )
 
 
 @dataclass
@@ -175,7 +215,9 @@ class RivalSide:
 
     def start(self) -> None:
         self.rival.start()
-        self.facts.version = f"{self.rival.version}, client {self.rival.client} {client_version(type(self.rival))}"
+        self.facts.version = (
+            f"{self.rival.version}, client {self.rival.client} {client_version(type(self.rival))}"
+        )
 
     def kill(self) -> None:
         self.rival.kill()

@@ -1,10 +1,13 @@
 """How many records a second a core decodes into Arrow columns, with numpy and with the C helper.
 
-    python -m perf.spark.decode                    a minute or two; --write puts the result into perf/results
+    python -m perf.spark.decode                    a minute or two; --write puts the result into
+                                                   perf/results
 
-Without Spark: batches in memory, as a data source's worker has them after reading 4 MiB, to Arrow arrays of all columns but headers, CRCs
-checked. Counted is CPU time of the process, which other work on the machine changes less than the clock. Records have keys of 10 bytes and
-values of 100 bytes of random words; batches of 16 KiB are what a producer with default settings fills. Every round goes through all cases.
+Without Spark: batches in memory, as a data source's worker has them after reading 4 MiB, to Arrow
+arrays of all columns but headers, CRCs checked. Counted is CPU time of the process, which other
+work on the machine changes less than the clock. Records have keys of 10 bytes and values of 100
+bytes of random words; batches of 16 KiB are what a producer with default settings fills. Every
+round goes through all cases.
 """
 
 from __future__ import annotations
@@ -74,7 +77,9 @@ _WORDS = (
 def main(records: int, rounds: int, is_written: bool) -> None:
     """Decoding rates of both decoders."""
     chunks = {case.name: _chunks(case, records) for case in CASES}
-    rates: dict[tuple[str, Decoder], list[float]] = {(case.name, decoder): [] for case in CASES for decoder in _DECODERS}
+    rates: dict[tuple[str, Decoder], list[float]] = {
+        (case.name, decoder): [] for case in CASES for decoder in _DECODERS
+    }
     for number in range(rounds + 1):
         for case in CASES:
             for decoder in _DECODERS:
@@ -82,18 +87,30 @@ def main(records: int, rounds: int, is_written: bool) -> None:
                 if number:  # the first round makes everything warm
                     rates[case.name, decoder].append(rate)
     facts = machine("pyarrow", "numpy", "crc32c", "cramjam", "zstandard")
-    about = [(__doc__ or "").splitlines()[0], "Million records a second of one core: median, lowest and highest."]
+    about = [
+        (__doc__ or "").splitlines()[0],
+        "Million records a second of one core: median, lowest and highest.",
+    ]
     rows = [("batches", "numpy", "C")]
     rows += [(case.name, *(spread(rates[case.name, decoder]) for decoder in _DECODERS)) for case in CASES]
     met = {decoder: median(rates[CASES[0].name, decoder]) >= GOAL for decoder in _DECODERS}
     after = [
-        f"Goal: {GOAL:.0f} with batches of 16 KiB: " + ", ".join(f"{name} {'met' if is_met else 'MISSED'}" for name, is_met in met.items())
+        f"Goal: {GOAL:.0f} with batches of 16 KiB: "
+        + ", ".join(f"{name} {'met' if is_met else 'MISSED'}" for name, is_met in met.items())
     ]
     text = page("Decoding record batches", about, facts, rows, after)
     print(text)
     if is_written:
-        readings = [{"case": name, "decoder": decoder, "million_records_per_s": rate} for (name, decoder), rate in rates.items()]
-        write(RESULTS, "spark-decode", {"machine": facts, "readings": readings, "goal": GOAL, "goal_met": met}, text)
+        readings = [
+            {"case": name, "decoder": decoder, "million_records_per_s": rate}
+            for (name, decoder), rate in rates.items()
+        ]
+        write(
+            RESULTS,
+            "spark-decode",
+            {"machine": facts, "readings": readings, "goal": GOAL, "goal_met": met},
+            text,
+        )
 
 
 def _chunks(case: Case, records: int) -> list[memoryview]:
@@ -112,7 +129,10 @@ def _chunks(case: Case, records: int) -> list[memoryview]:
 
 def _batch(case: Case, chance: random.Random) -> bytes:
     return build_batch(
-        [Record(0, 1_700_000_000_000 + i, b"key%07d" % chance.randrange(10**7), value(chance)) for i in range(case.batch_records)],
+        [
+            Record(0, 1_700_000_000_000 + i, b"key%07d" % chance.randrange(10**7), value(chance))
+            for i in range(case.batch_records)
+        ],
         codec=case.codec,
     )
 
@@ -124,7 +144,9 @@ def value(chance: random.Random) -> bytes:
 
 def _rate(chunks: Sequence[memoryview], case: Case, decoder: Decoder) -> float:
     began = time.process_time()
-    rows = sum(piece.rows for piece in decode(chunks, first=0, end=1 << 60, columns=case.columns, decoder=decoder))
+    rows = sum(
+        piece.rows for piece in decode(chunks, first=0, end=1 << 60, columns=case.columns, decoder=decoder)
+    )
     return rows / (time.process_time() - began) / 1e6
 
 

@@ -1,16 +1,22 @@
-"""Rows a second that Spark reads from a topic: from its files with each decoder, from Parquet, and from the broker by Spark's Kafka source.
+"""Rows a second that Spark reads from a topic: from its files with each decoder, from Parquet, and
+from the broker by Spark's Kafka source.
 
-    python -m perf.spark.read                      some minutes; Java and Maven; --write puts the result into perf/results
+    python -m perf.spark.read                      some minutes; Java and Maven; --write puts the
+                                                   result into perf/results
 
-One topic of two partitions, records of 100 bytes with keys of 10, in the batches of 16 KiB that a producer with default settings fills; the
-same rows as Parquet, written by Spark from the topic with default settings (all seven columns). A query reads all columns of
-all rows into Spark's sink `noop`. One Spark session on all CPUs of this machine, one broker beside it, which only the Kafka source asks.
+One topic of two partitions, records of 100 bytes with keys of 10, in the batches of 16 KiB that a
+producer with default settings fills; the same rows as Parquet, written by Spark from the topic with
+default settings (all seven columns). A query reads all columns of all rows into Spark's sink
+`noop`. One Spark session on all CPUs of this machine, one broker beside it, which only the Kafka
+source asks.
 
-Every round goes through all four in turns, so that other work on the machine meets all alike, and ratios are made of each round's
-readings before their median is taken. CPU is that of all processes, JVM, Python workers and broker, for a row.
+Every round goes through all four in turns, so that other work on the machine meets all alike, and
+ratios are made of each round's readings before their median is taken. CPU is that of all processes,
+JVM, Python workers and broker, for a row.
 
-Rows enough for seconds of reading are needed, since planning a query takes some tenths of a second whatever it reads; and a quiet machine,
-since sources that keep more processes busy get more of a crowded one.
+Rows enough for seconds of reading are needed, since planning a query takes some tenths of a second
+whatever it reads; and a quiet machine, since sources that keep more processes busy get more of a
+crowded one.
 """
 
 from __future__ import annotations
@@ -59,17 +65,36 @@ class Reading(NamedTuple):
 
 @click.command()
 @click.option("--rows", default=10_000_000, show_default=True)
-@click.option("--warm", default=2, show_default=True, help="Rounds before the ones that count: the JVM compiles what it runs often.")
+@click.option(
+    "--warm",
+    default=2,
+    show_default=True,
+    help="Rounds before the ones that count: the JVM compiles what it runs often.",
+)
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--codec", default="none", show_default=True, help="Of the producer's batches.")
 @click.option(
-    "--kafka-jars", type=click.Path(exists=True, path_type=Path), help="Directory with the Kafka source; Maven gets it otherwise."
+    "--kafka-jars",
+    type=click.Path(exists=True, path_type=Path),
+    help="Directory with the Kafka source; Maven gets it otherwise.",
 )
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of the Spark session, for all sources alike.")
+@click.option(
+    "--conf",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of the Spark session, for all sources alike.",
+)
 @click.option("--name", default="spark-read", show_default=True, help="Of the files in perf/results.")
 @click.option("--write", "is_written", is_flag=True, help="Put the result into perf/results.")
 def main(
-    rows: int, warm: int, rounds: int, codec: str, kafka_jars: Path | None, conf: tuple[str, ...], name: str, is_written: bool
+    rows: int,
+    warm: int,
+    rounds: int,
+    codec: str,
+    kafka_jars: Path | None,
+    conf: tuple[str, ...],
+    name: str,
+    is_written: bool,
 ) -> None:
     """Reading rates in Spark."""
     with tempfile.TemporaryDirectory(prefix="kbroker-perf-") as place:
@@ -82,7 +107,9 @@ def main(
             broker.create_topic(TOPIC, partitions=PARTITIONS)
             _fill(broker.bootstrap, rows, codec)
             settings: dict[str, object] = {"spark.driver.memory": "3g", "spark.local.dir": home / "spark"}
-            settings |= dict(each.partition("=")[::2] for each in conf) | {"spark.jars": ",".join(map(str, jars))}
+            settings |= dict(each.partition("=")[::2] for each in conf) | {
+                "spark.jars": ",".join(map(str, jars))
+            }
             spark = session("perf", **settings)
             readings, parquet_bytes = _measured(spark, broker, home / "parquet", rows, range(-warm, rounds))
             spark.stop()
@@ -97,13 +124,28 @@ def main(
     if is_written:
         named = {source: [reading._asdict() for reading in found] for source, found in readings.items()}
         goals = {f"{goal.source} / {goal.than}": goal.factor for goal in GOALS}
-        data = {"machine": facts, "rows": rows, **versions, "readings": named, "ratios_of_rounds": ratios, "goals": goals}
+        data = {
+            "machine": facts,
+            "rows": rows,
+            **versions,
+            "readings": named,
+            "ratios_of_rounds": ratios,
+            "goals": goals,
+        }
         write(RESULTS, name, data, text)
 
 
 def _fetched(directory: Path) -> Path:
     """The Kafka source's jars; raises ClickException with Maven's words."""
-    command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={directory}"]
+    command = [
+        "mvn",
+        "-q",
+        "-B",
+        "-f",
+        str(POM),
+        "dependency:copy-dependencies",
+        f"-DoutputDirectory={directory}",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise click.ClickException(f"Maven did not get Spark's Kafka source: {done.stdout[:500]}")
@@ -123,20 +165,31 @@ def _fill(bootstrap: str, rows: int, codec: str) -> None:
         }
     )
     for number in range(rows):
-        producer.produce(TOPIC, values[number % len(values)], b"key%07d" % chance.randrange(10**7), partition=number % PARTITIONS)
+        producer.produce(
+            TOPIC,
+            values[number % len(values)],
+            b"key%07d" % chance.randrange(10**7),
+            partition=number % PARTITIONS,
+        )
         if number % 1000 == 0:
             producer.poll(0)
     if left := producer.flush(_FLUSH_S):
         raise click.ClickException(f"{left} records were not answered by the broker")
 
 
-def _measured(spark: SparkSession, broker: RunningBroker, parquet: Path, rows: int, rounds: range) -> tuple[dict[str, list[Reading]], int]:
+def _measured(
+    spark: SparkSession, broker: RunningBroker, parquet: Path, rows: int, rounds: range
+) -> tuple[dict[str, list[Reading]], int]:
     stored = spark.read.format("kbroker").option("subscribe", TOPIC).load(str(broker.data_dir))
     stored.write.parquet(str(parquet))
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
     sources: dict[str, Callable[[], DataFrame]] = {
-        NUMPY: lambda: spark.read.format("kbroker").options(subscribe=TOPIC, decoder="numpy").load(str(broker.data_dir)),
-        C: lambda: spark.read.format("kbroker").options(subscribe=TOPIC, decoder="c").load(str(broker.data_dir)),
+        NUMPY: lambda: (
+            spark.read.format("kbroker").options(subscribe=TOPIC, decoder="numpy").load(str(broker.data_dir))
+        ),
+        C: lambda: (
+            spark.read.format("kbroker").options(subscribe=TOPIC, decoder="c").load(str(broker.data_dir))
+        ),
         PARQUET: lambda: spark.read.parquet(str(parquet)),
         KAFKA: lambda: spark.read.format("kafka").options(**options).load(),
     }
@@ -148,7 +201,11 @@ def _measured(spark: SparkSession, broker: RunningBroker, parquet: Path, rows: i
     for number in rounds:
         for source, load in sources.items():
             reading = _read(load, rows)
-            print(f"{number} {source:18} {reading.million_rows_per_s:6.2f} million rows/s, {reading.cpu_us:6.2f} us of CPU", flush=True)
+            print(
+                f"{number} {source:18} {reading.million_rows_per_s:6.2f} million rows/s, "
+                f"{reading.cpu_us:6.2f} us of CPU",
+                flush=True,
+            )
             if number >= 0:
                 readings[source].append(reading)
     return readings, sum(file.stat().st_size for file in parquet.glob("*.parquet"))
@@ -161,7 +218,8 @@ def _read(load: Callable[[], DataFrame], rows: int) -> Reading:
 
 
 def _cpu_s() -> float:
-    """User and system time of this process and everything that it started, ended children among them."""
+    """User and system time of this process and everything that it started, ended children among
+    them."""
     children: dict[int, list[int]] = {}
     used: dict[int, int] = {}
     for pid, fields in _processes():
@@ -191,22 +249,38 @@ def _ratios(readings: dict[str, list[Reading]], goal: Goal) -> list[float]:
     return [one.million_rows_per_s / other.million_rows_per_s for one, other in pairs]
 
 
-def _page(rows: int, parquet_bytes: int, versions: dict[str, str], facts: dict[str, Any], readings: dict[str, list[Reading]]) -> str:
+def _page(
+    rows: int,
+    parquet_bytes: int,
+    versions: dict[str, str],
+    facts: dict[str, Any],
+    readings: dict[str, list[Reading]],
+) -> str:
     about = [
-        f"{rows:,} rows of seven columns, values of 100 bytes, batches of 16 KiB (codec {versions['codec']}); as Parquet",
-        f"{parquet_bytes / 1e6:.0f} MB. Kafka source: {versions['Kafka source']}. {len(readings[C])} rounds: medians (lowest to highest).",
+        f"{rows:,} rows of seven columns, values of 100 bytes, batches of 16 KiB (codec "
+        f"{versions['codec']}); as Parquet",
+        f"{parquet_bytes / 1e6:.0f} MB. Kafka source: {versions['Kafka source']}. {len(readings[C])} "
+        "rounds: medians (lowest to highest).",
         *([f"Settings of the session: `{versions['conf']}`."] if versions["conf"] else []),
         "What is measured stands in [the page about figures](../README.md#spark).",
     ]
     table = [("source", "million rows/s", "x parquet", "x spark-sql-kafka", "CPU us for a row")]
     for source, found in readings.items():
         factors = [spread(_ratios(readings, Goal(source, than, 0))) for than in (PARQUET, KAFKA)]
-        table.append((source, spread([one.million_rows_per_s for one in found]), *factors, spread([one.cpu_us for one in found])))
+        table.append(
+            (
+                source,
+                spread([one.million_rows_per_s for one in found]),
+                *factors,
+                spread([one.cpu_us for one in found]),
+            )
+        )
     after = []
     for goal in GOALS:
         ratio = median(_ratios(readings, goal))
         after.append(
-            f"- {goal.source} is {ratio:.2f} x {goal.than}; the goal of {goal.factor} is {'met' if ratio >= goal.factor else 'MISSED'}"
+            f"- {goal.source} is {ratio:.2f} x {goal.than}; the goal of {goal.factor} is "
+            f"{'met' if ratio >= goal.factor else 'MISSED'}"
         )
     return page("Reading a topic in Spark", about, facts, table, after)
 

@@ -1,4 +1,5 @@
-"""What the commands about Spark write: the machine they ran on, and their readings as JSON and as a page, in perf/results."""
+"""What the commands about Spark write: the machine they ran on, and their readings as JSON and as a
+page, in perf/results."""
 
 from __future__ import annotations
 
@@ -35,16 +36,35 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def page(title: str, about: Sequence[str], facts: dict[str, Any], table: Sequence[Sequence[str]], after: Sequence[str] = ()) -> str:
+def page(
+    title: str,
+    about: Sequence[str],
+    facts: dict[str, Any],
+    table: Sequence[Sequence[str]],
+    after: Sequence[str] = (),
+) -> str:
     """Markdown; the first row of `table` is its head."""
     loads = ", ".join(str(load) for load in facts["load_average"])
     packages = ", ".join(f"{name} {number}" for name, number in facts["packages"].items())
     where = (
-        f"Measured on {facts['cpus']} CPUs ({facts['cpu']}), {facts['memory_gib']} GiB, Linux {facts['kernel']}, Python {facts['python']}, "
+        f"Measured on {facts['cpus']} CPUs ({facts['cpu']}), {facts['memory_gib']} GiB, Linux "
+        f"{facts['kernel']}, Python {facts['python']}, "
         f"{packages}; load average {loads} (1, 5 and 15 minutes) at the end."
     )
     head, *rows = table
-    lines = [f"# {title}", "", *about, "", where, "", _row(head), _row(["---"] * len(head)), *(_row(row) for row in rows), "", *after]
+    lines = [
+        f"# {title}",
+        "",
+        *about,
+        "",
+        where,
+        "",
+        _row(head),
+        _row(["---"] * len(head)),
+        *(_row(row) for row in rows),
+        "",
+        *after,
+    ]
     return "\n".join(lines).rstrip() + "\n"
 
 

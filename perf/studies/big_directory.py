@@ -1,7 +1,9 @@
-"""A data directory of some size, built once for each engine through the broker and kept for later runs.
+"""A data directory of some size, built once for each engine through the broker and kept for later
+runs.
 
-One topic of 1 000 partitions that holds 2 GiB in records of 1 KiB (random bytes, so that no file system compresses them), written
-in batches of up to 64 KB. Built with `--durability os`, which writes the same files in less time. A start on it changes next to nothing.
+One topic of 1 000 partitions that holds 2 GiB in records of 1 KiB (random bytes, so that no file
+system compresses them), written in batches of up to 64 KB. Built with `--durability os`, which
+writes the same files in less time. A start on it changes next to nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def _check_room(home: Path, total_bytes: int) -> None:
     needed = int(total_bytes * _ROOM_FACTOR)
     free = shutil.disk_usage(home).free
     if free < needed:
-        raise NoRoom(f"{home} needs {needed >> 20} MiB free and has {free >> 20}: choose another --cache-dir, or a smaller --mib")
+        raise NoRoom(
+            f"{home} needs {needed >> 20} MiB free and has {free >> 20}: choose another --cache-dir, or a "
+            "smaller --mib"
+        )
 
 
 def _build(home: Path, engine: str, total_bytes: int) -> None:
@@ -119,7 +124,8 @@ def _read_without_holes(file: FileIO) -> None:
 
 
 def evict(directory: Path) -> None:
-    """Take the files out of the page cache, as after the machine was started: the next reader waits for the disk. Linux."""
+    """Take the files out of the page cache, as after the machine was started: the next reader waits
+    for the disk. Linux."""
     os.sync()
     for path in directory.rglob("*"):
         if path.is_file():

@@ -1,10 +1,12 @@
-"""How long kbroker takes to be ready on 2 GiB in 1 000 partitions, and what memory it then has, by engine and durability.
+"""How long kbroker takes to be ready on 2 GiB in 1 000 partitions, and what memory it then has, by
+engine and durability.
 
     python -m perf.studies.big_starts                            all engines; 8 GiB of disk for directories that are kept for the next time
     python -m perf.studies.big_starts --engine lmdb --cold
 
-After a clean stop, and after kill -9 while idle; with --cold also with the files taken out of the page cache, as after the machine's
-start. Readings of all settings are interleaved, medians are shown. Starts on an empty directory are the suite's (perf/suite/__main__.py).
+After a clean stop, and after kill -9 while idle; with --cold also with the files taken out of the
+page cache, as after the machine's start. Readings of all settings are interleaved, medians are
+shown. Starts on an empty directory are the suite's (perf/suite/__main__.py).
 """
 
 from __future__ import annotations
@@ -39,10 +41,14 @@ class Setting(NamedTuple):
 
 
 def big_homes(engines: Sequence[str], cache: Path, total_bytes: int, console: Console) -> dict[str, Path]:
-    """By engine; stopped in good order, files in the page cache. Engines for which there is no room are left out."""
+    """By engine; stopped in good order, files in the page cache. Engines for which there is no room
+    are left out."""
     homes = {}
     for engine in engines:
-        console.print(f"[dim]directory of {total_bytes >> 20} MiB on {engine}: built unless the cache has it, then read once[/dim]")
+        console.print(
+            f"[dim]directory of {total_bytes >> 20} MiB on {engine}: built unless the cache has it, then "
+            "read once[/dim]"
+        )
         try:
             home = big_directory(cache, engine, total_bytes)
         except NoRoom as error:
@@ -89,18 +95,49 @@ def _table(readings: Mapping[Setting, Mapping[str, Sequence[float]]]) -> Table:
     table = Table("", *(f"{setting.engine} {setting.durability}" for setting in readings))
     for key, title in FIGURES.items():
         if any(key in found for found in readings.values()):
-            table.add_row(title, *(f"{statistics.median(found[key]):.0f}" if key in found else "-" for found in readings.values()))
+            table.add_row(
+                title,
+                *(
+                    f"{statistics.median(found[key]):.0f}" if key in found else "-"
+                    for found in readings.values()
+                ),
+            )
     return table
 
 
 @click.command(help=__doc__)
-@click.option("--engine", "engines", multiple=True, default=("segment", "lmdb", "rocksdb"), show_default=True, help="May be repeated.")
-@click.option("--durability", "durabilities", multiple=True, type=click.Choice(["disk", "os"]), default=("disk", "os"), show_default=True)
+@click.option(
+    "--engine",
+    "engines",
+    multiple=True,
+    default=("segment", "lmdb", "rocksdb"),
+    show_default=True,
+    help="May be repeated.",
+)
+@click.option(
+    "--durability",
+    "durabilities",
+    multiple=True,
+    type=click.Choice(["disk", "os"]),
+    default=("disk", "os"),
+    show_default=True,
+)
 @click.option("--repeats", default=5, show_default=True, help="Readings of each figure.")
 @click.option("--mib", default=2048, show_default=True, help="Size of the directory.")
 @click.option("--cold", is_flag=True, help="Also with the files out of the page cache (slow; one reading).")
-@click.option("--cache-dir", type=click.Path(path_type=Path), help="Where directories are kept.  [default: the temporary directory]")
-def main(engines: Sequence[str], durabilities: Sequence[str], repeats: int, mib: int, cold: bool, cache_dir: Path | None) -> None:
+@click.option(
+    "--cache-dir",
+    type=click.Path(path_type=Path),
+    help="Where directories are kept.  [default: the temporary directory]",
+)
+def main(
+    engines: Sequence[str],
+    durabilities: Sequence[str],
+    repeats: int,
+    mib: int,
+    cold: bool,
+    cache_dir: Path | None,
+) -> None:
     console = Console()
     homes = big_homes(engines, cache_dir or Path(tempfile.gettempdir()), mib << 20, console)
     settings = [Setting(engine, durability) for engine in homes for durability in durabilities]

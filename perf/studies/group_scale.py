@@ -1,15 +1,19 @@
-"""Large groups and many groups: 500 members in one group, and 500 groups of one member each, in both group protocols.
+"""Large groups and many groups: 500 members in one group, and 500 groups of one member each, in
+both group protocols.
 
     python -m perf.studies.group_scale                                  all of it, some minutes
     python -m perf.studies.group_scale --engine lmdb --members 500 --protocol consumer
 
-The members are threads of this process that speak the protocol over a connection each, as a consumer's heartbeat thread does: they
-join, join again when they are told to, share partitions out when they lead, and send a heartbeat when it is due. Nothing is fetched.
+The members are threads of this process that speak the protocol over a connection each, as a
+consumer's heartbeat thread does: they join, join again when they are told to, share partitions out
+when they lead, and send a heartbeat when it is due. Nothing is fetched.
 
-    settled s       from the first member's connection until partitions are shared out evenly and every member is in the same epoch
+    settled s       from the first member's connection until partitions are shared out evenly and
+                    every member is in the same epoch
     rounds          for the classic protocol: generations until then; for the other: group epochs
     one more s      a member joins a group that is settled: until it is settled again
-    rest %          CPU time of the broker afterwards, in per cent of the time that passes, heartbeats of all members included
+    rest %          CPU time of the broker afterwards, in per cent of the time that passes,
+                    heartbeats of all members included
 """
 
 from __future__ import annotations
@@ -50,7 +54,8 @@ class Reading(NamedTuple):
 
 @dataclass
 class Member:
-    """What a member was told last. `partitions` counts; a classic member's assignment is four bytes with that number."""
+    """What a member was told last. `partitions` counts; a classic member's assignment is four bytes
+    with that number."""
 
     group: str
     port: int
@@ -64,7 +69,9 @@ class Member:
 
     def run(self, protocol: str) -> None:
         try:
-            with Connection("127.0.0.1", self.port, client_id="scale", timeout_s=PATIENCE_S) as self.connection:
+            with Connection(
+                "127.0.0.1", self.port, client_id="scale", timeout_s=PATIENCE_S
+            ) as self.connection:
                 (self.be_classic if protocol == CLASSIC else self.be_modern)()
         except (BrokerUnreachable, AssertionError) as error:
             if not self.stopping.is_set():
@@ -77,7 +84,12 @@ class Member:
                 joined = self.join()
             elif not self.stopping.wait(_CLASSIC_HEARTBEAT_S):
                 answer = self.connection.call(
-                    "heartbeat", 4, group_id=self.group, generation_id=self.epoch, member_id=self.member_id, group_instance_id=None
+                    "heartbeat",
+                    4,
+                    group_id=self.group,
+                    generation_id=self.epoch,
+                    member_id=self.member_id,
+                    group_instance_id=None,
                 )
                 joined = not self.must_join(answer.error_code.value)
 
@@ -94,7 +106,8 @@ class Member:
         generation, members = answer.generation_id, answer.members
         share, rest = divmod(self.partitions_of_topic, max(1, len(members)))
         rows = [
-            {"member_id": each.member_id, "assignment": struct.pack(">i", share + (place < rest))} for place, each in enumerate(members)
+            {"member_id": each.member_id, "assignment": struct.pack(">i", share + (place < rest))}
+            for place, each in enumerate(members)
         ]
         answer = self.connection.call(
             "sync_group", 5, group_id=self.group, generation_id=generation, member_id=self.member_id, group_instance_id=None,
@@ -150,7 +163,8 @@ class Crowd:
         self._threads[-1].start()
 
     def settle(self) -> None:
-        """Until every group's partitions have owners and all of its members are in the same epoch. Raises ClickException."""
+        """Until every group's partitions have owners and all of its members are in the same epoch.
+        Raises ClickException."""
         deadline = time.monotonic() + PATIENCE_S
         while not self._is_settled():
             failed = [member.failed for member in self.members if member.failed]
@@ -193,7 +207,13 @@ def measure(engine: str, protocol: str, groups: int, members: int, rest_s: float
         try:
             host, _, port = broker.bootstrap.rpartition(":")
             with Connection(host, int(port)) as admin:
-                row = {"name": TOPIC, "num_partitions": partitions, "replication_factor": 1, "assignments": (), "configs": ()}
+                row = {
+                    "name": TOPIC,
+                    "num_partitions": partitions,
+                    "replication_factor": 1,
+                    "assignments": (),
+                    "configs": (),
+                }
                 admin.call("create_topics", 7, topics=[row], timeout=30_000, validate_only=False)
             with _crowd(int(port), protocol, partitions) as crowd:
                 return _measured(crowd, broker.pid, groups, members, rest_s)
@@ -219,15 +239,33 @@ def _measured(crowd: Crowd, pid: int, groups: int, members: int, rest_s: float) 
 
 @click.command(help=__doc__)
 @click.option("--engine", default="segment", show_default=True)
-@click.option("--protocol", "protocols", multiple=True, type=click.Choice([CLASSIC, CONSUMER]), default=(CLASSIC, CONSUMER))
-@click.option("--members", default=500, show_default=True, help="Of the one large group, and the number of small groups.")
-@click.option("--rest", default=20.0, show_default=True, help="Seconds over which the CPU time at rest is taken.")
+@click.option(
+    "--protocol",
+    "protocols",
+    multiple=True,
+    type=click.Choice([CLASSIC, CONSUMER]),
+    default=(CLASSIC, CONSUMER),
+)
+@click.option(
+    "--members",
+    default=500,
+    show_default=True,
+    help="Of the one large group, and the number of small groups.",
+)
+@click.option(
+    "--rest", default=20.0, show_default=True, help="Seconds over which the CPU time at rest is taken."
+)
 def main(engine: str, protocols: tuple[str, ...], members: int, rest: float) -> None:
     table = Table("protocol", "groups", "members", "settled s", "rounds", "one more s", "rest %")
     for protocol in protocols:
         for groups, size in ((1, members), (members, 1)):
             reading = measure(engine, protocol, groups, size, rest)
-            shown = (f"{reading.settled_s:.1f}", str(reading.rounds), f"{reading.one_more_s:.1f}", f"{reading.rest_percent:.1f}")
+            shown = (
+                f"{reading.settled_s:.1f}",
+                str(reading.rounds),
+                f"{reading.one_more_s:.1f}",
+                f"{reading.rest_percent:.1f}",
+            )
             table.add_row(protocol, str(groups), str(size), *shown)
     Console().print(table)
 

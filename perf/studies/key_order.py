@@ -1,10 +1,12 @@
-"""What the order of keys costs: a queue that keeps it (`kbroker queues create --ordering key`) beside one that does not.
+"""What the order of keys costs: a queue that keeps it (`kbroker queues create --ordering key`)
+beside one that does not.
 
     python -m perf.studies.key_order [--jobs 4000] [--job-ms 0] [--engine segment] [--batch 100]
 
-Eight workers, unmodified confluent-kafka in processes of their own, accept all jobs of a queue one by one and confirm each. The jobs
-have 1 000 keys, of which one has a part of them. A hot key goes no faster than one worker does: with half of the jobs it bounds the
-rate at twice that of one worker.
+Eight workers, unmodified confluent-kafka in processes of their own, accept all jobs of a queue one
+by one and confirm each. The jobs have 1 000 keys, of which one has a part of them. A hot key goes
+no faster than one worker does: with half of the jobs it bounds the rate at twice that of one
+worker.
 """
 
 from __future__ import annotations
@@ -48,7 +50,12 @@ ROWS = (
 
 def work(bootstrap: str, group: str, job_ms: float, ended: Event) -> None:
     consumer = ShareConsumer(
-        {"bootstrap.servers": bootstrap, "group.id": group, "share.acknowledgement.mode": "explicit", "fetch.wait.max.ms": 100}
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "share.acknowledgement.mode": "explicit",
+            "fetch.wait.max.ms": 100,
+        }
     )
     consumer.subscribe([group])
     while not ended.is_set():
@@ -81,7 +88,9 @@ def measure(broker: RunningBroker, row: Row, number: int, options: argparse.Name
     broker.create_topic(name)
     broker.set_group_config(name, {**CONFIG, "kbroker.queue.ordering": row.ordering})
     with broker.connect() as connection:
-        assert not group_admin.alter_share_group_offsets(connection, name, {group_admin.TopicPartition(name, 0): 0})
+        assert not group_admin.alter_share_group_offsets(
+            connection, name, {group_admin.TopicPartition(name, 0): 0}
+        )
     fill(broker.bootstrap, name, options.jobs, row.hot, options.batch)
     ended = multiprocessing.Event()
     arguments = broker.bootstrap, name, options.job_ms, ended
@@ -106,7 +115,9 @@ def cpu_seconds(pid: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=4000)
     parser.add_argument("--job-ms", type=float, default=0)
     parser.add_argument("--engine", default="segment")

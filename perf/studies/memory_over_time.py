@@ -1,11 +1,13 @@
-"""Whether a broker's memory grows: hours of traffic in minutes, with new clients all the time, and its anonymous memory in between.
+"""Whether a broker's memory grows: hours of traffic in minutes, with new clients all the time, and
+its anonymous memory in between.
 
     python -m perf.studies.memory_over_time                              five minutes on the segment engine: about 100 M records
     python -m perf.studies.memory_over_time --engine lmdb --minutes 60
 
-In turns: a producer as fast as it can, and eight share consumers of one group (explicit, 1 % released, 0.1 % rejected), all new
-processes each time. The topic keeps 64 MiB, so retention is at work as well. What a broker takes at first (caches, buffers, the
-interpreter's arenas) is not growth: that is what the last third of the time has over the second third, by medians.
+In turns: a producer as fast as it can, and eight share consumers of one group (explicit, 1 %
+released, 0.1 % rejected), all new processes each time. The topic keeps 64 MiB, so retention is at
+work as well. What a broker takes at first (caches, buffers, the interpreter's arenas) is not
+growth: that is what the last third of the time has over the second third, by medians.
 """
 
 from __future__ import annotations
@@ -48,7 +50,14 @@ def samples(bootstrap: str, pid: int, topic: str, group: str, seconds: float) ->
     while len(found) < 3 or time.monotonic() - began < seconds:
         produced = produce(Plan(_PRODUCE_S, 0.0), bootstrap, topic)
         consumed = share_consume(
-            Plan(_CONSUME_S, 0.0), bootstrap, topic, group, consumers=CONSUMERS, mode="explicit", verdicts=Mix(), most=produced.records
+            Plan(_CONSUME_S, 0.0),
+            bootstrap,
+            topic,
+            group,
+            consumers=CONSUMERS,
+            mode="explicit",
+            verdicts=Mix(),
+            most=produced.records,
         )
         records += produced.records + consumed.records
         found.append(Sample(time.monotonic() - began, records, memory(pid).anonymous_mb))
@@ -65,7 +74,9 @@ def growth_mb(found: Sequence[Sample]) -> float:
 @click.option("--engine", default="segment", show_default=True)
 @click.option("--durability", type=click.Choice(["disk", "os"]), default="disk", show_default=True)
 @click.option("--minutes", default=5.0, show_default=True)
-@click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample there.")
+@click.option(
+    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample there."
+)
 def main(engine: str, durability: str, minutes: float, json_file: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="kbroker-perf-") as home:
         broker = measured_broker(Path(home), engine, durability)
@@ -79,7 +90,9 @@ def main(engine: str, durability: str, minutes: float, json_file: Path | None) -
             broker.kill()
     table = Table("minutes", "million records", "anonymous memory, MB")
     for sample in found[:: max(1, len(found) // _SHOWN_ROWS)]:
-        table.add_row(f"{sample.seconds / 60:.1f}", f"{sample.records / 1e6:.1f}", f"{sample.rss_anon_mb:.1f}")
+        table.add_row(
+            f"{sample.seconds / 60:.1f}", f"{sample.records / 1e6:.1f}", f"{sample.rss_anon_mb:.1f}"
+        )
     console = Console()
     console.print(table)
     console.print(f"growth in the last third: {growth_mb(found):+.1f} MB")

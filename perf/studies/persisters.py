@@ -1,16 +1,21 @@
-"""Speed and space of the two designs for share state: the `default` persister and `control-records`, with 1 and with 20 groups.
+"""Speed and space of the two designs for share state: the `default` persister and
+`control-records`, with 1 and with 20 groups.
 
     python -m perf.studies.persisters                              all of it, some minutes
     python -m perf.studies.persisters --engine lmdb --groups 20
 
-A broker is opened in this process, without a server, so that what is measured is the persister and its engine. One topic, one partition,
-records of 100 bytes in batches of 10. Every group accepts all of them, in acknowledgements of 10 records, all groups at the same time,
-each waiting for its acknowledgement before it sends the next. Then the broker is stopped, the log is read by an ordinary fetch from its
-beginning, and the state of all groups is loaded by a new broker. Repeats go through both persisters in turns; medians are shown.
+A broker is opened in this process, without a server, so that what is measured is the persister and
+its engine. One topic, one partition, records of 100 bytes in batches of 10. Every group accepts all
+of them, in acknowledgements of 10 records, all groups at the same time, each waiting for its
+acknowledgement before it sends the next. Then the broker is stopped, the log is read by an ordinary
+fetch from its beginning, and the state of all groups is loaded by a new broker. Repeats go through
+both persisters in turns; medians are shown.
 
-    acks/s          acknowledgements of all groups together, by the clock; busy machines make this worthless
+    acks/s          acknowledgements of all groups together, by the clock; busy machines make this
+                    worthless
     CPU us          CPU time of the process for an acknowledgement (fetching included)
-    log B, state B  bytes for an acknowledgement: in the topic's log beside the records themselves, and on disk for the state
+    log B, state B  bytes for an acknowledgement: in the topic's log beside the records themselves,
+                    and on disk for the state
     fetch MB        what an ordinary consumer has to be sent to read the whole topic
     load ms         CPU time to load all groups after a clean stop, and after a crash
 """
@@ -81,7 +86,9 @@ async def append(broker: Broker, batches: int) -> None:
     assert topic is not None
     done = trio.Event()
     for number in range(batches):
-        topic.partitions[0].append(_BATCH, _TIMESTAMP_MS, lambda _, last=number == batches - 1: done.set() if last else None)
+        topic.partitions[0].append(
+            _BATCH, _TIMESTAMP_MS, lambda _, last=number == batches - 1: done.set() if last else None
+        )
     await done.wait()
 
 
@@ -93,14 +100,18 @@ async def work(broker: Broker, group_id: str, key: TopicPartition, batches: int)
     done = 0
     while done < batches:
         offset = engine.next_fetch_offset()
-        views = await loaded.partition.read(offset, max_bytes=4 << 10, end_offset=loaded.partition.high_watermark)
+        views = await loaded.partition.read(
+            offset, max_bytes=4 << 10, end_offset=loaded.partition.high_watermark
+        )
         data, control = batches_of(views)
         ranges = engine.acquire(
             "m", mode=AcquireMode.BATCH_OPTIMIZED, batch_size=BATCH, max_records=BATCH, fetch_offset=offset, batches=data, control=control,
             now_ms=_NOW_MS,
         )  # fmt: skip
         for first, last, _ in ranges:
-            results = await broker.share_groups.acknowledge(group_id, "m", [(key, [AckBatch(first, last, (1,))])])
+            results = await broker.share_groups.acknowledge(
+                group_id, "m", [(key, [AckBatch(first, last, (1,))])]
+            )
             assert results == [None]
             done += 1
 
@@ -113,7 +124,9 @@ def batches_of(views: Sequence[memoryview]) -> tuple[list[tuple[int, int]], list
     return data, control
 
 
-async def fill_and_work(setting: Setting, directory: Path, acks: int, crash: Path) -> tuple[float, float, float]:
+async def fill_and_work(
+    setting: Setting, directory: Path, acks: int, crash: Path
+) -> tuple[float, float, float]:
     batches = acks // setting.groups
     async with open_broker(options_of(setting, directory)) as broker:
         topic = await broker.topics.create("orders", 1, {})
@@ -147,12 +160,18 @@ async def load(setting: Setting, directory: Path) -> tuple[float, float]:
                 nursery.start_soon(broker.share_groups.load, f"group-{number}", key)
         load_ms = (time.process_time() - began) * 1000
         log = LogId(*key)
-        views = broker.log_store.read(log, 0, max_bytes=1 << 30, end_offset=topic.partitions[0].high_watermark)
+        views = broker.log_store.read(
+            log, 0, max_bytes=1 << 30, end_offset=topic.partitions[0].high_watermark
+        )
         return load_ms, sum(map(len, views)) / 1e6
 
 
 def bytes_in(directory: Path) -> int:
-    return sum(os.stat(os.path.join(folder, name)).st_blocks * 512 for folder, _, files in os.walk(directory) for name in files)
+    return sum(
+        os.stat(os.path.join(folder, name)).st_blocks * 512
+        for folder, _, files in os.walk(directory)
+        for name in files
+    )
 
 
 def measure(setting: Setting, home: Path, acks: int) -> Reading:
@@ -170,9 +189,13 @@ def measure(setting: Setting, home: Path, acks: int) -> Reading:
 @click.option("--engine", "engines", multiple=True, default=("segment", "lmdb", "rocksdb"), show_default=True)
 @click.option("--groups", "groups", type=int, multiple=True, default=(1, 20), show_default=True)
 @click.option("--durability", "durabilities", multiple=True, default=("os", "disk"), show_default=True)
-@click.option("--acks", type=int, default=10_000, show_default=True, help="Acknowledgements of all groups together.")
+@click.option(
+    "--acks", type=int, default=10_000, show_default=True, help="Acknowledgements of all groups together."
+)
 @click.option("--repeats", type=int, default=3, show_default=True)
-def main(engines: Sequence[str], groups: Sequence[int], durabilities: Sequence[str], acks: int, repeats: int) -> None:
+def main(
+    engines: Sequence[str], groups: Sequence[int], durabilities: Sequence[str], acks: int, repeats: int
+) -> None:
     settings = [
         Setting(persister, engine, count, durability)
         for engine in engines

@@ -3,10 +3,11 @@
     python -m perf.studies.state_load                              10 000 share-partitions: with updates, and after cold snapshots
     python -m perf.studies.state_load --engine lmdb --repeats 9
 
-What is stored is made with the coordinator itself: one snapshot for each share-partition, and some updates. Timed is what a start has to
-do: open the store, and read every share-partition through the default persister, all asked for at once, as a broker's first fetches
-do, each reading storing the new leader epoch. Medians of all repeats, which go through all engines in turns. On a busy machine the CPU
-time is the figure to compare.
+What is stored is made with the coordinator itself: one snapshot for each share-partition, and some
+updates. Timed is what a start has to do: open the store, and read every share-partition through the
+default persister, all asked for at once, as a broker's first fetches do, each reading storing the
+new leader epoch. Medians of all repeats, which go through all engines in turns. On a busy machine
+the CPU time is the figure to compare.
 """
 
 from __future__ import annotations
@@ -48,17 +49,23 @@ def fill(directory: Path, engine: str, partitions: Sequence[TopicPartition], upd
     coordinator = ShareStateCoordinator(store.scan, lambda *_: True)
     for first in range(0, len(partitions), _AT_ONCE):
         some = partitions[first : first + _AT_ONCE]
-        initialize = coordinator.initialize(GROUP, [InitializeRequest(partition, 0, 0) for partition in some], now_ms=0)
+        initialize = coordinator.initialize(
+            GROUP, [InitializeRequest(partition, 0, 0) for partition in some], now_ms=0
+        )
         store.write(initialize.changes)
         coordinator.confirm(initialize)
         for number in range(updates + 1):
             size = BATCHES_OF_UPDATE if number else BATCHES_OF_SNAPSHOT
             batches = [StateBatch(at, at, 2, 1) for at in range(100 * number, 100 * number + 2 * size, 2)]
-            written = coordinator.write(GROUP, [WriteRequest(partition, 0, 0, 0, size, batches) for partition in some], now_ms=0)
+            written = coordinator.write(
+                GROUP, [WriteRequest(partition, 0, 0, 0, size, batches) for partition in some], now_ms=0
+            )
             store.write(written.changes)
             coordinator.confirm(written)
             if not number:
-                cold = coordinator.snapshot([SharePartitionKey(GROUP, partition) for partition in some], now_ms=1)
+                cold = coordinator.snapshot(
+                    [SharePartitionKey(GROUP, partition) for partition in some], now_ms=1
+                )
                 store.write(cold.changes)
                 coordinator.confirm(cold)
             store.sync()
@@ -67,7 +74,9 @@ def fill(directory: Path, engine: str, partitions: Sequence[TopicPartition], upd
     return size_bytes
 
 
-async def load(directory: Path, engine: str, partitions: Sequence[TopicPartition], leader_epoch: int) -> tuple[float, float, float]:
+async def load(
+    directory: Path, engine: str, partitions: Sequence[TopicPartition], leader_epoch: int
+) -> tuple[float, float, float]:
     """Milliseconds to open the store and to read everything, and of CPU time for both."""
     settle_memory()  # as a broker does, whose memory is not full of what fill() left
     began = time.perf_counter()
@@ -75,7 +84,12 @@ async def load(directory: Path, engine: str, partitions: Sequence[TopicPartition
     store: StateStore = plugins.state_store_factory(engine).open(directory, {}, 1)
     opened = time.perf_counter()
     commits: GroupCommit[Change] = GroupCommit(
-        "state", store.write, store.sync, in_thread=store.write_in_thread, beside_sync=writes_beside_sync(store), durability="disk"
+        "state",
+        store.write,
+        store.sync,
+        in_thread=store.write_in_thread,
+        beside_sync=writes_beside_sync(store),
+        durability="disk",
     )
     persister = LocalPersister(ShareStateCoordinator(store.scan, lambda *_: True), commits)
 
@@ -99,10 +113,23 @@ async def load(directory: Path, engine: str, partitions: Sequence[TopicPartition
 @click.command()
 @click.option("--engine", "engines", type=click.Choice(ENGINES), multiple=True, default=ENGINES)
 @click.option("--share-partitions", type=int, default=10_000, show_default=True)
-@click.option("--updates", type=int, multiple=True, default=(0, 5, 20), show_default=True, help="Updates after each snapshot.")
+@click.option(
+    "--updates",
+    type=int,
+    multiple=True,
+    default=(0, 5, 20),
+    show_default=True,
+    help="Updates after each snapshot.",
+)
 @click.option("--repeats", type=int, default=5, show_default=True)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Where every reading goes.")
-def main(engines: Sequence[str], share_partitions: int, updates: Sequence[int], repeats: int, json_path: Path | None) -> None:
+def main(
+    engines: Sequence[str],
+    share_partitions: int,
+    updates: Sequence[int],
+    repeats: int,
+    json_path: Path | None,
+) -> None:
     partitions = [TopicPartition(UUID(int=7), number) for number in range(share_partitions)]
     home = Path(tempfile.mkdtemp(prefix="kbroker-perf-"))
     readings: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
@@ -115,18 +142,25 @@ def main(engines: Sequence[str], share_partitions: int, updates: Sequence[int], 
             for engine, count in sizes:
                 directory = home / "now"
                 shutil.copytree(home / f"{engine}-{count}", directory)
-                readings.setdefault((engine, count), []).append(trio.run(load, directory, engine, partitions, repeat + 1))
+                readings.setdefault((engine, count), []).append(
+                    trio.run(load, directory, engine, partitions, repeat + 1)
+                )
                 shutil.rmtree(directory)
     finally:
         shutil.rmtree(home)
-    table = Table("engine", "updates each", "stored, MB", "open, ms", "load all, ms", "CPU of both, ms", "CPU each, us")
+    table = Table(
+        "engine", "updates each", "stored, MB", "open, ms", "load all, ms", "CPU of both, ms", "CPU each, us"
+    )
     for (engine, count), found in readings.items():
         opening, reading, cpu = (median(each[part] for each in found) for part in range(3))
         size, each_us = f"{sizes[engine, count] / 1e6:.1f}", f"{cpu * 1000 / share_partitions:.0f}"
         table.add_row(engine, str(count), size, f"{opening:.0f}", f"{reading:.0f}", f"{cpu:.0f}", each_us)
     Console().print(table)
     if json_path is not None:
-        rows = [{"engine": engine, "updates": count, "open_load_cpu_ms": found} for (engine, count), found in readings.items()]
+        rows = [
+            {"engine": engine, "updates": count, "open_load_cpu_ms": found}
+            for (engine, count), found in readings.items()
+        ]
         json_path.write_text(json.dumps(rows))
 
 

@@ -1,11 +1,14 @@
-"""What the suite compares: kbroker on each engine in both durabilities, and Apache Kafka without and with a sync for each batch.
+"""What the suite compares: kbroker on each engine in both durabilities, and Apache Kafka without
+and with a sync for each batch.
 
-Both Kafkas are one process, since they differ in a config of topics only (flush.messages=1): one JVM to warm, one to keep in memory.
-Each other candidate is a broker of its own. All stay up during the whole suite; one of them has work.
+Both Kafkas are one process, since they differ in a config of topics only (flush.messages=1): one
+JVM to warm, one to keep in memory. Each other candidate is a broker of its own. All stay up during
+the whole suite; one of them has work.
 
-Like is compared with like: durability `os` (an answer may come before the sync) with Kafka's default, which never syncs, and `disk`
-(synced before it counts) with Kafka's flush.messages=1, whose share state is not synced either. Produced with acks=1, `disk` is
-answered before the sync as well, and compared with Kafka's default.
+Like is compared with like: durability `os` (an answer may come before the sync) with Kafka's
+default, which never syncs, and `disk` (synced before it counts) with Kafka's flush.messages=1,
+whose share state is not synced either. Produced with acks=1, `disk` is answered before the sync as
+well, and compared with Kafka's default.
 """
 
 from __future__ import annotations
@@ -47,12 +50,15 @@ KINDS: Mapping[str, Kind] = {
 }
 ALL = frozenset(KINDS)
 MAIN = ALL - {"lmdb-os", "rocksdb-os"}
-"""Those that run everything. Unsynced LMDB and RocksDB show what a sync costs them in a few rows; more would tell nothing new."""
+"""Those that run everything. Unsynced LMDB and RocksDB show what a sync costs them in a few rows;
+more would tell nothing new."""
 NOT_SYNCED_TWICE = ALL - {"kafka-sync"}
 READING = MAIN - {"kafka-sync"}
-"""For rows that read and acknowledge: flush.messages changes nothing there, as Kafka's share state is never synced."""
+"""For rows that read and acknowledge: flush.messages changes nothing there, as Kafka's share state
+is never synced."""
 SEGMENT = frozenset(("segment-os", "segment-disk"))
-"""With `kafka` for rows about the broker more than about where it stores: other engines would take their time and tell nothing new."""
+"""With `kafka` for rows about the broker more than about where it stores: other engines would take
+their time and tell nothing new."""
 _SYNC_EACH_BATCH = {"flush.messages": "1"}
 _LARGE_GROUPS = {"group.share.max.size": "1000"}
 """The default of all brokers is 200 members; one row has 500."""
@@ -76,7 +82,8 @@ class Broker(Protocol):
 class Candidate:
     """A broker, and what must be known to use it.
 
-    `filled`: topics that rows have filled and keep. `idle_mb`: its anonymous memory after the start, before it had any work.
+    `filled`: topics that rows have filled and keep. `idle_mb`: its anonymous memory after the
+    start, before it had any work.
     """
 
     kind: Kind
@@ -122,12 +129,14 @@ class Candidate:
         return self.broker.is_running
 
     def prepare(self) -> None:
-        """What is done once before the first start and not counted in it (Kafka's formatting of its directory)."""
+        """What is done once before the first start and not counted in it (Kafka's formatting of its
+        directory)."""
         if isinstance(self.broker, kafka_broker.KafkaBroker):
             self.broker.prepare()
 
     def start(self) -> None:
-        """Returns when connections are accepted; at once if it runs. Raises BrokerStartFailed or KafkaFailed."""
+        """Returns when connections are accepted; at once if it runs. Raises BrokerStartFailed or
+        KafkaFailed."""
         if not self.is_running:
             self.broker.start()
 
@@ -144,10 +153,14 @@ class Candidate:
         host, _, port = self.bootstrap.rpartition(":")
         return Connection(host, int(port), client_id="perf")
 
-    def create_topic(self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+    def create_topic(
+        self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
         """With the candidate's own topic configs below `config`. Raises KafkaError."""
         with self.connect() as connection:
-            admin.create_topic(connection, name, partitions=partitions, config={**self.topic_config, **(config or {})})
+            admin.create_topic(
+                connection, name, partitions=partitions, config={**self.topic_config, **(config or {})}
+            )
 
     def delete_topic(self, name: str) -> None:
         """Raises KafkaError."""
@@ -160,12 +173,14 @@ class Candidate:
             admin.alter_configs(connection, admin.ResourceType.GROUP, group_id, set_configs=config)
 
     def another(self, home: Path, config: Mapping[str, str] | None = None) -> Candidate:
-        """A broker of the same kind on an empty directory, not started; `config` adds to its broker configs."""
+        """A broker of the same kind on an empty directory, not started; `config` adds to its broker
+        configs."""
         return _candidate(self.kind, _broker(self.kind, home, config))
 
 
 def make_candidates(keys: Sequence[str], home: Path) -> list[Candidate]:
-    """In the order of `keys`, none started. Those that cannot be had here (`why_missing`) are left out."""
+    """In the order of `keys`, none started. Those that cannot be had here (`why_missing`) are left
+    out."""
     brokers: dict[str, Broker] = {}
     filled: dict[str, set[str]] = {}
     candidates = []
@@ -197,7 +212,9 @@ def version_of(kind: Kind) -> str:
 
 
 def facts(kind: Kind, missing: str | None) -> CandidateFacts:
-    return CandidateFacts(kind.key, kind.title, kind.family, kind.engine, kind.durability, version_of(kind), missing)
+    return CandidateFacts(
+        kind.key, kind.title, kind.family, kind.engine, kind.durability, version_of(kind), missing
+    )
 
 
 def _candidate(kind: Kind, broker: Broker) -> Candidate:

@@ -47,7 +47,8 @@ class Suite(NamedTuple):
 
 
 SUITE = Suite(
-    "Measure kbroker on every engine beside Apache Kafka, in turns, and report rates, latencies, CPU, memory and their ratios.",
+    "Measure kbroker on every engine beside Apache Kafka, in turns, and report rates, latencies, CPU, "
+    "memory and their ratios.",
     all_rows,
     tuple(KINDS),
     QUICK_CANDIDATES,
@@ -58,7 +59,8 @@ SUITE = Suite(
 
 
 def chosen_rows(patterns: Sequence[str], *, quick: bool, suite: Suite = SUITE) -> list[Row]:
-    """Without a pattern all of them, or the quick suite's; a pattern means the rows it names. Raises click.UsageError for none."""
+    """Without a pattern all of them, or the quick suite's; a pattern means the rows it names.
+    Raises click.UsageError for none."""
     rows = suite.rows()
     if not patterns:
         return [row for row in rows if row.quick or not quick]
@@ -72,14 +74,21 @@ def chosen_candidates(names: Sequence[str], *, quick: bool, suite: Suite = SUITE
     """Raises click.UsageError."""
     unknown = [name for name in names if name not in suite.candidates]
     if unknown:
-        raise click.UsageError(f"there is no candidate {', '.join(unknown)}; there are {', '.join(suite.candidates)}")
+        raise click.UsageError(
+            f"there is no candidate {', '.join(unknown)}; there are {', '.join(suite.candidates)}"
+        )
     return list(names or (suite.quick_candidates if quick else suite.candidates))
 
 
 def finish(
-    results: Results, console: Console, json_file: Path | None, html_file: Path | None, goals: Callable[[], Iterable[Goal]] = all_goals
+    results: Results,
+    console: Console,
+    json_file: Path | None,
+    html_file: Path | None,
+    goals: Callable[[], Iterable[Goal]] = all_goals,
 ) -> None:
-    """Judge, write and show what there is. The JSON is written first: no fault of a report can lose an hour's readings."""
+    """Judge, write and show what there is. The JSON is written first: no fault of a report can lose
+    an hour's readings."""
     from perf.report import page, terminal
 
     results.goals = judge(results, goals())
@@ -121,13 +130,17 @@ def _run(suite: Suite, choice: _Choice) -> None:
     if not console.is_terminal:
         console = Console(width=_PAPER_WIDTH)
     defaults = suite.quick if choice.quick else suite.full
-    settings = defaults._replace(rounds=choice.rounds or defaults.rounds, seconds=choice.seconds or defaults.seconds)
+    settings = defaults._replace(
+        rounds=choice.rounds or defaults.rounds, seconds=choice.seconds or defaults.seconds
+    )
     wanted = chosen_rows(choice.rows, quick=choice.quick, suite=suite)
     keys = chosen_candidates(choice.candidates, quick=choice.quick, suite=suite)
     signal.signal(signal.SIGTERM, _interrupt)
     if choice.home is not None:
         choice.home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="kbroker-perf-", dir=choice.home, ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="kbroker-perf-", dir=choice.home, ignore_cleanup_errors=True
+    ) as directory:
         runner = Runner(keys, wanted, settings, Path(directory), console)
         runner.run()
     finish(runner.results, console, choice.json_file, choice.html_file, suite.goals)
@@ -147,15 +160,38 @@ def command_of(suite: Suite) -> click.Command:
     file, folder = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
 
     @click.command(help=f"{suite.about}\n\nCtrl-C ends it early; what was measured until then is reported.")
-    @click.option("--quick", is_flag=True, help="The main rows, fewer candidates, short windows; for a look, not for claims.")
-    @click.option("--rows", callback=_split, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]")
-    @click.option("--candidates", callback=_split, metavar="KEY,…", help=f"Of {every}.  [default: all; --quick: {few}]")
-    @click.option("--rounds", type=click.IntRange(min=1), help=f"Readings of a figure.  [default: {full.rounds}; --quick: {quick.rounds}]")
-    @click.option("--seconds", type=float, help=f"Length of a window.  [default: {full.seconds:g}; --quick: {quick.seconds:g}]")
+    @click.option(
+        "--quick",
+        is_flag=True,
+        help="The main rows, fewer candidates, short windows; for a look, not for claims.",
+    )
+    @click.option(
+        "--rows", callback=_split, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]"
+    )
+    @click.option(
+        "--candidates", callback=_split, metavar="KEY,…", help=f"Of {every}.  [default: all; --quick: {few}]"
+    )
+    @click.option(
+        "--rounds",
+        type=click.IntRange(min=1),
+        help=f"Readings of a figure.  [default: {full.rounds}; --quick: {quick.rounds}]",
+    )
+    @click.option(
+        "--seconds",
+        type=float,
+        help=f"Length of a window.  [default: {full.seconds:g}; --quick: {quick.seconds:g}]",
+    )
     @click.option("--json", "json_file", type=file, help="Write every reading there.")
     @click.option("--html", "html_file", type=file, help="Write the report with plots there.")
     @click.option("--home", type=folder, help="Where brokers keep data: a disk with 30 GB.")
-    @click.option("--list", is_flag=True, is_eager=True, expose_value=False, callback=listed, help="Print the rows and end.")
+    @click.option(
+        "--list",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=listed,
+        help="Print the rows and end.",
+    )
     def command(**options: Any) -> None:  # noqa: ANN401 (what the options above give)
         _run(suite, _Choice(**options))
 

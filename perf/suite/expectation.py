@@ -1,6 +1,8 @@
-"""About how long a run of the suite takes, from what it consists of: for the line at its start, and for choosing what goes into it.
+"""About how long a run of the suite takes, from what it consists of: for the line at its start, and
+for choosing what goes into it.
 
-The constants were read off runs on two virtual CPUs. A machine that is busy, or whose disk is slow, takes longer.
+The constants were read off runs on two virtual CPUs. A machine that is busy, or whose disk is slow,
+takes longer.
 """
 
 from __future__ import annotations

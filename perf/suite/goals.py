@@ -1,7 +1,8 @@
 """What kbroker has to reach, as ratios inside one run: one table, and how it is judged.
 
-The segment engine, which is the default, is held against Apache Kafka at the same durability. The other engines are held against the
-segment engine, all rows together, and large numbers of share-partitions and members against small ones on the same broker.
+The segment engine, which is the default, is held against Apache Kafka at the same durability. The
+other engines are held against the segment engine, all rows together, and large numbers of
+share-partitions and members against small ones on the same broker.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ _TIMES = {"first-record": "ms"}
 _LINEAR = 0.7
 """Of the rate with few share-partitions or members, where there are a hundred times as many."""
 _LIMITED = 0.7
-"""Of the rate from batches of one record, where single records are taken from batches of thousands."""
+"""Of the rate from batches of one record, where single records are taken from batches of
+thousands."""
 _BESIDE_COLD = 2.0
-"""Times the 99th percentile that a consumer sees while nobody else reads what the page cache has not."""
+"""Times the 99th percentile that a consumer sees while nobody else reads what the page cache has
+not."""
 
 
 class Goal(NamedTuple):
@@ -55,7 +58,8 @@ THROUGHPUT: Sequence[tuple[str, float, float]] = (
     ("one-1", 6.0, 10.0),
     ("one-8", 6.0, 10.0),
 )
-"""Of `os` against Kafka's default: row, at least so many times the rate, and the records per broker CPU second."""
+"""Of `os` against Kafka's default: row, at least so many times the rate, and the records per broker
+CPU second."""
 
 AT_MOST: Sequence[tuple[str, str, float]] = (
     ("ack-round-trip", "p50_ms", 0.5),
@@ -81,9 +85,12 @@ DISK_PRODUCE: Sequence[tuple[str, float]] = (
 )
 """Of `disk` against flush.messages=1."""
 
-DISK_ACKS_1: Sequence[tuple[str, float]] = (("produce-100b-1p-acks1", 1.0), ("produce-1kb-6p-16kb-acks1", 1.0))
-"""Of `disk` against Kafka's default: kbroker answers acks=1 before the sync, so neither waits for one. With flush.messages=1 Kafka would
-sync in its append, whatever acks is."""
+DISK_ACKS_1: Sequence[tuple[str, float]] = (
+    ("produce-100b-1p-acks1", 1.0),
+    ("produce-1kb-6p-16kb-acks1", 1.0),
+)
+"""Of `disk` against Kafka's default: kbroker answers acks=1 before the sync, so neither waits for
+one. With flush.messages=1 Kafka would sync in its append, whatever acks is."""
 
 
 def all_goals() -> list[Goal]:
@@ -115,7 +122,9 @@ def _disk_goals() -> Iterator[Goal]:
 
 def _own_goals() -> Iterator[Goal]:
     for key in (OS, DISK):
-        yield Goal("share-partitions-1000", "rate", key, key, at_least=_LINEAR, against_row="share-partitions-10")
+        yield Goal(
+            "share-partitions-1000", "rate", key, key, at_least=_LINEAR, against_row="share-partitions-10"
+        )
         yield Goal("members-500", "rate", key, key, at_least=_LINEAR, against_row="members-8")
         yield Goal("one-limit", "rate", key, key, at_least=_LIMITED, against_row="one-limit-singles")
     for key in (DISK, *ENGINE_GOALS):
@@ -123,19 +132,34 @@ def _own_goals() -> Iterator[Goal]:
 
 
 def judge(results: Results, goals: Iterable[Goal]) -> list[GoalResult]:
-    """Of every goal whose row was chosen, and both whom it compares; others are left out. What gave no reading is undecided."""
+    """Of every goal whose row was chosen, and both whom it compares; others are left out. What gave
+    no reading is undecided."""
     return [_judged(results, goal) for goal in goals if _was_chosen(results, goal)]
 
 
 def _was_chosen(results: Results, goal: Goal) -> bool:
     above, below = results.row(goal.row), results.row(goal.against_row or goal.row)
-    return above is not None and below is not None and goal.candidate in above.readings and goal.against in below.readings
+    return (
+        above is not None
+        and below is not None
+        and goal.candidate in above.readings
+        and goal.against in below.readings
+    )
 
 
 def _judged(results: Results, goal: Goal) -> GoalResult:
     row = results.row(goal.row)
     title = f"{row.title if row else goal.row}: {METRICS[goal.metric].title}"
-    judged = GoalResult(goal.row, goal.metric, goal.candidate, goal.against, goal.at_least, goal.at_most, goal.against_row, title)
+    judged = GoalResult(
+        goal.row,
+        goal.metric,
+        goal.candidate,
+        goal.against,
+        goal.at_least,
+        goal.at_most,
+        goal.against_row,
+        title,
+    )
     return _with(judged, results.ratio(goal.row, goal.metric, goal.candidate, goal.against, goal.against_row))
 
 
@@ -150,15 +174,20 @@ def _with(goal: GoalResult, ratio: Ratio | None) -> GoalResult:
 
 
 def engine_ratios(results: Results) -> list[GoalResult]:
-    """Each engine by the segment engine in every row of clients with `disk`, without limits, and their geometric mean, with one.
-    Its `low` and `high` are the means of all rows' lowest and highest.
+    """Each engine by the segment engine in every row of clients with `disk`, without limits, and
+    their geometric mean, with one. Its `low` and `high` are the means of all rows' lowest and
+    highest.
 
-    Rows of latency count by their time, the other way round, so that more is better everywhere. A row that gave no reading is among them
-    without a ratio, and their mean is undecided then.
+    Rows of latency count by their time, the other way round, so that more is better everywhere. A
+    row that gave no reading is among them without a ratio, and their mean is undecided then.
     """
     found = []
     for engine, at_least in ENGINE_GOALS.items():
-        chosen = [row for row in results.rows if row.group in _CLIENT_GROUPS and {engine, DISK} <= row.readings.keys()]
+        chosen = [
+            row
+            for row in results.rows
+            if row.group in _CLIENT_GROUPS and {engine, DISK} <= row.readings.keys()
+        ]
         if chosen:
             rows = [_of_engine(results, row, engine) for row in chosen]
             found += [*rows, _mean(rows, engine, at_least)]
@@ -179,7 +208,9 @@ def _mean(rows: Sequence[GoalResult], engine: str, at_least: float) -> GoalResul
     ratios = [Ratio(row.ratio, row.low, row.high) for row in rows if row.ratio and row.low and row.high]
     is_whole = len(ratios) == len(rows)
     of = "all rows" if is_whole else f"{len(ratios)} of {len(rows)} rows"
-    mean = GoalResult(ALL_CLIENT_ROWS, "rate", engine, DISK, at_least, None, title=f"geometric mean over {of} of clients")
+    mean = GoalResult(
+        ALL_CLIENT_ROWS, "rate", engine, DISK, at_least, None, title=f"geometric mean over {of} of clients"
+    )
     if ratios:
         _with(mean, Ratio(*map(geometric_mean, zip(*ratios, strict=True))))
     if not is_whole:

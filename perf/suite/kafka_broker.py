@@ -1,7 +1,9 @@
-"""Apache Kafka as its start script starts it: the released broker, one node in KRaft mode, in a process of ours.
+"""Apache Kafka as its start script starts it: the released broker, one node in KRaft mode, in a
+process of ours.
 
-The JVM's flags and heap are those of kafka-server-start.sh and kafka-run-class.sh; the broker's settings are its defaults but for what
-one node needs (replication 1), and `log.segment.delete.delay.ms`, so that deleted topics free their disk within a second and not a
+The JVM's flags and heap are those of kafka-server-start.sh and kafka-run-class.sh; the broker's
+settings are its defaults but for what one node needs (replication 1), and
+`log.segment.delete.delay.ms`, so that deleted topics free their disk within a second and not a
 minute. Needs Java, and Maven for the first time; nothing else in the project's figures does.
 """
 
@@ -70,10 +72,22 @@ class KafkaBroker:
         self._home.mkdir(parents=True, exist_ok=True)
         properties = self._properties_file
         properties.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()))
-        command = ["java", "-cp", class_path(), "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties)]
+        command = [
+            "java",
+            "-cp",
+            class_path(),
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            CLUSTER_ID,
+            "-c",
+            str(properties),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise KafkaFailed(f"Kafka's directory could not be formatted: {(done.stdout + done.stderr)[-500:]}")
+            raise KafkaFailed(
+                f"Kafka's directory could not be formatted: {(done.stdout + done.stderr)[-500:]}"
+            )
         self._is_formatted = True
 
     def start(self) -> None:
@@ -81,12 +95,16 @@ class KafkaBroker:
         self.prepare()
         command = ["java", *HEAP, *JVM_FLAGS, "-cp", class_path(), "kafka.Kafka", str(self._properties_file)]
         with self._log_file.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not self._is_listening():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                raise KafkaFailed(f"Kafka did not start; its log ends: {self._log_file.read_text(errors='replace')[-500:]}")
+                raise KafkaFailed(
+                    f"Kafka did not start; its log ends: {self._log_file.read_text(errors='replace')[-500:]}"
+                )
             time.sleep(_ASK_EVERY_S)
 
     def stop(self) -> None:
@@ -101,7 +119,8 @@ class KafkaBroker:
             self._process.wait()
 
     def _is_listening(self) -> bool:
-        """Looked up where the kernel lists it: connecting every few milliseconds would be work for the broker."""
+        """Looked up where the kernel lists it: connecting every few milliseconds would be work for
+        the broker."""
         wanted = f":{self._port:04X} "
         for table in ("/proc/net/tcp", "/proc/net/tcp6"):
             for line in Path(table).read_text().splitlines()[1:]:

@@ -1,7 +1,9 @@
-"""What the suite has read: every reading of every row and candidate, with what each metric means, to JSON and back.
+"""What the suite has read: every reading of every row and candidate, with what each metric means,
+to JSON and back.
 
-The JSON is all that the reports know, and what is kept in perf/results: it describes itself (titles, units, which way is better).
-Ratios are taken round by round, since the two readings of one round were taken minutes apart at most, and their median is reported.
+The JSON is all that the reports know, and what is kept in perf/results: it describes itself
+(titles, units, which way is better). Ratios are taken round by round, since the two readings of one
+round were taken minutes apart at most, and their median is reported.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ Better: TypeAlias = Literal["higher", "lower"]
 Reading: TypeAlias = Mapping[str, float]
 """Of one row, candidate and round: value by metric."""
 ROUND = "round"
-"""Beside the metrics of a kept reading: which round it is of, from 1. Runs of earlier versions do not have it."""
+"""Beside the metrics of a kept reading: which round it is of, from 1. Runs of earlier versions do
+not have it."""
 
 
 class Metric(NamedTuple):
@@ -55,7 +58,8 @@ METRICS: Mapping[str, Metric] = {
 
 @dataclass
 class CandidateFacts:
-    """`missing`: why there are no readings (not installed, does not start), in one line; None where there are."""
+    """`missing`: why there are no readings (not installed, does not start), in one line; None where
+    there are."""
 
     key: str
     title: str
@@ -68,7 +72,8 @@ class CandidateFacts:
 
 @dataclass
 class RowResult:
-    """`readings`: by candidate, one for each round that gave one; empty for who was chosen for the row and gave none."""
+    """`readings`: by candidate, one for each round that gave one; empty for who was chosen for the
+    row and gave none."""
 
     key: str
     title: str
@@ -82,7 +87,8 @@ class RowResult:
 
 @dataclass
 class GoalResult:
-    """`ratio`: the median of candidate by `against` (in `against_row`, where that is another row); `low` and `high` are of the rounds.
+    """`ratio`: the median of candidate by `against` (in `against_row`, where that is another row);
+    `low` and `high` are of the rounds.
 
     No limit: the ratio is for information. `met` None: no limit, or no readings to judge.
     """
@@ -109,7 +115,8 @@ class Ratio(NamedTuple):
 
 @dataclass
 class Results:
-    """`engines`: the other engines by the segment engine, row by row and together. `notes`: what went wrong, a line each."""
+    """`engines`: the other engines by the segment engine, row by row and together. `notes`: what
+    went wrong, a line each."""
 
     machine: dict[str, Any]
     began: str
@@ -132,12 +139,20 @@ class Results:
         values = self.values(row, candidate, metric)
         return statistics.median(values) if values else None
 
-    def ratio(self, row: str, metric: str, candidate: str, against: str, against_row: str | None = None) -> Ratio | None:
-        """Of candidate by `against` (in `against_row`, if it is another row). None where they have no round in common."""
-        above, below = self._readings(row, candidate, metric), self._readings(against_row or row, against, metric)
+    def ratio(
+        self, row: str, metric: str, candidate: str, against: str, against_row: str | None = None
+    ) -> Ratio | None:
+        """Of candidate by `against` (in `against_row`, if it is another row). None where they have
+        no round in common."""
+        above, below = (
+            self._readings(row, candidate, metric),
+            self._readings(against_row or row, against, metric),
+        )
         if all(ROUND in reading for reading in (*above, *below)):
             common = {reading[ROUND] for reading in above} & {reading[ROUND] for reading in below}
-            above, below = ([reading for reading in each if reading[ROUND] in common] for each in (above, below))
+            above, below = (
+                [reading for reading in each if reading[ROUND] in common] for each in (above, below)
+            )
         return ratio_of([reading[metric] for reading in above], [reading[metric] for reading in below])
 
     def _readings(self, row: str, candidate: str, metric: str) -> list[dict[str, float]]:
@@ -149,14 +164,17 @@ class Results:
 def ratio_of(above: Sequence[float], below: Sequence[float]) -> Ratio | None:
     """The median of the ratios round by round, by position.
 
-    Where one side has fewer readings, nothing says which of them belong together: then the medians' ratio, between the extremes.
+    Where one side has fewer readings, nothing says which of them belong together: then the medians'
+    ratio, between the extremes.
     """
     if not above or not below or not all(below):
         return None
     if len(above) == len(below):
         ratios = [a / b for a, b in zip(above, below, strict=True)]
         return Ratio(statistics.median(ratios), min(ratios), max(ratios))
-    return Ratio(statistics.median(above) / statistics.median(below), min(above) / max(below), max(above) / min(below))
+    return Ratio(
+        statistics.median(above) / statistics.median(below), min(above) / max(below), max(above) / min(below)
+    )
 
 
 def to_json(results: Results) -> dict[str, Any]:

@@ -1,9 +1,12 @@
-"""Runs rows against candidates in turns (A B C A B C …), so that whatever else the machine does meets all of them alike.
+"""Runs rows against candidates in turns (A B C A B C …), so that whatever else the machine does
+meets all of them alike.
 
-All brokers are up all the time and one of them has work. Before the first round every broker is filled, and Kafka runs every row once,
-since a fresh JVM is up to two times slower. Then every round takes each row, and for each row every candidate, beginning with another
-one in each round, and in each second round in the opposite order: what one leaves behind does not always meet the same next one. A cell
-that fails is a note; a broker that dies takes part no more. Ctrl-C ends with what there is.
+All brokers are up all the time and one of them has work. Before the first round every broker is
+filled, and Kafka runs every row once, since a fresh JVM is up to two times slower. Then every round
+takes each row, and for each row every candidate, beginning with another one in each round, and in
+each second round in the opposite order: what one leaves behind does not always meet the same next
+one. A cell that fails is a note; a broker that dies takes part no more. Ctrl-C ends with what there
+is.
 """
 
 from __future__ import annotations
@@ -53,16 +56,26 @@ class Settings(NamedTuple):
 
 
 class Runner:
-    """One run of the suite. `results` is filled as it goes on, so that it may be ended at any time."""
+    """One run of the suite. `results` is filled as it goes on, so that it may be ended at any
+    time."""
 
-    def __init__(self, keys: Sequence[str], rows: Sequence[Row], settings: Settings, home: Path, console: Console) -> None:
-        self._keys, self._rows, self._settings, self._home, self._console = keys, rows, settings, home, console
+    def __init__(
+        self, keys: Sequence[str], rows: Sequence[Row], settings: Settings, home: Path, console: Console
+    ) -> None:
+        self._keys, self._rows, self._settings, self._home, self._console = (
+            keys,
+            rows,
+            settings,
+            home,
+            console,
+        )
         self._began = time.monotonic()
         self._candidates: list[Candidate] = []
         mode = "quick" if settings.quick else "full"
         self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), mode)
         self.results.rows = [
-            RowResult(row.key, row.title, row.group, row.note, {key: [] for key in keys if row.suits(key)}) for row in rows
+            RowResult(row.key, row.title, row.group, row.note, {key: [] for key in keys if row.suits(key)})
+            for row in rows
         ]
 
     def run(self) -> None:
@@ -79,15 +92,27 @@ class Runner:
 
     def _announce(self) -> None:
         keys, settings = [candidate.key for candidate in self._candidates], self._settings
-        took = duration(expected_s(self._rows, keys, settings.rounds, Lengths(settings.seconds, settings.warming_s, settings.warm_up_s)))
-        self._say(f"{len(self._rows)} rows, {len(keys)} candidates, rounds: {settings.rounds}; about {took} on an idle machine")
+        took = duration(
+            expected_s(
+                self._rows,
+                keys,
+                settings.rounds,
+                Lengths(settings.seconds, settings.warming_s, settings.warm_up_s),
+            )
+        )
+        self._say(
+            f"{len(self._rows)} rows, {len(keys)} candidates, rounds: {settings.rounds}; about {took} on "
+            "an idle machine"
+        )
 
     def _rounds(self) -> None:
         longest_s = 0.0
         for number in range(1, self._settings.rounds + 1):
             began = time.monotonic()
             if began - self._began + longest_s > self._settings.budget_s:
-                self._note(f"{number - 1} rounds instead of {self._settings.rounds}: another one would take too long")
+                self._note(
+                    f"{number - 1} rounds instead of {self._settings.rounds}: another one would take too long"
+                )
                 return
             self._round(number)
             longest_s = max(longest_s, time.monotonic() - began)
@@ -160,7 +185,10 @@ class Runner:
             self._note(f"{row.key}, {candidate.key}, round {number}, cleaning up: {_one_line(error)}")
         shutil.rmtree(home)
         if reading is not None:
-            self._say(f"{number}/{settings.rounds} {row.key:26} {candidate.key:13} {_shown(reading)}  ({time.monotonic() - began:.1f} s)")
+            self._say(
+                f"{number}/{settings.rounds} {row.key:26} {candidate.key:13} {_shown(reading)}  "
+                f"({time.monotonic() - began:.1f} s)"
+            )
         return reading
 
     def _note(self, text: str) -> None:
@@ -173,13 +201,15 @@ class Runner:
 
 
 def in_turn(candidates: Sequence[_T], round_number: int) -> list[_T]:
-    """Another one begins in each round, and each second round goes the other way, so that it changes who comes behind whom."""
+    """Another one begins in each round, and each second round goes the other way, so that it
+    changes who comes behind whom."""
     step = 1 if round_number % 2 else -1
     return [candidates[(round_number + step * place) % len(candidates)] for place in range(len(candidates))]
 
 
 def calm_down(pause_s: float = PAUSE_S) -> None:
-    """Before a window: what others have written is not to be written in it, nor their clients and connections to be cleared away."""
+    """Before a window: what others have written is not to be written in it, nor their clients and
+    connections to be cleared away."""
     os.sync()
     time.sleep(pause_s)
 
@@ -209,7 +239,11 @@ def _done(row: Row, run: Run) -> Mapping[str, float] | None:
 
 
 def _shown(reading: Mapping[str, float]) -> str:
-    return "  ".join(f"{value:,.4g} {METRICS[name].unit} ({name})" for name, value in reading.items() if not name.startswith("rss"))
+    return "  ".join(
+        f"{value:,.4g} {METRICS[name].unit} ({name})"
+        for name, value in reading.items()
+        if not name.startswith("rss")
+    )
 
 
 def _one_line(error: Exception) -> str:

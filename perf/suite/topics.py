@@ -1,8 +1,10 @@
-"""Topics that rows read again and again, each time as a new group: filled once for each broker, before the first round.
+"""Topics that rows read again and again, each time as a new group: filled once for each broker,
+before the first round.
 
-They are as large as the fastest reader needs for one window; a window that comes near to the end of a topic is closed early. Those in small
-batches are smaller, but for BACKLOG, since each ShareFetch takes Kafka time in proportion to the batches that wait in the partition:
-SMALL_1P and SMALL_6P are read from beginning to end, by as many groups in a row as a reading needs (suite/rows/share.py).
+They are as large as the fastest reader needs for one window; a window that comes near to the end of
+a topic is closed early. Those in small batches are smaller, but for BACKLOG, since each ShareFetch
+takes Kafka time in proportion to the batches that wait in the partition: SMALL_1P and SMALL_6P are
+read from beginning to end, by as many groups in a row as a reading needs (suite/rows/share.py).
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from perf.suite.rows import Run
 
 
 class Content(NamedTuple):
-    """`batches`: "large" (1 MB, as a producer with a backlog writes them) or "small" (of 1, 2 and 3 records, well mixed)."""
+    """`batches`: "large" (1 MB, as a producer with a backlog writes them) or "small" (of 1, 2 and 3
+    records, well mixed)."""
 
     records: int
     record_bytes: int
@@ -37,7 +40,9 @@ class Kept(Enum):
 
     def topic(self, run: Run) -> str:
         """Its name; filled when this returns."""
-        return run.kept_topic(self.name.lower().replace("_", "-"), self._fill, partitions=self.value.partitions)
+        return run.kept_topic(
+            self.name.lower().replace("_", "-"), self._fill, partitions=self.value.partitions
+        )
 
     def prepare(self, run: Run) -> None:
         """For Row.prepare."""

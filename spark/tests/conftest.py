@@ -21,7 +21,8 @@ __all__ = ["broker", "broker_of", "engine", "name"]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two workers, two partitions after a shuffle, no UI, UTC; its own files lie in a temporary directory."""
+    """Two workers, two partitions after a shuffle, no UI, UTC; its own files lie in a temporary
+    directory."""
     from kbroker_spark.session import session
 
     home = tmp_path_factory.mktemp("spark")
@@ -31,8 +32,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": 2,
             "spark.driver.memory": "1g",
-            # Half the processor time for jobs as small as those of tests: a thorough compiler, classes made for each plan and plans
-            # that are changed on the way cost more than they save. Rows do not depend on them; `test_session` keeps what users have.
+            # Half the processor time for jobs as small as those of tests: a thorough compiler,
+            # classes made for each plan and plans that are changed on the way cost more than they
+            # save. Rows do not depend on them; `test_session` keeps what users have.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",

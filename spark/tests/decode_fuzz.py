@@ -2,7 +2,8 @@
 
     python -m spark.tests.decode_fuzz ROUNDS SEED [LIBRARY.so]
 
-With a library, which is to be one that was built with an address sanitizer, that library decodes alone, for speed.
+With a library, which is to be one that was built with an address sanitizer, that library decodes
+alone, for speed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ _TELLING = (0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 
 
 def fuzz(rounds: int, seed: int, *decoders: DecodeGroup) -> Counter[str]:
-    """How many ended in rows and how many in a complaint. AssertionError where the decoders differ."""
+    """How many ended in rows and how many in a complaint. AssertionError where the decoders
+    differ."""
     chance = random.Random(seed)
     ends: Counter[str] = Counter()
     models = [_model(chance) for _ in range(50)]
@@ -59,7 +61,8 @@ def _model(chance: random.Random) -> bytes:
 
 
 def _changed(data: bytes, chance: random.Random) -> bytes:
-    """Records changed, cut or lengthened; the batch's length is right, its CRC is not looked at. Now and then its header as well."""
+    """Records changed, cut or lengthened; the batch's length is right, its CRC is not looked at.
+    Now and then its header as well."""
     found = bytearray(data)
     for _ in range(chance.choice((0, 1, 1, 1, 2, 4))):
         at = chance.randrange(HEADER_SIZE, len(found))
@@ -90,14 +93,19 @@ def _outcome(data: bytes, first: int, decode_group: DecodeGroup) -> list[dict[st
 
 
 def _of_its_own(group: Group) -> Group:
-    """In memory that ends where the records do, so that a sanitizer sees every read beyond them (a bytearray has one byte more)."""
+    """In memory that ends where the records do, so that a sanitizer sees every read beyond them (a
+    bytearray has one byte more)."""
     begin, end = int(group.starts[0]), int(group.ends[-1])
     exact = np.array(group.data[begin:end])
     return Group(memoryview(exact), group.starts - begin, group.ends - begin, group.headers)
 
 
 def main(rounds: str, seed: str, library: str = "") -> None:
-    decoders = (CDecoder(c_library.load(Path(library))).decode_group,) if library else (numpy_decoder.decode_group, choose("c"))
+    decoders = (
+        (CDecoder(c_library.load(Path(library))).decode_group,)
+        if library
+        else (numpy_decoder.decode_group, choose("c"))
+    )
     print(dict(fuzz(int(rounds), int(seed), *decoders)))
 
 

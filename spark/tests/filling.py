@@ -1,4 +1,5 @@
-"""Topics filled by a Kafka producer and read by a Kafka consumer, and rows of Spark in the same shape, so that `==` compares all values."""
+"""Topics filled by a Kafka producer and read by a Kafka consumer, and rows of Spark in the same
+shape, so that `==` compares all values."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 120.0
 KEPT = {"log.retention.ms": "-1", "log.segment.bytes": str(1 << 20)}
-"""For brokers: the times of `numbered` are years ago, and retention would delete such records after five minutes. A segment has its whole
-length from the start: tests that copy or overwrite files would do so with gigabytes."""
+"""For brokers: the times of `numbered` are years ago, and retention would delete such records after
+five minutes. A segment has its whole length from the start: tests that copy or overwrite files
+would do so with gigabytes."""
 
 
 class Record(NamedTuple):
@@ -42,14 +44,23 @@ class Row(NamedTuple):
 
 
 def numbered(count: int, *, partitions: int = 1, first: int = 0, value_bytes: int = 20) -> Iterator[Record]:
-    """`count` records with distinct values, keys on most of them, headers on some, over the partitions in turn."""
+    """`count` records with distinct values, keys on most of them, headers on some, over the
+    partitions in turn."""
     for number in range(first, first + count):
         key = None if number % 7 == 0 else b"k%d" % (number % 1000)
         headers = (("n", b"%d" % number), ("none", None)) if number % 5 == 0 else ()
-        yield Record((b"%d " % number).ljust(value_bytes, b"."), key, number % partitions, 1_700_000_000_000 + number, headers)
+        yield Record(
+            (b"%d " % number).ljust(value_bytes, b"."),
+            key,
+            number % partitions,
+            1_700_000_000_000 + number,
+            headers,
+        )
 
 
-def produce(bootstrap: str, topic: str, records: Iterable[Record], *, codec: str = "none", **settings: Any) -> None:
+def produce(
+    bootstrap: str, topic: str, records: Iterable[Record], *, codec: str = "none", **settings: Any
+) -> None:
     """Returns when all are confirmed; `settings` go to the producer, with underscores for dots."""
     errors: list[str] = []
     producer = Producer(
@@ -82,17 +93,21 @@ def produce(bootstrap: str, topic: str, records: Iterable[Record], *, codec: str
 def delete_before(bootstrap: str, topic: str, offset: int, *, partition: int = 0) -> None:
     """DeleteRecords: what lies below `offset` is gone on return."""
     place = TopicPartition(topic, partition, offset)
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # a name of its own: without it no answer would be waited for
+    # a name of its own: without it no answer would be waited for
+    admin = AdminClient({"bootstrap.servers": bootstrap})
     (answer,) = admin.delete_records([place]).values()
     assert answer.result(PATIENCE_S).low_watermark == offset
 
 
 def consume(bootstrap: str, topic: str, *, partitions: int = 1) -> list[Row]:
-    """All records that a consumer reads from the first to what is the end when it begins, sorted."""
+    """All records that a consumer reads from the first to what is the end when it begins,
+    sorted."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     try:
         places = [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)]
-        ends = {place.partition: consumer.get_watermark_offsets(place, timeout=PATIENCE_S) for place in places}
+        ends = {
+            place.partition: consumer.get_watermark_offsets(place, timeout=PATIENCE_S) for place in places
+        }
         consumer.assign([place for place in places if ends[place.partition][0] < ends[place.partition][1]])
         rows: list[Row] = []
         open_partitions = {partition for partition, (low, high) in ends.items() if low < high}

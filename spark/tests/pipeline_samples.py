@@ -1,4 +1,5 @@
-"""Made-up numbers for the pages, with texts among them that would do harm if they were taken for HTML."""
+"""Made-up numbers for the pages, with texts among them that would do harm if they were taken for
+HTML."""
 
 from __future__ import annotations
 
@@ -28,46 +29,114 @@ def share(group: str, partition: int, backlog: int, head_state: str = "available
 def health(*, empty: bool = False) -> Health:
     if empty:
         return Health("/data", "log segment, state segment", NOW_MS, True, 0, (), (), (), (), (), ())
-    shares = [share("billing", partition, 3000 + 900 * partition) for partition in range(4)] + [share("mailer", 0, 40, "archiving")]
+    shares = [share("billing", partition, 3000 + 900 * partition) for partition in range(4)] + [
+        share("mailer", 0, 40, "archiving")
+    ]
     points = [
         Point(
-            NOW_MS - (9 - run) * 5 * MINUTE_MS, group, "orders", 9000 * run, 8000 * run, 7900 * run, 100 * run, 90 * run, 1000 * run, None
+            NOW_MS - (9 - run) * 5 * MINUTE_MS,
+            group,
+            "orders",
+            9000 * run,
+            8000 * run,
+            7900 * run,
+            100 * run,
+            90 * run,
+            1000 * run,
+            None,
         )
         for run in range(10)
         for group in ("billing", "mailer")
     ]
-    counts = [CountRow("billing", count, 40_000 // 8**count + 1) for count in range(1, 6)] + [CountRow("mailer", 1, 12)]
-    worst = [WorstRow("billing", "orders", 1, number, "archived", 5, NOW_MS, NASTY, f"order {number}") for number in range(12)]
+    counts = [CountRow("billing", count, 40_000 // 8**count + 1) for count in range(1, 6)] + [
+        CountRow("mailer", 1, 12)
+    ]
+    worst = [
+        WorstRow("billing", "orders", 1, number, "archived", 5, NOW_MS, NASTY, f"order {number}")
+        for number in range(12)
+    ]
     stuck = [Stuck(shares[2], NOW_MS - 25 * MINUTE_MS, True), Stuck(shares[4], NOW_MS - 3 * MINUTE_MS, False)]
     return Health(
-        "/data", "log segment, state lmdb", NOW_MS, True, 10, shares, points, stuck, counts, worst, ["state of group x on y-0: bad"]
+        "/data",
+        "log segment, state lmdb",
+        NOW_MS,
+        True,
+        10,
+        shares,
+        points,
+        stuck,
+        counts,
+        worst,
+        ["state of group x on y-0: bad"],
     )
 
 
 def archived(*, empty: bool = False) -> Archived:
     if empty:
-        return Archived("/data", "log segment, state segment", "/out/archive", NOW_MS, 0, 0.4, Totals(), (), ())
-    spans = {topic: {str(number): Span(90_000, 10 * number, 95_000) for number in range(4)} for topic in ("orders", NASTY)}
+        return Archived(
+            "/data", "log segment, state segment", "/out/archive", NOW_MS, 0, 0.4, Totals(), (), ()
+        )
+    spans = {
+        topic: {str(number): Span(90_000, 10 * number, 95_000) for number in range(4)}
+        for topic in ("orders", NASTY)
+    }
     days = {"orders": {"2026-11-21": 300_000, "2026-11-22": 60_000}, NASTY: {"2026-11-22": 360_000}}
     batches = [Batch(NOW_MS - number * MINUTE_MS, 2.5, 36_000 + number, 1 << 20) for number in range(20)]
-    return Archived("/data", "log segment", "/out/archive", NOW_MS, 720_000, 50.0, Totals(spans, days, 20 << 20, 160), batches, ())
+    return Archived(
+        "/data",
+        "log segment",
+        "/out/archive",
+        NOW_MS,
+        720_000,
+        50.0,
+        Totals(spans, days, 20 << 20, 160),
+        batches,
+        (),
+    )
 
 
 def letters(*, empty: bool = False) -> Letters:
     if empty:
         return Letters("/data", "log segment", NOW_MS, (), 0, 0, 0, 0, None, None, 1000, (), (), (), (), ())
     first_ms = NOW_MS - 60 * MINUTE_MS
-    times = [(first_ms + number * MINUTE_MS, cause, number % 7 + 1) for number in range(60) for cause in ("exhausted", "rejected")]
-    sources = [SourceRow("orders", number, "billing", 60 - number, 20, 40 - number, 5, first_ms, NOW_MS - 9000) for number in range(4)]
+    times = [
+        (first_ms + number * MINUTE_MS, cause, number % 7 + 1)
+        for number in range(60)
+        for cause in ("exhausted", "rejected")
+    ]
+    sources = [
+        SourceRow("orders", number, "billing", 60 - number, 20, 40 - number, 5, first_ms, NOW_MS - 9000)
+        for number in range(4)
+    ]
     keys = [
-        KeyRow(f"customer-{number:04}", "orders", "billing", 30 - number, number, 20 - 2 * number, 5, first_ms, NOW_MS)
+        KeyRow(
+            f"customer-{number:04}",
+            "orders",
+            "billing",
+            30 - number,
+            number,
+            20 - 2 * number,
+            5,
+            first_ms,
+            NOW_MS,
+        )
         for number in range(15)
     ]
     keys.append(KeyRow(NASTY, "orders", "billing", 1, 0, 1, 5, first_ms, NOW_MS))
     states = ("same", "gone", "differs", "there, not copied")
     newest = [
         LetterRow(
-            NOW_MS - number * 900, "rejected", "billing", "orders", 1, number, 2, f"dlq.orders 0:{number}", states[number % 4], NASTY, None
+            NOW_MS - number * 900,
+            "rejected",
+            "billing",
+            "orders",
+            1,
+            number,
+            2,
+            f"dlq.orders 0:{number}",
+            states[number % 4],
+            NASTY,
+            None,
         )
         for number in range(30)
     ]
@@ -82,10 +151,16 @@ def verified(*, empty: bool = False) -> Verified:
     checks = [(check.name, check.about, check.meaning) for check in CHECKS]
     if empty:
         return Verified("/data", "log segment", NOW_MS, False, checks, (), (), 0, 0)
-    logs = [LogRow(topic, number, 0, 90_000 + number, 700, 90_000, 9 << 20) for topic in ("orders", NASTY) for number in range(3)]
+    logs = [
+        LogRow(topic, number, 0, 90_000 + number, 700, 90_000, 9 << 20)
+        for topic in ("orders", NASTY)
+        for number in range(3)
+    ]
     findings = [
         FindingRow(CHECKS[0].name, "error", "orders", "id", 1, None, 4000, 4100, "its CRC is wrong"),
-        FindingRow(CHECKS[7].name, "error", "orders", "id", 2, "billing", 91_000, 91_004, "the log ends at 90002"),
+        FindingRow(
+            CHECKS[7].name, "error", "orders", "id", 2, "billing", 91_000, 91_004, "the log ends at 90002"
+        ),
         FindingRow(CHECKS[9].name, "note", NASTY, "id", 0, "billing", 7, 7, "2 dead letters"),
     ]
     return Verified("/data", "log segment", NOW_MS, True, checks, findings, logs, 8, 234)

@@ -1,4 +1,5 @@
-"""Record batches by hand, sound and damaged ones, and what a decoder makes of them in a form that can be compared."""
+"""Record batches by hand, sound and damaged ones, and what a decoder makes of them in a form that
+can be compared."""
 
 from __future__ import annotations
 
@@ -111,7 +112,8 @@ def decoded(
     columns: Sequence[str] = tuple(COLUMNS),
     check_crc: bool = True,
 ) -> dict[str, pa.ChunkedArray]:
-    """The columns of all pieces, with exactly the types that Spark wants, and valid in Arrow's eyes."""
+    """The columns of all pieces, with exactly the types that Spark wants, and valid in Arrow's
+    eyes."""
     views = [memoryview(chunk) for chunk in chunks]
     pieces = list(decode(views, first=first, end=end, columns=columns, decoder=decoder, check_crc=check_crc))
     for piece in pieces:
@@ -119,15 +121,22 @@ def decoded(
         for array in piece.columns.values():
             array.validate(full=True)
             assert len(array) == piece.rows > 0
-    return {name: pa.chunked_array([piece.columns[name] for piece in pieces], COLUMNS[name]) for name in columns}
+    return {
+        name: pa.chunked_array([piece.columns[name] for piece in pieces], COLUMNS[name]) for name in columns
+    }
 
 
 def rows(columns: dict[str, pa.ChunkedArray]) -> list[Row]:
-    lists = {name: (column.cast("int64") if name == "timestamp" else column).to_pylist() for name, column in columns.items()}
+    lists = {
+        name: (column.cast("int64") if name == "timestamp" else column).to_pylist()
+        for name, column in columns.items()
+    }
     return [Row(*values) for values in zip(*(lists[name] for name in COLUMNS), strict=True)]
 
 
-def outcome(chunks: Sequence[bytes], decoder: Decoder, **more: Any) -> dict[str, pa.ChunkedArray] | tuple[int, str]:
+def outcome(
+    chunks: Sequence[bytes], decoder: Decoder, **more: Any
+) -> dict[str, pa.ChunkedArray] | tuple[int, str]:
     """The columns, or which batch is damaged and why."""
     try:
         return decoded(chunks, decoder, **more)

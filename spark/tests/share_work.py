@@ -1,4 +1,5 @@
-"""Share groups at work for tests of the tables of state: unmodified share consumers, and what the broker answers about them."""
+"""Share groups at work for tests of the tables of state: unmodified share consumers, and what the
+broker answers about them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ Verdict: TypeAlias = Callable[[Message], AcknowledgeType]
 
 
 def prepare(broker: RunningBroker, name: str, *, partitions: int = 1, count: int = 0) -> None:
-    """A topic and a group of this name, which begins at the earliest offset; records over the partitions in turn, in small batches."""
+    """A topic and a group of this name, which begins at the earliest offset; records over the
+    partitions in turn, in small batches."""
     broker.create_topic(name, partitions=partitions)
     prepare_group(broker, name)
     send(broker, name, range(count), partitions=partitions)
@@ -32,7 +34,9 @@ def prepare(broker: RunningBroker, name: str, *, partitions: int = 1, count: int
 
 def prepare_group(broker: RunningBroker, group: str) -> None:
     """With heartbeats that come soon, so that members are told soon what they have."""
-    broker.set_group_config(group, {"share.auto.offset.reset": "earliest", "share.heartbeat.interval.ms": "200"})
+    broker.set_group_config(
+        group, {"share.auto.offset.reset": "earliest", "share.heartbeat.interval.ms": "200"}
+    )
 
 
 def send(broker: RunningBroker, name: str, numbers: Iterable[int], *, partitions: int = 1) -> None:
@@ -40,9 +44,22 @@ def send(broker: RunningBroker, name: str, numbers: Iterable[int], *, partitions
     produce(broker.bootstrap, name, records, batch_num_messages=7)
 
 
-def work(broker: RunningBroker, name: str, verdict: Verdict, *, count: int, group: str | None = None, at_once: int = 10) -> set[int]:
-    """One consumer takes records until it has seen `count` different values, deciding about each delivery; returns the values."""
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": group or name, "share.acknowledgement.mode": "explicit"}
+def work(
+    broker: RunningBroker,
+    name: str,
+    verdict: Verdict,
+    *,
+    count: int,
+    group: str | None = None,
+    at_once: int = 10,
+) -> set[int]:
+    """One consumer takes records until it has seen `count` different values, deciding about each
+    delivery; returns the values."""
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group or name,
+        "share.acknowledgement.mode": "explicit",
+    }
     seen: set[int] = set()
     with ShareConsumer({**settings, "max.poll.records": at_once}) as consumer:
         consumer.subscribe([name])
@@ -93,7 +110,8 @@ def described(broker: RunningBroker, group: str) -> list[Stands]:
 
 
 def stored(broker: RunningBroker, group: str, topic: str) -> list[Stored]:
-    """Of all partitions. The state is asked for with the leader epoch that is stored: another one would be stored and fence the broker."""
+    """Of all partitions. The state is asked for with the leader epoch that is stored: another one
+    would be stored and fence the broker."""
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [topic])
         summaries = _partitions(connection, "read_share_group_state_summary", group, found, {})
@@ -103,30 +121,44 @@ def stored(broker: RunningBroker, group: str, topic: str) -> list[Stored]:
                 row.partition,
                 row.state_epoch,
                 row.start_offset,
-                tuple((each.first_offset, each.last_offset, each.delivery_state, each.delivery_count) for each in row.state_batches),
+                tuple(
+                    (each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+                    for each in row.state_batches
+                ),
             )
             for row in _partitions(connection, "read_share_group_state", group, found, epochs)
         ]
 
 
-def _partitions(connection: Connection, api: str, group: str, topic: admin.Topic, epochs: dict[int, int]) -> list[Any]:
+def _partitions(
+    connection: Connection, api: str, group: str, topic: admin.Topic, epochs: dict[int, int]
+) -> list[Any]:
     partitions = [{"partition": number, "leader_epoch": epochs.get(number, 0)} for number in topic.partitions]
-    answer = connection.call(api, group_id=group, topics=[{"topic_id": topic.topic_id, "partitions": partitions}])
+    answer = connection.call(
+        api, group_id=group, topics=[{"topic_id": topic.topic_id, "partitions": partitions}]
+    )
     rows = sorted((row for each in answer.results for row in each.partitions), key=lambda row: row.partition)
-    assert {row.error_code.value for row in rows} == {0}, [(row.error_code, row.error_message) for row in rows]
+    assert {row.error_code.value for row in rows} == {0}, [
+        (row.error_code, row.error_message) for row in rows
+    ]
     return rows
 
 
 def table(module: ModuleType, data_dir: Path, **options: str) -> list[dict[str, Any]]:
     """The rows of a table as its source makes them, without Spark; timestamps in microseconds."""
     with reading(data_dir) as data:
-        return [dict(zip(module.schema(options).names, row, strict=True)) for row in module.rows(data, options)]
+        return [
+            dict(zip(module.schema(options).names, row, strict=True)) for row in module.rows(data, options)
+        ]
 
 
 def as_described(rows: Iterable[dict[str, Any]]) -> list[Stands]:
-    """Rows of kbroker-state by share-partition as the broker answers; where it knows no start it tells nothing else."""
+    """Rows of kbroker-state by share-partition as the broker answers; where it knows no start it
+    tells nothing else."""
     found = [Stands(row["partition"], row["start_offset"], row["leader_epoch"], row["lag"]) for row in rows]
-    return sorted(each if each.start_offset is not None else Stands(each.partition, None, None, None) for each in found)
+    return sorted(
+        each if each.start_offset is not None else Stands(each.partition, None, None, None) for each in found
+    )
 
 
 def as_stored(rows: Iterable[dict[str, Any]]) -> list[Stored]:

@@ -1,4 +1,5 @@
-"""Data directories written through the engines themselves, without a broker: what a broker seldom writes is made in a line.
+"""Data directories written through the engines themselves, without a broker: what a broker seldom
+writes is made in a line.
 
 with writing(tmp_path, "segment") as data:
     topic = data.topic("t", partitions=2)
@@ -17,7 +18,16 @@ from uuid import UUID, uuid4
 from kbroker import plugins
 from kbroker.formats.batches import Record, build_batch, read_header
 from kbroker.formats.compression import Codec
-from kbroker.formats.state import Config, ConfigKey, LogStart, LogStartKey, ResourceType, Topic, TopicKey, TopicState
+from kbroker.formats.state import (
+    Config,
+    ConfigKey,
+    LogStart,
+    LogStartKey,
+    ResourceType,
+    Topic,
+    TopicKey,
+    TopicState,
+)
 from kbroker.storage.data_dir import DESCRIPTION
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch, StateStore
 
@@ -26,7 +36,9 @@ SMALL = LogSettings(segment_bytes=1 << 12)
 
 def records(count: int, *, first_ms: int = 1000, step_ms: int = 1) -> list[Record]:
     """Values count up from 0 in each call; offsets are given by the batch."""
-    return [Record(0, first_ms + number * step_ms, b"k%d" % number, b"v%d" % number) for number in range(count)]
+    return [
+        Record(0, first_ms + number * step_ms, b"k%d" % number, b"v%d" % number) for number in range(count)
+    ]
 
 
 def batch(content: Sequence[Record], offset: int, *, codec: Codec = Codec.NONE, attributes: int = 0) -> bytes:
@@ -42,7 +54,13 @@ class Stored:
     state: StateStore
 
     def topic(
-        self, name: str, *, partitions: int = 1, state: TopicState = TopicState.LIVE, settings: LogSettings = SMALL, **config: str
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        state: TopicState = TopicState.LIVE,
+        settings: LogSettings = SMALL,
+        **config: str,
     ) -> UUID:
         topic_id = uuid4()
         self.state.write([(TopicKey(topic_id).encode(), Topic(name, partitions, 5, state).encode())])
@@ -61,7 +79,10 @@ class Stored:
         """In one call of the engine."""
         headers = [(read_header(data), data) for data in batches]
         log = LogId(topic_id, partition)
-        stamped = [StampedBatch(log, each.base_offset, each.last_offset, each.max_timestamp_ms, data) for each, data in headers]
+        stamped = [
+            StampedBatch(log, each.base_offset, each.last_offset, each.max_timestamp_ms, data)
+            for each, data in headers
+        ]
         self.logs.write(stamped, now_ms=1)
         self.logs.sync()
 
@@ -72,12 +93,20 @@ class Stored:
 
     def tombstone(self, topic_id: UUID, name: str, partitions: int = 1) -> None:
         """The first half of a deletion; then `logs.drop`."""
-        self.state.write([(TopicKey(topic_id).encode(), Topic(name, partitions, 5, TopicState.DELETING).encode())])
+        self.state.write(
+            [(TopicKey(topic_id).encode(), Topic(name, partitions, 5, TopicState.DELETING).encode())]
+        )
 
 
 def describe(path: Path, **changes: object) -> None:
     """kbroker.json."""
-    values = {"format_version": 1, "cluster_id": "AAAAAAAAAAAAAAAAAAAAAA", "log_engine": "segment", "state_engine": "segment", **changes}
+    values = {
+        "format_version": 1,
+        "cluster_id": "AAAAAAAAAAAAAAAAAAAAAA",
+        "log_engine": "segment",
+        "state_engine": "segment",
+        **changes,
+    }
     path.mkdir(parents=True, exist_ok=True)
     (path / DESCRIPTION).write_text(json.dumps(values))
 

@@ -1,4 +1,5 @@
-"""Topics that live without a broker, step by step: they grow, lose their beginning or end, are deleted and created again."""
+"""Topics that live without a broker, step by step: they grow, lose their beginning or end, are
+deleted and created again."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _ONE_BATCH_PER_SEGMENT = LogSettings(segment_bytes=1)
 
 
 class StoredTopics:
-    """Each record's value is its offset, its time `_NOW_MS` plus its offset; each call of `append` is a batch and a segment of its own."""
+    """Each record's value is its offset, its time `_NOW_MS` plus its offset; each call of `append`
+    is a batch and a segment of its own."""
 
     def __init__(self, data: Stored) -> None:
         self.path = data.path
@@ -36,7 +38,9 @@ class StoredTopics:
     def append(self, topic: str, count: int, partition: int = 0, *, behind_hole_of: int = 0) -> None:
         log = self._log(topic, partition)
         first = self._data.logs.bounds(log).end_offset + behind_hole_of
-        records = [Record(0, _NOW_MS + offset, None, b"%d" % offset) for offset in range(first, first + count)]
+        records = [
+            Record(0, _NOW_MS + offset, None, b"%d" % offset) for offset in range(first, first + count)
+        ]
         self._data.append(*log, build_batch(records, base_offset=first))
 
     def trim(self, topic: str, start: int, partition: int = 0) -> None:

@@ -1,4 +1,5 @@
-"""Calls a stream reader as Spark's micro-batch execution does, one batch at a time, with a checkpoint and a sink that outlive a crash."""
+"""Calls a stream reader as Spark's micro-batch execution does, one batch at a time, with a
+checkpoint and a sink that outlive a crash."""
 
 from __future__ import annotations
 
@@ -38,8 +39,8 @@ class Clock:
 
 
 class Checkpoint:
-    """`offsets`: Spark's offset log, the end of each batch as text. `sink`: rows by batch, so that a batch that is written twice is
-    there once."""
+    """`offsets`: Spark's offset log, the end of each batch as text. `sink`: rows by batch, so that
+    a batch that is written twice is there once."""
 
     def __init__(self) -> None:
         self.offsets: list[str] = []
@@ -58,7 +59,11 @@ class Checkpoint:
     def pinned(self) -> dict[tuple[str, int], int]:
         """Where the first batch ended."""
         topics = json.loads(self.offsets[0]).items()
-        return {(topic, int(partition)): offset for topic, offsets in topics for partition, offset in offsets.items()}
+        return {
+            (topic, int(partition)): offset
+            for topic, offsets in topics
+            for partition, offset in offsets.items()
+        }
 
     @property
     def end(self) -> Any:
@@ -68,7 +73,9 @@ class Checkpoint:
 class Run:
     """One run of a query, from its start to its end or crash."""
 
-    def __init__(self, checkpoint: Checkpoint, path: object, *, available_now: bool = False, **options: object) -> None:
+    def __init__(
+        self, checkpoint: Checkpoint, path: object, *, available_now: bool = False, **options: object
+    ) -> None:
         self.clock = Clock()
         texts = {name: str(value) for name, value in {"path": path, **options}.items()}
         self.reader = StreamReader(texts, full_schema(include_headers=False), self.clock, self.clock.sleep)
@@ -83,10 +90,13 @@ class Run:
             self._process(crash=False)
 
     def batch(self, limit: ReadLimit | None = None, *, crash: bool = False) -> bool:
-        """Whether there was one. `crash`: it is in the offset log and not done; then this run is over."""
+        """Whether there was one. `crash`: it is in the offset log and not done; then this run is
+        over."""
         start = self._start(len(self._checkpoint.offsets))
         self.clock.seconds += 0.01
-        end = json.dumps(self.reader.latestOffset(json.loads(start), limit or self.reader.getDefaultReadLimit()))
+        end = json.dumps(
+            self.reader.latestOffset(json.loads(start), limit or self.reader.getDefaultReadLimit())
+        )
         if self._checkpoint.offsets and end == start:
             return False
         self._checkpoint.offsets.append(end)

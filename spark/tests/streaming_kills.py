@@ -1,9 +1,11 @@
-"""A streaming query in a process of its own, which is killed with its JVM, again and again, while a producer goes on sending.
+"""A streaming query in a process of its own, which is killed with its JVM, again and again, while a
+producer goes on sending.
 
     python -m spark.tests.streaming_kills DATA_DIR TOPIC HOME [--to-the-end]     the query, files and checkpoint below HOME
 
-A kill comes after a random number of new files of the query, of any kind, and then at a random moment: between an offset that is written
-down and files that are not, between files and their commit, while a batch of the last life is done again, and wherever else chance leads.
+A kill comes after a random number of new files of the query, of any kind, and then at a random
+moment: between an offset that is written down and files that are not, between files and their
+commit, while a batch of the last life is done again, and wherever else chance leads.
 """
 
 from __future__ import annotations
@@ -41,10 +43,22 @@ _FILE_S = 0.3
 
 def start(spark: SparkSession, data_dir: Path, topic: str, home: Path, *, to_the_end: bool) -> StreamingQuery:
     """The query, the same in every life: all of a topic from its beginning, into files."""
-    options = {"subscribe": topic, "startingOffsets": "earliest", "includeHeaders": True, "maxOffsetsPerTrigger": OFFSETS_PER_BATCH}
-    sink = spark.readStream.format("kbroker").options(**options).load(str(data_dir)).writeStream.format("parquet")
+    options = {
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "includeHeaders": True,
+        "maxOffsetsPerTrigger": OFFSETS_PER_BATCH,
+    }
+    sink = (
+        spark.readStream.format("kbroker")
+        .options(**options)
+        .load(str(data_dir))
+        .writeStream.format("parquet")
+    )
     sink = sink.option("checkpointLocation", str(home / "checkpoint"))
-    return sink.trigger(**({"availableNow": True} if to_the_end else {"processingTime": "0 seconds"})).start(str(home / "files"))
+    return sink.trigger(**({"availableNow": True} if to_the_end else {"processingTime": "0 seconds"})).start(
+        str(home / "files")
+    )
 
 
 @contextmanager
@@ -80,10 +94,13 @@ class Life:
         self._errors = home / "errors.log"
         command = [sys.executable, "-m", "spark.tests.streaming_kills", str(data_dir), topic, str(home)]
         with self._errors.open("ab") as errors:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
 
     def kill_at(self, moment: random.Random) -> bool:
-        """SIGKILL to driver, JVM and workers at a random moment of this life; returns whether a batch was begun and not done."""
+        """SIGKILL to driver, JVM and workers at a random moment of this life; returns whether a
+        batch was begun and not done."""
         wanted = self._written() + moment.randrange(1, _FILES_PER_LIFE + 1)
         deadline = time.monotonic() + PATIENCE_S
         try:
@@ -108,7 +125,11 @@ class Life:
 
     def _written(self) -> int:
         """Files so far."""
-        return sum(1 for folder in (self._checkpoint / "offsets", self._checkpoint / "commits", self._files) for _ in folder.glob("[!.]*"))
+        return sum(
+            1
+            for folder in (self._checkpoint / "offsets", self._checkpoint / "commits", self._files)
+            for _ in folder.glob("[!.]*")
+        )
 
     def _last(self, folder: str) -> int:
         """The number of the last batch in a folder of the checkpoint."""
@@ -136,7 +157,10 @@ def main() -> None:
     from kbroker_spark.session import session
 
     data_dir, topic, home, *more = sys.argv[1:]
-    quick = {"spark.driver.memory": "600m", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    quick = {
+        "spark.driver.memory": "600m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
     spark = session("kills", **{"spark.master": "local[2]", **quick})
     start(spark, Path(data_dir), topic, Path(home), to_the_end="--to-the-end" in more).awaitTermination()
 

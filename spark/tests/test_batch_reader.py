@@ -1,4 +1,5 @@
-"""Plans and rows of batch queries, as Spark's workers make them but without Spark: ranges, losses, damage, every engine and codec."""
+"""Plans and rows of batch queries, as Spark's workers make them but without Spark: ranges, losses,
+damage, every engine and codec."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ def table(found: BatchReader) -> pa.Table:
     """Through pickling, as Spark sends partitions to workers."""
     partitions = pickle.loads(pickle.dumps(list(found.partitions())))
     batches = [each for partition in partitions for each in found.read(partition)]
-    return pa.Table.from_batches(batches, schema=batches[0].schema if batches else arrow_schema(full_schema(include_headers=True)))
+    return pa.Table.from_batches(
+        batches, schema=batches[0].schema if batches else arrow_schema(full_schema(include_headers=True))
+    )
 
 
 def offsets(path: Path, **options: str) -> list[int]:
@@ -57,7 +60,10 @@ def filled(data: Stored, *, partitions: int = 1, codecs: Iterable[Codec] = (Code
     codecs = list(codecs)
     topic_id = data.topic("t", partitions=partitions)
     for partition in range(partitions):
-        content = (batch(records(10, first_ms=1000 + 10 * number), 10 * number, codec=codecs[number % len(codecs)]) for number in range(10))
+        content = (
+            batch(records(10, first_ms=1000 + 10 * number), 10 * number, codec=codecs[number % len(codecs)])
+            for number in range(10)
+        )
         data.append(topic_id, partition, *content)
     return topic_id
 
@@ -66,12 +72,22 @@ def filled(data: Stored, *, partitions: int = 1, codecs: Iterable[Codec] = (Code
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_every_column_of_every_record(tmp_path: Path, engine: str, decoder: str) -> None:
     headers = (("a", b"1"), ("b", None), ("a", b""))
-    content = [Record(0, 5, b"key", b"value", headers), Record(0, 3, None, None), Record(0, 4, b"", b"", (("", b"x"),))]
+    content = [
+        Record(0, 5, b"key", b"value", headers),
+        Record(0, 3, None, None),
+        Record(0, 4, b"", b"", (("", b"x"),)),
+    ]
     stamped = bytearray(batch(records(1), 20))
     stamp_log_append_time(stamped, 77)
     with writing(tmp_path, engine) as data:
         topic_id = data.topic("t", partitions=2)
-        data.append(topic_id, 1, batch(content, 10, codec=Codec.ZSTD), batch(records(2), 15, attributes=CONTROL), bytes(stamped))
+        data.append(
+            topic_id,
+            1,
+            batch(content, 10, codec=Codec.ZSTD),
+            batch(records(2), 15, attributes=CONTROL),
+            bytes(stamped),
+        )
     found = table(reader(tmp_path, decoder=decoder))
     assert found.schema.equals(arrow_schema(full_schema(include_headers=True)))
     ms = [each // 1000 for each in found["timestamp"].cast(pa.int64()).to_pylist()]
@@ -89,7 +105,9 @@ def test_any_range_in_all_codecs(tmp_path: Path, engine: str) -> None:
     with writing(tmp_path, engine) as data:
         filled(data, codecs=Codec)
     for first, end in ((0, 100), (3, 98), (10, 20), (19, 21), (55, 56), (40, 40), (60, 50)):
-        found = offsets(tmp_path, startingOffsets=f'{{"t":{{"0":{first}}}}}', endingOffsets=f'{{"t":{{"0":{end}}}}}')
+        found = offsets(
+            tmp_path, startingOffsets=f'{{"t":{{"0":{first}}}}}', endingOffsets=f'{{"t":{{"0":{end}}}}}'
+        )
         assert found == list(range(first, end))
 
 
@@ -110,7 +128,9 @@ def test_a_schema_may_say_not_null_of_what_is_never_null(tmp_path: Path) -> None
         data.append(data.topic("t"), 0, batch([Record(0, 5, None, b"v")], 0))
     wanted = StructType([StructField(name, BinaryType(), nullable=False) for name in ("value", "key")])
     assert table(reader(tmp_path, StructType(wanted.fields[:1])))["value"].to_pylist() == [b"v"]
-    with pytest.raises(SourceError, match="Column key is NOT NULL in the schema, and there are rows in which it is null"):
+    with pytest.raises(
+        SourceError, match="Column key is NOT NULL in the schema, and there are rows in which it is null"
+    ):
         table(reader(tmp_path, wanted))
 
 
@@ -121,18 +141,29 @@ def test_times_and_offsets_choose_the_range(tmp_path: Path) -> None:
     assert ranges(reader(tmp_path)) == [(0, 0, 100), (1, 0, 100)]
     assert ranges(reader(tmp_path, assign='{"t":[1]}')) == [(1, 0, 100)]
     assert ranges(reader(tmp_path, subscribePattern="[st]")) == [(0, 0, 100), (1, 0, 100)]
-    assert ranges(reader(tmp_path, startingTimestamp="1007", endingTimestamp="1050")) == [(0, 7, 50), (1, 7, 50)]
+    assert ranges(reader(tmp_path, startingTimestamp="1007", endingTimestamp="1050")) == [
+        (0, 7, 50),
+        (1, 7, 50),
+    ]
     assert ranges(reader(tmp_path, startingOffsetsByTimestamp=by_time)) == [(0, 5, 100), (1, 99, 100)]
     assert ranges(reader(tmp_path, endingOffsetsByTimestamp=by_time)) == [(0, 0, 5), (1, 0, 99)]
     assert ranges(reader(tmp_path, endingTimestamp="99999")) == [(0, 0, 100), (1, 0, 100)]
-    assert ranges(reader(tmp_path, startingOffsets='{"t":{"0":-2,"1":50}}', endingOffsets='{"t":{"0":10,"1":-1}}')) == [
+    assert ranges(
+        reader(tmp_path, startingOffsets='{"t":{"0":-2,"1":50}}', endingOffsets='{"t":{"0":10,"1":-1}}')
+    ) == [
         (0, 0, 10),
         (1, 50, 100),
     ]
-    assert ranges(reader(tmp_path, startingTimestamp="99999", startingOffsetsByTimestampStrategy="latest")) == []
-    with pytest.raises(SourceError, match="No offset matched from request of topic-partition t-0 and timestamp 99999"):
+    assert (
+        ranges(reader(tmp_path, startingTimestamp="99999", startingOffsetsByTimestampStrategy="latest")) == []
+    )
+    with pytest.raises(
+        SourceError, match="No offset matched from request of topic-partition t-0 and timestamp 99999"
+    ):
         reader(tmp_path, startingTimestamp="99999").partitions()
-    with pytest.raises(SourceError, match="If startingOffsets contains specific values, you must specify all TopicPartitions"):
+    with pytest.raises(
+        SourceError, match="If startingOffsets contains specific values, you must specify all TopicPartitions"
+    ):
         reader(tmp_path, startingOffsets='{"t":{"0":0}}').partitions()
 
 
@@ -162,19 +193,26 @@ def test_options_without_effect_are_told(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
-def test_records_below_the_log_start_are_not_there(tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_below_the_log_start_are_not_there(
+    tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with writing(tmp_path, engine) as data:
         data.log_start(filled(data), 0, 37)
     assert offsets(tmp_path) == list(range(37, 100))
     assert offsets(tmp_path, startingTimestamp="1000")[0] == 37
     given = {"startingOffsets": '{"t":{"0":20}}', "endingOffsets": '{"t":{"0":50}}'}
     with pytest.raises(
-        DataLoss, match=r"^Some data may have been lost: offsets 20 to 36 of t-0 are gone, its log begins at 37 \(.*failOnDataLoss"
+        DataLoss,
+        match=r"^Some data may have been lost: offsets 20 to 36 of t-0 are gone, its log begins at 37 "
+        r"\(.*failOnDataLoss",
     ):
         offsets(tmp_path, **given)
     with caplog.at_level(logging.WARNING):
         assert offsets(tmp_path, failOnDataLoss="false", **given) == list(range(37, 50))
-    assert caplog.messages == ["offsets 20 to 36 of t-0 are gone, its log begins at 37: read on without it, as failOnDataLoss is false"]
+    assert caplog.messages == [
+        "offsets 20 to 36 of t-0 are gone, its log begins at 37: read on without it, as failOnDataLoss is "
+        "false"
+    ]
 
 
 def test_an_end_beyond_the_log_is_lost(tmp_path: Path) -> None:
@@ -187,7 +225,9 @@ def test_an_end_beyond_the_log_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [{}, {"endingOffsets": '{"t":{"0":-1}}'}, {"endingTimestamp": "1050"}])
-def test_a_start_beyond_the_log_is_lost_and_one_at_its_end_is_not(tmp_path: Path, ending: dict[str, str]) -> None:
+def test_a_start_beyond_the_log_is_lost_and_one_at_its_end_is_not(
+    tmp_path: Path, ending: dict[str, str]
+) -> None:
     with writing(tmp_path) as data:
         filled(data)
     given = {"startingOffsets": '{"t":{"0":101}}', **ending}
@@ -203,12 +243,16 @@ def test_a_topic_that_is_deleted_while_its_offsets_are_looked_for(tmp_path: Path
         with reading(tmp_path) as directory:
             found = look(directory, Subscribe(("t",)))
             data.logs.drop(LogId(topic_id, 0))
-            with pytest.raises(SourceError, match="t-0 is gone: its topic was deleted while the query was planned"):
+            with pytest.raises(
+                SourceError, match="t-0 is gone: its topic was deleted while the query was planned"
+            ):
                 finder(directory, found)(TopicPartition("t", 0), 1000)
 
 
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
-def test_what_retention_takes_between_plan_and_reading(tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_retention_takes_between_plan_and_reading(
+    tmp_path: Path, engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with writing(tmp_path, engine) as data:
         topic_id = filled(data)
         data.append(topic_id, 0, *(batch(records(100), offset) for offset in range(100, 1000, 100)))
@@ -218,7 +262,9 @@ def test_what_retention_takes_between_plan_and_reading(tmp_path: Path, engine: s
         data.logs.trim(log, 500)
         start = data.logs.bounds(log).start_offset
         assert 0 < start <= 500
-        with pytest.raises(DataLoss, match=f"offsets 0 to {start - 1} of t-0 are gone, its log begins at {start}"):
+        with pytest.raises(
+            DataLoss, match=f"offsets 0 to {start - 1} of t-0 are gone, its log begins at {start}"
+        ):
             list(strict.read(planned))
         with caplog.at_level(logging.WARNING):
             left = [each for found in lenient.read(planned) for each in found["offset"].to_pylist()]
@@ -254,7 +300,9 @@ def test_a_damaged_batch_is_an_error_whatever_failOnDataLoss_says(tmp_path: Path
     content[12 + int.from_bytes(content[8:12], "big") + 70] ^= 1
     (first / "data.ninja").write_bytes(content)
     with pytest.raises(
-        SourceError, match=r"^t-0 is damaged: the record batch at offset 10 is damaged: .* look with kbroker storage inspect"
+        SourceError,
+        match=r"^t-0 is damaged: the record batch at offset 10 is damaged: .* look with kbroker storage "
+        r"inspect",
     ):
         offsets(tmp_path, failOnDataLoss="false")
     assert offsets(tmp_path, startingOffsets='{"t":{"0":20}}') == list(range(20, 1000))
@@ -268,7 +316,8 @@ def test_what_is_missing_of_files_that_were_cut(tmp_path: Path) -> None:
     DataDir.open(tmp_path).close()
     for ending in ("latest", '{"t":{"0":-1}}'):
         with pytest.raises(
-            DataLoss, match=r"offsets (\d+) to 99 of t-0 cannot be read, its files are damaged or were copied in part"
+            DataLoss,
+            match=r"offsets (\d+) to 99 of t-0 cannot be read, its files are damaged or were copied in part",
         ) as caught:
             offsets(tmp_path, endingOffsets=ending)
     first = int(str(caught.value).split("offsets ")[1].split(" ")[0])

@@ -22,7 +22,9 @@ from tests.brokers import DURABLE_ENGINES
 ROLLS = LogSettings(segment_bytes=1 << 12)
 
 
-def rows(path: Path, *, most_bytes: int = 1 << 20, check_crc: bool = True, **options: str) -> list[dict[str, Any]]:
+def rows(
+    path: Path, *, most_bytes: int = 1 << 20, check_crc: bool = True, **options: str
+) -> list[dict[str, Any]]:
     """Of all ranges, as the tasks read them."""
     with reading(path) as data:
         names = frozenset(options["topics"].split(",")) if "topics" in options else None
@@ -36,7 +38,8 @@ def rows(path: Path, *, most_bytes: int = 1 << 20, check_crc: bool = True, **opt
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 @pytest.mark.parametrize("most_bytes", [100, 1500, 1 << 20])
 def test_each_batch_is_one_row(engine: str, most_bytes: int, tmp_path: Path) -> None:
-    """However the logs are divided: segments, parts of segments with batches across their edges, holes, logs without records."""
+    """However the logs are divided: segments, parts of segments with batches across their edges,
+    holes, logs without records."""
     with writing(tmp_path, engine) as data:
         topic = data.topic("t", partitions=3, settings=ROLLS)
         offset, expected = 0, []
@@ -47,7 +50,9 @@ def test_each_batch_is_one_row(engine: str, most_bytes: int, tmp_path: Path) -> 
             offset += count + number % 3
         data.append(topic, 2, batch(records(500), 0))
         found = rows(tmp_path, most_bytes=most_bytes)
-    places = [(row["partition"], row["base_offset"], row["last_offset"], row["record_count"]) for row in found]
+    places = [
+        (row["partition"], row["base_offset"], row["last_offset"], row["record_count"]) for row in found
+    ]
     assert sorted(places) == [*expected, (2, 0, 499, 500)]
     assert {(row["crc_ok"], row["problem"]) for row in found} == {(True, None)}
 
@@ -56,7 +61,11 @@ def test_what_a_row_says(tmp_path: Path) -> None:
     with writing(tmp_path) as data:
         topic = data.topic("t")
         producer = ProducerInfo(7, 2, 40)
-        data.append(topic, 0, build_batch(records(3), base_offset=5, leader_epoch=9, codec=Codec.ZSTD, producer=producer))
+        data.append(
+            topic,
+            0,
+            build_batch(records(3), base_offset=5, leader_epoch=9, codec=Codec.ZSTD, producer=producer),
+        )
         data.append(topic, 0, batch([*records(1, first_ms=-1)], 8, attributes=CONTROL | 8 | 16))
         gone = data.topic("gone")
         data.append(gone, 0, batch(records(1), 0))
@@ -65,10 +74,24 @@ def test_what_a_row_says(tmp_path: Path) -> None:
         (unchecked,) = rows(tmp_path, topics="t", check_crc=False)[:1]
         assert rows(tmp_path, topics="gone") == []
     first, second, orphan = found[5], found[8], found[0]
-    assert (first["topic"], first["topic_id"], first["codec"], first["leader_epoch"]) == ("t", str(topic), "zstd", 9)
+    assert (first["topic"], first["topic_id"], first["codec"], first["leader_epoch"]) == (
+        "t",
+        str(topic),
+        "zstd",
+        9,
+    )
     assert (first["producer_id"], first["producer_epoch"], first["base_sequence"]) == (7, 2, 40)
-    assert (first["first_timestamp"], first["max_timestamp"], first["timestamp_type"]) == (1_000_000, 1_002_000, 0)
-    assert (first["is_control"], first["is_transactional"], second["is_control"], second["is_transactional"]) == (False, False, True, True)
+    assert (first["first_timestamp"], first["max_timestamp"], first["timestamp_type"]) == (
+        1_000_000,
+        1_002_000,
+        0,
+    )
+    assert (
+        first["is_control"],
+        first["is_transactional"],
+        second["is_control"],
+        second["is_transactional"],
+    ) == (False, False, True, True)
     assert (second["timestamp_type"], second["first_timestamp"], second["producer_id"]) == (1, None, None)
     assert (orphan["topic"], orphan["topic_id"]) == (None, str(gone))
     assert (unchecked["crc_ok"], unchecked["problem"]) == (None, None)
@@ -78,7 +101,8 @@ def test_what_a_row_says(tmp_path: Path) -> None:
 
 
 class OneLog:
-    """A LogReader of one log. `places`: where batches begin, by what the engine knows; without it, it walks from the beginning."""
+    """A LogReader of one log. `places`: where batches begin, by what the engine knows; without it,
+    it walks from the beginning."""
 
     may_block = False
 
@@ -116,12 +140,15 @@ def test_a_wrong_crc_is_one_row_and_reading_goes_on() -> None:
     data[SIZE * 7 + 70] ^= 1
     found = found_in(bytes(data))
     assert [(each.first_offset, each.last_offset) for each in found] == GOOD
-    assert [(each.first_offset, each.problem) for each in found if each.problem] == [(28, "its CRC does not match")]
+    assert [(each.first_offset, each.problem) for each in found if each.problem] == [
+        (28, "its CRC does not match")
+    ]
 
 
 @pytest.mark.parametrize("field", [range(0, 8), range(8, 12), [16], range(17, 21), range(23, 27)], ids=str)
 def test_damaged_headers_hide_no_good_batch(field: Any) -> None:
-    """Whatever is in a header's fields, all other batches have their rows, and the offsets of this one a row with a problem."""
+    """Whatever is in a header's fields, all other batches have their rows, and the offsets of this
+    one a row with a problem."""
     for at in field:
         data = bytearray(WHOLE)
         data[SIZE * 7 + at] ^= 0x55
@@ -147,7 +174,8 @@ def test_an_end_that_cannot_be_read_is_a_problem() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_damage_ends(seed: int) -> None:
-    """Noise anywhere: reading comes to an end, rows are in order, and what was not touched is there, far enough from damage."""
+    """Noise anywhere: reading comes to an end, rows are in order, and what was not touched is
+    there, far enough from damage."""
     chosen = random.Random(seed)
     data, touched = bytearray(WHOLE), set()
     for _ in range(chosen.randrange(1, 5)):
@@ -156,15 +184,29 @@ def test_any_damage_ends(seed: int) -> None:
         touched |= set(range(at // SIZE, min(at + size - 1, len(data) - 1) // SIZE + 1))
     for edge in (200, 90):
         found = [*found_in(bytes(data), end=edge), *(found_in(bytes(data), first=edge) if edge < 200 else ())]
-        good = {(each.first_offset, each.last_offset) for each in found if each.header and each.crc_ok and not each.problem}
-        covered = {offset for each in found if each.problem for offset in range(max(0, each.first_offset), min(200, each.last_offset + 1))}
+        good = {
+            (each.first_offset, each.last_offset)
+            for each in found
+            if each.header and each.crc_ok and not each.problem
+        }
+        covered = {
+            offset
+            for each in found
+            if each.problem
+            for offset in range(max(0, each.first_offset), min(200, each.last_offset + 1))
+        }
         for number, (first, last) in enumerate(GOOD):
             assert (first, last) in good or covered >= set(range(first, last + 1)), f"batch {number}"
             assert number in touched or (first, last) in good or first in covered
 
 
 def test_ranges_of_segments() -> None:
-    segments = [SegmentInfo(0, 10, 100, 0), SegmentInfo(10, 20, 100, 0), SegmentInfo(20, 1020, 1000, 0), SegmentInfo(1020, 1020, 0, -1)]
+    segments = [
+        SegmentInfo(0, 10, 100, 0),
+        SegmentInfo(10, 20, 100, 0),
+        SegmentInfo(20, 1020, 1000, 0),
+        SegmentInfo(1020, 1020, 0, -1),
+    ]
     found = split("t", LOG, segments, 250)
     assert [(each.first, each.end, each.is_first, each.is_last) for each in found] == [
         (0, 20, True, False),
@@ -173,7 +215,10 @@ def test_ranges_of_segments() -> None:
         (520, 770, False, False),
         (770, 1020, False, True),
     ]
-    assert [(each.first, each.end) for each in split("t", LOG, [SegmentInfo(0, 2, 999, 0)], 1)] == [(0, 1), (1, 2)]
+    assert [(each.first, each.end) for each in split("t", LOG, [SegmentInfo(0, 2, 999, 0)], 1)] == [
+        (0, 1),
+        (1, 2),
+    ]
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", ""])
@@ -183,7 +228,8 @@ def test_options_that_make_no_sense(text: str) -> None:
 
 
 def test_damaged_and_truncated_files_of_the_segment_engine(tmp_path: Path) -> None:
-    """Sealed segments: their indexes know where batches are, whatever has become of these. What a truncated file has lost is a hole."""
+    """Sealed segments: their indexes know where batches are, whatever has become of these. What a
+    truncated file has lost is a hole."""
     with writing(tmp_path) as data:
         topic = data.topic("t", settings=ROLLS)
         for number in range(200):

@@ -1,4 +1,5 @@
-"""The source "kbroker" in Spark: every value equals what a Kafka consumer reads from the broker, on every engine, live and offline.
+"""The source "kbroker" in Spark: every value equals what a Kafka consumer reads from the broker, on
+every engine, live and offline.
 
 What needs no Spark to be shown is in test_batch_reader.py.
 """
@@ -23,7 +24,16 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException, PySparkException
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
-from spark.tests.filling import KEPT, PATIENCE_S, consume, delete_before, numbered, produce, rows_of, without_headers
+from spark.tests.filling import (
+    KEPT,
+    PATIENCE_S,
+    consume,
+    delete_before,
+    numbered,
+    produce,
+    rows_of,
+    without_headers,
+)
 from spark.tests.stored import batch, records, writing
 
 if TYPE_CHECKING:
@@ -46,12 +56,18 @@ def produce_in_all_codecs(broker: RunningBroker, topic: str, number_of_records: 
 
 
 def consumed(broker: RunningBroker, topic: str, partitions: int) -> pa.Table:
-    """A million records are too many for an object each: columns, in the order of partitions and offsets."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    """A million records are too many for an object each: columns, in the order of partitions and
+    offsets."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False}
+    )
     places = [TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(partitions)]
     messages: list[Message] = []
     try:
-        wanted = sum(high - low for low, high in (consumer.get_watermark_offsets(place, timeout=60) for place in places))
+        wanted = sum(
+            high - low
+            for low, high in (consumer.get_watermark_offsets(place, timeout=60) for place in places)
+        )
         consumer.assign(places)
         deadline = time.monotonic() + PATIENCE_S
         while len(messages) < wanted:
@@ -63,27 +79,47 @@ def consumed(broker: RunningBroker, topic: str, partitions: int) -> pa.Table:
     finally:
         consumer.close()
     times = [message.timestamp() for message in messages]
-    headers = [[{"key": key, "value": value} for key, value in message.headers() or ()] or None for message in messages]
+    headers = [
+        [{"key": key, "value": value} for key, value in message.headers() or ()] or None
+        for message in messages
+    ]
     columns = [
         [message.key() for message in messages], [message.value() for message in messages], [topic] * len(messages),
         [message.partition() for message in messages], [message.offset() for message in messages],
         [ms * 1000 for _, ms in times], [kind - 1 for kind, _ in times], headers,
     ]  # fmt: skip
-    return in_order(pa.table([pa.array(column, kind) for column, kind in zip(columns, kinds(), strict=True)], names=COLUMNS))
+    return in_order(
+        pa.table(
+            [pa.array(column, kind) for column, kind in zip(columns, kinds(), strict=True)], names=COLUMNS
+        )
+    )
 
 
 def kinds() -> Iterator[pa.DataType]:
     header = pa.struct([("key", pa.string()), ("value", pa.binary())])
-    yield from (pa.binary(), pa.binary(), pa.string(), pa.int32(), pa.int64(), pa.timestamp("us", tz="UTC"), pa.int32(), pa.list_(header))
+    yield from (
+        pa.binary(),
+        pa.binary(),
+        pa.string(),
+        pa.int32(),
+        pa.int64(),
+        pa.timestamp("us", tz="UTC"),
+        pa.int32(),
+        pa.list_(header),
+    )
 
 
 def read(wanted: DataFrame) -> pa.Table:
     table = wanted.toArrow()
-    return in_order(pa.table([table[name].cast(kind) for name, kind in zip(COLUMNS, kinds(), strict=True)], names=COLUMNS))
+    return in_order(
+        pa.table([table[name].cast(kind) for name, kind in zip(COLUMNS, kinds(), strict=True)], names=COLUMNS)
+    )
 
 
 def in_order(table: pa.Table) -> pa.Table:
-    return table.take(pc.sort_indices(table, [("partition", "ascending"), ("offset", "ascending")])).combine_chunks()
+    return table.take(
+        pc.sort_indices(table, [("partition", "ascending"), ("offset", "ascending")])
+    ).combine_chunks()
 
 
 @contextmanager
@@ -93,7 +129,12 @@ def being_written(broker: RunningBroker, topic: str, partitions: int) -> Iterato
 
     def write() -> None:
         for round_number in count(1):
-            produce(broker.bootstrap, topic, numbered(200, partitions=partitions, first=round_number * 1000), codec="lz4")
+            produce(
+                broker.bootstrap,
+                topic,
+                numbered(200, partitions=partitions, first=round_number * 1000),
+                codec="lz4",
+            )
             if done.wait(0.1):
                 return
 
@@ -113,7 +154,9 @@ def cut(table: pa.Table, like: pa.Table) -> pa.Table:
     return table.filter(pc.less_equal(table["offset"], ends)).combine_chunks()
 
 
-@pytest.mark.parametrize("storage", ["segment", *(pytest.param(each, marks=pytest.mark.full) for each in OTHER_ENGINES)])
+@pytest.mark.parametrize(
+    "storage", ["segment", *(pytest.param(each, marks=pytest.mark.full) for each in OTHER_ENGINES)]
+)
 def test_a_million_records_live_and_offline(spark: SparkSession, storage: str) -> None:
     with open_test_broker(storage=storage, config=KEPT) as broker:
         broker.create_topic("million", partitions=4, config={"segment.bytes": str(8 << 20)})
@@ -122,7 +165,9 @@ def test_a_million_records_live_and_offline(spark: SparkSession, storage: str) -
         assert expected.num_rows == 1_000_000
         assert read(frame(spark, broker.data_dir, "million", includeHeaders=True)).equals(expected)
         broker.stop()
-        assert read(frame(spark, broker.data_dir, "million", includeHeaders=True, minPartitions=9)).equals(expected)
+        assert read(frame(spark, broker.data_dir, "million", includeHeaders=True, minPartitions=9)).equals(
+            expected
+        )
 
 
 @pytest.mark.parametrize("storage", OTHER_ENGINES)
@@ -144,9 +189,14 @@ def test_a_choice_of_columns_and_sql(spark: SparkSession, broker: RunningBroker,
     produce(broker.bootstrap, name, numbered(100))
     expected = consume(broker.bootstrap, name)
     source = spark.read.format("kbroker").option("SUBSCRIBE", name)
-    chosen = source.schema("Value binary, offset bigint, headers array<struct<key: string, value: binary>>").load(str(broker.data_dir))
+    chosen = source.schema(
+        "Value binary, offset bigint, headers array<struct<key: string, value: binary>>"
+    ).load(str(broker.data_dir))
     assert chosen.columns == ["Value", "offset", "headers"]
-    found = [(row.offset, bytes(row.Value), row.headers and tuple(tuple(each) for each in row.headers)) for row in chosen.collect()]
+    found = [
+        (row.offset, bytes(row.Value), row.headers and tuple(tuple(each) for each in row.headers))
+        for row in chosen.collect()
+    ]
     assert found == [(row.offset, row.value, row.headers) for row in expected]
     options = f"path '{broker.data_dir}', subscribe '{name}', endingTimestamp '1700000000050'"
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW records USING kbroker OPTIONS ({options})")
@@ -154,7 +204,9 @@ def test_a_choice_of_columns_and_sql(spark: SparkSession, broker: RunningBroker,
     assert spark.sql("SELECT count(*), max(offset) FROM records").first() == (50, 49)
 
 
-def test_a_frame_is_a_picture_and_what_it_lost_is_told(spark: SparkSession, broker: RunningBroker, name: str) -> None:
+def test_a_frame_is_a_picture_and_what_it_lost_is_told(
+    spark: SparkSession, broker: RunningBroker, name: str
+) -> None:
     broker.create_topic(name, config={"segment.bytes": str(1 << 20)})
     produce(broker.bootstrap, name, numbered(20_000, value_bytes=200))
     strict, lenient = (frame(spark, broker.data_dir, name, failOnDataLoss=fail) for fail in (True, False))
@@ -164,7 +216,10 @@ def test_a_frame_is_a_picture_and_what_it_lost_is_told(spark: SparkSession, brok
     delete_before(broker.bootstrap, name, 19_990)
     with pytest.raises(PySparkException) as caught:
         strict.count()
-    said = rf"Some data may have been lost: offsets 0 to \d+ of {name}-0 are gone, its log begins at \d+ .*failOnDataLoss"
+    said = (
+        rf"Some data may have been lost: offsets 0 to \d+ of {name}-0 are gone, its log begins at \d+ "
+        r".*failOnDataLoss"
+    )
     assert re.search(said, str(caught.value))
     left = [row.offset for row in lenient.select("offset").collect()]
     assert 0 < len(left) < 20_000
@@ -179,7 +234,10 @@ def test_a_frame_is_a_picture_and_what_it_lost_is_told(spark: SparkSession, brok
         ({"subscribe": "nobody"}, "there is no topic nobody in "),
         ({"startingOffsets": "latest"}, "starting offset can't be latest for batch queries"),
         ({"kafka.auto.offset.reset": "latest"}, "Kafka option 'auto.offset.reset' is not supported"),
-        ({"startingOffsets": '{"NAME":{"0":90}}', "endingOffsets": '{"NAME":{"0":120}}'}, "are not there, its log ends at 100"),
+        (
+            {"startingOffsets": '{"NAME":{"0":90}}', "endingOffsets": '{"NAME":{"0":120}}'},
+            "are not there, its log ends at 100",
+        ),
     ],
 )
 def test_errors_are_a_line_in_what_spark_says(
@@ -189,7 +247,11 @@ def test_errors_are_a_line_in_what_spark_says(
     if topic not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).topics:
         broker.create_topic(topic)
         produce(broker.bootstrap, topic, numbered(100))
-    given = {"path": str(broker.data_dir), "subscribe": topic, **{key: value.replace("NAME", topic) for key, value in options.items()}}
+    given = {
+        "path": str(broker.data_dir),
+        "subscribe": topic,
+        **{key: value.replace("NAME", topic) for key, value in options.items()},
+    }
     with pytest.raises(AnalysisException) as caught:
         spark.read.format("kbroker").options(**given).load().count()
     assert line in str(caught.value)

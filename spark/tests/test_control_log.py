@@ -1,4 +1,5 @@
-"""Share state in control records, read from the log: hints that are closed, open or wrong, and damage."""
+"""Share state in control records, read from the log: hints that are closed, open or wrong, and
+damage."""
 
 from __future__ import annotations
 
@@ -63,14 +64,17 @@ class Log:
         return Chain(at, at)
 
     def delta(self, group: str, chain: Chain, first: int, *, damaged: bool = False) -> Chain:
-        return chain._replace(newest=self.control(ShareControl(DELTA, group, update(first), chain.newest), damaged=damaged))
+        return chain._replace(
+            newest=self.control(ShareControl(DELTA, group, update(first), chain.newest), damaged=damaged)
+        )
 
     def plain(self, count: int) -> None:
         self.data.append(self.topic, 0, batch(records(count), self.end))
         self.end += count
 
     def seal(self) -> None:
-        """What was appended so far is in segments that are sealed. (An active segment ends where its first damage is.)"""
+        """What was appended so far is in segments that are sealed. (An active segment ends where
+        its first damage is.)"""
         for _ in range(3):
             self.plain(200)
 
@@ -134,7 +138,10 @@ def test_damage_is_one_groups_trouble(tmp_path: Path) -> None:
         log.hint(is_open=False, a=a, b=b, c=c._replace(checkpoint=b.checkpoint))
         states = log.states()
     assert states.pop("b") == [1]
-    assert "share state in a control record cannot be read: the control batch at offset 7 is damaged" in states["a"]
+    assert (
+        "share state in a control record cannot be read: the control batch at offset 7 is damaged"
+        in states["a"]
+    )
     assert "does not lead to its checkpoint" in states["c"]
 
 
@@ -147,7 +154,9 @@ def test_damage_where_a_log_is_looked_through_is_all_groups_trouble(tmp_path: Pa
         log.seal()
         states = log.states()
     assert set(states) == {"a", "b"}
-    assert {str(problem).split(":")[0] for problem in states.values()} == {"its control records cannot be looked for"}
+    assert {str(problem).split(":")[0] for problem in states.values()} == {
+        "its control records cannot be looked for"
+    }
 
 
 def test_history_of_control_records_goes_back_to_where_the_log_begins(tmp_path: Path) -> None:
@@ -168,8 +177,11 @@ def test_history_of_control_records_goes_back_to_where_the_log_begins(tmp_path: 
     assert [[each["first_offset"] for each in row["batches"]] for row in rows] == [[0], [2], [1], [3]]
 
 
-def test_history_of_control_records_while_retention_cuts_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the first snapshot has been read it goes, and the second one with it, whose update is none to the first."""
+def test_history_of_control_records_while_retention_cuts_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the first snapshot has been read it goes, and the second one with it, whose update is
+    none to the first."""
     with writing(tmp_path) as data:
         log = Log(data)
         first = log.checkpoint("a", 0)
@@ -180,7 +192,9 @@ def test_history_of_control_records_while_retention_cuts_the_log(tmp_path: Path,
         monkeypatch.setattr(control_log, "_CHUNK_BYTES", 1)
         read = SegmentLogReader.read
 
-        def read_and_trim(reader: SegmentLogReader, of: LogId, offset: int, **more: Any) -> Sequence[memoryview]:
+        def read_and_trim(
+            reader: SegmentLogReader, of: LogId, offset: int, **more: Any
+        ) -> Sequence[memoryview]:
             found = read(reader, of, offset, **more)
             if offset == first.newest:
                 data.logs.trim(of, second.newest + 1)
@@ -213,7 +227,15 @@ def test_state_of_a_topic_that_is_gone(tmp_path: Path) -> None:
         log = Log(data)
         log.hint(is_open=False, a=log.checkpoint("a", 0))
         missing = UUID(int=9)
-        data.state.write([(ControlHintKey(missing, 0).encode(), ControlHint(1, False, {"x": ControlChain(0, 0)}).encode())])
+        data.state.write(
+            [(ControlHintKey(missing, 0).encode(), ControlHint(1, False, {"x": ControlChain(0, 0)}).encode())]
+        )
         data.tombstone(log.topic, "t")
         (row,) = table(state_table, tmp_path, view="share-partitions")
-    assert (row["group"], row["topic"], row["log_end_offset"], row["lag"], row["acknowledged_records"]) == ("a", None, None, None, 1)
+    assert (row["group"], row["topic"], row["log_end_offset"], row["lag"], row["acknowledged_records"]) == (
+        "a",
+        None,
+        None,
+        None,
+        1,
+    )

@@ -1,4 +1,5 @@
-"""A data directory opened by the engines' readers: topics, bounds, batches of a range, and refusals of one line."""
+"""A data directory opened by the engines' readers: topics, bounds, batches of a range, and refusals
+of one line."""
 
 from __future__ import annotations
 
@@ -132,7 +133,9 @@ def test_what_retention_takes_while_it_is_read_is_lost(tmp_path: Path) -> None:
             data.logs.trim(topic.log(0), 1500)
             start = data.logs.bounds(topic.log(0)).start_offset
             assert start > 10
-            with pytest.raises(DataLoss, match=f"offsets 10 to {start - 1} of t-0 are gone, its log begins at {start}") as caught:
+            with pytest.raises(
+                DataLoss, match=f"offsets 10 to {start - 1} of t-0 are gone, its log begins at {start}"
+            ) as caught:
                 list(chunks)
             assert caught.value.resume == start
             with pytest.raises(DataLoss, match="offsets 0 to 9 of t-0 are gone") as caught:
@@ -147,7 +150,9 @@ def test_an_end_that_is_not_there_any_more_is_lost(tmp_path: Path) -> None:
             chunks = read_range(found.logs(), topic.topic_id, 0, 40, 100, 1, name="t-0")
             assert base_offsets([next(chunks)]) == [40]
             data.logs.truncate(topic.log(0), 60)
-            with pytest.raises(DataLoss, match="offsets 60 to 99 of t-0 are not there, its log ends at 60") as caught:
+            with pytest.raises(
+                DataLoss, match="offsets 60 to 99 of t-0 are not there, its log ends at 60"
+            ) as caught:
                 list(chunks)
             assert caught.value.resume is None
 
@@ -185,14 +190,21 @@ def test_directories_that_cannot_be_read(tmp_path: Path) -> None:
     assert f"cannot use {tmp_path}/file (Not a directory)" in refusal(tmp_path / "file")
     assert "is not a kbroker data directory" in refusal(tmp_path)
     describe(tmp_path, format_version=9)
-    assert "was written by a newer kbroker (format 9, this one knows 1): use that version" in refusal(tmp_path)
+    assert "was written by a newer kbroker (format 9, this one knows 1): use that version" in refusal(
+        tmp_path
+    )
     describe(tmp_path, log_engine="tape", state_engine="tape")
-    line = f"{tmp_path} was written by an engine that cannot be had here: unknown storage engine 'tape': installed are "
+    line = (
+        f"{tmp_path} was written by an engine that cannot be had here: unknown storage engine 'tape': "
+        "installed are "
+    )
     assert refusal(tmp_path).startswith(line)
     describe(tmp_path, log_engine="memory", state_engine="memory")
     assert "the engine memory, which keeps nothing on disk" in refusal(tmp_path)
     describe(tmp_path)
-    assert refusal(tmp_path).startswith(f"{tmp_path}/log-segment is missing: the data directory was copied in part")
+    assert refusal(tmp_path).startswith(
+        f"{tmp_path}/log-segment is missing: the data directory was copied in part"
+    )
     (tmp_path / "kbroker.json").write_text("{")
     assert "kbroker.json is damaged (it is not JSON): restore it" in refusal(tmp_path)
 
@@ -214,9 +226,15 @@ def test_an_lmdb_file_that_is_gone_or_empty(tmp_path: Path, kind: str) -> None:
         fill(data)
     path = tmp_path / f"{kind}-lmdb" / "data.mdb"
     path.write_bytes(b"")
-    assert refusal(tmp_path) == f"{path.parent}: cannot open the LMDB environment: data.mdb is empty: restore a backup"
+    assert (
+        refusal(tmp_path)
+        == f"{path.parent}: cannot open the LMDB environment: data.mdb is empty: restore a backup"
+    )
     path.unlink()
-    assert refusal(tmp_path) == f"{path.parent}: cannot open the LMDB environment: data.mdb is missing: restore a backup"
+    assert (
+        refusal(tmp_path)
+        == f"{path.parent}: cannot open the LMDB environment: data.mdb is missing: restore a backup"
+    )
 
 
 def test_a_state_that_is_gone(tmp_path: Path) -> None:
@@ -224,7 +242,10 @@ def test_a_state_that_is_gone(tmp_path: Path) -> None:
         fill(data)
     shutil.rmtree(tmp_path / "state-segment")
     (tmp_path / "state-segment").mkdir()
-    line = "state-segment is empty beside logs of topics: the data directory was copied in part, restore a backup"
+    line = (
+        "state-segment is empty beside logs of topics: the data directory was copied in part, restore a "
+        "backup"
+    )
     assert refusal(tmp_path) == f"{tmp_path}/{line}"
 
 
@@ -238,7 +259,9 @@ def test_a_state_that_holds_nonsense(tmp_path: Path) -> None:
 @pytest.mark.parametrize("max_bytes", [1, 1 << 20])
 @pytest.mark.parametrize("offset", [0, 9, 25, 31, 1 << 40, -5])
 @pytest.mark.parametrize("number", [1, 3])
-def test_an_offset_that_is_not_under_the_crc(tmp_path: Path, number: int, offset: int, max_bytes: int) -> None:
+def test_an_offset_that_is_not_under_the_crc(
+    tmp_path: Path, number: int, offset: int, max_bytes: int
+) -> None:
     with writing(tmp_path) as data:
         topic = fill(data)
         data.append(topic.topic_id, 0, *(batch(records(100), offset) for offset in range(100, 1000, 100)))
@@ -250,7 +273,10 @@ def test_an_offset_that_is_not_under_the_crc(tmp_path: Path, number: int, offset
     file.write_bytes(content)
     with reading(tmp_path) as found:
         chunks = read_range(found.logs(), topic.topic_id, 0, 0, 1000, max_bytes, name="t-0")
-        with pytest.raises(SourceError, match=r"^t-0 is damaged: behind offset \d+ there is a record batch of a wrong length or offset"):
+        with pytest.raises(
+            SourceError,
+            match=r"^t-0 is damaged: behind offset \d+ there is a record batch of a wrong length or offset",
+        ):
             list(chunks)
 
 
@@ -291,7 +317,12 @@ def test_directories_that_may_not_be_read(engine: str) -> None:
 
 
 def test_errors_of_the_system_name_their_file() -> None:
-    with pytest.raises(SourceError, match=r"^cannot read /data/x \(permission denied\): give this user read access$"), one_line("/data"):
+    with (
+        pytest.raises(
+            SourceError, match=r"^cannot read /data/x \(permission denied\): give this user read access$"
+        ),
+        one_line("/data"),
+    ):
         raise PermissionError(13, "Permission denied", "/data/x")
     with pytest.raises(SourceError, match=r"^cannot read /data: Input/output error$"), one_line("/data"):
         raise OSError(5, "Input/output error")

@@ -1,4 +1,5 @@
-"""Decoding: both decoders give exactly the same arrays and the same complaints, and what `kbroker.formats.batches` reads."""
+"""Decoding: both decoders give exactly the same arrays and the same complaints, and what
+`kbroker.formats.batches` reads."""
 
 from __future__ import annotations
 
@@ -13,12 +14,24 @@ from hypothesis import strategies as st
 from kbroker.formats.batches import Record, build_batch, stamp_log_append_time
 from kbroker.formats.compression import Codec
 from kbroker_spark.decode import COLUMNS, CorruptBatch, Decoder, decode
-from spark.tests.record_batches import EVERYTHING, batch, decoded, expected_rows, outcome, record, rows, sealed, zigzag
+from spark.tests.record_batches import (
+    EVERYTHING,
+    batch,
+    decoded,
+    expected_rows,
+    outcome,
+    record,
+    rows,
+    sealed,
+    zigzag,
+)
 
 DECODERS: tuple[Decoder, ...] = ("numpy", "c")
 both = pytest.mark.parametrize("decoder", DECODERS)
 
-_bytes = st.one_of(st.none(), st.binary(max_size=40), st.sampled_from((b"", b"x" * 63, b"y" * 64, b"z" * 9000)))
+_bytes = st.one_of(
+    st.none(), st.binary(max_size=40), st.sampled_from((b"", b"x" * 63, b"y" * 64, b"z" * 9000))
+)
 _times = st.one_of(st.integers(-1, 2**41), st.sampled_from((0, -1, 2**53, -(2**62), 2**62)))
 _headers = st.lists(st.tuples(st.text(max_size=5), _bytes), max_size=3).map(tuple)
 _record = st.builds(Record, st.just(0), _times, _bytes, _bytes, st.one_of(st.just(()), _headers))
@@ -26,7 +39,8 @@ _record = st.builds(Record, st.just(0), _times, _bytes, _bytes, st.one_of(st.jus
 
 @st.composite
 def _logs(draw: st.DrawFn) -> list[bytes]:
-    """Batches of a partition: any codec, control batches, times of the broker, and holes between offsets."""
+    """Batches of a partition: any codec, control batches, times of the broker, and holes between
+    offsets."""
     found: list[bytes] = []
     offset = draw(st.integers(0, 10))
     for records in draw(st.lists(st.lists(_record, min_size=1, max_size=6), max_size=8)):
@@ -57,12 +71,16 @@ def test_equal_to_the_records(log: list[bytes], copies: int, data: st.DataObject
 def test_only_wanted_columns_are_built(log: list[bytes], columns: set[str]) -> None:
     whole = decoded(log, "c")
     for decoder in DECODERS:
-        assert decoded(log, decoder, columns=sorted(columns)) == {name: whole[name] for name in sorted(columns)}
+        assert decoded(log, decoder, columns=sorted(columns)) == {
+            name: whole[name] for name in sorted(columns)
+        }
 
 
 @both
 def test_number_of_rows_without_columns(decoder: Decoder) -> None:
-    pieces = decode([memoryview(batch([record(i) for i in range(5)]))], first=1, end=4, columns=(), decoder=decoder)
+    pieces = decode(
+        [memoryview(batch([record(i) for i in range(5)]))], first=1, end=4, columns=(), decoder=decoder
+    )
     assert [(piece.rows, piece.columns) for piece in pieces] == [(3, {})]
 
 
@@ -86,20 +104,38 @@ def test_numbers_longer_than_needed(decoder: Decoder) -> None:
 
 
 @both
-@pytest.mark.parametrize("milliseconds", [-1, 0, 2**63 // 1000, 2**63 // 1000 + 1, -(2**63) // 1000, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize(
+    "milliseconds", [-1, 0, 2**63 // 1000, 2**63 // 1000 + 1, -(2**63) // 1000, 2**63 - 1, -(2**63)]
+)
 @pytest.mark.parametrize("delta", [0, 1, -1, 2**63 - 1])
 @pytest.mark.parametrize("attributes", [0, 8])
 def test_times(decoder: Decoder, milliseconds: int, delta: int, attributes: int) -> None:
-    """-1 is a millisecond before 1970, as in Spark's Kafka source; what 64 bits of microseconds do not hold is null."""
-    log = [batch([record(time_delta=delta), record(1)], times=(milliseconds, milliseconds), attributes=attributes)]
+    """-1 is a millisecond before 1970, as in Spark's Kafka source; what 64 bits of microseconds do
+    not hold is null."""
+    log = [
+        batch(
+            [record(time_delta=delta), record(1)], times=(milliseconds, milliseconds), attributes=attributes
+        )
+    ]
     assert rows(decoded(log, decoder)) == expected_rows(log)
 
 
 @both
 def test_names_of_headers_are_what_java_reads(decoder: Decoder) -> None:
-    log = [batch([record(headers=[(b"\xff\xfeok", b"1"), (None, None), ("é".encode(), b"")]), record(1, headers=[(b"a", b"")] * 5)])]
+    log = [
+        batch(
+            [
+                record(headers=[(b"\xff\xfeok", b"1"), (None, None), ("é".encode(), b"")]),
+                record(1, headers=[(b"a", b"")] * 5),
+            ]
+        )
+    ]
     (first, second) = rows(decoded(log, decoder))
-    assert first.headers == [{"key": "\ufffd\ufffdok", "value": b"1"}, {"key": "", "value": None}, {"key": "é", "value": b""}]
+    assert first.headers == [
+        {"key": "\ufffd\ufffdok", "value": b"1"},
+        {"key": "", "value": None},
+        {"key": "é", "value": b""},
+    ]
     assert second.headers == [{"key": "a", "value": b""}] * 5
 
 
@@ -107,11 +143,25 @@ def test_names_of_headers_are_what_java_reads(decoder: Decoder) -> None:
 def test_pieces_are_of_a_size_for_spark(decoder: Decoder) -> None:
     many = [batch([record(i, None, b"") for i in range(1000)], 1000 * k) for k in range(60)]
     large = [batch([record(i, None, bytes(100_000)) for i in range(100)], codec=Codec.ZSTD)]
-    for log, number, least in ((many, 60_000, 2), (large, 100, 3), ([batch([record(i) for i in range(60_000)])], 60_000, 2)):
-        pieces = list(decode([memoryview(b"".join(log))], first=0, end=EVERYTHING, columns=("value", "offset"), decoder=decoder))
+    for log, number, least in (
+        (many, 60_000, 2),
+        (large, 100, 3),
+        ([batch([record(i) for i in range(60_000)])], 60_000, 2),
+    ):
+        pieces = list(
+            decode(
+                [memoryview(b"".join(log))],
+                first=0,
+                end=EVERYTHING,
+                columns=("value", "offset"),
+                decoder=decoder,
+            )
+        )
         assert len(pieces) >= least
         assert all(piece.rows <= 50_000 and piece.columns["value"].nbytes <= 5 << 20 for piece in pieces)
-        assert [offset for piece in pieces for offset in piece.columns["offset"].to_pylist()] == list(range(number))
+        assert [offset for piece in pieces for offset in piece.columns["offset"].to_pylist()] == list(
+            range(number)
+        )
 
 
 @both
@@ -172,7 +222,9 @@ _DAMAGED_BATCHES = {
     "record at byte 15": batch([record()], 7, count=2),
     "unknown codec 5": batch([record()], 7, attributes=5),
     "zstd payload cannot be decompressed": batch([record()], 7, codec=Codec.ZSTD, payload=b"no frame"),
-    "snappy payload is cut short": batch([record()], 7, codec=Codec.SNAPPY, payload=b"\x82SNAPPY\x00" + bytes(9)),
+    "snappy payload is cut short": batch(
+        [record()], 7, codec=Codec.SNAPPY, payload=b"\x82SNAPPY\x00" + bytes(9)
+    ),
     "its length 64 cannot be, 75 bytes are left": _sound[:-1],
     "40 bytes are too few": _sound[:40],
     "its length 2147483647": _sound[:8] + b"\x7f\xff\xff\xff" + _sound[12:],
@@ -206,16 +258,22 @@ def test_the_crc_counts_only_where_it_is_asked_for(decoder: Decoder) -> None:
     wrong[-2] ^= 1
     damaged = [log[0], bytes(wrong), *log[2:]]
     assert [row.offset for row in rows(decoded(damaged, decoder, first=6))] == [6, 7, 8, 9, 10, 11]
-    assert rows(decoded(damaged, decoder, check_crc=False)) == expected_rows([log[0], sealed(wrong), *log[2:]])
+    assert rows(decoded(damaged, decoder, check_crc=False)) == expected_rows(
+        [log[0], sealed(wrong), *log[2:]]
+    )
     with pytest.raises(CorruptBatch, match="CRC"):
         decoded(damaged, decoder, first=5)
 
 
 @both
 @pytest.mark.parametrize(
-    ("at", "bit", "first"), [(22, 0x20, 0), (57, 0x80, 0), (26, 0x08, 15)], ids=["control batch", "no records", "ends before the range"]
+    ("at", "bit", "first"),
+    [(22, 0x20, 0), (57, 0x80, 0), (26, 0x08, 15)],
+    ids=["control batch", "no records", "ends before the range"],
 )
-def test_a_batch_with_a_wrong_crc_is_not_believed_that_it_has_no_rows(decoder: Decoder, at: int, bit: int, first: int) -> None:
+def test_a_batch_with_a_wrong_crc_is_not_believed_that_it_has_no_rows(
+    decoder: Decoder, at: int, bit: int, first: int
+) -> None:
     log = [batch([record(i) for i in range(10)], 10 * k) for k in range(3)]
     wrong = bytearray(log[1])
     wrong[at] ^= bit
@@ -242,7 +300,10 @@ def test_batches_from_small_to_large(decoder: Decoder, size: int) -> None:
     chance = random.Random(size)
     log, offset = [], 0
     for _ in range(40):
-        values = [chance.randbytes(chance.choice((0, 10, 100, 200))) for _ in range(max(1, chance.randrange(size // 50 + 1) // 10))]
+        values = [
+            chance.randbytes(chance.choice((0, 10, 100, 200)))
+            for _ in range(max(1, chance.randrange(size // 50 + 1) // 10))
+        ]
         log.append(build_batch([Record(0, 5, None, value) for value in values], base_offset=offset))
         offset += len(values)
     assert rows(decoded([b"".join(log)], decoder)) == expected_rows(log)

@@ -1,4 +1,5 @@
-"""The C helper is built once for a user, by any number of processes at once; where it cannot be had numpy takes its place."""
+"""The C helper is built once for a user, by any number of processes at once; where it cannot be had
+numpy takes its place."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache directory of a user; what this process has loaded before is forgotten for the time of the test."""
+    """An empty cache directory of a user; what this process has loaded before is forgotten for the
+    time of the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(DECODER_VARIABLE, raising=False)
     c_library.library.cache_clear()
@@ -48,12 +50,17 @@ def test_it_is_built_for_this_user_alone(cache: Path) -> None:
 
 def test_several_processes_at_once(cache: Path) -> None:
     program = "from kbroker_spark.decode import choose; choose('c')"
-    workers = [subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    workers = [
+        subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
     assert [(worker.communicate(timeout=60)[1], worker.returncode) for worker in workers] == [("", 0)] * 4
     assert len(list((cache / "pyspark-kbroker").iterdir())) == 1
 
 
-def test_without_a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_without_a_compiler(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", str(cache))
     assert choose("auto") is numpy_decoder.decode_group
     assert capfd.readouterr() == ("", "")
@@ -61,7 +68,9 @@ def test_without_a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch, capfd:
         choose("c")
 
 
-def test_with_a_compiler_that_fails(cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_with_a_compiler_that_fails(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     broken = cache / "bin" / "cc"
     broken.parent.mkdir(parents=True)
     broken.write_text("#!/bin/sh\necho no headers here >&2\nexit 3\n")
@@ -124,13 +133,24 @@ def test_decoders_agree_on_changed_bytes(rounds: int) -> None:
 
 @pytest.mark.parametrize("rounds", [500, pytest.param(200_000, marks=pytest.mark.full)])
 def test_no_byte_is_touched_that_is_not_its_own(rounds: int, tmp_path: Path) -> None:
-    """The helper under an address sanitizer, in a process whose buffers come from the sanitizer's malloc."""
+    """The helper under an address sanitizer, in a process whose buffers come from the sanitizer's
+    malloc."""
     runtime = _sanitizer()
     library = tmp_path / "sanitized.so"
-    c_library.compile_to(library, flags=("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover", "-shared", "-fPIC"))
-    own = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc", "ARROW_DEFAULT_MEMORY_POOL": "system"}
+    c_library.compile_to(
+        library,
+        flags=("-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover", "-shared", "-fPIC"),
+    )
+    own = {
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "PYTHONMALLOC": "malloc",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",
+    }
     command = [sys.executable, "-m", "spark.tests.decode_fuzz", str(rounds), "1", str(library)]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | own, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | own, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "complaints" in done.stdout
 
@@ -138,7 +158,9 @@ def test_no_byte_is_touched_that_is_not_its_own(rounds: int, tmp_path: Path) -> 
 def _sanitizer() -> str:
     compiler = shutil.which("cc")
     assert compiler is not None, "tests need a C compiler, as the README says"
-    found = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    found = subprocess.run(
+        [compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
     if not Path(found).is_absolute():
         pytest.skip("this compiler has no address sanitizer")
     return found

@@ -1,4 +1,5 @@
-"""The wheel: Spark finds every format by itself, importing what it looks at costs nothing, and reading files needs no part of a broker."""
+"""The wheel: Spark finds every format by itself, importing what it looks at costs nothing, and
+reading files needs no part of a broker."""
 
 from __future__ import annotations
 
@@ -51,15 +52,24 @@ spark.stop()
 
 
 def said_by(python: str | Path, code: str, *arguments: str, cwd: Path) -> Any:
-    """What a program of its own prints as JSON, with what its environment has installed and nothing of PYTHONPATH."""
+    """What a program of its own prints as JSON, with what its environment has installed and nothing
+    of PYTHONPATH."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ended = subprocess.run([python, "-c", code, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [python, "-c", code, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 
 def test_spark_finds_packages_that_import_next_to_nothing(tmp_path: Path) -> None:
-    """An error in one of them would hide the sources of all, and each is imported in every session's first query of any Python source."""
+    """An error in one of them would hide the sources of all, and each is imported in every
+    session's first query of any Python source."""
     found = said_by(sys.executable, LOOK_AT_PACKAGES, cwd=tmp_path)
     assert found["names"] == FORMATS
     heavy = {"numpy", "pandas", "pyarrow", "lmdb", "rocksdict", "kio", "kbroker"}
@@ -72,25 +82,32 @@ def test_the_list_of_packages_is_complete() -> None:
 
 
 def test_reading_files_needs_no_part_of_a_broker(tmp_path: Path) -> None:
-    """Nor does anything that it imports in turn. (trio itself may be there: hypothesis, which kio looks for, brings it.)"""
+    """Nor does anything that it imports in turn. (trio itself may be there: hypothesis, which kio
+    looks for, brings it.)"""
     found = said_by(sys.executable, IMPORT_ALL, cwd=tmp_path)
     assert {"batch_reader", "stream_reader", "decode", "state_table"} <= set(found["imported"])
     running = ("admin_http", "api", "broker", "cli", "client", "clock", "metrics_export", "server", "testing")
-    assert {name.split(".")[1] for name in found["all"] if name.startswith("kbroker.")}.intersection(running) == set()
+    assert {name.split(".")[1] for name in found["all"] if name.startswith("kbroker.")}.intersection(
+        running
+    ) == set()
 
 
 def test_register_makes_all_formats_known(spark: SparkSession, broker: RunningBroker) -> None:
     """Also where Spark has found them already."""
     register(spark)
     broker.create_topic("registered", partitions=3)
-    assert spark.read.format("kbroker").option("subscribe", "registered").load(str(broker.data_dir)).count() == 0
+    assert (
+        spark.read.format("kbroker").option("subscribe", "registered").load(str(broker.data_dir)).count() == 0
+    )
     topics = spark.read.format("kbroker-topics").load(str(broker.data_dir))
     assert topics.where("topic = 'registered'").count() > 0
 
 
 def copied(project: Path, place: Path, package: str) -> Path:
     """What a wheel is made of, where making it leaves nothing between the sources."""
-    shutil.copytree(project / package, place / package, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
+    shutil.copytree(
+        project / package, place / package, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
+    )
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(project / name, place)
     shutil.copy(SPARK.parent / "LICENSE", place)
@@ -99,7 +116,8 @@ def copied(project: Path, place: Path, package: str) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that has the two wheels, not linked to the sources, beside what this environment has installed."""
+    """The Python of an environment that has the two wheels, not linked to the sources, beside what
+    this environment has installed."""
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
     python = folder / "env" / "bin" / "python"
@@ -109,7 +127,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([python, "-m", "pip", "install", *quiet, *folder.glob("*.whl")], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     others = next(path for path in sys.path if path.endswith(f"{version}/site-packages"))
-    # Behind its own packages; links of editable installations lie in files that only an environment's own directory has followed.
+    # Behind its own packages; links of editable installations lie in files that only an
+    # environment's own directory has followed.
     (folder / "env" / "lib" / version / "site-packages" / "others.pth").write_text(f"{others}\n")
     return python
 

@@ -1,4 +1,5 @@
-"""docs/spark.md says what there is: every option and every column of every format, and every format."""
+"""docs/spark.md says what there is: every option and every column of every format, and every
+format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""kbroker-groups and kbroker-topics against what the broker answers, with consumers of all kinds at work and gone."""
+"""kbroker-groups and kbroker-topics against what the broker answers, with consumers of all kinds at
+work and gone."""
 
 from __future__ import annotations
 
@@ -23,15 +24,30 @@ if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
 every_engine = pytest.mark.parametrize(
-    "engine", ["segment", *(pytest.param(engine, marks=pytest.mark.full) for engine in DURABLE_ENGINES if engine != "segment")]
+    "engine",
+    [
+        "segment",
+        *(pytest.param(engine, marks=pytest.mark.full) for engine in DURABLE_ENGINES if engine != "segment"),
+    ],
 )
 
 
 @contextmanager
-def consuming(broker: RunningBroker, topic: str, group: str, protocol: str, *, count: int) -> Iterator[Consumer]:
+def consuming(
+    broker: RunningBroker, topic: str, group: str, protocol: str, *, count: int
+) -> Iterator[Consumer]:
     """A member that has read so many records and committed that."""
-    settings: dict[str, Any] = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": protocol}
-    settings |= {"client.id": f"{group}-client", "client.rack": "r1", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+    settings: dict[str, Any] = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group,
+        "group.protocol": protocol,
+    }
+    settings |= {
+        "client.id": f"{group}-client",
+        "client.rack": "r1",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+    }
     consumer = Consumer(settings)
     consumer.subscribe([topic])
     try:
@@ -55,7 +71,9 @@ def mine(broker: RunningBroker, name: str, view: str) -> list[dict[str, Any]]:
 def check_groups(broker: RunningBroker, name: str) -> None:
     """All groups, all members, all offsets, as the broker tells them."""
     with broker.connect() as connection:
-        listed = [group for group in group_admin.groups(connection, types=()) if group.group_id.startswith(name)]
+        listed = [
+            group for group in group_admin.groups(connection, types=()) if group.group_id.startswith(name)
+        ]
         others = [group.group_id for group in listed if group.type != "share"]
         described = consumer_group_admin.describe_consumer_groups(connection, others)
         offsets = {
@@ -72,16 +90,34 @@ def check_groups(broker: RunningBroker, name: str) -> None:
         if each.type == "consumer":
             assert (row["epoch"], row["assignment_epoch"]) == (each.group_epoch, each.assignment_epoch)
         theirs = sorted(
-            (member.member_id, member.instance_id, member.client_id, member.client_host, _flat(member.assignment))
+            (
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                _flat(member.assignment),
+            )
             for member in each.members
         )
         ours = [row for row in members if row["group"] == each.group_id]
         assert theirs == sorted(
-            (row["member_id"], row["instance_id"], row["client_id"], row["client_host"], _pairs(row["assigned"])) for row in ours
+            (
+                row["member_id"],
+                row["instance_id"],
+                row["client_id"],
+                row["client_host"],
+                _pairs(row["assigned"]),
+            )
+            for row in ours
         )
         assert row["members"] == len(ours)
     places = {
-        (row["group"], row["topic"], row["partition"]): (row["committed_offset"], row["leader_epoch"], row["metadata"]) for row in stored
+        (row["group"], row["topic"], row["partition"]): (
+            row["committed_offset"],
+            row["leader_epoch"],
+            row["metadata"],
+        )
+        for row in stored
     }
     assert places == offsets
 
@@ -108,10 +144,16 @@ def test_groups_of_all_types(broker: RunningBroker, name: str) -> None:
         for protocol in ("classic", "consumer"):
             row = members[f"{name}-{protocol}"]
             assert (row["type"], row["protocol"], row["subscribed_topics"]) == (protocol, protocol, [name])
-            assert (row["client_id"], row["rack_id"], row["target"]) == (f"{name}-{protocol}-client", "r1", row["assigned"])
+            assert (row["client_id"], row["rack_id"], row["target"]) == (
+                f"{name}-{protocol}-client",
+                "r1",
+                row["assigned"],
+            )
             assert len(row["assigned"]) == 2
     check_groups(broker, name)
-    assert {row["group"]: (row["type"], row["state"], row["members"]) for row in mine(broker, name, "groups")} == {
+    assert {
+        row["group"]: (row["type"], row["state"], row["members"]) for row in mine(broker, name, "groups")
+    } == {
         name: ("share", "Empty", 0),
         f"{name}-alone": ("classic", "Empty", 0),
         f"{name}-classic": ("classic", "Empty", 0),
@@ -128,7 +170,12 @@ def test_groups_of_all_types(broker: RunningBroker, name: str) -> None:
 @every_engine
 def test_members_of_a_share_group(broker: RunningBroker, name: str) -> None:
     prepare(broker, name, partitions=2)
-    with ShareConsumer({"bootstrap.servers": broker.bootstrap, "group.id": name, "client.id": "it"}) as consumer, broker.connect() as link:
+    with (
+        ShareConsumer(
+            {"bootstrap.servers": broker.bootstrap, "group.id": name, "client.id": "it"}
+        ) as consumer,
+        broker.connect() as link,
+    ):
         consumer.subscribe([name])
         while not (members := _share_members(link, name)) or not members[0].assignment:
             consumer.poll(0.1)
@@ -136,10 +183,20 @@ def test_members_of_a_share_group(broker: RunningBroker, name: str) -> None:
         (member,) = group.members
         (row,) = mine(broker, name, "members")
         (stored,) = mine(broker, name, "groups")
-    assert (row["member_id"], row["client_id"], row["client_host"]) == (member.member_id, member.client_id, member.client_host)
+    assert (row["member_id"], row["client_id"], row["client_host"]) == (
+        member.member_id,
+        member.client_id,
+        member.client_host,
+    )
     assert (row["type"], row["protocol"], row["member_epoch"]) == ("share", "share", member.member_epoch)
-    assert _pairs(row["assigned"]) == _pairs(row["target"]) == _flat(member.assignment) == [(name, 0), (name, 1)]
-    assert (stored["state"], stored["epoch"], stored["assignment_epoch"]) == (group.state, group.group_epoch, group.assignment_epoch)
+    assert (
+        _pairs(row["assigned"]) == _pairs(row["target"]) == _flat(member.assignment) == [(name, 0), (name, 1)]
+    )
+    assert (stored["state"], stored["epoch"], stored["assignment_epoch"]) == (
+        group.state,
+        group.group_epoch,
+        group.assignment_epoch,
+    )
     assert dict(stored["configs"])["share.auto.offset.reset"] == "earliest"
 
 
@@ -151,7 +208,8 @@ def _share_members(connection: Connection, group: str) -> tuple[group_admin.Shar
 
 @every_engine
 def test_topics(broker: RunningBroker, name: str) -> None:
-    """Bounds as ListOffsets gives them, also after DeleteRecords; what is set for a topic and nothing else."""
+    """Bounds as ListOffsets gives them, also after DeleteRecords; what is set for a topic and
+    nothing else."""
     broker.create_topic(name, partitions=3, config={"retention.ms": "-1"})
     broker.create_topic(f"{name}-empty")
     send(broker, name, range(100), partitions=2)
@@ -159,14 +217,21 @@ def test_topics(broker: RunningBroker, name: str) -> None:
         rows = [{"name": name, "partitions": [{"partition_index": 1, "offset": 11}]}]
         connection.call("delete_records", topics=rows, timeout=30_000)
         (topic, empty) = admin.topics(connection, [name, f"{name}-empty"])
-        first, behind = (admin.list_offsets(connection, name, topic.partitions, time) for time in (admin.EARLIEST, admin.LATEST))
+        first, behind = (
+            admin.list_offsets(connection, name, topic.partitions, time)
+            for time in (admin.EARLIEST, admin.LATEST)
+        )
     bounds = [(first[number], behind[number]) for number in topic.partitions]
     found = table(topics_table, broker.data_dir, topics=f"{name},{name}-empty")
     assert [(row["topic"], row["topic_id"], row["partition"]) for row in found] == [
         *((name, str(topic.topic_id), number) for number in range(3)),
         (f"{name}-empty", str(empty.topic_id), 0),
     ]
-    assert [(row["start_offset"], row["end_offset"]) for row in found] == [*bounds, (0, 0)] == [(0, 50), (11, 50), (0, 0), (0, 0)]
+    assert (
+        [(row["start_offset"], row["end_offset"]) for row in found]
+        == [*bounds, (0, 0)]
+        == [(0, 50), (11, 50), (0, 0), (0, 0)]
+    )
     assert [(row["size_bytes"] > 0, row["segments"], row["newest"] is None) for row in found] == [
         (True, 1, False),
         (True, 1, False),

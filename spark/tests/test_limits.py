@@ -13,7 +13,11 @@ def test_each_partition_takes_its_share_of_the_limit() -> None:
 
 
 def test_a_share_is_rounded_down_but_no_partition_starves() -> None:
-    assert proportional_ends(10, {"large": Span(0, 997), "small": Span(7, 9), "one": Span(3, 4)}) == {"large": 9, "small": 8, "one": 4}
+    assert proportional_ends(10, {"large": Span(0, 997), "small": Span(7, 9), "one": Span(3, 4)}) == {
+        "large": 9,
+        "small": 8,
+        "one": 4,
+    }
 
 
 def test_what_is_there_bounds_a_batch() -> None:
@@ -21,7 +25,11 @@ def test_what_is_there_bounds_a_batch() -> None:
 
 
 def test_a_partition_with_nothing_to_read_keeps_its_end() -> None:
-    assert proportional_ends(5, {"full": Span(0, 10), "empty": Span(4, 4), "shrunk": Span(9, 6)}) == {"full": 5, "empty": 4, "shrunk": 6}
+    assert proportional_ends(5, {"full": Span(0, 10), "empty": Span(4, 4), "shrunk": Span(9, 6)}) == {
+        "full": 5,
+        "empty": 4,
+        "shrunk": 6,
+    }
     assert proportional_ends(5, {"empty": Span(4, 4)}) == {"empty": 4}
 
 
@@ -32,7 +40,9 @@ def test_offsets_beyond_what_a_float_holds() -> None:
 
 @given(
     limit=st.integers(1, 10**6),
-    spans=st.dictionaries(st.integers(0, 20), st.builds(Span, st.integers(0, 10**9), st.integers(0, 10**9)), max_size=8),
+    spans=st.dictionaries(
+        st.integers(0, 20), st.builds(Span, st.integers(0, 10**9), st.integers(0, 10**9)), max_size=8
+    ),
 )
 def test_batches_progress_and_keep_to_the_limit(limit: int, spans: dict[int, Span]) -> None:
     ends = proportional_ends(limit, spans)

@@ -63,11 +63,15 @@ def test_a_topic_without_its_log_is_damage_and_one_that_is_being_deleted_is_not(
             found_by(tmp_path, SubscribePattern("t"))
 
 
-def offset_at(data: Stored, content: Sequence[bytes], ms: int, *, start: int = 0, end: int = 1000) -> int | None:
+def offset_at(
+    data: Stored, content: Sequence[bytes], ms: int, *, start: int = 0, end: int = 1000
+) -> int | None:
     topic_id = data.topic("t")
     data.append(topic_id, 0, *content)
     with reading(data.path) as directory:
-        return offset_at_time(directory.logs(), Partition(TopicInfo("t", topic_id, 1, 5, {}), 0, Bounds(start, end)), ms)
+        return offset_at_time(
+            directory.logs(), Partition(TopicInfo("t", topic_id, 1, 5, {}), 0, Bounds(start, end)), ms
+        )
 
 
 def at(*times: int) -> list[Record]:
@@ -81,9 +85,15 @@ def seal(data: bytearray) -> None:
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb", "sqlite"])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-@pytest.mark.parametrize(("ms", "offset"), [(0, 0), (1000, 0), (1001, 1), (1009, 9), (1010, 10), (1015, 15), (2019, 39), (2020, None)])
+@pytest.mark.parametrize(
+    ("ms", "offset"),
+    [(0, 0), (1000, 0), (1001, 1), (1009, 9), (1010, 10), (1015, 15), (2019, 39), (2020, None)],
+)
 def test_each_record_counts(tmp_path: Path, engine: str, codec: Codec, ms: int, offset: int | None) -> None:
-    content = [batch(records(10, first_ms=first), base, codec=codec) for base, first in ((0, 1000), (10, 1010), (20, 2000), (30, 2010))]
+    content = [
+        batch(records(10, first_ms=first), base, codec=codec)
+        for base, first in ((0, 1000), (10, 1010), (20, 2000), (30, 2010))
+    ]
     with writing(tmp_path, engine) as data:
         assert offset_at(data, content, ms) == offset
 
@@ -131,5 +141,8 @@ def test_a_damaged_batch_is_told(tmp_path: Path) -> None:
     broken = bytearray(batch(records(10), 0, codec=Codec.ZSTD))
     broken[70:] = bytes(len(broken) - 70)
     seal(broken)
-    with writing(tmp_path) as data, pytest.raises(SourceError, match=r"t-0 is damaged at offset 0 .* no offset can be found by time"):
+    with (
+        writing(tmp_path) as data,
+        pytest.raises(SourceError, match=r"t-0 is damaged at offset 0 .* no offset can be found by time"),
+    ):
         offset_at(data, [bytes(broken)], 1005)

@@ -1,4 +1,5 @@
-"""Pictures that are taken while a broker is at work: state and logs are read one after the other, in an order in which they agree."""
+"""Pictures that are taken while a broker is at work: state and logs are read one after the other,
+in an order in which they agree."""
 
 from __future__ import annotations
 
@@ -42,9 +43,11 @@ class _Busy:
 
 
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
-def test_topics_that_are_made_and_written_to_while_a_picture_is_taken(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs are made before the state names them, and written before share state speaks of their records: whoever reads the state first
-    knows no log that ends before it."""
+def test_topics_that_are_made_and_written_to_while_a_picture_is_taken(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logs are made before the state names them, and written before share state speaks of their
+    records: whoever reads the state first knows no log that ends before it."""
     with writing(tmp_path, engine) as data:
         data.topic("t0")
         made: list[str] = []
@@ -55,7 +58,13 @@ def test_topics_that_are_made_and_written_to_while_a_picture_is_taken(tmp_path: 
             data.append(topic_id, 0, batch(records(10), 0))
             times = {"create_timestamp": 5, "write_timestamp": 6}
             snapshot = ShareSnapshot(
-                snapshot_epoch=0, state_epoch=1, leader_epoch=0, start_offset=10, delivery_complete_count=0, **times, state_batches=()
+                snapshot_epoch=0,
+                state_epoch=1,
+                leader_epoch=0,
+                start_offset=10,
+                delivery_complete_count=0,
+                **times,
+                state_batches=(),
             )
             data.state.write([(ShareStateKey(topic_id, 0, "g", 0).encode(), snapshot.encode())])
 

@@ -1,4 +1,5 @@
-"""Positions, ranges, losses and the division into Spark partitions; the conventions are those of Spark's own Kafka source."""
+"""Positions, ranges, losses and the division into Spark partitions; the conventions are those of
+Spark's own Kafka source."""
 
 from __future__ import annotations
 
@@ -50,7 +51,16 @@ def test_json_is_that_of_sparks_kafka_source() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", '{"a": 1}', '{"a": {"x": 1}}', '{"a": {"0": "1"}}', '{"a": {"-1": 1}}', '{"a": {"0": 1.5}}', '{"a": {"0": true}}']
+    "text",
+    [
+        "[]",
+        '{"a": 1}',
+        '{"a": {"x": 1}}',
+        '{"a": {"0": "1"}}',
+        '{"a": {"-1": 1}}',
+        '{"a": {"0": 1.5}}',
+        '{"a": {"0": true}}',
+    ],
 )
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
@@ -64,16 +74,23 @@ def test_edges() -> None:
 
 def test_offsets_are_taken_as_they_are_and_two_numbers_mean_edges() -> None:
     assert resolve(Offsets({A0: 3, A1: LATEST}), BOUNDS, never, option="startingOffsets") == {A0: 3, A1: 5}
-    assert resolve(Offsets({A0: EARLIEST, A1: 99}), BOUNDS, never, option="startingOffsets") == {A0: 10, A1: 99}
+    assert resolve(Offsets({A0: EARLIEST, A1: 99}), BOUNDS, never, option="startingOffsets") == {
+        A0: 10,
+        A1: 99,
+    }
 
 
 def test_json_must_name_all_partitions_and_no_others() -> None:
     with pytest.raises(
-        SourceError, match=r"^If startingOffsets contains .* all TopicPartitions; use -1 .*: specified a-0, to be read a-0, a-1$"
+        SourceError,
+        match=r"^If startingOffsets contains .* all TopicPartitions; use -1 .*: specified a-0, to be read "
+        r"a-0, a-1$",
     ):
         resolve(Offsets({A0: 3}), BOUNDS, never, option="startingOffsets")
     with pytest.raises(
-        SourceError, match=r"^If endingOffsetsByTimestamp .* all TopicPartitions: specified a-0, a-1, b-0, to be read a-0, a-1$"
+        SourceError,
+        match=r"^If endingOffsetsByTimestamp .* all TopicPartitions: specified a-0, a-1, b-0, to be read "
+        r"a-0, a-1$",
     ):
         resolve(Timestamps({A0: 3, A1: 3, B0: 3}), BOUNDS, never, option="endingOffsetsByTimestamp")
 
@@ -86,14 +103,23 @@ def test_times_ask_for_the_first_record_that_is_not_older() -> None:
         return 12 if partition == A0 else 4
 
     assert resolve(Timestamp(1000), BOUNDS, find, option="startingTimestamp") == {A0: 12, A1: 4}
-    assert resolve(Timestamps({A0: 5, A1: 6}), BOUNDS, find, option="startingOffsetsByTimestamp") == {A0: 12, A1: 4}
+    assert resolve(Timestamps({A0: 5, A1: 6}), BOUNDS, find, option="startingOffsetsByTimestamp") == {
+        A0: 12,
+        A1: 4,
+    }
     assert asked == [(A0, 1000), (A1, 1000), (A0, 5), (A1, 6)]
 
 
 def test_no_record_at_that_time_is_an_error_or_the_end() -> None:
-    with pytest.raises(SourceError, match=r"^No offset matched from request of topic-partition a-0 and timestamp 9: .* earlier time"):
+    with pytest.raises(
+        SourceError,
+        match=r"^No offset matched from request of topic-partition a-0 and timestamp 9: .* earlier time",
+    ):
         resolve(Timestamp(9), BOUNDS, lambda *_: None, option="startingTimestamp")
-    assert resolve(Timestamp(9), BOUNDS, lambda *_: None, option="startingTimestamp", no_match="latest") == {A0: 20, A1: 5}
+    assert resolve(Timestamp(9), BOUNDS, lambda *_: None, option="startingTimestamp", no_match="latest") == {
+        A0: 20,
+        A1: 5,
+    }
 
 
 def test_ranges_go_from_starts_to_ends_and_never_backwards() -> None:
@@ -151,7 +177,9 @@ def test_max_records_is_a_cap() -> None:
     st.none() | st.integers(1, 50),
     st.none() | st.integers(1000, 10**6),
 )
-def test_pieces_are_what_was_divided(sizes: list[tuple[int, int]], min_partitions: int | None, max_records: int | None) -> None:
+def test_pieces_are_what_was_divided(
+    sizes: list[tuple[int, int]], min_partitions: int | None, max_records: int | None
+) -> None:
     whole = [span(first, first + size, partition=number) for number, (first, size) in enumerate(sizes)]
     pieces = split(whole, min_partitions=min_partitions, max_records=max_records)
     assert all(0 < piece.size <= (max_records or piece.size) for piece in pieces)

@@ -8,7 +8,16 @@ import pytest
 
 from kbroker_spark.errors import SourceError
 from kbroker_spark.offsets import Edge, Offsets, Timestamp, Timestamps, TopicPartition
-from kbroker_spark.options import OPTIONS, REFUSED, WITHOUT_EFFECT, Assign, ReadOptions, Subscribe, SubscribePattern, parse
+from kbroker_spark.options import (
+    OPTIONS,
+    REFUSED,
+    WITHOUT_EFFECT,
+    Assign,
+    ReadOptions,
+    Subscribe,
+    SubscribePattern,
+    parse,
+)
 
 A0 = TopicPartition("a", 0)
 
@@ -35,7 +44,10 @@ def test_defaults_are_those_of_sparks_kafka_source() -> None:
 
 
 def test_names_have_no_case() -> None:
-    found = parse({"PATH": "/data", "SubscribePATTERN": "x.*", "STARTINGoffsets": "Earliest", "includeheaders": "TRUE"}, streaming=True)
+    found = parse(
+        {"PATH": "/data", "SubscribePATTERN": "x.*", "STARTINGoffsets": "Earliest", "includeheaders": "TRUE"},
+        streaming=True,
+    )
     assert found.selection == SubscribePattern("x.*")
     assert found.starting is Edge.EARLIEST
     assert found.include_headers
@@ -51,9 +63,16 @@ def test_selections() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({}, "One of the following options must be specified for the source kbroker: subscribe, subscribePattern, assign"),
+        (
+            {},
+            "One of the following options must be specified for the source kbroker: subscribe, "
+            "subscribePattern, assign",
+        ),
         ({"subscribe": "a", "assign": "{}"}, "Only one of the following options can be specified"),
-        ({"subscribe": " , "}, "No topics to subscribe to as specified value for option 'subscribe' is ' , '"),
+        (
+            {"subscribe": " , "},
+            "No topics to subscribe to as specified value for option 'subscribe' is ' , '",
+        ),
         ({"subscribePattern": " "}, "Pattern to subscribe is empty"),
         ({"subscribePattern": "("}, "no regular expression"),
         ({"subscribePattern": "a{99999999999}"}, "no regular expression"),
@@ -81,7 +100,12 @@ def test_positions_and_their_order() -> None:
     assert stream(startingOffsets='{"a":{"0":-1}}').starting == Offsets({A0: -1})
     by_time = batch(startingOffsets="earliest", startingOffsetsByTimestamp='{"a":{"0":5}}')
     assert (by_time.starting, by_time.starting_option) == (Timestamps({A0: 5}), "startingOffsetsByTimestamp")
-    both = batch(startingOffsetsByTimestamp='{"a":{"0":5}}', startingTimestamp=" 7 ", endingTimestamp="9", endingOffsets="latest")
+    both = batch(
+        startingOffsetsByTimestamp='{"a":{"0":5}}',
+        startingTimestamp=" 7 ",
+        endingTimestamp="9",
+        endingOffsets="latest",
+    )
     assert (both.starting, both.starting_option, both.ending, both.ending_option) == (
         Timestamp(7), "startingTimestamp", Timestamp(9), "endingTimestamp",
     )  # fmt: skip
@@ -96,9 +120,15 @@ def test_positions_and_their_order() -> None:
         ({"startingOffsets": '{"a":{"0":-1}}'}, "startingOffsets for a-0 can't be latest for batch queries"),
         ({"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries"),
         ({"endingOffsets": '{"a":{"0":-2}}'}, "ending offset for a-0 can't be earliest for batch queries"),
-        ({"startingOffsets": "first"}, "Option 'startingOffsets' is 'first': expected earliest, latest or JSON"),
+        (
+            {"startingOffsets": "first"},
+            "Option 'startingOffsets' is 'first': expected earliest, latest or JSON",
+        ),
         ({"startingOffsets": '{"a":{"0":-3}}'}, "expected earliest, latest or JSON"),
-        ({"startingTimestamp": "yesterday"}, "Option 'startingTimestamp' is 'yesterday': expected milliseconds since 1970"),
+        (
+            {"startingTimestamp": "yesterday"},
+            "Option 'startingTimestamp' is 'yesterday': expected milliseconds since 1970",
+        ),
         ({"endingTimestamp": "-1"}, "expected milliseconds"),
         ({"startingOffsetsByTimestamp": '{"a":{"0":-1}}'}, "expected JSON such as"),
         ({"startingOffsetsByTimestampStrategy": "earliest"}, "expected error or latest"),
@@ -124,24 +154,39 @@ def test_streams_have_no_end(option: str) -> None:
 
 def test_sizes_of_triggers() -> None:
     found = stream(maxOffsetsPerTrigger="100", minOffsetsPerTrigger="10", maxTriggerDelay="0")
-    assert (found.max_offsets_per_trigger, found.min_offsets_per_trigger, found.max_trigger_delay_ms) == (100, 10, 0)
+    assert (found.max_offsets_per_trigger, found.min_offsets_per_trigger, found.max_trigger_delay_ms) == (
+        100,
+        10,
+        0,
+    )
     for text, ms in {"15m": 900_000, "2 h": 7_200_000, "500": 500, "30s": 30_000, "1d": 86_400_000}.items():
         assert stream(maxTriggerDelay=text).max_trigger_delay_ms == ms
-    with pytest.raises(SourceError, match=r"minOffsetPerTrigger\(5\) is higher than the maxOffsetsPerTrigger\(4\)"):
+    with pytest.raises(
+        SourceError, match=r"minOffsetPerTrigger\(5\) is higher than the maxOffsetsPerTrigger\(4\)"
+    ):
         stream(maxOffsetsPerTrigger="4", minOffsetsPerTrigger="5")
     with pytest.raises(SourceError, match="expected a duration such as 15m"):
         stream(maxTriggerDelay="soon")
 
 
 def test_what_has_no_effect_is_told_or_taken_in_silence() -> None:
-    assert batch(maxOffsetsPerTrigger="100").ignored == ("option maxOffsetsPerTrigger has no effect in batch queries",)
-    consumer = {"kafka.bootstrap.servers": "here:9092", "kafka.group.id": "g", "kafka.security.protocol": "SSL", "somebodyElses": "x"}
+    assert batch(maxOffsetsPerTrigger="100").ignored == (
+        "option maxOffsetsPerTrigger has no effect in batch queries",
+    )
+    consumer = {
+        "kafka.bootstrap.servers": "here:9092",
+        "kafka.group.id": "g",
+        "kafka.security.protocol": "SSL",
+        "somebodyElses": "x",
+    }
     assert batch(**consumer, **dict.fromkeys(WITHOUT_EFFECT, "1")) == batch()
 
 
 @pytest.mark.parametrize("option", REFUSED)
 def test_consumer_settings_that_would_mean_something_else_are_refused(option: str) -> None:
-    with pytest.raises(SourceError, match=rf"^Kafka option '{option.removeprefix('kafka.')}' is not supported\. \w+"):
+    with pytest.raises(
+        SourceError, match=rf"^Kafka option '{option.removeprefix('kafka.')}' is not supported\. \w+"
+    ):
         batch(**{option: "x"})
 
 

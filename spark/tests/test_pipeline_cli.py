@@ -1,4 +1,5 @@
-"""What the command line refuses: one line on stderr and kbroker's exit codes, before Spark is started."""
+"""What the command line refuses: one line on stderr and kbroker's exit codes, before Spark is
+started."""
 
 from __future__ import annotations
 
@@ -70,7 +71,10 @@ def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["verify", str(data_dir), *place, "--as-of", "yesterday"], "no time such as"),
         (["verify", str(data_dir), *place, "--conf", "cores=3"], "spark.NAME=VALUE"),
         (["verify", str(data_dir), "--out", str(data_dir / "tables")], "lies in the broker's data directory"),
-        (["verify", str(data_dir), "--out", str(tmp_path / "link" / "tables")], "lies in the broker's data directory"),
+        (
+            ["verify", str(data_dir), "--out", str(tmp_path / "link" / "tables")],
+            "lies in the broker's data directory",
+        ),
         (["verify", str(data_dir), "--out", str(tmp_path / "mine")], "holds other things"),
         (["verify"], "Missing argument"),
         (["vrefiy"], "No such command"),
@@ -82,9 +86,14 @@ def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert (code, text in line) == (Exit.USAGE, True), line
 
 
-def test_a_spark_that_does_not_start(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_spark_that_does_not_start(
+    data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As with a --master that is none."""
-    text = "An error occurred while calling None.JavaSparkContext.\n: SparkException: Could not parse Master URL: 'x'\n\tat A.scala"
+    text = (
+        "An error occurred while calling None.JavaSparkContext.\n: SparkException: Could not parse "
+        "Master URL: 'x'\n\tat A.scala"
+    )
     for error in (Py4JError(text), PySparkRuntimeError(text)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SparkSession, "getActiveSession", lambda: None)  # a whole run of tests has one
@@ -116,7 +125,9 @@ def test_help_is_quick() -> None:
 
 
 def test_spark_submit_runs_the_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "kbroker_pipeline", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "kbroker_pipeline", "--version"], capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("kbroker-pipeline, version")
 
 
@@ -130,16 +141,28 @@ SparkError.__module__ = "pyspark.errors.exceptions.captured"
 def test_an_output_that_cannot_be(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert run(["archive", str(data_dir), "--out", str(tmp_path / "file" / "below")]) == Exit.REFUSED
-    assert capsys.readouterr().err.splitlines()[-1] == f"kbroker-pipeline: cannot use {tmp_path / 'file' / 'below'}: Not a directory"
+    assert (
+        capsys.readouterr().err.splitlines()[-1]
+        == f"kbroker-pipeline: cannot use {tmp_path / 'file' / 'below'}: Not a directory"
+    )
 
 
 def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "[PYTHON_DATA_SOURCE_ERROR] Traceback:\n  File ...\nkbroker_spark.errors.DataLoss: offsets 0 to 4 of t-0 are gone\n"
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Traceback:\n  File ...\nkbroker_spark.errors.DataLoss: offsets 0 to "
+        "4 of t-0 are gone\n"
+    )
     assert line_of(SparkError(text)) == "offsets 0 to 4 of t-0 are gone"
     assert line_of(ValueError(text)) is None
-    lost = line_of(SparkError(f"Traceback\nkbroker_spark.errors.DataLoss: {data_loss('offsets 0 to 4 of t-0 are gone')}\n"))
+    lost = line_of(
+        SparkError(
+            f"Traceback\nkbroker_spark.errors.DataLoss: {data_loss('offsets 0 to 4 of t-0 are gone')}\n"
+        )
+    )
     assert lost is not None
-    assert lost.endswith(" (retention, DeleteRecords or a deleted topic). Give --skip-lost to go on without it")
+    assert lost.endswith(
+        " (retention, DeleteRecords or a deleted topic). Give --skip-lost to go on without it"
+    )
     assert end_of(SparkError(text)) == Exit.DATA_DIRECTORY
     assert capsys.readouterr().err == "kbroker-pipeline: offsets 0 to 4 of t-0 are gone\n"
     with pytest.raises(SparkError):
@@ -147,7 +170,8 @@ def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_an_interrupt_beside_the_gateway_is_quiet() -> None:
-    """py4j logs a question that Ctrl-C has cut off with the root logger, as an exception; errors of others are still told."""
+    """py4j logs a question that Ctrl-C has cut off with the root logger, as an exception; errors of
+    others are still told."""
     root = logging.getLogger()
     filters = list(root.filters)
     told: list[str] = []
@@ -165,7 +189,10 @@ def test_an_interrupt_beside_the_gateway_is_quiet() -> None:
 
 
 def test_a_full_disk_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    text = "[STREAM_FAILED] Query terminated\n\tat org.apache\nCaused by: java.io.IOException: No space left on device\n\tat java.base\n"
+    text = (
+        "[STREAM_FAILED] Query terminated\n\tat org.apache\nCaused by: java.io.IOException: No space "
+        "left on device\n\tat java.base\n"
+    )
     assert end_of(SparkError(text)) == Exit.REFUSED
     line = capsys.readouterr().err
     assert line.startswith("kbroker-pipeline: Spark could not write (No space left on device): ")

@@ -1,4 +1,5 @@
-"""docs/pipeline.md says every command, option, check and column that there is, and none that there is not."""
+"""docs/pipeline.md says every command, option, check and column that there is, and none that there
+is not."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ def options_in(section: str) -> set[str]:
 
 
 def options_of(command: click.Command) -> set[str]:
-    return {name for param in command.params if isinstance(param, click.Option) for name in (*param.opts, *param.secondary_opts)}
+    return {
+        name
+        for param in command.params
+        if isinstance(param, click.Option)
+        for name in (*param.opts, *param.secondary_opts)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +49,9 @@ def common() -> set[str]:
 
 
 def test_every_command_has_a_section() -> None:
-    assert {name.removeprefix("kbroker-pipeline ") for name in sections() if name.startswith("kbroker-pipeline ")} == set(COMMANDS)
+    assert {
+        name.removeprefix("kbroker-pipeline ") for name in sections() if name.startswith("kbroker-pipeline ")
+    } == set(COMMANDS)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
@@ -58,7 +66,9 @@ def test_common_options_are_told(common: set[str]) -> None:
 
 
 def test_checks_are_told() -> None:
-    told = dict(re.findall(r"^\| `([a-z -]+)` \| (.+) \|$", sections()["kbroker-pipeline verify"], re.MULTILINE))
+    told = dict(
+        re.findall(r"^\| `([a-z -]+)` \| (.+) \|$", sections()["kbroker-pipeline verify"], re.MULTILINE)
+    )
     assert list(told) == [check.name for check in CHECKS]
     assert {name: text.partition(".")[0].partition(" (a note")[0] for name, text in told.items()} == {
         check.name: check.meaning.rstrip(".") for check in CHECKS
@@ -66,7 +76,9 @@ def test_checks_are_told() -> None:
 
 
 def test_columns_of_queue_health_are_told() -> None:
-    first_cells = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", sections()["kbroker-pipeline queue-health"], re.MULTILINE)
+    first_cells = re.findall(
+        r"^\| ((?:`\w+`(?:, )?)+) \|", sections()["kbroker-pipeline queue-health"], re.MULTILINE
+    )
     told = set(re.findall(r"`(\w+)`", " ".join(first_cells)))
     assert told == {*ShareRow._fields, "date", "taken", "topic_id"} - {"taken_ms"}
 

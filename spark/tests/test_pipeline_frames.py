@@ -1,4 +1,5 @@
-"""The sums and checks of the pipeline as DataFrame functions, on made-up state, letters and batches."""
+"""The sums and checks of the pipeline as DataFrame functions, on made-up state, letters and
+batches."""
 
 from __future__ import annotations
 
@@ -16,18 +17,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 STATE = (
-    "group string, topic string, topic_id string, partition int, state_epoch int, start_offset bigint, delivery_complete_count int, "
-    "first_offset bigint, last_offset bigint, state string, delivery_count int, created timestamp, problem string"
+    "group string, topic string, topic_id string, partition int, state_epoch int, start_offset bigint, "
+    "delivery_complete_count int, "
+    "first_offset bigint, last_offset bigint, state string, delivery_count int, created timestamp, problem "
+    "string"
 )
 LETTERS = (
-    "group string, source_topic string, source_topic_id string, source_partition int, source_offset bigint, delivery_count int, "
+    "group string, source_topic string, source_topic_id string, source_partition int, source_offset "
+    "bigint, delivery_count int, "
     "timestamp timestamp"
 )
 EARLY, LATE = datetime(2026, 3, 1, 12, tzinfo=UTC), datetime(2026, 3, 1, 13, tzinfo=UTC)
 
 
 def state_row(
-    partition: int, start: int, *batch: Any, done: int = 0, group: str = "g", topic: str | None = "t", problem: str | None = None
+    partition: int,
+    start: int,
+    *batch: Any,
+    done: int = 0,
+    group: str = "g",
+    topic: str | None = "t",
+    problem: str | None = None,
 ) -> Any:
     first, last, name, count = batch or (None, None, None, None)
     return (group, topic, "id", partition, 1, start, done, first, last, name, count, EARLY, problem)
@@ -35,7 +45,8 @@ def state_row(
 
 @pytest.fixture(scope="module")
 def state(spark: SparkSession) -> DataFrame:
-    """Partition 0: finished ones touch the start; 1: a head that came back, others finished; 2: nothing stored; 3: cannot be read."""
+    """Partition 0: finished ones touch the start; 1: a head that came back, others finished; 2:
+    nothing stored; 3: cannot be read."""
     rows = [
         state_row(0, 100, 100, 104, "acknowledged", 1, done=8),
         state_row(0, 100, 105, 107, "archived", 5, done=8),
@@ -50,7 +61,9 @@ def state(spark: SparkSession) -> DataFrame:
 
 
 def letters_of(spark: SparkSession, *places: tuple[int, int], at: datetime = LATE) -> DataFrame:
-    return spark.createDataFrame([("g", "t", "id", partition, offset, 5, at) for partition, offset in places], LETTERS)
+    return spark.createDataFrame(
+        [("g", "t", "id", partition, offset, 5, at) for partition, offset in places], LETTERS
+    )
 
 
 def by_partition(frame: DataFrame, *columns: str) -> dict[int, tuple[Any, ...]]:
@@ -60,14 +73,27 @@ def by_partition(frame: DataFrame, *columns: str) -> dict[int, tuple[Any, ...]]:
 def test_windows(state: DataFrame) -> None:
     windows = health.windows(state)
     counts = by_partition(
-        windows, "finished_ahead", "waiting_again", "archiving", "delivered", "redelivered", "deliveries", "max_deliveries"
+        windows,
+        "finished_ahead",
+        "waiting_again",
+        "archiving",
+        "delivered",
+        "redelivered",
+        "deliveries",
+        "max_deliveries",
     )
-    assert counts == {0: (8, 1, 0, 9, 4, 5 + 15 + 3, 5), 1: (3, 1, 2, 6, 6, 4 + 6 + 10, 5), 2: (0, 0, 0, 0, 0, 0, 0)}
+    assert counts == {
+        0: (8, 1, 0, 9, 4, 5 + 15 + 3, 5),
+        1: (3, 1, 2, 6, 6, 4 + 6 + 10, 5),
+        2: (0, 0, 0, 0, 0, 0, 0),
+    }
     heads = by_partition(windows, "head_state", "head_deliveries")
     assert heads == {0: ("acknowledged", 1), 1: ("available", 4), 2: ("not delivered", 0)}
 
 
-PARTS = "group string, topic_id string, partition int, log_start_offset bigint, log_end_offset bigint, lag bigint"
+PARTS = (
+    "group string, topic_id string, partition int, log_start_offset bigint, log_end_offset bigint, lag bigint"
+)
 
 
 def parts_of(spark: SparkSession, *bounds: tuple[int, int, int, int]) -> DataFrame:
@@ -77,7 +103,12 @@ def parts_of(spark: SparkSession, *bounds: tuple[int, int, int, int]) -> DataFra
 
 @pytest.mark.parametrize(
     ("log_starts", "oldest"),
-    [((0, 20, 0), (108, 50, 7)), ((106, 51, 9), (108, 54, 9)), ((109, 52, 7), (109, 54, 7)), ((120, 60, 0), (120, 60, 7))],
+    [
+        ((0, 20, 0), (108, 50, 7)),
+        ((106, 51, 9), (108, 54, 9)),
+        ((109, 52, 7), (109, 54, 7)),
+        ((120, 60, 0), (120, 60, 7)),
+    ],
 )
 def test_oldest_unfinished_passes_what_is_finished_at_the_head(
     spark: SparkSession, state: DataFrame, log_starts: tuple[int, ...], oldest: tuple[int, ...]
@@ -100,15 +131,34 @@ def test_shares(spark: SparkSession, state: DataFrame) -> None:
     parts = parts_of(spark, (0, 0, 120, 12), (1, 20, 60, 7), (2, 0, 7, 0))
     given_up = health.given_up_now(state, letters_of(spark, (0, 20)))
     shares = health.shares(health.windows(state), parts, health.oldest_unfinished(state, parts), given_up)
-    found = by_partition(shares, "finished", "archived", "acknowledged", "dead_lettered", "backlog", "oldest_offset", "produced")
-    assert found == {0: (108, 4, 104, 1, 12, 108, 120), 1: (53, 0, 53, 0, 7, 50, 60), 2: (7, 0, 7, 0, 0, None, 7)}
+    found = by_partition(
+        shares,
+        "finished",
+        "archived",
+        "acknowledged",
+        "dead_lettered",
+        "backlog",
+        "oldest_offset",
+        "produced",
+    )
+    assert found == {
+        0: (108, 4, 104, 1, 12, 108, 120),
+        1: (53, 0, 53, 0, 7, 50, 60),
+        2: (7, 0, 7, 0, 0, None, 7),
+    }
 
 
 def test_delivery_counts_and_worst(spark: SparkSession, state: DataFrame) -> None:
     new = health.given_up_now(state, letters_of(spark, (0, 20)))
-    counts = {(row["partition"], row["delivery_count"]): row["records"] for row in rows_of(health.delivery_counts(state, new))}
+    counts = {
+        (row["partition"], row["delivery_count"]): row["records"]
+        for row in rows_of(health.delivery_counts(state, new))
+    }
     assert counts == {(0, 1): 5, (0, 3): 1, (0, 5): 4, (1, 2): 3, (1, 4): 1, (1, 5): 2}
-    worst = [(row["delivery_count"], row["partition"], row["offset"], row["state"]) for row in rows_of(health.worst(state, new, 7))]
+    worst = [
+        (row["delivery_count"], row["partition"], row["offset"], row["state"])
+        for row in rows_of(health.worst(state, new, 7))
+    ]
     assert worst == [
         (5, 0, 20, "archived"), (5, 0, 105, "archived"), (5, 0, 106, "archived"), (5, 0, 107, "archived"), (5, 1, 54, "archiving"),
         (5, 1, 55, "archiving"), (4, 1, 50, "available"),
@@ -118,17 +168,21 @@ def test_delivery_counts_and_worst(spark: SparkSession, state: DataFrame) -> Non
 def snapshots(spark: SparkSession, rows: Sequence[tuple[int, int, int, int, int]]) -> DataFrame:
     """(partition, taken_ms, start_offset, backlog, finished_ahead)"""
     columns = (
-        "group string, topic_id string, partition int, taken_ms bigint, start_offset bigint, backlog bigint, finished_ahead bigint, "
+        "group string, topic_id string, partition int, taken_ms bigint, start_offset bigint, backlog "
+        "bigint, finished_ahead bigint, "
         "state_epoch int"
     )
     return spark.createDataFrame([("g", "id", *row, 1) for row in rows], columns)
 
 
 def test_standing_heads(spark: SparkSession) -> None:
-    """0 stands since the second snapshot, and others pass it; 1 had no backlog until the last one; 2 moves; 3 stands, and nothing moves."""
+    """0 stands since the second snapshot, and others pass it; 1 had no backlog until the last one;
+    2 moves; 3 stands, and nothing moves."""
     rows = [(0, 1, 5, 9, 0), (0, 2, 6, 9, 0), (0, 3, 6, 9, 4), (0, 4, 6, 9, 5)]
     rows += [(1, 1, 5, 3, 0), (1, 2, 5, 0, 0), (1, 3, 5, 0, 0), (1, 4, 5, 1, 0)]
-    rows += [(2, taken, taken, 9, 0) for taken in range(1, 5)] + [(3, taken, 0, 9, 2) for taken in range(1, 5)]
+    rows += [(2, taken, taken, 9, 0) for taken in range(1, 5)] + [
+        (3, taken, 0, 9, 2) for taken in range(1, 5)
+    ]
     history = snapshots(spark, rows)
     found = by_partition(health.standing(history, history.where("taken_ms = 4")), "since_ms", "ahead_moves")
     assert found == {0: (2, True), 1: (4, False), 2: (4, False), 3: (1, False)}
@@ -157,31 +211,44 @@ def test_letters_are_parsed(spark: SparkSession) -> None:
     )
     found = rows_of(letters.parse(spark.createDataFrame(records, columns)))
     assert [tuple(row) for row in found] == [letters.COLUMNS] * 3
-    told = sorted((row["offset"], row["source_topic"], row["source_partition"], row["source_offset"], row["cause"]) for row in found)
+    told = sorted(
+        (row["offset"], row["source_topic"], row["source_partition"], row["source_offset"], row["cause"])
+        for row in found
+    )
     assert told == [(0, "t", 0, 7, "rejected"), (1, "t", 1, 8, "exhausted"), (5, "t", 0, 9, "other")]
 
 
 def test_sums_of_letters_by_cause(spark: SparkSession) -> None:
     """What was given up for other reasons than this broker's is neither rejected nor exhausted."""
-    columns = "group string, source_topic string, source_partition int, cause string, delivery_count int, timestamp timestamp"
+    columns = (
+        "group string, source_topic string, source_partition int, cause string, delivery_count int, "
+        "timestamp timestamp"
+    )
     causes = ["rejected", "rejected", "exhausted", "other", "other", "other"]
-    found = spark.createDataFrame([("g", "t", 0, cause, number, EARLY) for number, cause in enumerate(causes)], columns)
+    found = spark.createDataFrame(
+        [("g", "t", 0, cause, number, EARLY) for number, cause in enumerate(causes)], columns
+    )
     (row,) = rows_of(letters.by_source(found))
     assert (row["letters"], row["rejected"], row["exhausted"], row["most_deliveries"]) == (6, 2, 1, 5)
 
 
 BATCHES = (
-    "topic string, topic_id string, partition int, base_offset bigint, last_offset bigint, record_count int, crc_ok boolean, problem string"
+    "topic string, topic_id string, partition int, base_offset bigint, last_offset bigint, "
+    "record_count int, crc_ok boolean, problem string"
 )
 LOGS = "topic_id string, partition int, topic string, log_start bigint, log_end bigint"
 
 
 def found_by(frame: DataFrame) -> list[tuple[Any, ...]]:
-    return sorted((row["check"], row["severity"], row["partition"], row["first_offset"]) for row in rows_of(frame))
+    return sorted(
+        (row["check"], row["severity"], row["partition"], row["first_offset"]) for row in rows_of(frame)
+    )
 
 
 def test_checks_of_batches(spark: SparkSession) -> None:
-    good = [("t", "id", 0, 10 * number, 10 * number + 9, 10, True, None) for number in range(4)] + [("t", "id", 3, 0, 9, 4, True, None)]
+    good = [("t", "id", 0, 10 * number, 10 * number + 9, 10, True, None) for number in range(4)] + [
+        ("t", "id", 3, 0, 9, 4, True, None)
+    ]
     bad = [
         ("t", "id", 1, 0, 9, 10, False, None),
         ("t", "id", 1, 10, 30, None, None, "no batch can be found"),
@@ -191,7 +258,9 @@ def test_checks_of_batches(spark: SparkSession) -> None:
         ("t", "id", 2, 30, 20, 0, True, None),
         ("t", "id", 2, 40, 50, 11, True, None),
     ]
-    logs = spark.createDataFrame([("id", partition, "t", 0, 45 if partition == 2 else 40) for partition in range(4)], LOGS)
+    logs = spark.createDataFrame(
+        [("id", partition, "t", 0, 45 if partition == 2 else 40) for partition in range(4)], LOGS
+    )
     assert found_by(checks.of_batches(spark.createDataFrame(good, BATCHES), logs)) == []
     damaged, impossible, overlapping = (check.name for check in checks.CHECKS[:3])
     assert found_by(checks.of_batches(spark.createDataFrame(good + bad, BATCHES), logs)) == [
@@ -201,13 +270,22 @@ def test_checks_of_batches(spark: SparkSession) -> None:
 
 
 def test_findings_have_one_order(spark: SparkSession) -> None:
-    """In which they are compared with those of the last run. Of topics that are gone there is the id alone."""
+    """In which they are compared with those of the last run. Of topics that are gone there is the
+    id alone."""
     columns = (
-        "check string, severity string, topic string, topic_id string, partition int, group string, first_offset bigint, "
+        "check string, severity string, topic string, topic_id string, partition int, group string, "
+        "first_offset bigint, "
         "last_offset bigint, detail string"
     )
-    rows = [("state of no topic", "note", None, topic, 0, "g", 0, last, text) for topic in "ab" for last in (3, 4) for text in "xy"]
-    one, other = (rows_of(checks.in_order(spark.createDataFrame(each, columns))) for each in (rows, rows[::-1]))
+    rows = [
+        ("state of no topic", "note", None, topic, 0, "g", 0, last, text)
+        for topic in "ab"
+        for last in (3, 4)
+        for text in "xy"
+    ]
+    one, other = (
+        rows_of(checks.in_order(spark.createDataFrame(each, columns))) for each in (rows, rows[::-1])
+    )
     assert one == other
 
 

@@ -1,4 +1,5 @@
-"""The jobs on the directory of a live broker: what they find is what Kafka's clients see, and running them again changes nothing."""
+"""The jobs on the directory of a live broker: what they find is what Kafka's clients see, and
+running them again changes nothing."""
 
 from __future__ import annotations
 
@@ -29,14 +30,16 @@ RECORDS, LIMIT = 120, 2
 
 
 def verdict(message: Message) -> AcknowledgeType:
-    """Of ten records one is rejected, one always comes back until the limit, the others are done."""
+    """Of ten records one is rejected, one always comes back until the limit, the others are
+    done."""
     kinds = {3: AcknowledgeType.REJECT, 7: AcknowledgeType.RELEASE}
     return kinds.get(int(message.value() or b"") % 10, AcknowledgeType.ACCEPT)
 
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession) -> Iterator[RunningBroker]:
-    """A broker whose group has done what it can: every order is finished, and a fifth of them have dead letters."""
+    """A broker whose group has done what it can: every order is finished, and a fifth of them have
+    dead letters."""
     with open_test_broker(config=KEPT) as broker:
         broker.create_topic(ORDERS, partitions=2)
         broker.create_topic(LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
@@ -49,13 +52,22 @@ def live(spark: SparkSession) -> Iterator[RunningBroker]:
                 "errors.deadletterqueue.copy.record.enable": "true",
             },
         )
-        produce(broker.bootstrap, ORDERS, [Record(b"%d" % n, b"k%d" % (n % 20), n % 2) for n in range(RECORDS)], batch_num_messages=10)
+        produce(
+            broker.bootstrap,
+            ORDERS,
+            [Record(b"%d" % n, b"k%d" % (n % 20), n % 2) for n in range(RECORDS)],
+            batch_num_messages=10,
+        )
         deliveries: Counter[int] = Counter()
         work(broker, ORDERS, lambda message: _counted(message, deliveries), count=RECORDS, group=GROUP)
-        while len([number for number, count in deliveries.items() if number % 10 == 7 and count >= LIMIT]) < RECORDS // 10:
+        while (
+            len([number for number, count in deliveries.items() if number % 10 == 7 and count >= LIMIT])
+            < RECORDS // 10
+        ):
             work(broker, ORDERS, lambda message: _counted(message, deliveries), count=1, group=GROUP)
         deadline_s = time.monotonic() + PATIENCE_S
-        while any(row.lag for row in described(broker, GROUP)):  # A record is done with when its dead letter is written.
+        # A record is done with when its dead letter is written.
+        while any(row.lag for row in described(broker, GROUP)):
             assert time.monotonic() < deadline_s
         yield broker
 
@@ -65,7 +77,9 @@ def _counted(message: Message, deliveries: Counter[int]) -> AcknowledgeType:
     return verdict(message)
 
 
-def job(name: str, data_dir: Path, out: Path, capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> dict[str, Any]:
+def job(
+    name: str, data_dir: Path, out: Path, capsys: pytest.CaptureFixture[str], *options: str, code: int = 0
+) -> dict[str, Any]:
     """Runs a command and returns its JSON; the page must be there."""
     capsys.readouterr()
     assert run([name, str(data_dir), "--out", str(out), "--json", *options]) == code
@@ -95,13 +109,19 @@ def archived(out: Path) -> list[Row]:
 
 
 def consumed(broker: RunningBroker) -> list[Row]:
-    return sorted(consume(broker.bootstrap, ORDERS, partitions=2) + consume(broker.bootstrap, LETTERS), key=lambda row: row[:3])
+    return sorted(
+        consume(broker.bootstrap, ORDERS, partitions=2) + consume(broker.bootstrap, LETTERS),
+        key=lambda row: row[:3],
+    )
 
 
 def test_archive(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In many commits, then again, then with a new topic: always what a consumer reads, each record once."""
+    """In many commits, then again, then with a new topic: always what a consumer reads, each record
+    once."""
     out = tmp_path / "out"
-    first = job("archive", live.data_dir, out, capsys, "--batch-records", "50", "--topics", r"orders|dlq\..*|later")
+    first = job(
+        "archive", live.data_dir, out, capsys, "--batch-records", "50", "--topics", r"orders|dlq\..*|later"
+    )
     assert archived(out) == consumed(live)
     assert first["added"] == first["records"] == len(consumed(live))
     before = files(out)
@@ -119,7 +139,8 @@ def test_archive(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixt
 def test_archive_after_a_crash(
     live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends right behind a commit that Spark knows nothing of: the batch is given again and not written again."""
+    """The process ends right behind a commit that Spark knows nothing of: the batch is given again
+    and not written again."""
     out, decide = tmp_path / "out", Store.decide
 
     def fatal(store: Store, name: str, facts: Any) -> Any:
@@ -129,13 +150,26 @@ def test_archive_after_a_crash(
 
     monkeypatch.setattr(Store, "decide", fatal)
     with pytest.raises(Exception, match="killed"):
-        run(["archive", str(live.data_dir), "--out", str(out), "--batch-records", "50", "--topics", r"orders|dlq\..*"])
+        run(
+            [
+                "archive",
+                str(live.data_dir),
+                "--out",
+                str(out),
+                "--batch-records",
+                "50",
+                "--topics",
+                r"orders|dlq\..*",
+            ]
+        )
     monkeypatch.undo()
     job("archive", live.data_dir, out, capsys, "--topics", r"orders|dlq\..*")
     assert archived(out) == consumed(live)
 
 
-def test_archive_needs_its_checkpoint(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_archive_needs_its_checkpoint(
+    live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     job("archive", live.data_dir, out, capsys, "--topics", "orders")
     shutil.rmtree(out / "_checkpoints")
@@ -147,7 +181,10 @@ def test_queue_health(live: RunningBroker, tmp_path: Path, capsys: pytest.Captur
     out = tmp_path / "out"
     first = job("queue-health", live.data_dir, out, capsys, "--as-of", "2026-03-01T08:00:00")
     shares = [row for row in first["share_partitions"] if row["group"] == GROUP]
-    assert [(row["partition"], row["backlog"], row["log_end"]) for row in shares] == [(0, 0, RECORDS // 2), (1, 0, RECORDS // 2)]
+    assert [(row["partition"], row["backlog"], row["log_end"]) for row in shares] == [
+        (0, 0, RECORDS // 2),
+        (1, 0, RECORDS // 2),
+    ]
     sums = {name: sum(row[name] for row in shares) for name in ("acknowledged", "archived", "dead_lettered")}
     assert sums == {"acknowledged": RECORDS * 4 // 5, "archived": RECORDS // 5, "dead_lettered": RECORDS // 5}
     assert {row["delivery_count"] for row in first["worst_records"]} == {LIMIT}
@@ -181,9 +218,16 @@ def test_dead_letter_report(live: RunningBroker, tmp_path: Path, capsys: pytest.
     assert {name: found[name] for name in ("dead_letters", "added", "rejected", "exhausted", "originals_still_there")} == {
         "dead_letters": count, "added": count, "rejected": count // 2, "exhausted": count // 2, "originals_still_there": count,
     }  # fmt: skip
-    rows = [row for path in (out / "dead_letters").rglob("*.parquet") for row in pq.ParquetFile(path).read().to_pylist()]
+    rows = [
+        row
+        for path in (out / "dead_letters").rglob("*.parquet")
+        for row in pq.ParquetFile(path).read().to_pylist()
+    ]
     assert len(rows) == count
-    originals = {(row.partition, row.offset): (row.key, row.value) for row in consume(live.bootstrap, ORDERS, partitions=2)}
+    originals = {
+        (row.partition, row.offset): (row.key, row.value)
+        for row in consume(live.bootstrap, ORDERS, partitions=2)
+    }
     for row in rows:
         expected = originals[row["source_partition"], row["source_offset"]]
         assert (row["key"], row["value"]) == (row["original_key"], row["original_value"]) == expected
@@ -202,14 +246,22 @@ def test_verify(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixtu
     copy = tmp_path / "copy"
     shutil.copytree(live.data_dir, copy, ignore=shutil.ignore_patterns(".lock"))
     orders = next(part.topic.topic_id for part in parts(live.data_dir, [ORDERS]))
-    segment = next(path for path in sorted(copy.glob(f"log-segment/{orders}-1/**/*")) if path.is_file() and b"k3" in path.read_bytes())
+    segment = next(
+        path
+        for path in sorted(copy.glob(f"log-segment/{orders}-1/**/*"))
+        if path.is_file() and b"k3" in path.read_bytes()
+    )
     content = bytearray(segment.read_bytes())
     at = content.index(b"k3")
     content[at] ^= 1
     segment.write_bytes(content)
     damaged = job("verify", copy, tmp_path / "other", capsys, code=1)
-    assert damaged["errors"] > 0, "a log that was not closed ends where it is damaged, and the group is beyond that"
-    assert "state beyond the log" in {row["check"] for row in damaged["findings"] if row["topic"] == ORDERS and row["partition"] == 1}
+    assert damaged["errors"] > 0, (
+        "a log that was not closed ends where it is damaged, and the group is beyond that"
+    )
+    assert "state beyond the log" in {
+        row["check"] for row in damaged["findings"] if row["topic"] == ORDERS and row["partition"] == 1
+    }
     before = files(tmp_path / "other")
     job("verify", copy, tmp_path / "other", capsys, code=1)
     assert files(tmp_path / "other") == before

@@ -1,4 +1,5 @@
-"""The jobs killed with kill -9 at random moments, again and again: then one more run, and the tables are those of a run without kills."""
+"""The jobs killed with kill -9 at random moments, again and again: then one more run, and the
+tables are those of a run without kills."""
 
 from __future__ import annotations
 

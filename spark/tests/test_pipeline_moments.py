@@ -1,4 +1,5 @@
-"""The jobs beside what goes on: traffic between two of their readings, clocks that go back, records that nobody expects."""
+"""The jobs beside what goes on: traffic between two of their readings, clocks that go back, records
+that nobody expects."""
 
 from __future__ import annotations
 
@@ -35,7 +36,12 @@ def rejected(_: Message) -> AcknowledgeType:
 
 def produce(broker: RunningBroker, count: int) -> None:
     """Each record a batch, so that a consumer who wants one gets one."""
-    filling.produce(broker.bootstrap, NAME, [filling.Record(b"%d" % number) for number in range(count)], batch_num_messages=1)
+    filling.produce(
+        broker.bootstrap,
+        NAME,
+        [filling.Record(b"%d" % number) for number in range(count)],
+        batch_num_messages=1,
+    )
 
 
 def reject_one(broker: RunningBroker, left: int) -> None:
@@ -74,8 +80,11 @@ def at_hour(hour: int) -> tuple[str, str]:
     return "--as-of", f"2026-03-01T{hour:02}:00:00"
 
 
-def test_queue_health(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A record is given up behind what a run reads: the next run finds it with its dead letter. Runs at one moment are two snapshots."""
+def test_queue_health(
+    queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record is given up behind what a run reads: the next run finds it with its dead letter.
+    Runs at one moment are two snapshots."""
     out = tmp_path / "out"
     reject_one(queue, left=2)
     afterwards(monkeypatch, lambda: reject_one(queue, left=1))
@@ -83,12 +92,18 @@ def test_queue_health(queue: RunningBroker, tmp_path: Path, capsys: pytest.Captu
     reject_one(queue, left=0)
     (share,) = job("queue-health", queue.data_dir, out, capsys, *at_hour(12))["share_partitions"]
     assert (share["archived"], share["dead_lettered"], share["backlog"]) == (3, 3, 0)
-    rows = [row for path in (out / "queue_health").rglob("*.parquet") for row in pq.ParquetFile(path).read().to_pylist()]
+    rows = [
+        row
+        for path in (out / "queue_health").rglob("*.parquet")
+        for row in pq.ParquetFile(path).read().to_pylist()
+    ]
     assert len(rows) == len({row["taken"] for row in rows}) == 2
 
 
 @pytest.mark.full
-def test_a_clock_that_goes_back(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clock_that_goes_back(
+    queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What was taken later, as it seems, does not hide a head that stands."""
     for left in (2, 1, 0):
         reject_one(queue, left)
@@ -99,7 +114,9 @@ def test_a_clock_that_goes_back(queue: RunningBroker, tmp_path: Path, capsys: py
     assert [row["stuck_for_s"] for row in stuck] == [3600.0]
 
 
-def test_dead_letters_in_one_session(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dead_letters_in_one_session(
+    queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A later run does not see the table as the first one has kept it in memory."""
     for number in (1, 2):
         reject_one(queue, left=3 - number)
@@ -107,7 +124,9 @@ def test_dead_letters_in_one_session(queue: RunningBroker, tmp_path: Path, capsy
         assert (found["added"], found["dead_letters"], found["rejected"]) == (1, number, number)
 
 
-def test_verify(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify(
+    queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is produced and given up meanwhile is no damage."""
 
     def traffic(left: int) -> Callable[[], None]:
@@ -122,7 +141,8 @@ def test_verify(queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_verify_without_the_dead_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A batch of theirs has a right CRC and holds no records: what it could not check has not passed."""
+    """A batch of theirs has a right CRC and holds no records: what it could not check has not
+    passed."""
     with writing(tmp_path / "data") as data:
         topic = data.topic("dlq", errors_deadletterqueue_group_enable="true")
         data.append(topic, 0, record_batches.batch([record_batches.record()], payload=b"\xff\xff\xff"))
@@ -136,7 +156,8 @@ def headers(*values: object) -> tuple[tuple[str, bytes], ...]:
 
 
 def test_letters_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Times that no calendar has, headers that are no text, places that cannot be: a report all the same."""
+    """Times that no calendar has, headers that are no text, places that cannot be: a report all the
+    same."""
     with writing(tmp_path / "data") as data:
         source = data.topic("t")
         data.append(source, 0, build_batch([Record(0, FAR_MS, b"k", b"v")]))
@@ -146,7 +167,9 @@ def test_letters_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             ("t", 0, 2**63 - 1, "g", 1, text),
         ]  # fmt: skip
         topic = data.topic("dlq", errors_deadletterqueue_group_enable="true")
-        data.append(topic, 0, build_batch([Record(0, FAR_MS, None, None, headers(*each)) for each in letters]))
+        data.append(
+            topic, 0, build_batch([Record(0, FAR_MS, None, None, headers(*each)) for each in letters])
+        )
     found = job("dead-letter-report", tmp_path / "data", tmp_path / "out", capsys)
     assert {name: found[name] for name in ("dead_letters", "rejected", "exhausted", "originals_still_there")} == {
         "dead_letters": 4, "rejected": 3, "exhausted": 0, "originals_still_there": 2,
@@ -154,9 +177,11 @@ def test_letters_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert found["last_seen"] == "1795334400000000 ms"
 
 
-def test_archive_of_many_commits(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Spark has planned is on disk before a commit is decided; commits are forgotten while the job runs, which may be for months.
-    What is archived cannot be left out later."""
+def test_archive_of_many_commits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Spark has planned is on disk before a commit is decided; commits are forgotten while the
+    job runs, which may be for months. What is archived cannot be left out later."""
     with writing(tmp_path / "data") as data:
         for name in ("one", "two"):
             topic = data.topic(name)
@@ -172,7 +197,9 @@ def test_archive_of_many_commits(tmp_path: Path, capsys: pytest.CaptureFixture[s
     monkeypatch.setattr(archive, "sync", lambda path: (synced.append(path.name), sync(path)))
     monkeypatch.setattr(archive, "KEPT_COMMITS", 2)
     monkeypatch.setattr(Store, "decide", deciding)
-    assert job("archive", tmp_path / "data", tmp_path / "out", capsys, "--batch-records", "2")["records"] == 10
+    assert (
+        job("archive", tmp_path / "data", tmp_path / "out", capsys, "--batch-records", "2")["records"] == 10
+    )
     assert len(decided) >= 5
     assert decided == [(min(number, 2), True) for number in range(len(decided))]
     assert run(["archive", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--topics", "two"]) == 2

@@ -1,4 +1,5 @@
-"""Parts of the pipeline that need no Spark: single records, what an archive adds up to, cursors, the terminal, the demo's orders."""
+"""Parts of the pipeline that need no Spark: single records, what an archive adds up to, cursors,
+the terminal, the demo's orders."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ from spark.tests.stored_topics import stored_topics
 def broker() -> Iterator[RunningBroker]:
     with open_test_broker(config=KEPT) as running:
         running.create_topic("orders", partitions=2)
-        produce(running.bootstrap, "orders", numbered(3000, partitions=2), batch_num_messages=50, codec="zstd")
+        produce(
+            running.bootstrap, "orders", numbered(3000, partitions=2), batch_num_messages=50, codec="zstd"
+        )
         yield running
 
 
@@ -47,9 +50,19 @@ def test_single_records(broker: RunningBroker) -> None:
     (topic_id,) = {str(part.topic.topic_id) for part in sources.parts(broker.data_dir, ["orders"])}
     rows = {(row.partition, row.offset): row for row in consume(broker.bootstrap, "orders", partitions=2)}
     known = [(0, 0), (0, 1), (0, 2), (0, 700), (1, 3), (1, 1499)]
-    missing = [Place(topic_id, 0, 1500), Place(topic_id, 1, 999_999), Place(topic_id, 7, 0), Place(str(uuid4()), 0, 0)]
-    found = look_up(broker.data_dir, [*(Place(topic_id, *each) for each in known), *missing, Place(topic_id, 0, 0)])
-    expected = {Place(topic_id, *each): Found(rows[each].timestamp_ms, rows[each].key, rows[each].value) for each in known}
+    missing = [
+        Place(topic_id, 0, 1500),
+        Place(topic_id, 1, 999_999),
+        Place(topic_id, 7, 0),
+        Place(str(uuid4()), 0, 0),
+    ]
+    found = look_up(
+        broker.data_dir, [*(Place(topic_id, *each) for each in known), *missing, Place(topic_id, 0, 0)]
+    )
+    expected = {
+        Place(topic_id, *each): Found(rows[each].timestamp_ms, rows[each].key, rows[each].value)
+        for each in known
+    }
     assert found == expected
     assert look_up(broker.data_dir, []) == {}
 
@@ -72,7 +85,8 @@ def test_the_first_record_behind_a_hole(tmp_path: Path) -> None:
 
 
 def test_originals_of_dead_letters(broker: RunningBroker) -> None:
-    """What a worker of Spark does: of topics that are gone, and of offsets that are, there is no original."""
+    """What a worker of Spark does: of topics that are gone, and of offsets that are, there is no
+    original."""
     (topic_id,) = {str(part.topic.topic_id) for part in sources.parts(broker.data_dir, ["orders"])}
     row = consume(broker.bootstrap, "orders", partitions=2)[8]
     letters = pa.RecordBatch.from_pydict(
@@ -88,22 +102,35 @@ def test_originals_of_dead_letters(broker: RunningBroker) -> None:
     moment = datetime.fromtimestamp(row.timestamp_ms / 1000, UTC)
     assert told == [(True, moment, row.key, row.value), (False, None, None, None), (False, None, None, None)]
     columns = [f"{field.name} {field.type}" for field in found.schema][3:]
-    assert columns == ["original bool", "original_timestamp timestamp[us, tz=UTC]", "original_key binary", "original_value binary"]
+    assert columns == [
+        "original bool",
+        "original_timestamp timestamp[us, tz=UTC]",
+        "original_key binary",
+        "original_value binary",
+    ]
 
 
 def test_what_is_there(broker: RunningBroker) -> None:
-    assert [(part.name, part.start, part.end) for part in sources.parts(broker.data_dir)] == [("orders-0", 0, 1500), ("orders-1", 0, 1500)]
+    assert [(part.name, part.start, part.end) for part in sources.parts(broker.data_dir)] == [
+        ("orders-0", 0, 1500),
+        ("orders-1", 0, 1500),
+    ]
     assert sources.look(broker.data_dir).engines == "log segment, state segment"
 
 
 def test_offsets_that_are_gone(broker: RunningBroker, tmp_path: Path) -> None:
-    """Nothing is missing beside the live broker; of a stopped one's segment the beginning is overwritten in a copy."""
+    """Nothing is missing beside the live broker; of a stopped one's segment the beginning is
+    overwritten in a copy."""
     assert sources.missing(broker.data_dir) == []
     with open_test_broker(data_dir=tmp_path / "data", config=KEPT) as other:
         other.create_topic("cut")
         produce(other.bootstrap, "cut", numbered(100), batch_num_messages=10)
         other.stop()
-        segment = next(path for path in sorted(other.data_dir.glob("log-segment/**/*")) if path.is_file() and b"....." in path.read_bytes())
+        segment = next(
+            path
+            for path in sorted(other.data_dir.glob("log-segment/**/*"))
+            if path.is_file() and b"....." in path.read_bytes()
+        )
         segment.write_bytes(bytes(segment.stat().st_size))
         ((topic, partition, first, end),) = sources.missing(other.data_dir)
     assert (topic.name, partition, first, end) == ("cut", 0, 0, 100)
@@ -118,9 +145,19 @@ TOPIC_ID = uuid4()
 
 def test_cursors() -> None:
     """New, partly read, read, passed by the log's start, and a log that ends before the cursor."""
-    parts = [part("t", 0, 5, 9), part("t", 1, 0, 9), part("t", 2, 0, 9), part("t", 3, 7, 9), part("t", 4, 0, 9)]
+    parts = [
+        part("t", 0, 5, 9),
+        part("t", 1, 0, 9),
+        part("t", 2, 0, 9),
+        part("t", 3, 7, 9),
+        part("t", 4, 0, 9),
+    ]
     cursor = {parts[1].key: 4, parts[2].key: 9, parts[3].key: 2, parts[4].key: 50}
-    assert sources.pieces(parts, cursor) == [Piece(parts[0], 5, 9), Piece(parts[1], 4, 9), Piece(parts[3], 7, 9)]
+    assert sources.pieces(parts, cursor) == [
+        Piece(parts[0], 5, 9),
+        Piece(parts[1], 4, 9),
+        Piece(parts[3], 7, 9),
+    ]
     assert sources.pieces(parts, sources.advanced(parts)) == []
 
 
@@ -145,7 +182,8 @@ def test_totals_of_an_archive(tmp_path: Path) -> None:
 
 
 def archive_of(root: Path, *topics: str, batch: int = 0, planned: int | None = None) -> Store:
-    """One with a record of each topic; Spark's checkpoint beside it has planned batches up to `planned`, by default the last one."""
+    """One with a record of each topic; Spark's checkpoint beside it has planned batches up to
+    `planned`, by default the last one."""
     with opened(root, "archive", "cluster") as store:
         checkpoint = store.checkpoint
         (checkpoint / "offsets").mkdir(parents=True)
@@ -155,23 +193,31 @@ def archive_of(root: Path, *topics: str, batch: int = 0, planned: int | None = N
         spans = {topic: {"0": {"rows": 1, "first": 0, "last": 0}} for topic in topics}
         name = f"{batch:09}"
         store.stage(name)
-        store.decide(name, {"query": "query", "totals": {"spans": spans, "days": {}, "size_bytes": 0, "files": 0}})
+        store.decide(
+            name, {"query": "query", "totals": {"spans": spans, "days": {}, "size_bytes": 0, "files": 0}}
+        )
         return store
 
 
 def test_a_checkpoint_that_is_older_than_the_archive_is_refused(tmp_path: Path) -> None:
-    """A restored one, or what a power cut has left: its next batch would have the number of one that is there, and be passed over."""
+    """A restored one, or what a power cut has left: its next batch would have the number of one
+    that is there, and be passed over."""
     check_checkpoint(archive_of(tmp_path / "fine", "orders", batch=3))
     check_checkpoint(archive_of(tmp_path / "ahead", "orders", batch=3, planned=4))
-    with pytest.raises(CommandFailed, match="is older than the archive beside it, whose last commit is 000000003"):
+    with pytest.raises(
+        CommandFailed, match="is older than the archive beside it, whose last commit is 000000003"
+    ):
         check_checkpoint(archive_of(tmp_path / "older", "orders", batch=3, planned=2))
 
 
 def test_topics_in_the_archive_must_be_chosen_again(tmp_path: Path) -> None:
-    """Left out, they would be archived once more when they are chosen again. Of those that are deleted there is nothing to archive."""
+    """Left out, they would be archived once more when they are chosen again. Of those that are
+    deleted there is nothing to archive."""
     store = archive_of(tmp_path, "orders", "returns", "deleted")
     check_topics(store, ["orders", "returns", "new"], "orders|returns|new")
-    with pytest.raises(CommandFailed, match=r"leaves out what is archived here already \(returns\)") as refused:
+    with pytest.raises(
+        CommandFailed, match=r"leaves out what is archived here already \(returns\)"
+    ) as refused:
         check_topics(store, ["orders", "returns"], "orders|new")
     assert refused.value.exit_code == Exit.USAGE
 
@@ -203,11 +249,27 @@ def test_an_interrupt_waits_for_an_answer() -> None:
 
 
 def test_results_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {"worst": [{"value": "[red]\x1b[31m", "count": 12_000, "nothing": None, "last_seen_ms": 1_795_340_410_446}], "none": []}
-    terminal.print_result("Title", {"records": 1234, "changed": True}, rows, tmp_path / "page.html", as_json=False)
+    rows = {
+        "worst": [
+            {"value": "[red]\x1b[31m", "count": 12_000, "nothing": None, "last_seen_ms": 1_795_340_410_446}
+        ],
+        "none": [],
+    }
+    terminal.print_result(
+        "Title", {"records": 1234, "changed": True}, rows, tmp_path / "page.html", as_json=False
+    )
     text = capsys.readouterr().out
     assert (tmp_path / "page.html").as_uri() in text
-    for expected in ("Title", "records: 1,234", "changed: yes", "[red]\\x1b[31m", "12,000", "-", "last seen", "2026-11-22 09:40:10Z"):
+    for expected in (
+        "Title",
+        "records: 1,234",
+        "changed: yes",
+        "[red]\\x1b[31m",
+        "12,000",
+        "-",
+        "last seen",
+        "2026-11-22 09:40:10Z",
+    ):
         assert expected in text
     terminal.print_result("Title", {"records": 1234}, rows, tmp_path / "page.html", as_json=True)
     printed = json.loads(capsys.readouterr().out)
@@ -222,7 +284,10 @@ def test_progress_without_a_terminal() -> None:
         for _ in range(10):
             progress.add(50)
         progress.tell("writing [the] page")
-    assert told.getvalue().splitlines() == ["kbroker-pipeline: archiving", "kbroker-pipeline: writing [the] page"]
+    assert told.getvalue().splitlines() == [
+        "kbroker-pipeline: archiving",
+        "kbroker-pipeline: writing [the] page",
+    ]
 
 
 def test_a_broker_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +296,10 @@ def test_a_broker_that_does_not_start(tmp_path: Path, monkeypatch: pytest.Monkey
     program.write_text("#!/bin/sh\nkill -9 $$\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    with pytest.raises(CommandFailed, match="the broker did not start: see "), demo_work.broker(tmp_path / "data", "segment"):
+    with (
+        pytest.raises(CommandFailed, match="the broker did not start: see "),
+        demo_work.broker(tmp_path / "data", "segment"),
+    ):
         pytest.fail("it runs")
 
 
@@ -264,7 +332,9 @@ def test_orders_of_the_demo() -> None:
         (AcknowledgeType.RELEASE, AcknowledgeType.RELEASE),
         (AcknowledgeType.REJECT, AcknowledgeType.REJECT),
     }
-    hopeless = Counter(key for (key, _), verdict in zip(orders, later, strict=True) if verdict is AcknowledgeType.RELEASE)
+    hopeless = Counter(
+        key for (key, _), verdict in zip(orders, later, strict=True) if verdict is AcknowledgeType.RELEASE
+    )
     assert len(hopeless) <= 3
     assert demo_work.mailer(Delivery(b"", 1, 25)) is AcknowledgeType.RELEASE  # type: ignore[arg-type]
     assert demo_work.mailer(Delivery(b"", 3, 25)) is AcknowledgeType.ACCEPT  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Pages: whole and self-contained, plots that Plotly takes, and texts out of records that stay texts."""
+"""Pages: whole and self-contained, plots that Plotly takes, and texts out of records that stay
+texts."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ VOID = {"meta", "link", "rect", "path", "br"}
 
 
 class Outline(HTMLParser):
-    """Elements that are open at the end, what is loaded from elsewhere, and all text outside of scripts and styles."""
+    """Elements that are open at the end, what is loaded from elsewhere, and all text outside of
+    scripts and styles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +41,11 @@ class Outline(HTMLParser):
         self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loaded += [value or "" for name, value in attrs if name in ("src", "href") and not (value or "").startswith("data:")]
+        self.loaded += [
+            value or ""
+            for name, value in attrs
+            if name in ("src", "href") and not (value or "").startswith("data:")
+        ]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -67,7 +73,12 @@ def test_pages_are_whole(job: str, pages: dict[str, Page]) -> None:
     assert found.open == []
     assert found.loaded == [], "a page loads nothing"
     text = " ".join(found.text)
-    for expected in (page.title, page.summary, *(each.label for each in page.headlines), *(each.title for each in page.sections)):
+    for expected in (
+        page.title,
+        page.summary,
+        *(each.label for each in page.headlines),
+        *(each.title for each in page.sections),
+    ):
         assert expected in text
 
 
@@ -84,19 +95,35 @@ def test_texts_of_records_stay_texts(job: str) -> None:
 @pytest.mark.parametrize("job", sorted(PAGES))
 def test_plots_are_plotlys(job: str) -> None:
     """Plotly checks every name and value; the colours of the page are put in by its script."""
-    plots = [part for page in (PAGES[job], EMPTY[job]) for section in page.sections for part in section.parts if isinstance(part, Figure)]
+    plots = [
+        part
+        for page in (PAGES[job], EMPTY[job])
+        for section in page.sections
+        for part in section.parts
+        if isinstance(part, Figure)
+    ]
     assert plots
     for plot in plots:
-        coloured = json.loads(re.sub(r'"@[a-z]+(?:/[\d.]+)?"', '"#123456"', json.dumps([plot.data, plot.layout])))
+        coloured = json.loads(
+            re.sub(r'"@[a-z]+(?:/[\d.]+)?"', '"#123456"', json.dumps([plot.data, plot.layout]))
+        )
         go.Figure(data=coloured[0], layout=coloured[1])
         css = (Path(report.__file__).parent / "templates" / "page.css").read_text()
         assert all(f"--{name}:" in css for name in re.findall(r'"@([a-z]+)', json.dumps(plot.data)))
 
 
 def test_tables_have_a_cell_for_each_column() -> None:
-    tables = [part for page in PAGES.values() for section in page.sections for part in section.parts if isinstance(part, Table)]
+    tables = [
+        part
+        for page in PAGES.values()
+        for section in page.sections
+        for part in section.parts
+        if isinstance(part, Table)
+    ]
     assert sum(len(table.rows) for table in tables) > 20
-    assert [table.columns for table in tables if any(len(row) != len(table.columns) for row in table.rows)] == []
+    assert [
+        table.columns for table in tables if any(len(row) != len(table.columns) for row in table.rows)
+    ] == []
 
 
 def test_status_says_what_is_wrong() -> None:
@@ -111,7 +138,12 @@ def test_checks_that_were_not_done_have_not_passed() -> None:
 
 def test_a_page_replaces_the_last_one(tmp_path: Path) -> None:
     page = Page(
-        "One", "", Tagged("fine", "good"), (), [Headline("Number", "1")], sections=[Section("A", "", [Table("", [("x", "left")], [["y"]])])]
+        "One",
+        "",
+        Tagged("fine", "good"),
+        (),
+        [Headline("Number", "1")],
+        sections=[Section("A", "", [Table("", [("x", "left")], [["y"]])])],
     )
     first = report.write(page, tmp_path / "new" / "page.html")
     second = report.write(page, tmp_path / "new" / "page.html")
@@ -122,12 +154,28 @@ def test_a_page_replaces_the_last_one(tmp_path: Path) -> None:
 
 
 def test_numbers_as_people_write_them() -> None:
-    assert [report.human_count(value) for value in (0, 950, 12_400, 1_240_000, 3.2e9)] == ["0", "950", "12,400", "1.24 M", "3.20 G"]
+    assert [report.human_count(value) for value in (0, 950, 12_400, 1_240_000, 3.2e9)] == [
+        "0",
+        "950",
+        "12,400",
+        "1.24 M",
+        "3.20 G",
+    ]
     assert [report.human_bytes(size) for size in (12, 1536, 5 << 30)] == ["12 B", "1.5 KiB", "5.0 GiB"]
     durations = (None, 0.45, 12, 200, 3600, 7500, 360_000)
-    assert [report.human_duration(each) for each in durations] == ["-", "450 ms", "12.0 s", "3 min 20 s", "1 h", "2 h 5 min", "4 d 4 h"]
+    assert [report.human_duration(each) for each in durations] == [
+        "-",
+        "450 ms",
+        "12.0 s",
+        "3 min 20 s",
+        "1 h",
+        "2 h 5 min",
+        "4 d 4 h",
+    ]
     assert report.human_time(1_795_334_400_000) == "2026-11-22 08:00:00 UTC"
-    assert report.human_time(1_795_334_400_000_000) == "1795334400000000 ms", "a producer has sent microseconds"
+    assert report.human_time(1_795_334_400_000_000) == "1795334400000000 ms", (
+        "a producer has sent microseconds"
+    )
     assert [figures.moment(at) for at in (-(10**17), 0, 10**17)] == [
         "0001-01-01 00:00:00.000", "1970-01-01 00:00:00.000", "9999-12-31 23:59:59.000",
     ]  # fmt: skip
@@ -141,7 +189,9 @@ def test_excerpts() -> None:
     assert report.excerpt(b"\x00\xff\x01") == "0x00ff01"
     assert report.excerpt(b"\xff" * 100, 10) == "0x" + "ff" * 5 + "…"
     assert report.excerpt(b"a" * 121) == "a" * 119 + "…"
-    assert report.excerpt(("a" * 9 + "é" * 4000).encode(), 10) == "a" * 9 + "…", "cut in the middle of a character"
+    assert report.excerpt(("a" * 9 + "é" * 4000).encode(), 10) == "a" * 9 + "…", (
+        "cut in the middle of a character"
+    )
 
 
 def test_buckets_are_round_and_few() -> None:

@@ -1,4 +1,5 @@
-"""The store of the pipeline's tables: commits that appear wholly or not at all, wherever a crash comes, and folders that are refused."""
+"""The store of the pipeline's tables: commits that appear wholly or not at all, wherever a crash
+comes, and folders that are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +25,11 @@ class Killed(BaseException):
 
 
 def rows(number: int) -> list[dict[str, Any]]:
-    return [{"date": f"2026-03-0{day}", "topic": topic, "offset": number} for day in (1, 2) for topic in ("orders", "7")]
+    return [
+        {"date": f"2026-03-0{day}", "topic": topic, "offset": number}
+        for day in (1, 2)
+        for topic in ("orders", "7")
+    ]
 
 
 def commit(store: Store, number: int) -> None:
@@ -40,7 +45,9 @@ def content(root: Path) -> dict[str, list[tuple[str, str, int]]]:
     found: dict[str, list[tuple[str, str, int]]] = {}
     for path in sorted([*(root / "t").rglob("*.parquet"), *(root / "u").rglob("*.parquet")]):
         offsets = pq.ParquetFile(path).read()["offset"].to_pylist()
-        found.setdefault(path.relative_to(root).parts[0], []).extend((*partition_of(path), offset) for offset in offsets)
+        found.setdefault(path.relative_to(root).parts[0], []).extend(
+            (*partition_of(path), offset) for offset in offsets
+        )
     return {table: sorted(each) for table, each in found.items()}
 
 
@@ -48,7 +55,10 @@ def expected(numbers: int) -> dict[str, list[tuple[str, str, int]]]:
     every = [row for number in range(numbers) for row in rows(number)]
     firsts = [rows(number)[0] for number in range(numbers)]
     tables = {"t": every, "u": firsts} if numbers else {}
-    return {table: sorted((row["date"], row["topic"], row["offset"]) for row in each) for table, each in tables.items()}
+    return {
+        table: sorted((row["date"], row["topic"], row["offset"]) for row in each)
+        for table, each in tables.items()
+    }
 
 
 def test_commits_add_up(tmp_path: Path) -> None:
@@ -61,8 +71,11 @@ def test_commits_add_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["rename", "replace", "mkdir"])
-def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    """Killed at every call of one kind that a commit makes, one after the other, and again while the next run makes up for it."""
+def test_a_crash_anywhere_leaves_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Killed at every call of one kind that a commit makes, one after the other, and again while
+    the next run makes up for it."""
     outcomes = set()
     for fatal in range(40):
         root = tmp_path / str(fatal)
@@ -94,7 +107,8 @@ def test_a_crash_anywhere_leaves_all_or_nothing(tmp_path: Path, monkeypatch: pyt
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, name: str, fatal: int) -> Callable[[int], None]:
-    """From now on call number `fatal` of a method of Path ends everything, before it does anything. Returns what sets another number."""
+    """From now on call number `fatal` of a method of Path ends everything, before it does anything.
+    Returns what sets another number."""
     left = [fatal]
     real = getattr(Path, name)
 
@@ -161,7 +175,20 @@ def test_forgetting_commits_keeps_rows(tmp_path: Path) -> None:
 
 
 def test_types_do_not_depend_on_nulls() -> None:
-    empty = table_of([{"date": "2026-01-01", "topic": "t", "group": None, "partition": 0, "oldest_ms": None, "backlog": None}])
-    full = table_of([{"date": "2026-01-01", "topic": "t", "group": "g", "partition": 0, "oldest_ms": 5, "backlog": 1}])
+    empty = table_of(
+        [
+            {
+                "date": "2026-01-01",
+                "topic": "t",
+                "group": None,
+                "partition": 0,
+                "oldest_ms": None,
+                "backlog": None,
+            }
+        ]
+    )
+    full = table_of(
+        [{"date": "2026-01-01", "topic": "t", "group": "g", "partition": 0, "oldest_ms": 5, "backlog": 1}]
+    )
     assert empty.schema == full.schema
     assert full.schema.field("partition").type == pa.int32()

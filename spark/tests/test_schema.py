@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType, TimestampNTZType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
 
 from kbroker_spark.decode import COLUMNS
 from kbroker_spark.errors import SourceError
@@ -22,12 +32,19 @@ def schema(*fields: tuple[str, DataType]) -> StructType:
 
 def test_the_columns_are_those_of_sparks_kafka_source() -> None:
     assert full_schema(include_headers=True).simpleString() == KAFKA
-    assert full_schema(include_headers=False).simpleString() == KAFKA.replace(",headers:array<struct<key:string,value:binary>>", "")
+    assert full_schema(include_headers=False).simpleString() == KAFKA.replace(
+        ",headers:array<struct<key:string,value:binary>>", ""
+    )
 
 
 def test_columns_that_every_record_has_are_not_nullable() -> None:
     """Unlike those of Spark's Kafka source: Spark then need not look for nulls in each value."""
-    assert [field.name for field in full_schema(include_headers=True) if field.nullable] == ["key", "value", "timestamp", "headers"]
+    assert [field.name for field in full_schema(include_headers=True) if field.nullable] == [
+        "key",
+        "value",
+        "timestamp",
+        "headers",
+    ]
 
 
 def test_arrow_types_are_exactly_what_spark_asks_for() -> None:
@@ -38,7 +55,11 @@ def test_arrow_types_are_exactly_what_spark_asks_for() -> None:
 
 
 def test_a_users_schema_chooses_columns_in_its_own_order_and_spelling() -> None:
-    wanted = schema(("OFFSET", LongType()), ("value", BinaryType()), ("Headers", full_schema(include_headers=True)["headers"].dataType))
+    wanted = schema(
+        ("OFFSET", LongType()),
+        ("value", BinaryType()),
+        ("Headers", full_schema(include_headers=True)["headers"].dataType),
+    )
     assert checked(wanted) is wanted
     assert column_names(wanted) == ["offset", "value", "headers"]
     assert arrow_schema(wanted).equals(to_arrow_schema(wanted, timezone="UTC"))
@@ -52,11 +73,17 @@ def test_columns_that_may_not_be_null_stay_so() -> None:
 @pytest.mark.parametrize(
     ("wanted", "text"),
     [
-        (schema(("id", LongType())), "There is no column id: a schema chooses among key binary, value binary, topic string, "),
+        (
+            schema(("id", LongType())),
+            "There is no column id: a schema chooses among key binary, value binary, topic string, ",
+        ),
         (schema(("offset", IntegerType())), "Column offset is bigint, not int: read it so and cast it"),
         (schema(("value", StringType())), "Column value is binary, not string"),
         (schema(("timestamp", TimestampNTZType())), "Column timestamp is timestamp, not timestamp_ntz"),
-        (schema(("headers", ArrayType(StringType()))), "Column headers is array<struct<key:string,value:binary>>, not array<string>"),
+        (
+            schema(("headers", ArrayType(StringType()))),
+            "Column headers is array<struct<key:string,value:binary>>, not array<string>",
+        ),
         (schema(("offset", LongType()), ("Offset", LongType())), "Column Offset is twice in the schema"),
         (schema(), "The schema has no columns"),
     ],

@@ -1,4 +1,5 @@
-"""Segment files that were cut or overwritten: what is proven to have been there is missed, and nothing else is."""
+"""Segment files that were cut or overwritten: what is proven to have been there is missed, and
+nothing else is."""
 
 from __future__ import annotations
 

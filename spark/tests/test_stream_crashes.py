@@ -1,4 +1,5 @@
-"""Streams over random lives: whatever is written, added, limited and crashed in between, every record comes once."""
+"""Streams over random lives: whatever is written, added, limited and crashed in between, every
+record comes once."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ OPTIONS: tuple[dict[str, object], ...] = (
 
 
 class World:
-    """`wanted`: first and end offset of what the stream must have read at the end, by topic and partition."""
+    """`wanted`: first and end offset of what the stream must have read at the end, by topic and
+    partition."""
 
     def __init__(self, stored: StoredTopics, chance: random.Random, starting: str) -> None:
         self._stored, self._chance, self._starting = stored, chance, starting
@@ -57,7 +59,8 @@ class World:
             **self._chance.choice(OPTIONS),
         )
         if not self.checkpoint.offsets:
-            run.reader.initialOffset()  # Spark asks for it when it plans the query, so much may come before the first batch.
+            # Spark asks for it when it plans the query, so much may come before the first batch.
+            run.reader.initialOffset()
         for _ in range(self._chance.randrange(6)):
             for _ in range(self._chance.randrange(4)):
                 self.change()
@@ -69,7 +72,13 @@ class World:
         return self.checkpoint.committed < len(self.checkpoint.offsets)
 
     def end(self) -> None:
-        Run(self.checkpoint, self._stored.path, available_now=True, subscribePattern="t.*", startingOffsets=self._starting).all_batches()
+        Run(
+            self.checkpoint,
+            self._stored.path,
+            available_now=True,
+            subscribePattern="t.*",
+            startingOffsets=self._starting,
+        ).all_batches()
 
 
 def run(path: Path, seed: int, starting: str) -> World:
@@ -98,7 +107,8 @@ def test_every_record_once_over_many_lives(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_behind_the_latest_is_lost(tmp_path: Path, seed: int) -> None:
-    """What came before the first batch was written down is nobody's; from then on there are no gaps."""
+    """What came before the first batch was written down is nobody's; from then on there are no
+    gaps."""
     world = run(tmp_path / "data", seed, "latest")
     first = world.checkpoint.pinned
     found = {place: world.checkpoint.seen(*place) for place in world.wanted}

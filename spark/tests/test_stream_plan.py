@@ -24,7 +24,9 @@ def tp(partition: int, topic: str = "t") -> TopicPartition:
 
 def at(*offsets: int, ids: Mapping[str, UUID] | None = None) -> StreamOffset:
     """A stream's offset in the first partitions of topic t, which is A unless said otherwise."""
-    return StreamOffset({tp(number): offset for number, offset in enumerate(offsets)}, {"t": A} if ids is None else ids)
+    return StreamOffset(
+        {tp(number): offset for number, offset in enumerate(offsets)}, {"t": A} if ids is None else ids
+    )
 
 
 def disk(*bounds: tuple[int, int], topic_id: UUID = A) -> Picture:
@@ -51,7 +53,9 @@ def test_ids_of_topics_without_partitions_are_not_kept() -> None:
     assert StreamOffset({}, {"t": A}).to_json() == {}
 
 
-@pytest.mark.parametrize("value", [{"t": 5}, {"t": {"zero": 5}}, {"t": {"0": "5"}}, {"t#short": {}}, {"logOffset": 3}])
+@pytest.mark.parametrize(
+    "value", [{"t": 5}, {"t": {"zero": 5}}, {"t": {"0": "5"}}, {"t#short": {}}, {"logOffset": 3}]
+)
 def test_another_sources_checkpoint_is_refused(value: dict[str, object]) -> None:
     with pytest.raises(SourceError, match="checkpointLocation of its own"):
         StreamOffset.from_json(value)
@@ -108,7 +112,9 @@ def test_a_recreated_topic_is_another_one() -> None:
 
 
 def test_a_deleted_topic_and_a_missing_partition() -> None:
-    assert available(at(5, 6), {}).losses == ["topic t is gone: it was deleted, or it is not subscribed to any more"]
+    assert available(at(5, 6), {}).losses == [
+        "topic t is gone: it was deleted, or it is not subscribed to any more"
+    ]
     assert available(at(5, 6), disk((0, 9))).losses == ["partition t-1 is gone"]
 
 

@@ -1,4 +1,5 @@
-"""The stream reader, called as Spark calls it: starts, limits, restarts and crashes, and what happens to topics meanwhile."""
+"""The stream reader, called as Spark calls it: starts, limits, restarts and crashes, and what
+happens to topics meanwhile."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def run(checkpoint: Checkpoint, stored: StoredTopics, **options: Any) -> Run:
 # --- where a query begins ---
 
 
-def test_from_the_earliest_all_is_read_and_then_what_comes(checkpoint: Checkpoint, stored: StoredTopics) -> None:
+def test_from_the_earliest_all_is_read_and_then_what_comes(
+    checkpoint: Checkpoint, stored: StoredTopics
+) -> None:
     query = run(checkpoint, stored)
     assert query.batch()
     assert not query.batch()
@@ -67,7 +70,9 @@ def test_the_latest_is_where_a_query_begins_by_default(checkpoint: Checkpoint, s
 
 
 @pytest.mark.parametrize("when", ["before it is written down", "in the empty batch", "in the second batch"])
-def test_a_crash_at_the_start_loses_nothing_behind_the_latest(checkpoint: Checkpoint, stored: StoredTopics, when: str) -> None:
+def test_a_crash_at_the_start_loses_nothing_behind_the_latest(
+    checkpoint: Checkpoint, stored: StoredTopics, when: str
+) -> None:
     options: dict[str, Any] = {"startingOffsets": "latest"}
     first = run(checkpoint, stored, **options)
     if when == "before it is written down":
@@ -95,7 +100,9 @@ def test_a_crash_in_the_first_batch_from_the_earliest(checkpoint: Checkpoint, st
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_a_start_by_time_is_fixed_before_anything_is_read(checkpoint: Checkpoint, stored: StoredTopics, crash: bool) -> None:
+def test_a_start_by_time_is_fixed_before_anything_is_read(
+    checkpoint: Checkpoint, stored: StoredTopics, crash: bool
+) -> None:
     options = {"startingTimestamp": time_of(100), "startingOffsetsByTimestampStrategy": "latest"}
     run(checkpoint, stored, **options).batch(crash=crash)
     assert checkpoint.rows == []
@@ -184,12 +191,16 @@ def test_a_small_batch_waits(checkpoint: Checkpoint, stored: StoredTopics) -> No
     assert checkpoint.seen("t") == [*range(12)]
 
 
-def test_what_is_left_at_the_end_of_available_now_does_not_wait(checkpoint: Checkpoint, stored: StoredTopics) -> None:
+def test_what_is_left_at_the_end_of_available_now_does_not_wait(
+    checkpoint: Checkpoint, stored: StoredTopics
+) -> None:
     run(checkpoint, stored, available_now=True, minOffsetsPerTrigger=7, maxOffsetsPerTrigger=7).all_batches()
     assert checkpoint.seen("t") == [*range(10)]
 
 
-def test_available_now_takes_what_was_there_at_its_start(checkpoint: Checkpoint, stored: StoredTopics) -> None:
+def test_available_now_takes_what_was_there_at_its_start(
+    checkpoint: Checkpoint, stored: StoredTopics
+) -> None:
     query = run(checkpoint, stored, available_now=True, subscribePattern="t|u", maxOffsetsPerTrigger=4)
     query.batch()
     stored.append("t", 5)
@@ -258,7 +269,9 @@ def test_available_now_does_not_rest(checkpoint: Checkpoint, stored: StoredTopic
 # --- topics and partitions that come and go ---
 
 
-def test_new_partitions_and_new_topics_are_read_from_their_beginning(checkpoint: Checkpoint, stored: StoredTopics) -> None:
+def test_new_partitions_and_new_topics_are_read_from_their_beginning(
+    checkpoint: Checkpoint, stored: StoredTopics
+) -> None:
     query = run(checkpoint, stored, subscribePattern="t|new.*", startingOffsets="latest")
     query.batch()
     stored.create("t", 2)
@@ -268,7 +281,10 @@ def test_new_partitions_and_new_topics_are_read_from_their_beginning(checkpoint:
     stored.create("other")
     stored.append("other", 3)
     query.batch()
-    assert checkpoint.rows == [*(("new.topic", 0, offset) for offset in range(3)), *(("t", 1, offset) for offset in range(4))]
+    assert checkpoint.rows == [
+        *(("new.topic", 0, offset) for offset in range(3)),
+        *(("t", 1, offset) for offset in range(4)),
+    ]
 
 
 def test_a_pattern_without_topics_waits_for_some(checkpoint: Checkpoint, stored: StoredTopics) -> None:
@@ -368,7 +384,9 @@ def test_without_fail_on_data_loss_a_query_goes_on_with_what_is_left(
     assert [row.offset for number, rows in checkpoint.sink.items() if number for row in rows] == left
 
 
-def test_after_its_end_was_lost_a_query_reads_what_is_written_anew(checkpoint: Checkpoint, stored: StoredTopics) -> None:
+def test_after_its_end_was_lost_a_query_reads_what_is_written_anew(
+    checkpoint: Checkpoint, stored: StoredTopics
+) -> None:
     query = run(checkpoint, stored, failOnDataLoss=False)
     query.batch()
     lose_the_end(stored)
@@ -378,7 +396,9 @@ def test_after_its_end_was_lost_a_query_reads_what_is_written_anew(checkpoint: C
     assert [row.offset for row in checkpoint.sink[2]] == [5, 6, 7]
 
 
-def test_a_batch_that_lost_its_data_before_it_could_be_repeated(checkpoint: Checkpoint, stored: StoredTopics) -> None:
+def test_a_batch_that_lost_its_data_before_it_could_be_repeated(
+    checkpoint: Checkpoint, stored: StoredTopics
+) -> None:
     options = {"startingOffsets": '{"t": {"0": 2}}'}
     run(checkpoint, stored, **options).batch(crash=True)
     stored.append("t", 5)
@@ -392,13 +412,23 @@ def test_a_batch_that_lost_its_data_before_it_could_be_repeated(checkpoint: Chec
 @pytest.mark.parametrize("fail", [True, False])
 def test_segments_that_are_deleted_between_the_plan_and_the_reading(stored: StoredTopics, fail: bool) -> None:
     stored.append("t", 5)
-    options = {"path": str(stored.path), "subscribe": "t", "startingOffsets": "earliest", "failOnDataLoss": str(fail)}
+    options = {
+        "path": str(stored.path),
+        "subscribe": "t",
+        "startingOffsets": "earliest",
+        "failOnDataLoss": str(fail),
+    }
     reader = StreamReader(options, StructType([StructField("offset", LongType())]))
     planned = reader.partitions(reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ALL))
     stored.trim("t", 10)
 
     def rows() -> list[int]:
-        return [offset for each in planned for batch in reader.read(each) for offset in batch.column("offset").to_pylist()]
+        return [
+            offset
+            for each in planned
+            for batch in reader.read(each)
+            for offset in batch.column("offset").to_pylist()
+        ]
 
     if fail:
         with pytest.raises(DataLoss, match="offsets 0 to 9 of t-0 are gone"):
@@ -413,20 +443,31 @@ def test_segments_that_are_deleted_between_the_plan_and_the_reading(stored: Stor
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
 def test_beside_a_live_broker(checkpoint: Checkpoint, broker: RunningBroker, engine: str, name: str) -> None:
     broker.create_topic(name)
-    query = Run(checkpoint, broker.data_dir, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger=70)
+    query = Run(
+        checkpoint, broker.data_dir, subscribe=name, startingOffsets="earliest", maxOffsetsPerTrigger=70
+    )
     for first in (0, 100, 200):
-        produce(broker.bootstrap, name, [Record(b"%d" % number) for number in range(first, first + 100)], batch_num_messages=9)
+        produce(
+            broker.bootstrap,
+            name,
+            [Record(b"%d" % number) for number in range(first, first + 100)],
+            batch_num_messages=9,
+        )
         assert query.all_batches() == 2
     assert checkpoint.seen(name) == [*range(300)]
 
 
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
-def test_a_broker_that_deletes_under_a_query(checkpoint: Checkpoint, broker: RunningBroker, engine: str, name: str) -> None:
+def test_a_broker_that_deletes_under_a_query(
+    checkpoint: Checkpoint, broker: RunningBroker, engine: str, name: str
+) -> None:
     broker.create_topic(name, partitions=2)
     query = Run(checkpoint, broker.data_dir, subscribe=name, startingOffsets="earliest", failOnDataLoss=False)
     produce(broker.bootstrap, name, [Record(b"%d" % number) for number in range(50)], batch_num_messages=10)
     query.batch()
-    produce(broker.bootstrap, name, [Record(b"%d" % number) for number in range(50, 100)], batch_num_messages=10)
+    produce(
+        broker.bootstrap, name, [Record(b"%d" % number) for number in range(50, 100)], batch_num_messages=10
+    )
     delete_before(broker.bootstrap, name, 75)
     query.batch()
     assert checkpoint.seen(name) == [*range(50), *range(75, 100)]

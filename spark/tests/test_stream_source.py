@@ -1,4 +1,5 @@
-"""The source "kbroker" in streaming queries of Spark: triggers, limits, checkpoints, losses; each row once, and as it was sent."""
+"""The source "kbroker" in streaming queries of Spark: triggers, limits, checkpoints, losses; each
+row once, and as it was sent."""
 
 from __future__ import annotations
 
@@ -54,15 +55,27 @@ class Archive:
 
     def ends(self) -> list[dict[str, dict[str, int]]]:
         """The source's line of every batch in the checkpoint."""
-        batches = sorted((path for path in (self.checkpoint / "offsets").iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        batches = sorted(
+            (path for path in (self.checkpoint / "offsets").iterdir() if path.name.isdigit()),
+            key=lambda path: int(path.name),
+        )
         return [json.loads(path.read_text().splitlines()[2]) for path in batches]
 
 
-def test_runs_go_on_where_the_last_one_ended(spark: SparkSession, broker: RunningBroker, name: str, tmp_path: Path) -> None:
+def test_runs_go_on_where_the_last_one_ended(
+    spark: SparkSession, broker: RunningBroker, name: str, tmp_path: Path
+) -> None:
     topic, later = name, f"{name}-later"
     broker.create_topic(topic, partitions=2)
     produce(broker.bootstrap, topic, numbered(1000, partitions=2), codec="lz4")
-    archive = Archive(spark, tmp_path, broker.data_dir, subscribePattern=f"{name}.*", includeHeaders=True, maxOffsetsPerTrigger=400)
+    archive = Archive(
+        spark,
+        tmp_path,
+        broker.data_dir,
+        subscribePattern=f"{name}.*",
+        includeHeaders=True,
+        maxOffsetsPerTrigger=400,
+    )
     assert archive.run() == [400, 400, 200]
     assert rows_of(archive.frame()) == consume(broker.bootstrap, topic, partitions=2)
     _forget_topic_ids(archive)
@@ -70,8 +83,13 @@ def test_runs_go_on_where_the_last_one_ended(spark: SparkSession, broker: Runnin
     produce(broker.bootstrap, later, numbered(50))
     produce(broker.bootstrap, topic, numbered(100, partitions=2, first=1000))
     assert sum(archive.run()) == 150
-    assert rows_of(archive.frame()) == consume(broker.bootstrap, topic, partitions=2) + consume(broker.bootstrap, later)
-    assert {key: value for key, value in archive.ends()[-1].items() if value} == {topic: {"0": 550, "1": 550}, later: {"0": 50}}
+    assert rows_of(archive.frame()) == consume(broker.bootstrap, topic, partitions=2) + consume(
+        broker.bootstrap, later
+    )
+    assert {key: value for key, value in archive.ends()[-1].items() if value} == {
+        topic: {"0": 550, "1": 550},
+        later: {"0": 50},
+    }
 
 
 def _forget_topic_ids(archive: Archive) -> None:
@@ -84,11 +102,23 @@ def _forget_topic_ids(archive: Archive) -> None:
     (batches / f".{last.name}.crc").unlink()
 
 
-def test_from_the_latest_with_columns_of_ones_own(spark: SparkSession, broker: RunningBroker, name: str, tmp_path: Path) -> None:
+def test_from_the_latest_with_columns_of_ones_own(
+    spark: SparkSession, broker: RunningBroker, name: str, tmp_path: Path
+) -> None:
     broker.create_topic(name)
     produce(broker.bootstrap, name, numbered(30))
-    source = spark.readStream.format("kbroker").schema("value binary, offset bigint").option("subscribe", name).load(str(broker.data_dir))
-    query = source.writeStream.format("memory").queryName("latest").option("checkpointLocation", str(tmp_path)).start()
+    source = (
+        spark.readStream.format("kbroker")
+        .schema("value binary, offset bigint")
+        .option("subscribe", name)
+        .load(str(broker.data_dir))
+    )
+    query = (
+        source.writeStream.format("memory")
+        .queryName("latest")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
     try:
         query.processAllAvailable()
         for first in (30, 45):
@@ -103,7 +133,9 @@ def test_from_the_latest_with_columns_of_ones_own(spark: SparkSession, broker: R
     assert found == [(row.offset, row.value) for row in consume(broker.bootstrap, name)[30:]]
 
 
-def test_limits_and_the_trigger_that_ignores_them(spark: SparkSession, stored: StoredTopics, tmp_path: Path) -> None:
+def test_limits_and_the_trigger_that_ignores_them(
+    spark: SparkSession, stored: StoredTopics, tmp_path: Path
+) -> None:
     stored.create("t", 2)
     stored.append("t", 60)
     stored.append("t", 30, partition=1)
@@ -113,7 +145,9 @@ def test_limits_and_the_trigger_that_ignores_them(spark: SparkSession, stored: S
 
 
 @pytest.mark.full
-def test_an_aggregation_counts_each_record_once(spark: SparkSession, stored: StoredTopics, tmp_path: Path) -> None:
+def test_an_aggregation_counts_each_record_once(
+    spark: SparkSession, stored: StoredTopics, tmp_path: Path
+) -> None:
     stored.create("t", 2)
     counts: dict[int, int] = {}
 
@@ -123,14 +157,22 @@ def test_an_aggregation_counts_each_record_once(spark: SparkSession, stored: Sto
     for size in (40, 2):
         stored.append("t", size)
         stored.append("t", 2 * size, partition=1)
-        source = spark.readStream.format("kbroker").options(subscribe="t", startingOffsets="earliest").load(str(stored.path))
+        source = (
+            spark.readStream.format("kbroker")
+            .options(subscribe="t", startingOffsets="earliest")
+            .load(str(stored.path))
+        )
         sink = source.groupBy("partition").count().writeStream.outputMode("complete").foreachBatch(keep)
-        query = sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        query = (
+            sink.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        )
         assert query.awaitTermination(PATIENCE_S)
     assert counts == {0: 42, 1: 84}
 
 
-def test_lost_data_ends_a_query_with_a_line(spark: SparkSession, broker: RunningBroker, name: str, tmp_path: Path) -> None:
+def test_lost_data_ends_a_query_with_a_line(
+    spark: SparkSession, broker: RunningBroker, name: str, tmp_path: Path
+) -> None:
     broker.create_topic(name)
     produce(broker.bootstrap, name, numbered(50))
     archive = Archive(spark, tmp_path, broker.data_dir, subscribe=name)

@@ -1,4 +1,5 @@
-"""The formats that are tables, in Spark: found by name, columns chosen by a schema, one moment per frame, one line per error."""
+"""The formats that are tables, in Spark: found by name, columns chosen by a schema, one moment per
+frame, one line per error."""
 
 from __future__ import annotations
 
@@ -9,14 +10,29 @@ import pytest
 
 from kbroker.testing.broker import RunningBroker
 from kbroker_spark import batches_table, groups_table, state_table, topics_table
-from spark.tests.share_work import accepted, as_described, as_stored, described, mixed, prepare, send, stored, table, work
+from spark.tests.share_work import (
+    accepted,
+    as_described,
+    as_stored,
+    described,
+    mixed,
+    prepare,
+    send,
+    stored,
+    table,
+    work,
+)
 from tests.brokers import DURABLE_ENGINES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 every_engine = pytest.mark.parametrize(
-    "engine", ["segment", *(pytest.param(engine, marks=pytest.mark.full) for engine in DURABLE_ENGINES if engine != "segment")]
+    "engine",
+    [
+        "segment",
+        *(pytest.param(engine, marks=pytest.mark.full) for engine in DURABLE_ENGINES if engine != "segment"),
+    ],
 )
 
 
@@ -34,7 +50,9 @@ def plain(frame: DataFrame) -> list[dict[str, Any]]:
     columns = {}
     for name in arrow.column_names:
         column = arrow[name]
-        columns[name] = (column.cast("int64") if str(column.type).startswith("timestamp") else column).to_pylist()
+        columns[name] = (
+            column.cast("int64") if str(column.type).startswith("timestamp") else column
+        ).to_pylist()
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -66,12 +84,17 @@ def test_batches_are_read_in_parallel(spark: SparkSession, broker: RunningBroker
     assert frame.schema == batches_table.SCHEMA
     assert frame.rdd.getNumPartitions() > 3
     rows = dicts(frame)
-    assert {row["partition"]: sum(each["record_count"] for each in rows if each["partition"] == row["partition"]) for row in rows} == {
+    assert {
+        row["partition"]: sum(each["record_count"] for each in rows if each["partition"] == row["partition"])
+        for row in rows
+    } == {
         0: 100,
         1: 100,
         2: 100,
     }
-    assert {(row["crc_ok"], row["problem"], row["codec"], row["topic"]) for row in rows} == {(True, None, "none", name)}
+    assert {(row["crc_ok"], row["problem"], row["codec"], row["topic"]) for row in rows} == {
+        (True, None, "none", name)
+    }
     assert load(spark, "kbroker-batches", broker.data_dir, topics="nothing").collect() == []
 
 
@@ -90,20 +113,35 @@ def test_a_frame_is_one_moment(spark: SparkSession, broker: RunningBroker, name:
 def test_a_schema_chooses_columns(spark: SparkSession, broker: RunningBroker, name: str) -> None:
     prepare(broker, name, partitions=2, count=4)
     reader = (
-        spark.read.format("kbroker-topics").schema("end_offset bigint, Topic string, configs map<string, string>").option("topics", name)
+        spark.read.format("kbroker-topics")
+        .schema("end_offset bigint, Topic string, configs map<string, string>")
+        .option("topics", name)
     )
     assert reader.load(str(broker.data_dir)).collect() == [(2, name, {}), (2, name, {})]
-    spark.sql(f"create or replace temporary view t using `kbroker-topics` options (path '{broker.data_dir}', topics '{name}')")
+    spark.sql(
+        f"create or replace temporary view t using `kbroker-topics` options (path '{broker.data_dir}', "
+        f"topics '{name}')"
+    )
     assert spark.sql("select sum(end_offset), count(*) from t").collect() == [(4, 2)]
 
 
 @pytest.mark.parametrize(
     ("format_name", "options", "schema", "text"),
     [
-        ("kbroker-state", {"view": "everything"}, None, "Option 'view' is 'everything': expected batches or share-partitions or history"),
+        (
+            "kbroker-state",
+            {"view": "everything"},
+            None,
+            "Option 'view' is 'everything': expected batches or share-partitions or history",
+        ),
         ("kbroker-groups", {"group": "a"}, None, "There is no option 'group': is groups meant?"),
         ("kbroker-topics", {"topics": " , "}, None, "Option 'topics' is empty"),
-        ("kbroker-batches", {"checkCrc": "perhaps"}, None, "Option 'checkCrc' is 'perhaps': expected true or false"),
+        (
+            "kbroker-batches",
+            {"checkCrc": "perhaps"},
+            None,
+            "Option 'checkCrc' is 'perhaps': expected true or false",
+        ),
         ("kbroker-topics", {}, "topic string, size int", "There is no column size"),
         ("kbroker-topics", {}, "topic int", "Column topic is string, not int"),
         ("kbroker-topics", {"path": "/no/such/place"}, None, "there is no directory /no/such/place"),
@@ -111,7 +149,12 @@ def test_a_schema_chooses_columns(spark: SparkSession, broker: RunningBroker, na
     ],
 )
 def test_what_is_refused(
-    spark: SparkSession, broker: RunningBroker, format_name: str, options: dict[str, str], schema: str | None, text: str
+    spark: SparkSession,
+    broker: RunningBroker,
+    format_name: str,
+    options: dict[str, str],
+    schema: str | None,
+    text: str,
 ) -> None:
     reader = spark.read.format(format_name).options(**{"path": str(broker.data_dir), **options})
     with pytest.raises(Exception, match="SourceError") as caught:

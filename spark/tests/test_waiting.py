@@ -1,4 +1,5 @@
-"""Records that wait outside the in-flight window, in kbroker-state: every engine, both persisters, the share coordinator's own bytes."""
+"""Records that wait outside the in-flight window, in kbroker-state: every engine, both persisters,
+the share coordinator's own bytes."""
 
 from __future__ import annotations
 
@@ -64,31 +65,61 @@ def store(data: Stored, persister: str, parked: Sequence[Parked] = PARKED) -> To
         changes = [change for change in changes if not change[0].startswith(b"share/")]
         control = build_control_batch([ShareControl(ControlType.SHARE_CHECKPOINT, "g", snapshot)])
         data.append(at.topic_id, 0, struct.pack(">q", 10) + control[8:])
-        changes.append((ControlHintKey(*at).encode(), ControlHint(11, False, {"g": ControlChain(10, 10)}).encode()))
+        changes.append(
+            (ControlHintKey(*at).encode(), ControlHint(11, False, {"g": ControlChain(10, 10)}).encode())
+        )
     data.state.write([*changes, (PERSISTER.encode(), PersisterName(persister).encode())])
     return at
 
 
 @pytest.mark.parametrize("persister", ["default", "control-records"])
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)
-def test_what_waits_is_shown_and_is_lag(tmp_path: Path, engine: str, persister: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_is_shown_and_is_lag(
+    tmp_path: Path, engine: str, persister: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(share_states, "_PIECE", 2)
     for directory, log_start in ((tmp_path / "a", 0), (tmp_path / "b", 2)):
         with writing(directory, engine) as data:
             at = store(data, persister)
             data.log_start(at.topic_id, 0, log_start)
     rows = table(state_table, tmp_path / "b", view="waiting")
-    head = {"group": "g", "topic": "jobs", "topic_id": str(at.topic_id), "partition": 0, "problem": None, "leader_epoch": 4}
+    head = {
+        "group": "g",
+        "topic": "jobs",
+        "topic_id": str(at.topic_id),
+        "partition": 0,
+        "problem": None,
+        "leader_epoch": 4,
+    }
     alive = {"rejected": False, "expired": False, "kept": False}
     assert rows == [
-        head | {"offset": 1, "waits_for": "redelivery", "due": 1000 * DUE_MS, "delivery_count": 3, **alive, "kept": True},
-        head | {"offset": 2, "waits_for": "schedule", "due": 1000 * (DUE_MS - 1), "delivery_count": 0, **alive},
-        head | {"offset": 6, "waits_for": "dead letter", "due": None, "delivery_count": 5, **alive, "rejected": True},
+        head
+        | {
+            "offset": 1,
+            "waits_for": "redelivery",
+            "due": 1000 * DUE_MS,
+            "delivery_count": 3,
+            **alive,
+            "kept": True,
+        },
+        head
+        | {"offset": 2, "waits_for": "schedule", "due": 1000 * (DUE_MS - 1), "delivery_count": 0, **alive},
+        head
+        | {
+            "offset": 6,
+            "waits_for": "dead letter",
+            "due": None,
+            "delivery_count": 5,
+            **alive,
+            "rejected": True,
+        },
     ]
     (row,) = table(state_table, tmp_path / "a", view="share-partitions")
     assert (row["waiting_records"], row["next_due"], row["lag"], row["problem"]) == (3, 0, 5 - 1 + 3, None)
     (row,) = table(state_table, tmp_path / "b", view="share-partitions")
-    assert (row["waiting_records"], row["lag"]) == (3, 5 - 1 + 3), "the log has one of them no more, and the state keeps it"
+    assert (row["waiting_records"], row["lag"]) == (3, 5 - 1 + 3), (
+        "the log has one of them no more, and the state keeps it"
+    )
 
 
 def test_nothing_waits_and_nothing_can_be_read(tmp_path: Path) -> None:
@@ -106,6 +137,8 @@ def test_what_is_damaged_is_a_problem_of_its_own(tmp_path: Path) -> None:
         data.state.write(damaged)
     (row,) = table(state_table, tmp_path, view="waiting")
     assert row["offset"] is None
-    assert str(row["problem"]).startswith("records that wait cannot be read: not the value of a parked record")
+    assert str(row["problem"]).startswith(
+        "records that wait cannot be read: not the value of a parked record"
+    )
     (row,) = table(state_table, tmp_path, view="share-partitions")
     assert str(row["problem"]).startswith("its lag is not known: not the value of a parked record")

@@ -1,8 +1,10 @@
-"""A real broker in this process, without sockets, and a client that calls its handlers as the server does.
+"""A real broker in this process, without sockets, and a client that calls its handlers as the
+server does.
 
-Requests and answers go through kio's own encoder and decoder for the version at hand, so a test that walks an API's versions
-shows that every field of every version is there. `connect` opens the broker; opened again in the same test it is the same broker
-after a restart. The default engine is `memory`; tests of what a restart keeps ask for `every_engine`.
+Requests and answers go through kio's own encoder and decoder for the version at hand, so a test
+that walks an API's versions shows that every field of every version is there. `connect` opens the
+broker; opened again in the same test it is the same broker after a restart. The default engine is
+`memory`; tests of what a restart keeps ask for `every_engine`.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ def versions(api: str) -> range:
 
 
 class Client:
-    """`client.call("create_topics", 7, topics=...)`: field names are kio's; times are milliseconds, rows are mappings."""
+    """`client.call("create_topics", 7, topics=...)`: field names are kio's; times are milliseconds,
+    rows are mappings."""
 
     def __init__(self, broker: Broker, connection_id: int = 1) -> None:
         self.broker = broker
@@ -54,7 +57,10 @@ class Client:
 
     async def call(self, api: str, version: int, **fields: Any) -> Any:
         key = KEYS[api]
-        request = _decoded(request_schema(key, version), encode(build(request_schema(key, version), {"timeout": 1000, **fields})))
+        request = _decoded(
+            request_schema(key, version),
+            encode(build(request_schema(key, version), {"timeout": 1000, **fields})),
+        )
         answer: Any = handler_of(key)(Request(self.broker, self.connection, key, version, "test", request))
         if inspect.iscoroutine(answer):
             answer = await answer
@@ -66,10 +72,18 @@ class Client:
         body = b"".join(answer.buffers) if isinstance(answer, Raw) else encode_response(key, version, answer)
         return _decoded(response_schema(key, version), body)
 
-    async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Any:
+    async def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None
+    ) -> Any:
         """The row of the answer."""
         rows = [{"name": key, "value": value} for key, value in (configs or {}).items()]
-        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": (), "configs": rows}
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": (),
+            "configs": rows,
+        }
         (row,) = (await self.call("create_topics", 7, topics=[topic], validate_only=False)).topics
         assert row.error_code == 0, row
         return row
@@ -81,7 +95,9 @@ class Client:
 
     async def append(self, topic: str, *timestamps_ms: int, partition: int = 0) -> int:
         """One batch with a record for each timestamp; returns its base offset when it counts."""
-        return await self.append_raw(topic, build_batch(Record(0, each, None, b"x", ()) for each in timestamps_ms), partition)
+        return await self.append_raw(
+            topic, build_batch(Record(0, each, None, b"x", ()) for each in timestamps_ms), partition
+        )
 
     async def append_raw(self, topic: str, batch: bytes, partition: int = 0) -> int:
         done = trio.Event()

@@ -1,4 +1,5 @@
-"""For tests of the `control-records` persister: a broker that has it, what is in its logs, and consumers that take all there is."""
+"""For tests of the `control-records` persister: a broker that has it, what is in its logs, and
+consumers that take all there is."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ Key = tuple[UUID, int]
 @asynccontextmanager
 async def opened(directory: Path, engine: str = "segment", **config: str) -> AsyncIterator[Client]:
     settings = {"kbroker.persister": "control-records", "log.segment.bytes": "1048576", **config}
-    options = StartOptions(data_dir=directory, storage=engine, state_storage=engine, config=BrokerConfig(settings))
+    options = StartOptions(
+        data_dir=directory, storage=engine, state_storage=engine, config=BrokerConfig(settings)
+    )
     async with open_broker(options) as broker:
         yield Client(broker)
 

@@ -29,8 +29,8 @@ async def prepare_dead_letters(
     queue_partitions: int = 1,
     configs: Mapping[str, str] | None = None,
 ) -> tuple[UUID, int]:
-    """As `prepare`, with a dead letter queue; `queue`: the topic's configs, or None where there is no such topic; `configs`: the
-    group's."""
+    """As `prepare`, with a dead letter queue; `queue`: the topic's configs, or None where there is
+    no such topic; `configs`: the group's."""
     key = await prepare(client, *sizes, partitions=partitions)
     if queue is not None:
         await client.create_topic(QUEUE, queue_partitions, configs=queue)
@@ -78,12 +78,15 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def pass_time(client: Client, clock: MockClock, seconds: float) -> None:
-    """In small steps, after each of which everybody does what there is to do: a clock that jumps by itself runs away from the
-    threads that commit."""
+    """In small steps, after each of which everybody does what there is to do: a clock that jumps by
+    itself runs away from the threads that commit."""
     for _ in range(round(seconds / _STEP_S)):
         clock.jump(_STEP_S)
         await wait_all_tasks_blocked()
-        while any(commits._idle_task is None or commits._is_in_flight for commits in (client.broker.logs, client.broker.state)):
+        while any(
+            commits._idle_task is None or commits._is_in_flight
+            for commits in (client.broker.logs, client.broker.state)
+        ):
             await trio.lowlevel.checkpoint()
 
 

@@ -1,6 +1,8 @@
-"""A share consumer for tests of the handlers: it keeps its session's epoch, and its answers can be looked at.
+"""A share consumer for tests of the handlers: it keeps its session's epoch, and its answers can be
+looked at.
 
-What a test prepares is here as well: a topic with records, and a group that reads it from the start.
+What a test prepares is here as well: a topic with records, and a group that reads it from the
+start.
 """
 
 from __future__ import annotations
@@ -60,14 +62,21 @@ class Member:
             max_wait=wait_ms,
             max_records=max_records,
             topics=_topics({**dict.fromkeys(add, ()), **(acks or {})}),
-            forgotten_topics_data=[{"topic_id": topic_id, "partitions": [index]} for topic_id, index in forget],
+            forgotten_topics_data=[
+                {"topic_id": topic_id, "partitions": [index]} for topic_id, index in forget
+            ],
             **fields,
         )
         self._count(answer, sent)
         return answer
 
     async def acknowledge(
-        self, acks: dict[tuple[UUID, int], Acks], *, version: int = 2, epoch: int | None = None, renew: bool = False
+        self,
+        acks: dict[tuple[UUID, int], Acks],
+        *,
+        version: int = 2,
+        epoch: int | None = None,
+        renew: bool = False,
     ) -> Any:
         sent = self.epoch if epoch is None else epoch
         answer = await self.client.call(
@@ -95,7 +104,8 @@ def _topics(rows: dict[tuple[UUID, int], Acks]) -> list[dict[str, Any]]:
                 {
                     "partition_index": index,
                     "acknowledgement_batches": [
-                        {"first_offset": first, "last_offset": last, "acknowledge_types": types} for first, last, types in acks
+                        {"first_offset": first, "last_offset": last, "acknowledge_types": types}
+                        for first, last, types in acks
                     ],
                 }
             ],
@@ -133,11 +143,14 @@ def sent(answer: Any) -> list[int]:
 
 
 def rows(answer: Any) -> dict[tuple[UUID, int], Any]:
-    return {(topic.topic_id, row.partition_index): row for topic in answer.responses for row in topic.partitions}
+    return {
+        (topic.topic_id, row.partition_index): row for topic in answer.responses for row in topic.partitions
+    }
 
 
 async def prepare(client: Client, *sizes: int, partitions: int = 1) -> tuple[UUID, int]:
-    """A topic with batches of the given sizes, and a group that reads it from the start. Gives the partition."""
+    """A topic with batches of the given sizes, and a group that reads it from the start. Gives the
+    partition."""
     topic = await client.create_topic("orders", partitions)
     offset = 0
     for size in sizes:
@@ -157,5 +170,10 @@ async def set_up_group(client: Client, configs: dict[str, str], group_id: str = 
 
 async def initialize(client: Client, topic_id: UUID, partitions: int, group_id: str = GROUP) -> None:
     """What the group coordinator does when a member subscribes."""
-    rows = [InitializeRequest(TopicPartition(topic_id, index), state_epoch=0, start_offset=-1) for index in range(partitions)]
-    assert all(result.code is ErrorCode.none for result in await client.broker.persister.initialize(group_id, rows))
+    rows = [
+        InitializeRequest(TopicPartition(topic_id, index), state_epoch=0, start_offset=-1)
+        for index in range(partitions)
+    ]
+    assert all(
+        result.code is ErrorCode.none for result in await client.broker.persister.initialize(group_id, rows)
+    )

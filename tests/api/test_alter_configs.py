@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs and AlterConfigs: topics, groups and the broker; refusals; what is in force at once and after a restart."""
+"""IncrementalAlterConfigs and AlterConfigs: topics, groups and the broker; refusals; what is in
+force at once and after a restart."""
 
 from __future__ import annotations
 
@@ -23,12 +24,18 @@ def resource(kind: int, name: str, *changes: tuple[Any, ...]) -> dict[str, Any]:
     return {
         "resource_type": kind,
         "resource_name": name,
-        "configs": [{"name": key, "config_operation": operation, "value": value} for key, operation, value in rows],
+        "configs": [
+            {"name": key, "config_operation": operation, "value": value} for key, operation, value in rows
+        ],
     }
 
 
 async def alter(
-    client: Client, *resources: dict[str, Any], api: str = "incremental_alter_configs", version: int = 1, validate_only: bool = False
+    client: Client,
+    *resources: dict[str, Any],
+    api: str = "incremental_alter_configs",
+    version: int = 1,
+    validate_only: bool = False,
 ) -> list[Row]:
     answer = await client.call(api, version, resources=resources, validate_only=validate_only)
     asked = [(each["resource_type"], each["resource_name"]) for each in resources]
@@ -49,7 +56,13 @@ OK: Row = (ErrorCode.none, None)
 async def test_every_version_alters_incrementally(connect: Connect, version: int) -> None:
     async with connect() as client:
         await client.create_topic("a", 2, {"retention.ms": "1000", "segment.ms": "9000"})
-        change = resource(TOPIC, "a", ("retention.ms", SET, "2000"), ("segment.ms", DELETE, None), ("max.message.bytes", "100"))
+        change = resource(
+            TOPIC,
+            "a",
+            ("retention.ms", SET, "2000"),
+            ("segment.ms", DELETE, None),
+            ("max.message.bytes", "100"),
+        )
         assert await alter(client, change, version=version) == [OK]
         assert topic_configs(client, "a") == {"retention.ms": "2000", "max.message.bytes": "100"}
         partition = next(client.broker.topics.partitions())
@@ -60,22 +73,46 @@ async def test_every_version_alters_incrementally(connect: Connect, version: int
 async def test_every_version_replaces(connect: Connect, version: int) -> None:  # CFG-36
     async with connect() as client:
         await client.create_topic("a", 2, {"retention.ms": "1000", "segment.ms": "9000"})
-        assert await alter(client, resource(TOPIC, "a", ("retention.ms", "2000")), api="alter_configs", version=version) == [OK]
+        assert await alter(
+            client, resource(TOPIC, "a", ("retention.ms", "2000")), api="alter_configs", version=version
+        ) == [OK]
         assert topic_configs(client, "a") == {"retention.ms": "2000"}
-        assert await alter(client, resource(GROUP, "g", ("share.auto.offset.reset", "earliest")), api="alter_configs") == [OK]
+        assert await alter(
+            client, resource(GROUP, "g", ("share.auto.offset.reset", "earliest")), api="alter_configs"
+        ) == [OK]
         assert client.broker.configs.reset_policy("g") == "earliest"
 
 
 REFUSED = [
-    (resource(TOPIC, "b", ("retention.ms", "1")), ErrorCode.unknown_topic_or_partition, "The topic 'b' does not exist."),
-    (resource(TOPIC, "", ("retention.ms", "1")), ErrorCode.invalid_request, "Default topic resources are not allowed."),
+    (
+        resource(TOPIC, "b", ("retention.ms", "1")),
+        ErrorCode.unknown_topic_or_partition,
+        "The topic 'b' does not exist.",
+    ),
+    (
+        resource(TOPIC, "", ("retention.ms", "1")),
+        ErrorCode.invalid_request,
+        "Default topic resources are not allowed.",
+    ),
     (resource(TOPIC, "a", ("no.such", "1")), ErrorCode.invalid_config, "Unknown topic config name: no.such"),
     (resource(TOPIC, "a", ("retention.ms", "-2")), ErrorCode.invalid_config, None),
     (resource(TOPIC, "a", ("cleanup.policy", "compact")), ErrorCode.invalid_config, None),
     (resource(TOPIC, "a", ("cleanup.policy", APPEND, "compact")), ErrorCode.invalid_config, None),
-    (resource(TOPIC, "a", ("retention.ms", SET, None)), ErrorCode.invalid_request, "Null value not supported for : retention.ms"),
-    (resource(BROKER, "1", (ASSIGNMENT_INTERVAL, 9, "1")), ErrorCode.invalid_request, "Unknown operations type 9"),
-    (resource(TOPIC, "a", ("retention.ms", "1"), ("retention.ms", "2")), ErrorCode.invalid_request, "Error due to duplicate config keys"),
+    (
+        resource(TOPIC, "a", ("retention.ms", SET, None)),
+        ErrorCode.invalid_request,
+        "Null value not supported for : retention.ms",
+    ),
+    (
+        resource(BROKER, "1", (ASSIGNMENT_INTERVAL, 9, "1")),
+        ErrorCode.invalid_request,
+        "Unknown operations type 9",
+    ),
+    (
+        resource(TOPIC, "a", ("retention.ms", "1"), ("retention.ms", "2")),
+        ErrorCode.invalid_request,
+        "Error due to duplicate config keys",
+    ),
     (resource(GROUP, "", ("share.auto.offset.reset", "earliest")), ErrorCode.invalid_request, None),
     (resource(GROUP, "g" * 256, ("share.auto.offset.reset", "earliest")), ErrorCode.invalid_request, None),
     (resource(GROUP, "g", ("share.assignor.offload.enable", "true")), ErrorCode.invalid_config, None),
@@ -109,8 +146,10 @@ REFUSED = [
     (
         resource(BROKER, "1", ("num.partitions", "7")),
         ErrorCode.invalid_request,
-        "Cannot update these configs dynamically: [num.partitions]. It is read at start only: set it with `kbroker start --config "
-        "num.partitions=VALUE`, or a line num.partitions=VALUE in the file of --config-file, and restart the broker",
+        "Cannot update these configs dynamically: [num.partitions]. It is read at start only: set it with "
+        "`kbroker start --config "
+        "num.partitions=VALUE`, or a line num.partitions=VALUE in the file of --config-file, and restart "
+        "the broker",
     ),
     (resource(BROKER, "", (ASSIGNMENT_INTERVAL, "-1")), ErrorCode.invalid_request, None),
     (resource(LOGGER, "1", ("root", "INFO")), ErrorCode.invalid_request, None),
@@ -123,11 +162,15 @@ REFUSED = [
 async def test_an_unknown_operation(connect: Connect, kind: int) -> None:  # CFG-44
     async with connect() as client:
         await client.create_topic("a")
-        assert await alter(client, resource(kind, "a", ("retention.ms", 9, "1"))) == [(ErrorCode.unknown_server_error, None)]
+        assert await alter(client, resource(kind, "a", ("retention.ms", 9, "1"))) == [
+            (ErrorCode.unknown_server_error, None)
+        ]
 
 
 @pytest.mark.parametrize(("change", "code", "message"), REFUSED)
-async def test_refused(connect: Connect, change: dict[str, Any], code: ErrorCode, message: str | None) -> None:
+async def test_refused(
+    connect: Connect, change: dict[str, Any], code: ErrorCode, message: str | None
+) -> None:
     # CFG-23, CFG-25..27, CFG-29..32
     async with connect() as client:
         await client.create_topic("a", configs={"segment.ms": "9000"})
@@ -144,7 +187,9 @@ async def test_refused(connect: Connect, change: dict[str, Any], code: ErrorCode
 async def test_one_bad_setting_refuses_its_whole_resource_and_no_other(connect: Connect) -> None:  # CFG-33
     async with connect() as client:
         good = resource(GROUP, "h", ("share.auto.offset.reset", "earliest"))
-        bad = resource(GROUP, "g", ("share.auto.offset.reset", "earliest"), ("share.isolation.level", "READ_COMMITTED"))
+        bad = resource(
+            GROUP, "g", ("share.auto.offset.reset", "earliest"), ("share.isolation.level", "READ_COMMITTED")
+        )
         (first, _), second = await alter(client, bad, good)
         assert (first, second) == (ErrorCode.invalid_config, OK)
         assert client.broker.configs.groups_with_configs() == ["h"]
@@ -199,10 +244,17 @@ async def test_values_are_trimmed_and_unset_keys_may_be_deleted(connect: Connect
         }
 
 
-async def test_clients_that_alter_different_settings_at_once_lose_nothing(connect: Connect, every_engine: str) -> None:
+async def test_clients_that_alter_different_settings_at_once_lose_nothing(
+    connect: Connect, every_engine: str
+) -> None:
     async with connect(every_engine) as client:
         await client.create_topic("a")
-        settings = {"retention.ms": "5000", "segment.ms": "6000", "retention.bytes": "7000", "max.message.bytes": "8000"}
+        settings = {
+            "retention.ms": "5000",
+            "segment.ms": "6000",
+            "retention.bytes": "7000",
+            "max.message.bytes": "8000",
+        }
         async with trio.open_nursery() as nursery:
             for name, value in settings.items():
                 nursery.start_soon(alter, client, resource(TOPIC, "a", (name, value)))
@@ -214,13 +266,17 @@ async def test_what_was_altered_holds_after_a_restart(connect: Connect, every_en
         await client.create_topic("a")
         changes = [
             resource(TOPIC, "a", ("max.message.bytes", "2000")),
-            resource(GROUP, "g", ("share.auto.offset.reset", "earliest"), ("share.delivery.count.limit", "3")),
+            resource(
+                GROUP, "g", ("share.auto.offset.reset", "earliest"), ("share.delivery.count.limit", "3")
+            ),
             resource(GROUP, "unset", ("share.auto.offset.reset", "earliest")),
             resource(BROKER, "", (ASSIGNMENT_INTERVAL, "7")),
             resource(BROKER, "1", (ASSIGNMENT_INTERVAL, "8")),
         ]
         assert await alter(client, *changes) == [OK] * 5
-        assert await alter(client, resource(GROUP, "unset", ("share.auto.offset.reset", DELETE, None))) == [OK]
+        assert await alter(client, resource(GROUP, "unset", ("share.auto.offset.reset", DELETE, None))) == [
+            OK
+        ]
         assert client.broker.config[ASSIGNMENT_INTERVAL] == 8
     async with connect(every_engine) as client:
         configs = client.broker.configs
@@ -243,7 +299,10 @@ async def test_who_depends_on_a_groups_settings_is_told(connect: Connect) -> Non
         assert told == ["g", None]
 
 
-async def test_bounds_that_were_lowered_clamp_what_a_group_has(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:  # CFG-24
+# CFG-24
+async def test_bounds_that_were_lowered_clamp_what_a_group_has(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     lock = "share.record.lock.duration.ms"
     async with connect() as client:
         assert await alter(client, resource(GROUP, "g", (lock, "60000"))) == [OK]
@@ -252,7 +311,9 @@ async def test_bounds_that_were_lowered_clamp_what_a_group_has(connect: Connect,
         assert f"group g: {lock}=60000 is out of the broker's bounds, 30000 holds" in caplog.text
 
 
-async def test_an_altered_broker_setting_that_fits_no_more_is_left_out(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_altered_broker_setting_that_fits_no_more_is_left_out(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     """And no other one: what was altered beside it holds, such as a retention time."""
     async with connect("segment") as client:
         kept = {"log.retention.ms": "-1", "group.share.max.record.lock.duration.ms": "300000"}
@@ -268,8 +329,11 @@ async def test_an_altered_broker_setting_that_fits_no_more_is_left_out(connect: 
             assert f"{left_out}: {ASSIGNMENT_INTERVAL}={value}: " in caplog.text
 
 
-async def test_what_is_altered_over_the_start_says_how_to_end_that(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """The commands name the layers, this broker's and that of all brokers, that hide what the start says."""
+async def test_what_is_altered_over_the_start_says_how_to_end_that(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commands name the layers, this broker's and that of all brokers, that hide what the start
+    says."""
     ms, size = "log.retention.ms", "log.retention.bytes"
     one, every = {ms: "5", ASSIGNMENT_INTERVAL: "7"}, {ms: "6", size: "2", ASSIGNMENT_INTERVAL: "9"}
     caplog.set_level("INFO")
@@ -279,7 +343,8 @@ async def test_what_is_altered_over_the_start_says_how_to_end_that(connect: Conn
     async with connect("segment", config={ms: "8", size: "1", ASSIGNMENT_INTERVAL: "9"}) as client:
         delete = "kbroker configs delete --broker"
         ended = {
-            f"{ms}=5 was altered while running and wins over the 8 of this start": f'{delete} 1 {ms} && {delete} "" {ms}',
+            f"{ms}=5 was altered while running and wins over the 8 of this start": f"{delete} 1 {ms} && "
+            f'{delete} "" {ms}',
             f"{size}=2 was altered while running and wins over the 1 of this start": f'{delete} "" {size}',
             f"{ASSIGNMENT_INTERVAL}=7 was altered while running and wins over the 9 of this start": f"{delete} 1 {ASSIGNMENT_INTERVAL}",
         }
@@ -288,4 +353,8 @@ async def test_what_is_altered_over_the_start_says_how_to_end_that(connect: Conn
         for command in " && ".join(ended.values()).split(" && "):
             *_, name, key = shlex.split(command)
             assert await alter(client, resource(BROKER, name, (key, DELETE, None))) == [OK]
-        assert (client.broker.config[ms], client.broker.config[size], client.broker.config[ASSIGNMENT_INTERVAL]) == (8, 1, 9)
+        assert (
+            client.broker.config[ms],
+            client.broker.config[size],
+            client.broker.config[ASSIGNMENT_INTERVAL],
+        ) == (8, 1, 9)

@@ -1,4 +1,5 @@
-"""Bounds and defaults of share groups, altered on a running broker: in force at once, kept, never at odds."""
+"""Bounds and defaults of share groups, altered on a running broker: in force at once, kept, never
+at odds."""
 
 from __future__ import annotations
 
@@ -101,13 +102,21 @@ async def test_broker_settings_that_contradict_each_other_are_refused(connect: C
 
 
 async def test_a_group_beyond_a_lowered_bound_can_be_altered(connect: Connect, every_engine: str) -> None:
-    """Its other settings, that is, in any way; the one that is beyond the bound only to a value within."""
+    """Its other settings, that is, in any way; the one that is beyond the bound only to a value
+    within."""
     limit, locks, beat, session = (
         f"share.{name}"
-        for name in ("delivery.count.limit", "partition.max.record.locks", "heartbeat.interval.ms", "session.timeout.ms")
+        for name in (
+            "delivery.count.limit",
+            "partition.max.record.locks",
+            "heartbeat.interval.ms",
+            "session.timeout.ms",
+        )
     )
     async with connect(every_engine) as client:
-        assert await alter(client, resource(GROUP, "g", (LOCK, "60000"), (beat, "10000"), (locks, "500"))) == [OK]
+        assert await alter(
+            client, resource(GROUP, "g", (LOCK, "60000"), (beat, "10000"), (locks, "500"))
+        ) == [OK]
         narrow = (MOST, "40000"), (f"group.share.max.{session.removeprefix('share.')}", "45000")
         assert await alter(client, resource(BROKER, "1", *narrow)) == [OK]
         assert await alter(client, resource(GROUP, "g", (limit, "6"), (locks, DELETE, None))) == [OK]
@@ -128,7 +137,9 @@ async def test_a_group_beyond_a_lowered_bound_can_be_altered(connect: Connect, e
         assert await alter(client, resource(GROUP, "g", (LOCK, "40000"))) == [OK]
 
 
-async def test_a_timeout_that_the_broker_made_too_short_keeps_nothing_from_being_altered(connect: Connect) -> None:
+async def test_a_timeout_that_the_broker_made_too_short_keeps_nothing_from_being_altered(
+    connect: Connect,
+) -> None:
     session, beat, limit = "session.timeout.ms", "heartbeat.interval.ms", "share.delivery.count.limit"
     async with connect() as client:
         assert await alter(client, resource(GROUP, "g", (f"share.{session}", "45000"))) == [OK]
@@ -144,12 +155,15 @@ async def test_a_timeout_that_the_broker_made_too_short_keeps_nothing_from_being
 async def test_what_lock_reports_advise_is_accepted(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Followed until the lock lasts as long as it can: the bound is reached, raised, and at its own end."""
+    """Followed until the lock lasts as long as it can: the bound is reached, raised, and at its own
+    end."""
     advised = re.compile(r"kbroker configs set --(group|broker) (\S+) (\S+)=(\d+)")
     kinds = {"group": GROUP, "broker": BROKER}
     steps = []
     async with connect(config={MOST: "50000"}) as client:
-        reports = LockReports(client.broker.configs.share_settings, client.broker.share_groups.longest_lock_ms)
+        reports = LockReports(
+            client.broker.configs.share_settings, client.broker.share_groups.longest_lock_ms
+        )
         while True:
             caplog.clear()
             reports.ran_out("g", RanOut(1, 0, 0))

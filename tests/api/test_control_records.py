@@ -1,4 +1,5 @@
-"""The `control-records` persister in a real broker: what it puts into the logs, and that nobody notices."""
+"""The `control-records` persister in a real broker: what it puts into the logs, and that nobody
+notices."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ from kbroker.formats.state import ShareStateKey
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.share.persister import ReadRequest, TopicPartition
 from tests.api.conftest import ENGINES
-from tests.api.control_logs import CHECKPOINT, DELTA, Key, controls, data_offsets, drain, hint, lag, opened, persister
+from tests.api.control_logs import (
+    CHECKPOINT,
+    DELTA,
+    Key,
+    controls,
+    data_offsets,
+    drain,
+    hint,
+    lag,
+    opened,
+    persister,
+)
 from tests.api.dead_letter_queues import QUEUE, all_done, letters_of, offsets_of, prepare_dead_letters, reject
 from tests.api.share_consumers import ACCEPT, GROUP, Member, acquired, initialize, prepare, set_up_group
 from tests.metrics.world import parse, scrape_text, total
@@ -43,14 +55,17 @@ async def test_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_it_does_not_feed_itself(tmp_path: Path, engine: str) -> None:
-    """Once all is acknowledged, consumers that go on asking change nothing; and what is in the log for others is nobody's lag."""
+    """Once all is acknowledged, consumers that go on asking change nothing; and what is in the log
+    for others is nobody's lag."""
     groups = [f"g{number}" for number in range(4)]
     async with opened(tmp_path, engine) as client:
         key = await prepare(client, 5, 5)
         for group_id in groups:
             await set_up_group(client, {"share.auto.offset.reset": "earliest"}, group_id)
             await initialize(client, key[0], 1, group_id)
-        members = [Member(client.another(10 + number), "M", group_id) for number, group_id in enumerate(groups)]
+        members = [
+            Member(client.another(10 + number), "M", group_id) for number, group_id in enumerate(groups)
+        ]
         for member in members:
             assert acquired(await member.fetch([key], max_records=100, wait_ms=5000)) == [(0, 9, 1)]
         for number in range(10):
@@ -64,7 +79,11 @@ async def test_it_does_not_feed_itself(tmp_path: Path, engine: str) -> None:
         for loaded in client.broker.share_groups.loaded():
             assert loaded.engine is not None
             statistics = loaded.engine.statistics()
-            assert (statistics.in_flight, statistics.start_offset, loaded.engine.next_fetch_offset()) == (0, end, end)
+            assert (statistics.in_flight, statistics.start_offset, loaded.engine.next_fetch_offset()) == (
+                0,
+                end,
+                end,
+            )
         await client.append("orders", 5)
         assert acquired(await members[2].fetch(wait_ms=5000)) == [(end, end, 1)]
         statistics = client.broker.share_groups.find("g2", TopicPartition(*key)).engine.statistics()  # type: ignore[union-attr]
@@ -98,7 +117,10 @@ async def test_lag_counts_records_alone(tmp_path: Path) -> None:
     rng = random.Random(3)
     async with opened(tmp_path) as client:
         key = await prepare(client, 2)
-        members = [Member(client.another(10 + number), "M", group_id) for number, group_id in enumerate(("a", "b", "c"))]
+        members = [
+            Member(client.another(10 + number), "M", group_id)
+            for number, group_id in enumerate(("a", "b", "c"))
+        ]
         for member in members:
             await set_up_group(client, {"share.auto.offset.reset": "earliest"}, member.group_id)
             await initialize(client, key[0], 1, member.group_id)
@@ -117,16 +139,34 @@ async def test_lag_counts_records_alone(tmp_path: Path) -> None:
                 await member.acknowledge({key: [(offset, offset, [ACCEPT])]})
                 done[member.group_id].add(offset)
             else:
-                mine += [offset for first, last, _ in acquired(await member.fetch(max_records=2)) for offset in range(first, last + 1)]
+                mine += [
+                    offset
+                    for first, last, _ in acquired(await member.fetch(max_records=2))
+                    for offset in range(first, last + 1)
+                ]
             for group_id, finished in done.items():
-                summary = (await persister(client).read_summary(group_id, [ReadRequest(TopicPartition(*key), 0)]))[0]
-                behind = client.partition("orders").high_watermark - summary.start_offset - summary.delivery_complete_count
+                summary = (
+                    await persister(client).read_summary(group_id, [ReadRequest(TopicPartition(*key), 0)])
+                )[0]
+                behind = (
+                    client.partition("orders").high_watermark
+                    - summary.start_offset
+                    - summary.delivery_complete_count
+                )
                 assert behind == len(data_offsets(client, key) - finished)
     async with opened(tmp_path) as client:
         for group_id, finished in done.items():
-            summary = (await persister(client).read_summary(group_id, [ReadRequest(TopicPartition(*key), 0)]))[0]
-            behind = client.partition("orders").high_watermark - summary.start_offset - summary.delivery_complete_count
-            assert behind == len(data_offsets(client, key) - finished), "after a restart they are looked for in the log"
+            summary = (
+                await persister(client).read_summary(group_id, [ReadRequest(TopicPartition(*key), 0)])
+            )[0]
+            behind = (
+                client.partition("orders").high_watermark
+                - summary.start_offset
+                - summary.delivery_complete_count
+            )
+            assert behind == len(data_offsets(client, key) - finished), (
+                "after a restart they are looked for in the log"
+            )
 
 
 async def test_lag_that_an_administrator_sees(tmp_path: Path) -> None:
@@ -134,7 +174,13 @@ async def test_lag_that_an_administrator_sees(tmp_path: Path) -> None:
         key = await prepare(client, 6)
         member = Member(client, "M1")
         await client.call(
-            "share_group_heartbeat", 1, group_id=GROUP, member_id="M1", member_epoch=0, rack_id=None, subscribed_topic_names=["orders"]
+            "share_group_heartbeat",
+            1,
+            group_id=GROUP,
+            member_id="M1",
+            member_epoch=0,
+            rack_id=None,
+            subscribed_topic_names=["orders"],
         )
         await member.fetch([key], wait_ms=5000)
         for offset in (0, 1, 4):
@@ -148,8 +194,11 @@ async def test_lag_that_an_administrator_sees(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("accepted", "kept"), [(12, 0), (12, 2), (7, 0), (7, 4), (0, 3)])
-async def test_lag_above_a_log_start_that_has_moved(tmp_path: Path, engine: str, accepted: int, kept: int) -> None:
-    """Before a restart and after it: what went with the log's start is no lag, records or control records."""
+async def test_lag_above_a_log_start_that_has_moved(
+    tmp_path: Path, engine: str, accepted: int, kept: int
+) -> None:
+    """Before a restart and after it: what went with the log's start is no lag, records or control
+    records."""
     async with opened(tmp_path, engine) as client:
         key = await prepare(client, *[4] * 3)
         member = Member(client, "M1")
@@ -162,7 +211,9 @@ async def test_lag_above_a_log_start_that_has_moved(tmp_path: Path, engine: str,
         later = [await client.append("orders", 1) for _ in range(kept)]
         start = later[0] if later else client.partition("orders").high_watermark
         data = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": start}]}]
-        assert (await client.call("delete_records", 2, topics=data)).topics[0].partitions[0].low_watermark == start
+        assert (await client.call("delete_records", 2, topics=data)).topics[0].partitions[
+            0
+        ].low_watermark == start
         assert await lag(client) == kept
     async with opened(tmp_path, engine) as client:
         assert await lag(client) == kept
@@ -186,13 +237,14 @@ async def test_lag_above_a_log_start_among_records_that_are_done(tmp_path: Path)
         assert await lag(client) == 4
 
 
-# -- dead letters -----------------------------------------------------------------------------------------------------------
+# -- dead letters
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ["segment", "rocksdb"])
 async def test_dead_letters_are_written_once(tmp_path: Path, engine: str) -> None:
-    """With a restart after each of them, clean or as a crash leaves it; the dead letter topic is a queue of its own, with control records
-    between the dead letters."""
+    """With a restart after each of them, clean or as a crash leaves it; the dead letter topic is a
+    queue of its own, with control records between the dead letters."""
     home = tmp_path / "0"
     letters: list[int] = []
     key: Key | None = None

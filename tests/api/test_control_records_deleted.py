@@ -1,4 +1,5 @@
-"""The `control-records` persister: state that was deleted stays deleted, whatever becomes of the record that says so."""
+"""The `control-records` persister: state that was deleted stays deleted, whatever becomes of the
+record that says so."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ OTHER = "other"
 
 async def write(client: Client, key: Key, group_id: str, offset: int, *, state_epoch: int) -> ErrorCode:
     leader_epoch = client.partition("orders").leader_epoch
-    request = WriteRequest(TopicPartition(*key), state_epoch, leader_epoch, offset, 0, [StateBatch(offset, offset, 2, 1)])
+    request = WriteRequest(
+        TopicPartition(*key), state_epoch, leader_epoch, offset, 0, [StateBatch(offset, offset, 2, 1)]
+    )
     return (await persister(client).write(group_id, [request]))[0].code
 
 
@@ -48,7 +51,8 @@ async def delete_records(client: Client, offset: int) -> int:
 
 
 async def a_group_with_state(client: Client, group_id: str = GROUP) -> Key:
-    """At state epoch 7, so that one that is made anew with a lower one is fenced if this is still there."""
+    """At state epoch 7, so that one that is made anew with a lower one is fenced if this is still
+    there."""
     topic = client.broker.topics.by_name("orders") or await client.create_topic("orders")
     key = (topic.topic_id, 0)
     await client.append("orders", 1, 2, 3)
@@ -62,7 +66,9 @@ async def a_group_with_state(client: Client, group_id: str = GROUP) -> Key:
 async def is_gone_for_good(client: Client, key: Key) -> None:
     """A new group of that name is not fenced, and has what it was told."""
     found = await read_state(client, key)
-    assert (found.code, found.state_epoch, found.batches) == (ErrorCode.invalid_request, 0, ()), "as where there never was any"
+    assert (found.code, found.state_epoch, found.batches) == (ErrorCode.invalid_request, 0, ()), (
+        "as where there never was any"
+    )
     assert await begin(client, key, GROUP, 1, 3) is ErrorCode.none
     found = await read_state(client, key)
     assert (found.code, found.state_epoch, found.start_offset, found.batches) == (ErrorCode.none, 1, 3, ())
@@ -72,7 +78,8 @@ async def is_gone_for_good(client: Client, key: Key) -> None:
 @engines
 @pytest.mark.parametrize("hinted", ["at the start", "behind the state"])
 async def test_the_log_start_moves_past_the_deletion(tmp_path: Path, engine: str, hinted: str) -> None:
-    """Inside a segment, so that what it cancels can still be read. The hint that a crash leaves has the state."""
+    """Inside a segment, so that what it cancels can still be read. The hint that a crash leaves has
+    the state."""
     async with opened(tmp_path / "a", engine) as client:
         key = await a_group_with_state(client)
         if hinted == "behind the state":
@@ -106,14 +113,22 @@ async def test_another_group_lives_on_where_one_was_deleted(tmp_path: Path, engi
         assert await delete(client, key, GROUP) is ErrorCode.none
         purged = client.partition("orders").high_watermark
         assert await delete_records(client, purged) == purged
-        assert [(at, each.group_id) for at, each in controls(client, key) if at >= purged] == [(purged, OTHER)]
+        assert [(at, each.group_id) for at, each in controls(client, key) if at >= purged] == [
+            (purged, OTHER)
+        ]
         shutil.copytree(tmp_path / "a", tmp_path / "b")
     async with opened(tmp_path / "b", engine) as client:
         found = await read_state(client, key, OTHER)
-        assert (found.state_epoch, found.start_offset, found.batches) == (7, before.start_offset, before.batches)
+        assert (found.state_epoch, found.start_offset, found.batches) == (
+            7,
+            before.start_offset,
+            before.batches,
+        )
         await is_gone_for_good(client, key)
         assert (await read_state(client, key, OTHER)).batches == before.batches
-        assert persister(client).control_statistics().scanned < purged, "nothing was looked for in all of the log"
+        assert persister(client).control_statistics().scanned < purged, (
+            "nothing was looked for in all of the log"
+        )
 
 
 @engines
@@ -131,14 +146,22 @@ async def test_a_group_that_was_made_anew_before_the_log_start_moved(tmp_path: P
     for directory in ("a", "b", "c"):
         async with opened(tmp_path / directory, engine) as client:
             found = await read_state(client, key)
-            assert (found.code, found.state_epoch, found.start_offset, found.batches) == (ErrorCode.none, 1, 3, ())
+            assert (found.code, found.state_epoch, found.start_offset, found.batches) == (
+                ErrorCode.none,
+                1,
+                3,
+                (),
+            )
 
 
 @engines
 async def test_retention_takes_the_deletion_and_not_all_that_it_cancels(tmp_path: Path, engine: str) -> None:
-    """Engines that keep chunks, and a crash between the log's new start and the removal of segments, leave some of what is below."""
+    """Engines that keep chunks, and a crash between the log's new start and the removal of
+    segments, leave some of what is below."""
     async with opened(tmp_path / "a", engine) as client:
-        await client.create_topic("orders", configs={"internal.segment.bytes": "3000", "retention.bytes": "4000"})
+        await client.create_topic(
+            "orders", configs={"internal.segment.bytes": "3000", "retention.bytes": "4000"}
+        )
         key = await a_group_with_state(client)
         await client.broker.state_housekeeping.work(wall_clock_ms())
         assert await delete(client, key, GROUP) is ErrorCode.none
@@ -167,7 +190,9 @@ async def test_another_persister_moved_the_log_start(tmp_path: Path) -> None:
         assert await delete(client, key, GROUP) is ErrorCode.none
         last = await client.append("orders", 4)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-    options = StartOptions(data_dir=tmp_path / "b", storage="segment", state_storage="segment", config=BrokerConfig({}))
+    options = StartOptions(
+        data_dir=tmp_path / "b", storage="segment", state_storage="segment", config=BrokerConfig({})
+    )
     async with open_broker(options) as broker:
         client = Client(broker)
         assert await delete_records(client, last) == last
@@ -175,13 +200,16 @@ async def test_another_persister_moved_the_log_start(tmp_path: Path) -> None:
         await is_gone_for_good(client, key)
 
 
-# -- a power cut ------------------------------------------------------------------------------------------------------------
+# -- a power cut
+# --------------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def opened_with_os(directory: Path) -> AsyncIterator[Client]:
     config = BrokerConfig({"kbroker.persister": "control-records"})
-    options = StartOptions(data_dir=directory, storage="segment", state_storage="segment", durability="os", config=config)
+    options = StartOptions(
+        data_dir=directory, storage="segment", state_storage="segment", durability="os", config=config
+    )
     async with open_broker(options) as broker:
         yield Client(broker)
 

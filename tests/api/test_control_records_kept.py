@@ -1,4 +1,5 @@
-"""The `control-records` persister finds its state again: after stops, crashes and power cuts, with retention at work, beside damage."""
+"""The `control-records` persister finds its state again: after stops, crashes and power cuts, with
+retention at work, beside damage."""
 
 from __future__ import annotations
 
@@ -34,7 +35,17 @@ from tests.api.control_logs import (
     persister,
     read_state,
 )
-from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, Member, acquired, initialize, prepare, rows, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    GROUP,
+    RELEASE,
+    Member,
+    acquired,
+    initialize,
+    prepare,
+    rows,
+    set_up_group,
+)
 
 
 async def work_a_little(client: Client) -> tuple[Key, list[int]]:
@@ -119,7 +130,9 @@ async def test_a_power_cut_that_takes_the_newest_records(tmp_path: Path) -> None
         await client.append("orders", 7)
         found = await read_state(client, key)
         assert found.code is ErrorCode.none
-        assert [(batch.first_offset, batch.last_offset) for batch in found.batches] == [(0, 2), (5, 5)], "the last one is lost"
+        assert [(batch.first_offset, batch.last_offset) for batch in found.batches] == [(0, 2), (5, 5)], (
+            "the last one is lost"
+        )
         assert persister(client).control_statistics().scanned > cut - 2
     async with opened(tmp_path) as client:
         assert await drain(client, key) == sorted(data_offsets(client, key) - {0, 1, 2, 5})
@@ -127,12 +140,15 @@ async def test_a_power_cut_that_takes_the_newest_records(tmp_path: Path) -> None
 
 
 async def test_many_at_work_with_restarts(tmp_path: Path) -> None:
-    """Producers and two groups on one log, interleaved at random: each record is done exactly once in each group."""
+    """Producers and two groups on one log, interleaved at random: each record is done exactly once
+    in each group."""
     rng = random.Random(11)
     done: dict[str, set[int]] = {"a": set(), "b": set()}
     key: Key | None = None
     for life in range(4):
-        async with opened(tmp_path, **{"share.coordinator.snapshot.update.records.per.snapshot": "7"}) as client:
+        async with opened(
+            tmp_path, **{"share.coordinator.snapshot.update.records.per.snapshot": "7"}
+        ) as client:
             if key is None:
                 key = await prepare(client, 3)
                 for group_id in done:
@@ -143,7 +159,9 @@ async def test_many_at_work_with_restarts(tmp_path: Path) -> None:
                 for _ in range(25):
                     await client.append("orders", *range(rng.randrange(1, 4)))
 
-            async def consume(group_id: str, number: int, key: Key = key, client: Client = client, life: int = life) -> None:
+            async def consume(
+                group_id: str, number: int, key: Key = key, client: Client = client, life: int = life
+            ) -> None:
                 member = Member(client.another(20 + number), f"M{life}", group_id)
                 answer = await member.fetch([key], max_records=3, wait_ms=5000)
                 for _ in range(25):
@@ -167,7 +185,8 @@ async def test_many_at_work_with_restarts(tmp_path: Path) -> None:
             assert finished | set(rest) == data_offsets(client, key)
 
 
-# -- retention, deletion, trouble -------------------------------------------------------------------------------------------
+# -- retention, deletion, trouble
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -177,23 +196,32 @@ async def test_the_log_start_moves_past_a_checkpoint(tmp_path: Path, engine: str
         before = await read_state(client, key)
         start = controls(client, key)[0][0] + 1
         data = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": start}]}]
-        assert (await client.call("delete_records", 2, topics=data)).topics[0].partitions[0].low_watermark == start
+        assert (await client.call("delete_records", 2, topics=data)).topics[0].partitions[
+            0
+        ].low_watermark == start
         newest = controls(client, key)[-1]
         assert newest[1].type is CHECKPOINT
         data = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": -1}]}]
         end = client.partition("orders").high_watermark
-        assert (await client.call("delete_records", 2, topics=data)).topics[0].partitions[0].low_watermark == end
+        assert (await client.call("delete_records", 2, topics=data)).topics[0].partitions[
+            0
+        ].low_watermark == end
         assert controls(client, key)[-1][0] == end
     async with opened(tmp_path, engine) as client:
         found = await read_state(client, key)
-        assert (found.code, found.start_offset, found.batches) == (ErrorCode.none, before.start_offset, before.batches)
+        assert (found.code, found.start_offset, found.batches) == (
+            ErrorCode.none,
+            before.start_offset,
+            before.batches,
+        )
         assert await drain(client, key) == []
         offset = await client.append("orders", 1)
         assert await drain(client, key) == [offset]
 
 
 async def test_retention_by_time_ends(tmp_path: Path) -> None:
-    """An old segment goes, and its checkpoint is written anew behind: which is not old, and does not make the next round go on."""
+    """An old segment goes, and its checkpoint is written anew behind: which is not old, and does
+    not make the next round go on."""
     async with opened(tmp_path) as client:
         topic = await client.create_topic("orders", configs={"retention.ms": "1000"})
         key = (topic.topic_id, 0)
@@ -218,7 +246,9 @@ async def test_retention_by_time_ends(tmp_path: Path) -> None:
 
 async def test_retention_by_size_keeps_the_state(tmp_path: Path) -> None:
     async with opened(tmp_path) as client:
-        topic = await client.create_topic("orders", configs={"internal.segment.bytes": "2000", "retention.bytes": "6000"})
+        topic = await client.create_topic(
+            "orders", configs={"internal.segment.bytes": "2000", "retention.bytes": "6000"}
+        )
         key = (topic.topic_id, 0)
         await client.append("orders", *range(20))
         await set_up_group(client, {"share.auto.offset.reset": "earliest"})
@@ -240,7 +270,9 @@ async def test_retention_by_size_keeps_the_state(tmp_path: Path) -> None:
 
 async def test_a_checkpoint_larger_than_a_segment(tmp_path: Path) -> None:
     async with opened(tmp_path) as client:
-        topic = await client.create_topic("orders", configs={"internal.segment.bytes": "1000", "max.message.bytes": "900"})
+        topic = await client.create_topic(
+            "orders", configs={"internal.segment.bytes": "1000", "max.message.bytes": "900"}
+        )
         key = (topic.topic_id, 0)
         await initialize(client, key[0], 1)
         where = TopicPartition(*key)
@@ -258,7 +290,9 @@ async def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
         key, _ = await work_a_little(client)
         await client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])
         assert hint(client, key) is None
-        assert (await persister(client).read(GROUP, [ReadRequest(TopicPartition(*key), 99)]))[0].code is not ErrorCode.none
+        assert (await persister(client).read(GROUP, [ReadRequest(TopicPartition(*key), 99)]))[
+            0
+        ].code is not ErrorCode.none
         await client.broker.state_housekeeping.work(wall_clock_ms())
         assert persister(client).control_statistics().logs == persister(client).statistics().loaded == 0
         again = await prepare(client, 2)
@@ -313,13 +347,24 @@ async def test_a_full_disk_refuses_an_acknowledgement_and_nothing_else_breaks(tm
 def write_request(client: Client, key: Key, offset: int) -> WriteRequest:
     engine = client.broker.share_groups.find(GROUP, TopicPartition(*key)).engine  # type: ignore[union-attr]
     assert engine is not None
-    return WriteRequest(TopicPartition(*key), engine.state_epoch, engine.leader_epoch, 0, 1, [StateBatch(offset, offset, 2, 1)])
+    return WriteRequest(
+        TopicPartition(*key),
+        engine.state_epoch,
+        engine.leader_epoch,
+        0,
+        1,
+        [StateBatch(offset, offset, 2, 1)],
+    )
 
 
 async def test_a_damaged_control_record_is_its_groups_trouble_only(tmp_path: Path) -> None:
     async with opened(tmp_path) as client:
         key, _ = await work_a_little(client)
-        newest = next((view, position, header) for view, position, header in reversed([*batches_of(client, key)]) if header.is_control)
+        newest = next(
+            (view, position, header)
+            for view, position, header in reversed([*batches_of(client, key)])
+            if header.is_control
+        )
         damaged = bytes(newest[0][newest[1] : newest[1] + newest[2].size_bytes])
         await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "other")
         await initialize(client, key[0], 1, "other")
@@ -329,7 +374,9 @@ async def test_a_damaged_control_record_is_its_groups_trouble_only(tmp_path: Pat
     path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
     async with opened(tmp_path) as client:
         codes = [(await read_state(client, key, group_id)).code for group_id in (GROUP, "other")]
-        assert codes[0] not in (ErrorCode.none, ErrorCode.invalid_request), "not as if there had never been any state"
+        assert codes[0] not in (ErrorCode.none, ErrorCode.invalid_request), (
+            "not as if there had never been any state"
+        )
         assert len(await drain(client, key, group_id="other")) == 14
 
 

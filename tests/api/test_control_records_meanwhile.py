@@ -1,4 +1,5 @@
-"""The `control-records` persister: what is asked while other things are on their way to the disk, and while the log's start moves."""
+"""The `control-records` persister: what is asked while other things are on their way to the disk,
+and while the log's start moves."""
 
 from __future__ import annotations
 
@@ -70,7 +71,9 @@ async def test_a_state_is_asked_for_while_it_is_being_initialized(tmp_path: Path
         assert answers["read"][0].start_offset == 2
 
 
-async def test_the_log_start_moves_while_a_chain_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_log_start_moves_while_a_chain_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the reader looks for has gone, and has been written anew before."""
     async with opened(tmp_path) as client:
         where = await a_log(client, **{"internal.segment.bytes": "300"})
@@ -100,7 +103,9 @@ async def test_names_that_are_asked_for_cost_no_memory(tmp_path: Path) -> None:
             await kept.read_summary(f"unknown-{number}", [ReadRequest(where, 0)])
             await kept.delete(f"never-{number}", [where])
             await kept.initialize(f"gone-{number}", [InitializeRequest(where, 1, 0)])
-            assert [result.code for result in await kept.delete(f"gone-{number}", [where])] == [ErrorCode.none]
+            assert [result.code for result in await kept.delete(f"gone-{number}", [where])] == [
+                ErrorCode.none
+            ]
         await kept.initialize("there", [InitializeRequest(where, 1, 0)])
         await kept.read("there", [ReadRequest(where, 0)])
         for held in (kept._keys.values(), kept._asked, kept._read_ahead):
@@ -110,12 +115,16 @@ async def test_names_that_are_asked_for_cost_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("finished", "start", "standing"),
     [([(1, 9)], 13, (13, 3)), ([], 12, (12, 2))],
-    ids=["two of its own and a finished record are passed", "two of its own are passed, and nothing was finished"],
+    ids=[
+        "two of its own and a finished record are passed",
+        "two of its own are passed, and nothing was finished",
+    ],
 )
 async def test_lag_while_a_new_start_offset_is_being_saved(
     tmp_path: Path, finished: list[tuple[int, int]], start: int, standing: tuple[int, int]
 ) -> None:
-    """The log has lost its old one. Control records that the new one passes are no lag, and counted once."""
+    """The log has lost its old one. Control records that the new one passes are no lag, and counted
+    once."""
     async with opened(tmp_path, "lmdb") as client:
         topic = await client.create_topic("orders")
         where, kept = TopicPartition(topic.topic_id, 0), persister(client)

@@ -44,7 +44,9 @@ async def test_every_version_grows(connect: Connect, version: int) -> None:
     ("wanted", "code", "message"),
     [
         pytest.param(growth("x", 3), ErrorCode.unknown_topic_or_partition, None, id="unknown"),
-        pytest.param(growth("a", 2), ErrorCode.invalid_partitions, "Topic already has 2 partition(s).", id="same"),
+        pytest.param(
+            growth("a", 2), ErrorCode.invalid_partitions, "Topic already has 2 partition(s).", id="same"
+        ),
         pytest.param(
             growth("a", 1),
             ErrorCode.invalid_partitions,
@@ -52,12 +54,19 @@ async def test_every_version_grows(connect: Connect, version: int) -> None:
             id="lower",
         ),
         pytest.param(growth("a", -1), ErrorCode.invalid_partitions, None, id="negative"),
-        pytest.param(growth("a", 4, (1,)), ErrorCode.invalid_replica_assignment, None, id="one assignment for two"),
+        pytest.param(
+            growth("a", 4, (1,)), ErrorCode.invalid_replica_assignment, None, id="one assignment for two"
+        ),
         pytest.param(growth("a", 3, (7,)), ErrorCode.invalid_replica_assignment, None, id="other broker"),
-        pytest.param(growth("a", MAX_PARTITIONS_PER_REQUEST + 3), ErrorCode.policy_violation, None, id="too many"),
+        pytest.param(
+            growth("a", MAX_PARTITIONS_PER_REQUEST + 3), ErrorCode.policy_violation, None, id="too many"
+        ),
     ],
 )
-async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode, message: str | None) -> None:  # BASE-17
+# BASE-17
+async def test_refused(
+    connect: Connect, wanted: dict[str, Any], code: ErrorCode, message: str | None
+) -> None:
     async with connect() as client:
         await client.create_topic("a", 2)
         ((found, text),) = await grow(client, wanted)
@@ -69,7 +78,9 @@ async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode
 async def test_duplicates_are_refused(connect: Connect) -> None:  # BASE-17
     async with connect() as client:
         await client.create_topic("a")
-        assert await grow(client, growth("a", 2), growth("a", 3)) == [(ErrorCode.invalid_request, "Duplicate topic name.")]
+        assert await grow(client, growth("a", 2), growth("a", 3)) == [
+            (ErrorCode.invalid_request, "Duplicate topic name.")
+        ]
         assert partitions(client, "a") == 1
 
 
@@ -77,7 +88,9 @@ async def test_the_bound_is_for_the_whole_request(connect: Connect) -> None:
     async with connect() as client:
         await client.create_topic("a")
         await client.create_topic("b")
-        answer = await grow(client, growth("a", MAX_PARTITIONS_PER_REQUEST), growth("b", 3), validate_only=True)
+        answer = await grow(
+            client, growth("a", MAX_PARTITIONS_PER_REQUEST), growth("b", 3), validate_only=True
+        )
         assert [code for code, _ in answer] == [ErrorCode.none, ErrorCode.policy_violation]
 
 

@@ -12,7 +12,14 @@ from tests.api.conftest import Connect, versions
 
 
 def topic(name: str, partitions: int = 1, replication: int = 1, **more: Any) -> dict[str, Any]:
-    return {"name": name, "num_partitions": partitions, "replication_factor": replication, "assignments": (), "configs": (), **more}
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": replication,
+        "assignments": (),
+        "configs": (),
+        **more,
+    }
 
 
 def configs(**values: str | None) -> list[dict[str, str | None]]:
@@ -44,7 +51,9 @@ async def test_every_version_creates(connect: Connect, version: int) -> None:
 
 async def test_minus_one_means_the_defaults(connect: Connect) -> None:
     async with connect(config={"num.partitions": "4"}) as client:
-        (row,) = (await client.call("create_topics", 7, topics=[topic("a", -1, -1)], validate_only=False)).topics
+        (row,) = (
+            await client.call("create_topics", 7, topics=[topic("a", -1, -1)], validate_only=False)
+        ).topics
         assert (row.error_code, row.num_partitions, row.replication_factor) == (ErrorCode.none, 4, 1)
 
 
@@ -56,8 +65,15 @@ async def test_an_assignment_to_this_broker(connect: Connect) -> None:
 
 
 REFUSED = [
-    pytest.param(topic("there"), ErrorCode.topic_already_exists, "Topic 'there' already exists.", id="exists"),
-    pytest.param(topic("a_b"), ErrorCode.invalid_topic_exception, "Topic 'a_b' collides with existing topic: a.b", id="collides"),
+    pytest.param(
+        topic("there"), ErrorCode.topic_already_exists, "Topic 'there' already exists.", id="exists"
+    ),
+    pytest.param(
+        topic("a_b"),
+        ErrorCode.invalid_topic_exception,
+        "Topic 'a_b' collides with existing topic: a.b",
+        id="collides",
+    ),
     pytest.param(topic("no spaces"), ErrorCode.invalid_topic_exception, None, id="name"),
     pytest.param(topic(".."), ErrorCode.invalid_topic_exception, None, id="dots"),
     pytest.param(topic("x" * 250), ErrorCode.invalid_topic_exception, None, id="long name"),
@@ -70,28 +86,70 @@ REFUSED = [
     pytest.param(topic("x", MAX_PARTITIONS_PER_REQUEST + 1), ErrorCode.policy_violation, None, id="too many"),
     pytest.param(topic("x", 2**31 - 1), ErrorCode.policy_violation, None, id="absurdly many"),
     pytest.param(
-        topic("x", configs=configs(no_such_config="1")), ErrorCode.invalid_config, "Unknown topic config name: no.such.config", id="config"
+        topic("x", configs=configs(no_such_config="1")),
+        ErrorCode.invalid_config,
+        "Unknown topic config name: no.such.config",
+        id="config",
     ),
-    pytest.param(topic("x", configs=configs(retention_ms="soon")), ErrorCode.invalid_config, None, id="config value"),
-    pytest.param(topic("x", configs=configs(cleanup_policy="compact")), ErrorCode.invalid_config, None, id="compaction"),
+    pytest.param(
+        topic("x", configs=configs(retention_ms="soon")), ErrorCode.invalid_config, None, id="config value"
+    ),
+    pytest.param(
+        topic("x", configs=configs(cleanup_policy="compact")), ErrorCode.invalid_config, None, id="compaction"
+    ),
     pytest.param(
         topic("x", configs=configs(retention_ms=None)),
         ErrorCode.invalid_config,
         "Null value not supported for topic configs: retention.ms",
         id="null config",
     ),
-    pytest.param(topic("x", 1, -1, assignments=assigned((1,))), ErrorCode.invalid_request, None, id="assignment and count"),
-    pytest.param(topic("x", -1, 1, assignments=assigned((1,))), ErrorCode.invalid_request, None, id="assignment and replication"),
-    pytest.param(topic("x", -1, -1, assignments=assigned((2,))), ErrorCode.invalid_replica_assignment, None, id="other broker"),
-    pytest.param(topic("x", -1, -1, assignments=assigned(())), ErrorCode.invalid_replica_assignment, None, id="nowhere"),
-    pytest.param(topic("x", -1, -1, assignments=assigned((1, 1))), ErrorCode.invalid_replica_assignment, None, id="twice the broker"),
-    pytest.param(topic("x", -1, -1, assignments=assigned((1,), first=1)), ErrorCode.invalid_replica_assignment, None, id="starts at 1"),
-    pytest.param(topic("x", -1, -1, assignments=assigned((1,)) * 2), ErrorCode.invalid_replica_assignment, None, id="a partition twice"),
+    pytest.param(
+        topic("x", 1, -1, assignments=assigned((1,))),
+        ErrorCode.invalid_request,
+        None,
+        id="assignment and count",
+    ),
+    pytest.param(
+        topic("x", -1, 1, assignments=assigned((1,))),
+        ErrorCode.invalid_request,
+        None,
+        id="assignment and replication",
+    ),
+    pytest.param(
+        topic("x", -1, -1, assignments=assigned((2,))),
+        ErrorCode.invalid_replica_assignment,
+        None,
+        id="other broker",
+    ),
+    pytest.param(
+        topic("x", -1, -1, assignments=assigned(())), ErrorCode.invalid_replica_assignment, None, id="nowhere"
+    ),
+    pytest.param(
+        topic("x", -1, -1, assignments=assigned((1, 1))),
+        ErrorCode.invalid_replica_assignment,
+        None,
+        id="twice the broker",
+    ),
+    pytest.param(
+        topic("x", -1, -1, assignments=assigned((1,), first=1)),
+        ErrorCode.invalid_replica_assignment,
+        None,
+        id="starts at 1",
+    ),
+    pytest.param(
+        topic("x", -1, -1, assignments=assigned((1,)) * 2),
+        ErrorCode.invalid_replica_assignment,
+        None,
+        id="a partition twice",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("wanted", "code", "message"), REFUSED)
-async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode, message: str | None) -> None:  # BASE-12, BASE-14, BASE-16
+# BASE-12, BASE-14, BASE-16
+async def test_refused(
+    connect: Connect, wanted: dict[str, Any], code: ErrorCode, message: str | None
+) -> None:
     async with connect() as client:
         await client.create_topic("there")
         await client.create_topic("a.b")
@@ -106,8 +164,13 @@ async def test_refused(connect: Connect, wanted: dict[str, Any], code: ErrorCode
 
 async def test_a_duplicate_is_refused_and_its_neighbour_is_not(connect: Connect) -> None:  # BASE-13
     async with connect() as client:
-        answer = await client.call("create_topics", 7, topics=[topic("a"), topic("b"), topic("a", 2)], validate_only=False)
-        assert [(row.name, row.error_code) for row in answer.topics] == [("a", ErrorCode.invalid_request), ("b", ErrorCode.none)]
+        answer = await client.call(
+            "create_topics", 7, topics=[topic("a"), topic("b"), topic("a", 2)], validate_only=False
+        )
+        assert [(row.name, row.error_code) for row in answer.topics] == [
+            ("a", ErrorCode.invalid_request),
+            ("b", ErrorCode.none),
+        ]
         assert [each.name for each in client.broker.topics] == ["b"]
 
 

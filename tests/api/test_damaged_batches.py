@@ -1,4 +1,5 @@
-"""Batches whose headers were damaged on disk: whoever asks for one hears of it, everybody else is served, and nothing stands still."""
+"""Batches whose headers were damaged on disk: whoever asks for one hears of it, everybody else is
+served, and nothing stands still."""
 
 from __future__ import annotations
 
@@ -54,9 +55,16 @@ def stamped(log: LogId, offset: int, damage: Callable[[bytearray], None] | None 
 
 @asynccontextmanager
 async def damaged(
-    connect: Connect, home: Path, engine: str, damage: Callable[[bytearray], None], bad: int, *, in_one_write: bool = False
+    connect: Connect,
+    home: Path,
+    engine: str,
+    damage: Callable[[bytearray], None],
+    bad: int,
+    *,
+    in_one_write: bool = False,
 ) -> AsyncIterator[Client]:
-    """A broker on topic `damaged` with three batches, of which number `bad` is none, and `orders` with one in each of two partitions."""
+    """A broker on topic `damaged` with three batches, of which number `bad` is none, and `orders`
+    with one in each of two partitions."""
     async with connect(engine) as client:
         await client.create_topic("damaged")
         await client.create_topic("orders", 2)
@@ -74,10 +82,18 @@ async def damaged(
         yield client
 
 
-async def fetch(client: Client, topic: str, offset: int = 0, partitions: int = 1) -> list[tuple[ErrorCode, list[int]]]:
+async def fetch(
+    client: Client, topic: str, offset: int = 0, partitions: int = 1
+) -> list[tuple[ErrorCode, list[int]]]:
     """By partition: the error, and the base offsets of the batches."""
     rows = [
-        {"partition": index, "current_leader_epoch": -1, "fetch_offset": offset, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+        {
+            "partition": index,
+            "current_leader_epoch": -1,
+            "fetch_offset": offset,
+            "log_start_offset": -1,
+            "partition_max_bytes": 1 << 20,
+        }
         for index in range(partitions)
     ]
     answer = await client.call(
@@ -104,14 +120,26 @@ class Member:
         resource = {"resource_type": 32, "resource_name": "g", "configs": [config]}
         await self._client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
         joined = await self._client.call(
-            "share_group_heartbeat", 1, group_id="g", member_id="m", member_epoch=0, rack_id=None, subscribed_topic_names=self._topics
+            "share_group_heartbeat",
+            1,
+            group_id="g",
+            member_id="m",
+            member_epoch=0,
+            rack_id=None,
+            subscribed_topic_names=self._topics,
         )
         self._assigned = joined.assignment.topic_partitions
 
     async def fetch(self) -> dict[str, list[tuple[ErrorCode, list[int]]]]:
         """By topic, for each of its partitions: the error and the acquired offsets."""
-        rows = [[{"partition_index": index, "acknowledgement_batches": ()} for index in each.partitions] for each in self._assigned]
-        topics = [{"topic_id": each.topic_id, "partitions": row} for each, row in zip(self._assigned, rows, strict=True)]
+        rows = [
+            [{"partition_index": index, "acknowledgement_batches": ()} for index in each.partitions]
+            for each in self._assigned
+        ]
+        topics = [
+            {"topic_id": each.topic_id, "partitions": row}
+            for each, row in zip(self._assigned, rows, strict=True)
+        ]
         answer = await self._client.call(
             "share_fetch", 1, group_id="g", member_id="m", share_session_epoch=self._epoch, max_wait=50, min_bytes=1, max_bytes=1 << 20,
             max_records=10, batch_size=10, topics=topics if self._epoch == 0 else (), forgotten_topics_data=(),
@@ -121,15 +149,26 @@ class Member:
         for topic in answer.responses:
             name = self._client.broker.topics.by_id(topic.topic_id).name  # type: ignore[union-attr]
             for row in topic.partitions:
-                taken = [offset for each in row.acquired_records for offset in range(each.first_offset, each.last_offset + 1)]
+                taken = [
+                    offset
+                    for each in row.acquired_records
+                    for offset in range(each.first_offset, each.last_offset + 1)
+                ]
                 found.setdefault(name, []).append((row.error_code, taken))
         return found
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize(("engine", "in_one_write"), [("segment", False), ("lmdb", False), ("lmdb", True), ("rocksdb", True)])
+@pytest.mark.parametrize(
+    ("engine", "in_one_write"), [("segment", False), ("lmdb", False), ("lmdb", True), ("rocksdb", True)]
+)
 async def test_a_fetch_of_a_damaged_batch_is_refused(
-    connect: Connect, tmp_path: Path, engine: str, damage: str, in_one_write: bool, caplog: pytest.LogCaptureFixture
+    connect: Connect,
+    tmp_path: Path,
+    engine: str,
+    damage: str,
+    in_one_write: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with damaged(connect, tmp_path, engine, DAMAGES[damage], 1, in_one_write=in_one_write) as client:
         (before,) = await fetch(client, "damaged", 0)
@@ -137,7 +176,10 @@ async def test_a_fetch_of_a_damaged_batch_is_refused(
         assert before[1][0] == 0
         for _ in range(3):
             assert await fetch(client, "damaged", 1) == [(CORRUPT, [])]
-        assert await fetch(client, "orders", 0, partitions=2) == [(ErrorCode.none, [0]), (ErrorCode.none, [0])]
+        assert await fetch(client, "orders", 0, partitions=2) == [
+            (ErrorCode.none, [0]),
+            (ErrorCode.none, [0]),
+        ]
         if engine == "segment" or not in_one_write:
             assert await fetch(client, "damaged", 2) == [(ErrorCode.none, [2])]
         await client.append("damaged", 1)
@@ -147,15 +189,24 @@ async def test_a_fetch_of_a_damaged_batch_is_refused(
 
 @pytest.mark.parametrize(
     ("engine", "damage", "bad"),
-    [*(("segment", damage, 1) for damage in DAMAGES), ("segment", "zeros", 0), ("lmdb", "another magic", 0), ("rocksdb", "zeros", 1)],
+    [
+        *(("segment", damage, 1) for damage in DAMAGES),
+        ("segment", "zeros", 0),
+        ("lmdb", "another magic", 0),
+        ("rocksdb", "zeros", 1),
+    ],
 )
-async def test_a_share_fetch_of_a_damaged_batch_is_refused(connect: Connect, tmp_path: Path, engine: str, damage: str, bad: int) -> None:
-    """FET-31: What comes before it is delivered, and so is what others hold; nothing is acquired that is no record."""
+async def test_a_share_fetch_of_a_damaged_batch_is_refused(
+    connect: Connect, tmp_path: Path, engine: str, damage: str, bad: int
+) -> None:
+    """FET-31: What comes before it is delivered, and so is what others hold; nothing is acquired
+    that is no record."""
     async with damaged(connect, tmp_path, engine, DAMAGES[damage], bad) as client:
         member = Member(client, ["damaged", "orders"])
         await member.join()
         first: dict[str, list[tuple[ErrorCode, list[int]]]] = {"orders": [], "damaged": []}
-        while len(first["orders"]) < 2 or not first["damaged"]:  # An answer does not wait for share-partitions that are still loading.
+        # An answer does not wait for share-partitions that are still loading.
+        while len(first["orders"]) < 2 or not first["damaged"]:
             for name, found in (await member.fetch()).items():
                 first[name] += [(error, taken) for error, taken in found if error or taken]
         assert first["orders"] == [(ErrorCode.none, [0]), (ErrorCode.none, [0])]
@@ -166,8 +217,8 @@ async def test_a_share_fetch_of_a_damaged_batch_is_refused(connect: Connect, tmp
 
 
 async def test_every_damaged_byte_of_a_header(connect: Connect, tmp_path: Path) -> None:
-    """In a segment, under a running broker. What the CRC covers, and the leader epoch, are for the consumer to judge; the last offset
-    delta is under the CRC as well, but gives itself away."""
+    """In a segment, under a running broker. What the CRC covers, and the leader epoch, are for the
+    consumer to judge; the last offset delta is under the CRC as well, but gives itself away."""
     async with connect("segment") as client:
         await client.create_topic("damaged")
         for _ in range(3):
@@ -193,15 +244,24 @@ async def test_every_damaged_byte_of_a_header(connect: Connect, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_a_look_up_by_time_that_meets_a_damaged_batch_is_refused(connect: Connect, tmp_path: Path, engine: str) -> None:
+async def test_a_look_up_by_time_that_meets_a_damaged_batch_is_refused(
+    connect: Connect, tmp_path: Path, engine: str
+) -> None:
     async with damaged(connect, tmp_path, engine, zeros, 0, in_one_write=True) as client:
-        topics = [{"name": "damaged", "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": 1}]}]
+        topics = [
+            {
+                "name": "damaged",
+                "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": 1}],
+            }
+        ]
         answer = await client.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics)
         assert answer.topics[0].partitions[0].error_code == CORRUPT
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_idempotent_producers_go_on_behind_a_damaged_batch(connect: Connect, tmp_path: Path, engine: str) -> None:
+async def test_idempotent_producers_go_on_behind_a_damaged_batch(
+    connect: Connect, tmp_path: Path, engine: str
+) -> None:
     """Their state cannot be read from there on."""
     async with damaged(connect, tmp_path, engine, zeros, 1, in_one_write=True) as client:
         batch = build_batch([Record(0, 1, None, b"x", ())], producer=ProducerInfo(7, 0, 0))

@@ -1,4 +1,5 @@
-"""Dead letters that cannot be written at once: full and failed disks, restarts, and what goes away meanwhile."""
+"""Dead letters that cannot be written at once: full and failed disks, restarts, and what goes away
+meanwhile."""
 
 from __future__ import annotations
 
@@ -61,19 +62,29 @@ def full(commits: GroupCommit[Any]) -> Iterator[list[float]]:
 
 def cursors_of(client: Client) -> list[DeadLetterCursor]:
     return [
-        value for _, value in read_entries(client.broker.state_store.scan(DeadLetterKey.namespace)) if isinstance(value, DeadLetterCursor)
+        value
+        for _, value in read_entries(client.broker.state_store.scan(DeadLetterKey.namespace))
+        if isinstance(value, DeadLetterCursor)
     ]
 
 
 def archiving(client: Client) -> int:
-    return sum(loaded.engine.statistics().archiving for loaded in client.broker.share_groups.loaded() if loaded.engine is not None)
+    return sum(
+        loaded.engine.statistics().archiving
+        for loaded in client.broker.share_groups.loaded()
+        if loaded.engine is not None
+    )
 
 
-# -- the disk ----------------------------------------------------------------------------------------------------------
+# -- the disk
+# --------------------------------------------------------------------------------------------------
 
 
-async def test_a_full_disk_is_waited_for(connect: Connect, jump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
-    """DLQ-21, DLQ-15: 1 s to 30 s between two tries, as often as it takes; the queue waits behind the record."""
+async def test_a_full_disk_is_waited_for(
+    connect: Connect, jump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DLQ-21, DLQ-15: 1 s to 30 s between two tries, as often as it takes; the queue waits behind
+    the record."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)
         with full(client.broker.logs) as refused, caplog.at_level(logging.WARNING):
@@ -83,7 +94,11 @@ async def test_a_full_disk_is_waited_for(connect: Connect, jump_clock: MockClock
         assert gaps[:6] == [FIRST_RETRY_S, 2, 4, 8, 16, LAST_RETRY_S]
         assert gaps.count(LAST_RETRY_S) > 4
         assert min(gaps[5:]) == LAST_RETRY_S, "more only where the clock jumps over a thread's work"
-        assert (archiving(client), counters_of(client).failed_requests, letters_of(client)) == (1, len(refused), [])
+        assert (archiving(client), counters_of(client).failed_requests, letters_of(client)) == (
+            1,
+            len(refused),
+            [],
+        )
         lines = [record.getMessage() for record in caplog.records if "have to wait" in record.getMessage()]
         assert 2 < len(lines) < 6, "one a minute"
         assert "the next try is in 1 s: the disk is full" in lines[0]
@@ -91,7 +106,9 @@ async def test_a_full_disk_is_waited_for(connect: Connect, jump_clock: MockClock
         assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
 
 
-async def test_what_waits_does_not_hide_what_is_given_up(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_waits_does_not_hide_what_is_given_up(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     """DLQ-15: of either kind the log says something, although they follow each other closely."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)
@@ -100,13 +117,22 @@ async def test_what_waits_does_not_hide_what_is_given_up(connect: Connect, caplo
             await until(lambda: refused)
             await set_up_group(client, {NAME: ""})
         await all_done(client)
-        waits, given_up = [record.getMessage() for record in caplog.records if record.name == dead_letters.__name__]
-        assert waits.startswith("dead letters of share-partition g1:orders-0 have to wait, the next try is in 1 s: the disk is full")
-        assert given_up.startswith("share-partition g1:orders-0: 1 records (1 of the group so far) are archived without a dead letter: ")
+        waits, given_up = [
+            record.getMessage() for record in caplog.records if record.name == dead_letters.__name__
+        ]
+        assert waits.startswith(
+            "dead letters of share-partition g1:orders-0 have to wait, the next try is in 1 s: the disk is "
+            "full"
+        )
+        assert given_up.startswith(
+            "share-partition g1:orders-0: 1 records (1 of the group so far) are archived without a dead "
+            "letter: "
+        )
 
 
 async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, jump_clock: MockClock) -> None:
-    """DLQ-17: a lock ran out at the limit and the state store is full. The dead letter waits for it: it could come twice otherwise."""
+    """DLQ-17: a lock ran out at the limit and the state store is full. The dead letter waits for
+    it: it could come twice otherwise."""
     async with connect(durability="os", config=FAST) as client:
         key = await prepare_dead_letters(client, 1, configs={"share.delivery.count.limit": "2"})
         member = Member(client, "M1")
@@ -121,14 +147,19 @@ async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, jum
         assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
 
 
-async def test_archived_that_was_not_saved_is_saved_later(connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_archived_that_was_not_saved_is_saved_later(
+    connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """DLQ-16: and the cursor stays until then, so that a crash does no harm."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 2)
         write, failing = client.broker.persister.write, True
 
         async def no_archived(group_id: str, requests: Any) -> Any:
-            if failing and any(request.start_offset or any(batch.state == 4 for batch in request.batches) for request in requests):
+            if failing and any(
+                request.start_offset or any(batch.state == 4 for batch in request.batches)
+                for request in requests
+            ):
                 return []
             return await write(group_id, requests)
 
@@ -184,11 +215,13 @@ async def test_a_bug_concerns_one_queue(
         assert offsets_of(letters_of(client)) == [0]
 
 
-# -- restarts ----------------------------------------------------------------------------------------------------------
+# -- restarts
+# --------------------------------------------------------------------------------------------------
 
 
 async def stopped_with_one_archiving(client: Client, *, queue: dict[str, str] | None = ENABLED) -> None:
-    """Record 0 rejected after one delivery and record 1 released after the last, and no dead letter written: the log is full."""
+    """Record 0 rejected after one delivery and record 1 released after the last, and no dead letter
+    written: the log is full."""
     key = await prepare_dead_letters(client, 3, queue=queue, configs={"share.delivery.count.limit": "2"})
     client.broker.logs._write = refuse_everything
     member = await reject(client, key, 0)
@@ -203,7 +236,8 @@ def refuse_everything(_: object) -> NoReturn:
 
 
 async def test_a_restart_goes_on_without_a_client(connect: Connect, every_engine: str) -> None:
-    """DLQ-20, LOAD-17: the reason is told by the delivery count; the share-partition leaves the memory again."""
+    """DLQ-20, LOAD-17: the reason is told by the delivery count; the share-partition leaves the
+    memory again."""
     async with connect(engine=every_engine) as client:
         await stopped_with_one_archiving(client)
         assert len(cursors_of(client)) == 1
@@ -224,8 +258,11 @@ async def test_a_restart_goes_on_without_a_client(connect: Connect, every_engine
         assert len(letters_of(client)) == 2
 
 
-async def test_a_restart_without_dead_letters_archives_them(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """DLQ-20: they were switched off meanwhile. Kafka does the second phase as well, and it fails for want of a name."""
+async def test_a_restart_without_dead_letters_archives_them(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DLQ-20: they were switched off meanwhile. Kafka does the second phase as well, and it fails
+    for want of a name."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
         await set_up_group(client, {NAME: ""})
@@ -259,7 +296,9 @@ async def test_a_cursor_behind_the_logs_end_is_replaced(connect: Connect) -> Non
         found = client.broker.topics.by_name("orders")
         assert found is not None
         key = DeadLetterKey(found.topic_id, 0, GROUP)
-        client.broker.state_store.write([(key.encode(), DeadLetterCursor(log.topic_id, QUEUE, 0, 1000).encode())])
+        client.broker.state_store.write(
+            [(key.encode(), DeadLetterCursor(log.topic_id, QUEUE, 0, 1000).encode())]
+        )
     async with connect() as client:
         appended, cursors = client.partition(QUEUE).append, []
 
@@ -273,7 +312,8 @@ async def test_a_cursor_behind_the_logs_end_is_replaced(connect: Connect) -> Non
         assert len(letters_of(client)) == 2
 
 
-# -- what goes away meanwhile ------------------------------------------------------------------------------------------
+# -- what goes away meanwhile
+# ------------------------------------------------------------------------------------------
 
 
 async def delete_topic(client: Client, name: str) -> None:
@@ -307,7 +347,12 @@ async def test_the_source_is_deleted(connect: Connect) -> None:
 async def test_the_group_is_deleted(connect: Connect) -> None:
     async with connect() as client:
         await stopped_with_one_archiving(client)
-        heartbeat = {"group_id": GROUP, "member_id": "M9", "rack_id": None, "subscribed_topic_names": ["orders"]}
+        heartbeat = {
+            "group_id": GROUP,
+            "member_id": "M9",
+            "rack_id": None,
+            "subscribed_topic_names": ["orders"],
+        }
         await client.call("share_group_heartbeat", 1, member_epoch=0, **heartbeat)
         await client.call("share_group_heartbeat", 1, member_epoch=-1, **heartbeat)
         (row,) = (await client.call("delete_groups", 2, groups_names=[GROUP])).results
@@ -318,7 +363,9 @@ async def test_the_group_is_deleted(connect: Connect) -> None:
         assert (found.share_partitions, found.groups) == (0, {})
 
 
-async def test_a_deleted_groups_counters_do_not_come_back(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_deleted_groups_counters_do_not_come_back(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where it is deleted while a dead letter is appended."""
     async with connect() as client:
         append, ended = DeadLetterWriter.append, trio.Event()
@@ -340,7 +387,11 @@ async def test_the_log_start_moves_past_them(connect: Connect) -> None:
     """DLQ-12, LSO-8: what is ARCHIVING goes with it, and the queue goes on."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
-        await client.call("delete_records", 2, topics=[{"name": "orders", "partitions": [{"partition_index": 0, "offset": 2}]}])
+        await client.call(
+            "delete_records",
+            2,
+            topics=[{"name": "orders", "partitions": [{"partition_index": 0, "offset": 2}]}],
+        )
         found = client.broker.topics.by_name("orders")
         assert found is not None
         member = Member(client, "M2")
@@ -353,13 +404,19 @@ async def test_the_log_start_moves_past_them(connect: Connect) -> None:
 
 
 async def test_a_share_partition_that_is_fenced_is_loaded_again(connect: Connect) -> None:
-    """Somebody else has the share-partition's state now, as after AlterShareGroupOffsets: no record of it is ARCHIVING."""
+    """Somebody else has the share-partition's state now, as after AlterShareGroupOffsets: no record
+    of it is ARCHIVING."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
         found = client.broker.topics.by_name("orders")
         assert found is not None
         rows_ = [{"partition": 0, "state_epoch": 5, "start_offset": 0}]
-        await client.call("initialize_share_group_state", 0, group_id=GROUP, topics=[{"topic_id": found.topic_id, "partitions": rows_}])
+        await client.call(
+            "initialize_share_group_state",
+            0,
+            group_id=GROUP,
+            topics=[{"topic_id": found.topic_id, "partitions": rows_}],
+        )
         client.broker.share_groups.forget(GROUP, [TopicPartition(found.topic_id, 0)])
         with full(client.broker.logs):
             await until(lambda: not client.broker.dead_letters.statistics().share_partitions)
@@ -384,7 +441,9 @@ async def test_a_cursor_is_moved_up_where_it_lags(connect: Connect, monkeypatch:
         assert offsets_of(letters_of(client)) == list(range(8))
 
 
-async def test_a_cursor_goes_when_nothing_needs_it(connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cursor_goes_when_nothing_needs_it(
+    connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dead_letters, "LINGER_S", 1.0)
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)

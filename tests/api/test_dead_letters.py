@@ -1,4 +1,5 @@
-"""Dead letters end to end: what gives them, what they hold, where they go, and what it takes to have none."""
+"""Dead letters end to end: what gives them, what they hold, where they go, and what it takes to
+have none."""
 
 from __future__ import annotations
 
@@ -34,7 +35,18 @@ from tests.api.dead_letter_queues import (
     set_up_broker,
     until,
 )
-from tests.api.share_consumers import ACCEPT, FAST, GAP, GROUP, REJECT, RELEASE, Member, acquired, rows, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    FAST,
+    GAP,
+    GROUP,
+    REJECT,
+    RELEASE,
+    Member,
+    acquired,
+    rows,
+    set_up_group,
+)
 
 CREATE = "errors.deadletterqueue.auto.create.topics.enable"
 PREFIX = "errors.deadletterqueue.topic.name.prefix"
@@ -53,11 +65,13 @@ def start_offset(client: Client) -> int:
     return loaded.engine.start_offset
 
 
-# -- what gives one ----------------------------------------------------------------------------------------------------
+# -- what gives one
+# --------------------------------------------------------------------------------------------------
 
 
 async def test_a_rejected_record_goes_to_the_queue(connect: Connect, every_engine: str) -> None:
-    """DLQ-10, DLQ-13, DLQ-14, DLQ-18, DLQ-23, DLQ-24, DLQ-25: six headers and nothing else; the queue goes on behind it."""
+    """DLQ-10, DLQ-13, DLQ-14, DLQ-18, DLQ-23, DLQ-24, DLQ-25: six headers and nothing else; the
+    queue goes on behind it."""
     async with connect(engine=every_engine) as client:
         key = await prepare_dead_letters(client, 5)
         before_ms = wall_clock_ms()
@@ -65,20 +79,33 @@ async def test_a_rejected_record_goes_to_the_queue(connect: Connect, every_engin
         await all_done(client)
         first, second = letters_of(client)
         assert [(name, value) for name, value in first.headers] == list(
-            zip(HEADER_NAMES, (b"orders", b"0", b"0", b"g1", b"1", b"Offset rejected by client."), strict=True)
+            zip(
+                HEADER_NAMES, (b"orders", b"0", b"0", b"g1", b"1", b"Offset rejected by client."), strict=True
+            )
         )
         assert (first.key, first.value, offsets_of([first, second])) == (None, None, [0, 3])
         assert before_ms <= first.timestamp_ms <= wall_clock_ms()
         assert start_offset(client) == 1, "record 0 is done with"
-        assert rows(await member.acknowledge({key: [(1, 2, [ACCEPT]), (4, 4, [ACCEPT])]}))[key].error_code == 0
+        assert (
+            rows(await member.acknowledge({key: [(1, 2, [ACCEPT]), (4, 4, [ACCEPT])]}))[key].error_code == 0
+        )
         assert start_offset(client) == 5
         assert acquired(await member.fetch()) == []
         found = counters_of(client)
-        assert (found.records, found.produce_requests, found.failed_requests, found.refused, found.without_copy) == (2, 1, 0, 0, 0)
+        assert (
+            found.records,
+            found.produce_requests,
+            found.failed_requests,
+            found.refused,
+            found.without_copy,
+        ) == (2, 1, 0, 0, 0)
 
 
-async def test_the_answer_does_not_wait_for_the_dead_letter(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DLQ-13, DLQ-18, DLQ-19: ARCHIVING is saved, then the client hears; a fetch that waits for room is woken by the dead letter."""
+async def test_the_answer_does_not_wait_for_the_dead_letter(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DLQ-13, DLQ-18, DLQ-19: ARCHIVING is saved, then the client hears; a fetch that waits for
+    room is woken by the dead letter."""
     async with connect() as client:
         configs = {"share.partition.max.record.locks": "100"}
         key = await prepare_dead_letters(client, *[10] * 11, configs=configs)
@@ -130,13 +157,18 @@ async def test_the_delivery_limit_gives_one(connect: Connect, how: str) -> None:
 
 
 async def test_what_gives_none(connect: Connect) -> None:
-    """DLQ-12, LSO-8, ACK-2: a gap, and a log start that moves over records that are held or available."""
+    """DLQ-12, LSO-8, ACK-2: a gap, and a log start that moves over records that are held or
+    available."""
     async with connect() as client:
         key = await prepare_dead_letters(client, 6, configs={"share.delivery.count.limit": "2"})
         member = Member(client, "M1")
         await member.fetch([key], wait_ms=5000)
         await member.acknowledge({key: [(0, 0, [GAP]), (1, 1, [RELEASE])]})
-        answer = await client.call("delete_records", 2, topics=[{"name": "orders", "partitions": [{"partition_index": 0, "offset": 4}]}])
+        answer = await client.call(
+            "delete_records",
+            2,
+            topics=[{"name": "orders", "partitions": [{"partition_index": 0, "offset": 4}]}],
+        )
         assert answer.topics[0].partitions[0].error_code == 0
         assert acquired(await member.fetch()) == []
         assert rows(await member.acknowledge({key: [(4, 5, [REJECT])]}))[key].error_code == 0
@@ -173,12 +205,18 @@ async def test_which_partition(connect: Connect) -> None:
         await member.acknowledge({key: [(0, 0, [REJECT])] for key in keys})
         await all_done(client)
         sources = [
-            [origin.partition for record in letters_of(client, QUEUE, index) if (origin := origin_of(record.headers))] for index in range(3)
+            [
+                origin.partition
+                for record in letters_of(client, QUEUE, index)
+                if (origin := origin_of(record.headers))
+            ]
+            for index in range(3)
         ]
         assert [sorted(each) for each in sources] == [[0, 3], [1, 4], [2]]
 
 
-# -- what it holds -----------------------------------------------------------------------------------------------------
+# -- what it holds
+# --------------------------------------------------------------------------------------------------
 
 
 async def produce(client: Client, *records: Record, codec: Codec = Codec.NONE) -> None:
@@ -187,12 +225,17 @@ async def produce(client: Client, *records: Record, codec: Codec = Codec.NONE) -
 
 @pytest.mark.parametrize("codec", Codec)
 async def test_copies(connect: Connect, codec: Codec) -> None:
-    """DLQ-26: key and value, of compressed batches as well; not the headers and not the timestamp."""
+    """DLQ-26: key and value, of compressed batches as well; not the headers and not the
+    timestamp."""
     async with connect() as client:
         key = await prepare_dead_letters(client, configs={COPY: "true"})
         headers = (("trace", b"7"),)
         await produce(
-            client, Record(0, 1000, b"k0", b"v0", headers), Record(0, 1001, None, b"v1"), Record(0, 1002, b"k2", None), codec=codec
+            client,
+            Record(0, 1000, b"k0", b"v0", headers),
+            Record(0, 1001, None, b"v1"),
+            Record(0, 1002, b"k2", None),
+            codec=codec,
         )
         await reject(client, key, 0, 1, 2)
         await all_done(client)
@@ -203,15 +246,21 @@ async def test_copies(connect: Connect, codec: Codec) -> None:
 
 
 async def test_kept_headers_and_timestamps(connect: Connect) -> None:
-    """Settings of kbroker's own. A timestamp that the queue would refuse gives way to the time of writing."""
+    """Settings of kbroker's own. A timestamp that the queue would refuse gives way to the time of
+    writing."""
     async with connect() as client:
         key = await prepare_dead_letters(
-            client, queue={**ENABLED, "message.timestamp.before.max.ms": "3600000"}, configs={KEEP_HEADERS: "true", KEEP_TIMESTAMP: "true"}
+            client,
+            queue={**ENABLED, "message.timestamp.before.max.ms": "3600000"},
+            configs={KEEP_HEADERS: "true", KEEP_TIMESTAMP: "true"},
         )
         now_ms = wall_clock_ms()
         headers = (("trace", b"7"), ("trace", None))
         await produce(
-            client, Record(0, now_ms - 60_000, b"k", b"v", headers), Record(0, now_ms - 7_200_000, b"k", b"v"), Record(0, -1, None, None)
+            client,
+            Record(0, now_ms - 60_000, b"k", b"v", headers),
+            Record(0, now_ms - 7_200_000, b"k", b"v"),
+            Record(0, -1, None, None),
         )
         await reject(client, key, 0, 1, 2)
         await all_done(client)
@@ -223,7 +272,8 @@ async def test_kept_headers_and_timestamps(connect: Connect) -> None:
 
 
 async def test_timestamps_that_are_no_time_are_not_kept(connect: Connect) -> None:
-    """Nobody looks at the single records of a produced batch: such times were no dead letters, and the queue stood still."""
+    """Nobody looks at the single records of a produced batch: such times were no dead letters, and
+    the queue stood still."""
     first, last = -(1 << 63), (1 << 63) - 1
     async with connect() as client:
         queue = {**ENABLED, "message.timestamp.after.max.ms": str(last)}
@@ -249,7 +299,10 @@ def build_batch_of_times(times: Sequence[int]) -> bytes:
 async def test_a_queue_may_stamp_its_own_time(connect: Connect) -> None:
     async with connect() as client:
         key = await prepare_dead_letters(
-            client, 1, queue={**ENABLED, "message.timestamp.type": "LogAppendTime"}, configs={KEEP_TIMESTAMP: "true"}
+            client,
+            1,
+            queue={**ENABLED, "message.timestamp.type": "LogAppendTime"},
+            configs={KEEP_TIMESTAMP: "true"},
         )
         before_ms = wall_clock_ms()
         await reject(client, key, 0)
@@ -258,11 +311,14 @@ async def test_a_queue_may_stamp_its_own_time(connect: Connect) -> None:
 
 
 async def test_what_cannot_be_copied(connect: Connect) -> None:
-    """DLQ-27: gone with the log's start, damaged, a decompression bomb, too large for the queue: the six headers are there always."""
+    """DLQ-27: gone with the log's start, damaged, a decompression bomb, too large for the queue:
+    the six headers are there always."""
     bomb = build_batch([Record(0, 1, None, b"b" * 1000)], codec=Codec.GZIP)
     packed = zlib.compress(bytes(65 << 20), wbits=31)
     async with connect() as client:
-        key = await prepare_dead_letters(client, configs={COPY: "true"}, queue={**ENABLED, "max.message.bytes": "2000"})
+        key = await prepare_dead_letters(
+            client, configs={COPY: "true"}, queue={**ENABLED, "max.message.bytes": "2000"}
+        )
         await produce(client, Record(0, 1, None, b"gone"), Record(0, 1, None, b"there"))
         await produce(client, Record(0, 1, None, b"damaged"))
         await client.append_raw("orders", reframed(bomb, packed))
@@ -273,8 +329,11 @@ async def test_what_cannot_be_copied(connect: Connect) -> None:
         log = client.partition("orders").log
         store: Any = client.broker.log_store
         batches = store._logs[log].segments[0].batches
-        batches[1] = batches[1]._replace(data=batches[1].data[:HEADER_SIZE] + b"\xff" * (len(batches[1].data) - HEADER_SIZE))
-        client.partition("orders").log_start_offset = 1  # what DeleteRecords does to the log; the share-partition hears of it later
+        batches[1] = batches[1]._replace(
+            data=batches[1].data[:HEADER_SIZE] + b"\xff" * (len(batches[1].data) - HEADER_SIZE)
+        )
+        # what DeleteRecords does to the log; the share-partition hears of it later
+        client.partition("orders").log_start_offset = 1
         await member.acknowledge({key: [(0, 5, [REJECT])]})
         await all_done(client)
         assert offsets_of(letters_of(client)) == [0, 1, 2, 3, 4, 5]
@@ -297,7 +356,9 @@ def reframed(batch: bytes, payload: bytes) -> bytes:
 async def test_packing(connect: Connect) -> None:
     """DLQ-28: batches as large as the queue takes."""
     async with connect() as client:
-        key = await prepare_dead_letters(client, queue={**ENABLED, "max.message.bytes": "1500"}, configs={COPY: "true"})
+        key = await prepare_dead_letters(
+            client, queue={**ENABLED, "max.message.bytes": "1500"}, configs={COPY: "true"}
+        )
         await produce(client, *[Record(0, 1, None, b"v" * 300) for _ in range(10)])
         await reject(client, key, *range(10))
         await all_done(client)
@@ -331,11 +392,14 @@ async def test_many_are_written_in_portions(connect: Connect) -> None:
         await member.acknowledge({key: [(0, 1999, [REJECT])]})
         await all_done(client)
         assert offsets_of(letters_of(client)) == list(range(2000))
-        assert all(each.value == bytes([number // 300]) * 1000 for number, each in enumerate(letters_of(client)))
+        assert all(
+            each.value == bytes([number // 300]) * 1000 for number, each in enumerate(letters_of(client))
+        )
         assert all(len(build_batch(batch)) <= 1_048_588 for batch in batches_of(client))
 
 
-# -- what it takes -----------------------------------------------------------------------------------------------------
+# -- what it takes
+# --------------------------------------------------------------------------------------------------
 
 
 async def rejected_for(client: Client, caplog: pytest.LogCaptureFixture) -> str:
@@ -348,18 +412,35 @@ async def rejected_for(client: Client, caplog: pytest.LogCaptureFixture) -> str:
     assert start_offset(client) == 1, "the queue goes on"
     assert counters_of(client).refused == 1
     assert counters_of(client).records == 0
-    (line,) = [record.getMessage() for record in caplog.records if "without a dead letter" in record.getMessage()]
+    (line,) = [
+        record.getMessage() for record in caplog.records if "without a dead letter" in record.getMessage()
+    ]
     return line.partition("without a dead letter: ")[2]
 
 
 REFUSALS = [
     ({}, None, {}, f"there is no topic {QUEUE}, and {CREATE} is false"),
-    ({CREATE: "true", PREFIX: "dead-"}, None, {}, f"there is no topic {QUEUE}, and only topics whose names begin with dead- are made"),
+    (
+        {CREATE: "true", PREFIX: "dead-"},
+        None,
+        {},
+        f"there is no topic {QUEUE}, and only topics whose names begin with dead- are made",
+    ),
     ({PREFIX: "dead-"}, None, {}, f"there is no topic {QUEUE}, and {CREATE} is false"),
     ({CREATE: "true"}, {}, {}, f"topic {QUEUE} does not have errors.deadletterqueue.group.enable=true"),
-    ({CREATE: "true", PREFIX: ""}, None, {NAME: "no such name"}, "topic no such name cannot be made: Topic name is invalid"),
+    (
+        {CREATE: "true", PREFIX: ""},
+        None,
+        {NAME: "no such name"},
+        "topic no such name cannot be made: Topic name is invalid",
+    ),
     ({}, ENABLED, {NAME: "orders"}, "topic orders does not have errors.deadletterqueue.group.enable=true"),
-    ({}, {**ENABLED, "max.message.bytes": "100"}, {}, f"max.message.bytes of topic {QUEUE} is too little for a dead letter"),
+    (
+        {},
+        {**ENABLED, "max.message.bytes": "100"},
+        {},
+        f"max.message.bytes of topic {QUEUE} is too little for a dead letter",
+    ),
 ]
 
 
@@ -379,8 +460,11 @@ async def test_wrong_settings_archive_without_a_dead_letter(
         assert (await rejected_for(client, caplog)).startswith(reason)
 
 
-async def test_a_queue_of_its_own_gets_no_second_record(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """DLQ-31: a record of the queue is there already; a consumer that rejects everything would fill the topic without end."""
+async def test_a_queue_of_its_own_gets_no_second_record(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """DLQ-31: a record of the queue is there already; a consumer that rejects everything would fill
+    the topic without end."""
     async with connect() as client:
         await prepare_dead_letters(client, 2, configs={NAME: "orders"})
         await client.call(
@@ -390,18 +474,27 @@ async def test_a_queue_of_its_own_gets_no_second_record(connect: Connect, caplog
                 {
                     "resource_type": 2,
                     "resource_name": "orders",
-                    "configs": [{"name": name, "config_operation": 0, "value": value} for name, value in ENABLED.items()],
+                    "configs": [
+                        {"name": name, "config_operation": 0, "value": value}
+                        for name, value in ENABLED.items()
+                    ],
                 }
             ],
             validate_only=False,
         )
-        assert await rejected_for(client, caplog) == "topic orders is the queue itself: its records are there already"
+        assert (
+            await rejected_for(client, caplog)
+            == "topic orders is the queue itself: its records are there already"
+        )
         assert client.partition("orders").high_watermark == 2
 
 
 async def test_the_topic_is_made(connect: Connect) -> None:
-    """DLQ-4, DLQ-5, DLQ-6, DLQ-9: with the cluster's number of partitions, once for all that need it at the same time."""
-    async with connect(config={"num.partitions": "3", "log.message.timestamp.type": "LogAppendTime"}) as client:
+    """DLQ-4, DLQ-5, DLQ-6, DLQ-9: with the cluster's number of partitions, once for all that need
+    it at the same time."""
+    async with connect(
+        config={"num.partitions": "3", "log.message.timestamp.type": "LogAppendTime"}
+    ) as client:
         topic_id, _ = await prepare_dead_letters(client, 1, partitions=2, queue=None)
         await client.append("orders", 1, partition=1)
         await set_up_broker(client, {CREATE: "true"})
@@ -433,15 +526,27 @@ async def test_log_lines_are_few(connect: Connect, caplog: pytest.LogCaptureFixt
 async def test_a_missing_copy_is_logged(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """DLQ-27: once in a while, as many as there are."""
     async with connect() as client:
-        key = await prepare_dead_letters(client, queue={**ENABLED, "max.message.bytes": "500"}, configs={COPY: "true"})
-        await produce(client, Record(0, 1, None, bytes(1900)), Record(0, 1, None, b"small"), Record(0, 1, None, bytes(1900)))
+        key = await prepare_dead_letters(
+            client, queue={**ENABLED, "max.message.bytes": "500"}, configs={COPY: "true"}
+        )
+        await produce(
+            client,
+            Record(0, 1, None, bytes(1900)),
+            Record(0, 1, None, b"small"),
+            Record(0, 1, None, bytes(1900)),
+        )
         member = await reject(client, key, 0, 1)
         await all_done(client)
         await member.acknowledge({key: [(2, 2, [REJECT])]})
         await all_done(client)
         assert counters_of(client).without_copy == 2
-        (line,) = [record.getMessage() for record in caplog.records if "without the copy" in record.getMessage()]
-        assert line.startswith("share-partition g1:orders-0: 1 dead letters are without the copy that they should have (1 of the group")
+        (line,) = [
+            record.getMessage() for record in caplog.records if "without the copy" in record.getMessage()
+        ]
+        assert line.startswith(
+            "share-partition g1:orders-0: 1 dead letters are without the copy that they should have (1 of "
+            "the group"
+        )
 
 
 async def test_a_dead_letter_in_a_group_of_its_own(connect: Connect) -> None:
@@ -453,9 +558,16 @@ async def test_a_dead_letter_in_a_group_of_its_own(connect: Connect) -> None:
         queue = client.broker.topics.by_name(QUEUE)
         assert queue is not None
         await client.create_topic("dlq.dlq", configs=ENABLED)
-        await set_up_group(client, {"share.auto.offset.reset": "earliest", NAME: "dlq.dlq", KEEP_HEADERS: "true"}, "g2")
+        await set_up_group(
+            client, {"share.auto.offset.reset": "earliest", NAME: "dlq.dlq", KEEP_HEADERS: "true"}, "g2"
+        )
         rows_ = [{"partition": 0, "state_epoch": 0, "start_offset": -1}]
-        await client.call("initialize_share_group_state", 0, group_id="g2", topics=[{"topic_id": queue.topic_id, "partitions": rows_}])
+        await client.call(
+            "initialize_share_group_state",
+            0,
+            group_id="g2",
+            topics=[{"topic_id": queue.topic_id, "partitions": rows_}],
+        )
         member = Member(client, "M2", "g2")
         await member.fetch([(queue.topic_id, 0)], wait_ms=5000)
         await member.acknowledge({(queue.topic_id, 0): [(0, 0, [REJECT])]})

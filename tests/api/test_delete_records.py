@@ -13,7 +13,9 @@ from tests.api.conftest import Client, Connect, versions
 HIGH_WATERMARK = -1
 
 
-async def delete(client: Client, offset: int, *, topic: str = "a", partition: int = 0, version: int = 2) -> tuple[ErrorCode, int]:
+async def delete(
+    client: Client, offset: int, *, topic: str = "a", partition: int = 0, version: int = 2
+) -> tuple[ErrorCode, int]:
     """(code, low watermark)"""
     asked = [{"partition_index": partition, "offset": offset}]
     answer: Any = await client.call("delete_records", version, topics=[{"name": topic, "partitions": asked}])
@@ -57,22 +59,39 @@ async def test_refused(connect: Connect) -> None:  # BASE-56, BASE-57
 
 
 async def test_a_partition_listed_twice_counts_once(connect: Connect) -> None:
-    """The last row does, also over several rows of a topic; a topic without partitions is not answered for."""
+    """The last row does, also over several rows of a topic; a topic without partitions is not
+    answered for."""
     async with connect() as client:
         await five_records(client)
         topics = [
-            {"name": name, "partitions": [{"partition_index": index, "offset": offset} for index, offset in asked]}
-            for name, asked in (("a", [(0, 4), (0, 9)]), ("b", [(0, 0)]), ("c", []), ("a", [(1, 0), (0, 2)]), ("b", [(0, 1)]))
+            {
+                "name": name,
+                "partitions": [{"partition_index": index, "offset": offset} for index, offset in asked],
+            }
+            for name, asked in (
+                ("a", [(0, 4), (0, 9)]),
+                ("b", [(0, 0)]),
+                ("c", []),
+                ("a", [(1, 0), (0, 2)]),
+                ("b", [(0, 1)]),
+            )
         ]
         answer = await client.call("delete_records", 2, topics=topics)
-        rows = [(topic.name, row.partition_index, row.error_code, row.low_watermark) for topic in answer.topics for row in topic.partitions]
+        rows = [
+            (topic.name, row.partition_index, row.error_code, row.low_watermark)
+            for topic in answer.topics
+            for row in topic.partitions
+        ]
         unknown = ErrorCode.unknown_topic_or_partition
         assert rows == [("a", 0, ErrorCode.none, 2), ("a", 1, unknown, -1), ("b", 0, unknown, -1)]
         assert [topic.name for topic in answer.topics] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("offset", "start"), [(2, 2), (HIGH_WATERMARK, 5)])
-async def test_deleted_records_do_not_come_back(connect: Connect, every_engine: str, offset: int, start: int) -> None:  # BASE-54
+# BASE-54
+async def test_deleted_records_do_not_come_back(
+    connect: Connect, every_engine: str, offset: int, start: int
+) -> None:
     async with connect(every_engine) as client:
         await five_records(client)
         assert await delete(client, offset) == (ErrorCode.none, start)

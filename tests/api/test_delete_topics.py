@@ -23,7 +23,10 @@ async def delete(client: Client, *topics: tuple[str | None, UUID | None]) -> lis
 async def test_every_version_deletes_by_name(connect: Connect, version: int) -> None:  # BASE-18
     async with connect() as client:
         await client.create_topic("a", 2)
-        named = {"topic_names": ["a", "b"], "topics": [{"name": name, "topic_id": None} for name in ("a", "b")]}
+        named = {
+            "topic_names": ["a", "b"],
+            "topics": [{"name": name, "topic_id": None} for name in ("a", "b")],
+        }
         rows = (await client.call("delete_topics", version, **named)).responses
         codes = {row.name: row.error_code for row in rows}
         assert codes == {"a": ErrorCode.none, "b": ErrorCode.unknown_topic_or_partition}
@@ -37,7 +40,11 @@ async def test_by_id(connect: Connect) -> None:  # BASE-18
         rows = await delete(client, (None, topic_id), (None, unknown))
         deleted, missing = sorted(rows, key=lambda row: row.name is None)
         assert (deleted.name, deleted.topic_id, deleted.error_code) == ("a", topic_id, ErrorCode.none)
-        assert (missing.name, missing.topic_id, missing.error_code) == (None, unknown, ErrorCode.unknown_topic_id)
+        assert (missing.name, missing.topic_id, missing.error_code) == (
+            None,
+            unknown,
+            ErrorCode.unknown_topic_id,
+        )
 
 
 async def test_both_neither_and_duplicates_are_invalid(connect: Connect) -> None:  # BASE-18
@@ -52,7 +59,9 @@ async def test_both_neither_and_duplicates_are_invalid(connect: Connect) -> None
             [("c", None), ("c", None)],
         ]
         for case in cases:
-            assert [row.error_code for row in await delete(client, *case)] == [ErrorCode.invalid_request], case
+            assert [row.error_code for row in await delete(client, *case)] == [ErrorCode.invalid_request], (
+                case
+            )
         for both in ([(None, other_id), ("b", None)], [("b", None), (None, other_id)]):
             (row,) = await delete(client, *both)
             assert (row.error_code, row.name, row.topic_id) == (ErrorCode.invalid_request, "b", other_id)
@@ -63,7 +72,10 @@ async def test_a_name_listed_twice_does_not_spoil_its_id(connect: Connect) -> No
     async with connect() as client:
         topic_id = (await client.create_topic("a")).topic_id
         rows = await delete(client, ("a", None), ("a", None), (None, topic_id))
-        assert {(row.topic_id, row.error_code) for row in rows} == {(None, ErrorCode.invalid_request), (topic_id, ErrorCode.none)}
+        assert {(row.topic_id, row.error_code) for row in rows} == {
+            (None, ErrorCode.invalid_request),
+            (topic_id, ErrorCode.none),
+        }
 
 
 async def test_answers_come_in_the_order_of_the_request(connect: Connect) -> None:
@@ -76,7 +88,10 @@ async def test_an_id_listed_twice_beside_its_name(connect: Connect) -> None:  # 
     async with connect() as client:
         topic_id = (await client.create_topic("a")).topic_id
         rows = await delete(client, (None, topic_id), (None, topic_id), ("a", None))
-        assert [(row.name, row.error_code) for row in rows] == [(None, ErrorCode.invalid_request), ("a", ErrorCode.invalid_request)]
+        assert [(row.name, row.error_code) for row in rows] == [
+            (None, ErrorCode.invalid_request),
+            ("a", ErrorCode.invalid_request),
+        ]
         assert client.broker.topics.by_name("a") is not None
 
 
@@ -84,7 +99,10 @@ async def test_an_id_listed_twice_beside_its_name(connect: Connect) -> None:  # 
 async def test_where_deletion_is_disabled(connect: Connect, version: int, code: int) -> None:
     async with connect(config={"delete.topic.enable": "false"}) as client:
         await client.create_topic("a")
-        named = {"topic_names": ["a", "b"], "topics": [{"name": name, "topic_id": None} for name in ("a", "b")]}
+        named = {
+            "topic_names": ["a", "b"],
+            "topics": [{"name": name, "topic_id": None} for name in ("a", "b")],
+        }
         rows = (await client.call("delete_topics", version, **named)).responses
         assert [row.error_code for row in rows] == [code, code]
         assert client.broker.topics.by_name("a") is not None
@@ -112,9 +130,13 @@ async def test_deleting_while_it_is_altered_and_grown(connect: Connect, every_en
         resource = {"resource_type": 2, "resource_name": "a", "configs": [change]}
         growth = {"name": "a", "count": 5, "assignments": None}
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False))
+            nursery.start_soon(
+                lambda: client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+            )
             nursery.start_soon(lambda: delete(client, ("a", None)))
-            nursery.start_soon(lambda: client.call("create_partitions", 3, topics=[growth], validate_only=False))
+            nursery.start_soon(
+                lambda: client.call("create_partitions", 3, topics=[growth], validate_only=False)
+            )
         assert client.broker.topics.by_name("a") is None
         assert not [log for log in client.broker.log_store.logs() if log.topic_id == topic_id]
         store = client.broker.state_store
@@ -167,16 +189,35 @@ class _Readers:
         self.codes: set[ErrorCode] = set()
 
     async def fetch(self) -> None:
-        row = {"current_leader_epoch": -1, "fetch_offset": 0, "log_start_offset": -1, "last_fetched_epoch": -1}
+        row = {
+            "current_leader_epoch": -1,
+            "fetch_offset": 0,
+            "log_start_offset": -1,
+            "last_fetched_epoch": -1,
+        }
         rows = [{**row, "partition": index, "partition_max_bytes": 1 << 20} for index in range(2)]
-        fields = {"replica_id": -1, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": 0, "rack_id": ""}
+        fields = {
+            "replica_id": -1,
+            "max_wait": 0,
+            "min_bytes": 0,
+            "max_bytes": 1 << 20,
+            "isolation_level": 0,
+            "rack_id": "",
+        }
         session = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": ()}
-        answer = await self._client.call("fetch", 12, topics=[{"topic": "a", "partitions": rows}], **fields, **session)
+        answer = await self._client.call(
+            "fetch", 12, topics=[{"topic": "a", "partitions": rows}], **fields, **session
+        )
         self.codes.update(row.error_code for row in answer.responses[0].partitions)
 
     async def look_up(self) -> None:
-        rows = [{"partition_index": i, "current_leader_epoch": -1, "timestamp": stamp} for i, stamp in ((0, -3), (1, 1500))]
-        answer = await self._client.call("list_offsets", 11, replica_id=-1, isolation_level=0, topics=[{"name": "a", "partitions": rows}])
+        rows = [
+            {"partition_index": i, "current_leader_epoch": -1, "timestamp": stamp}
+            for i, stamp in ((0, -3), (1, 1500))
+        ]
+        answer = await self._client.call(
+            "list_offsets", 11, replica_id=-1, isolation_level=0, topics=[{"name": "a", "partitions": rows}]
+        )
         self.codes.update(row.error_code for row in answer.topics[0].partitions)
 
     async def trim(self) -> None:

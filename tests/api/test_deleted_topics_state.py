@@ -1,4 +1,5 @@
-"""Nothing of a deleted topic stays in the state store: not what was on its way when it was looked for, not what comes late."""
+"""Nothing of a deleted topic stays in the state store: not what was on its way when it was looked
+for, not what comes late."""
 
 from __future__ import annotations
 
@@ -75,7 +76,8 @@ class Gate:
 
 
 async def test_a_write_that_is_still_on_its_way(connect: Connect, every_engine: str) -> None:
-    """It was taken while the topic was there, and is written when what the topic leaves has been looked for."""
+    """It was taken while the topic was there, and is written when what the topic leaves has been
+    looked for."""
     async with connect(every_engine) as client:
         topic = await a_topic(client)
         key, commits = TopicPartition(topic.topic_id, 0), client.broker.state
@@ -99,7 +101,8 @@ async def test_a_write_that_is_still_on_its_way(connect: Connect, every_engine: 
             await trio.testing.wait_all_tasks_blocked()
             tombstone.open()
             await behind.is_reached()
-            await until(lambda: commits.statistics().pending == 2)  # that write, and the removal of what there is
+            # that write, and the removal of what there is
+            await until(lambda: commits.statistics().pending == 2)
             behind.open()
         assert codes == [ErrorCode.none], "it was submitted before the topic was gone"
         assert left(client, topic.topic_id) == []
@@ -145,7 +148,9 @@ async def test_a_hint_that_comes_late(tmp_path: Path, engine: str, monkeypatch: 
         results: list[ErrorCode] = []
 
         async def initialize() -> None:
-            results.extend(each.code for each in await persister.initialize(GROUP, [InitializeRequest(key, 1, 0)]))
+            results.extend(
+                each.code for each in await persister.initialize(GROUP, [InitializeRequest(key, 1, 0)])
+            )
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(initialize)

@@ -9,14 +9,32 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.settings.altering import CONFIGS, Scope
 from tests.api.conftest import Client, Connect, versions
-from tests.api.test_alter_configs import ASSIGNMENT_INTERVAL, BROKER, GROUP, LOGGER, METRICS, OK, TOPIC, alter, resource
+from tests.api.test_alter_configs import (
+    ASSIGNMENT_INTERVAL,
+    BROKER,
+    GROUP,
+    LOGGER,
+    METRICS,
+    OK,
+    TOPIC,
+    alter,
+    resource,
+)
 
 
 async def describe(
-    client: Client, kind: int, name: str, keys: tuple[str, ...] | None = None, version: int = 4, synonyms: bool = True, docs: bool = True
+    client: Client,
+    kind: int,
+    name: str,
+    keys: tuple[str, ...] | None = None,
+    version: int = 4,
+    synonyms: bool = True,
+    docs: bool = True,
 ) -> Any:
     asked = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-    answer = await client.call("describe_configs", version, resources=[asked], include_synonyms=synonyms, include_documentation=docs)
+    answer = await client.call(
+        "describe_configs", version, resources=[asked], include_synonyms=synonyms, include_documentation=docs
+    )
     (result,) = answer.results
     assert (result.resource_type, result.resource_name) == (kind, name)
     return result
@@ -31,7 +49,12 @@ async def test_every_version_describes_a_topic(connect: Connect, version: int) -
         rows = {row.name: row for row in result.configs}
         assert set(rows) == {each.name for each in CONFIGS[Scope.TOPIC].values() if not each.hidden}
         retention, segment = rows["retention.ms"], rows["segment.bytes"]
-        assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == ("1000", 1, False, False)
+        assert (retention.value, retention.config_source, retention.read_only, retention.is_sensitive) == (
+            "1000",
+            1,
+            False,
+            False,
+        )
         strongest = retention.synonyms[0]
         assert (strongest.name, strongest.value, strongest.source) == ("retention.ms", "1000", 1)
         assert (segment.value, segment.config_source) == ("2097152", 4)
@@ -63,7 +86,9 @@ async def test_a_group_need_not_exist(connect: Connect) -> None:  # CFG-37, CFG-
         assert (own.value, own.config_source) == ("20000", 8)
         other = (await describe(client, GROUP, "nobody", lock)).configs[0]
         assert (other.value, other.config_source) == ("30000", 5)
-        assert [(each.name, each.source) for each in other.synonyms] == [("group.share.record.lock.duration.ms", 5)]
+        assert [(each.name, each.source) for each in other.synonyms] == [
+            ("group.share.record.lock.duration.ms", 5)
+        ]
 
 
 async def test_a_group_setting_that_the_broker_does_not_have(connect: Connect) -> None:  # CFG-37
@@ -73,7 +98,10 @@ async def test_a_group_setting_that_the_broker_does_not_have(connect: Connect) -
         assert [(each.name, each.value, each.source) for each in row.synonyms] == [(name, "latest", 5)]
         assert await alter(client, resource(GROUP, "g", (name, "earliest"))) == [OK]
         (row,) = (await describe(client, GROUP, "g", (name,))).configs
-        assert [(each.name, each.value, each.source) for each in row.synonyms] == [(name, "earliest", 8), (name, "latest", 5)]
+        assert [(each.name, each.value, each.source) for each in row.synonyms] == [
+            (name, "earliest", 8),
+            (name, "latest", 5),
+        ]
 
 
 async def test_the_broker_and_all_brokers(connect: Connect) -> None:
@@ -82,7 +110,11 @@ async def test_the_broker_and_all_brokers(connect: Connect) -> None:
         assert await alter(client, resource(BROKER, "", (ASSIGNMENT_INTERVAL, "7"))) == [OK]
         rows = {row.name: row for row in (await describe(client, BROKER, "1")).configs}
         assert set(rows) == {each.name for each in CONFIGS[Scope.BROKER].values() if not each.hidden}
-        assert (rows["num.partitions"].value, rows["num.partitions"].config_source, rows["num.partitions"].read_only) == ("3", 4, True)
+        assert (
+            rows["num.partitions"].value,
+            rows["num.partitions"].config_source,
+            rows["num.partitions"].read_only,
+        ) == ("3", 4, True)
         interval = rows[ASSIGNMENT_INTERVAL]
         assert (interval.value, interval.config_source, interval.read_only) == ("7", 3, False)
         (default,) = (await describe(client, BROKER, "")).configs
@@ -113,7 +145,9 @@ async def test_refused(connect: Connect, kind: int, name: str, code: ErrorCode) 
 
 async def listed(client: Client, *types: int, version: int = 1) -> tuple[ErrorCode, list[tuple[int, str]]]:
     answer = await client.call("list_config_resources", version, resource_types=types)
-    return answer.error_code, [(row.resource_type if version else METRICS, row.resource_name) for row in answer.config_resources]
+    return answer.error_code, [
+        (row.resource_type if version else METRICS, row.resource_name) for row in answer.config_resources
+    ]
 
 
 async def test_resources_that_have_settings(connect: Connect) -> None:  # CFG-39

@@ -20,7 +20,10 @@ async def describe(client: Client, topics: list[tuple[str, list[int]]] | None, v
 
 
 def sizes(result: Any) -> dict[str, dict[int, int]]:
-    return {topic.name: {each.partition_index: each.partition_size for each in topic.partitions} for topic in result.topics}
+    return {
+        topic.name: {each.partition_index: each.partition_size for each in topic.partitions}
+        for topic in result.topics
+    }
 
 
 @pytest.mark.parametrize("version", versions("describe_log_dirs"))

@@ -1,4 +1,5 @@
-"""DescribeTopicPartitions: names in order, pages, cursors, and the rows of topics that there are not."""
+"""DescribeTopicPartitions: names in order, pages, cursors, and the rows of topics that there are
+not."""
 
 from __future__ import annotations
 
@@ -42,8 +43,17 @@ async def test_all_topics_by_name(connect: Connect) -> None:
         assert found is not None
         assert (row.topic_id, row.is_internal) == (found.topic_id, False)
         partition = row.partitions[0]
-        assert (partition.leader_id, partition.leader_epoch, partition.replica_nodes, partition.isr_nodes) == (1, 0, (1,), (1,))
-        assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == ((), (), ())
+        assert (
+            partition.leader_id,
+            partition.leader_epoch,
+            partition.replica_nodes,
+            partition.isr_nodes,
+        ) == (1, 0, (1,), (1,))
+        assert (partition.eligible_leader_replicas, partition.last_known_elr, partition.offline_replicas) == (
+            (),
+            (),
+            (),
+        )
 
 
 async def test_pages_follow_each_other(connect: Connect) -> None:
@@ -76,14 +86,20 @@ async def test_named_topics_in_order_and_once(connect: Connect) -> None:
     async with connect() as client:
         await topics(client)
         assert shown(await describe(client, "c", "a", "c")) == ([("a", [0, 1, 2]), ("c", [0])], None)
-        assert shown(await describe(client, "c", "b", "a", cursor=("b", 1))) == ([("b", [1]), ("c", [0])], None)
+        assert shown(await describe(client, "c", "b", "a", cursor=("b", 1))) == (
+            [("b", [1]), ("c", [0])],
+            None,
+        )
 
 
 async def test_a_cursor_of_a_topic_that_is_gone_goes_on_behind_it(connect: Connect) -> None:
     async with connect() as client:
         await topics(client)
         assert shown(await describe(client, cursor=("aa", 1))) == ([("b", [0, 1]), ("c", [0])], None)
-        assert shown(await describe(client, cursor=("a", 9))) == ([("a", []), ("b", [0, 1]), ("c", [0])], None)
+        assert shown(await describe(client, cursor=("a", 9))) == (
+            [("a", []), ("b", [0, 1]), ("c", [0])],
+            None,
+        )
 
 
 async def test_invalid_cursors(connect: Connect) -> None:  # BASE-19
@@ -95,7 +111,9 @@ async def test_invalid_cursors(connect: Connect) -> None:  # BASE-19
                 ("a", ErrorCode.invalid_request),
                 ("b", ErrorCode.invalid_request),
             ]
-            assert {(row.topic_id, row.topic_authorized_operations) for row in answer.topics} == {(None, -(1 << 31))}
+            assert {(row.topic_id, row.topic_authorized_operations) for row in answer.topics} == {
+                (None, -(1 << 31))
+            }
             assert answer.next_cursor is None
 
 
@@ -108,6 +126,8 @@ async def test_topics_that_there_are_not(connect: Connect) -> None:
             ("no spaces", ErrorCode.invalid_topic_exception, 0),
             ("unknown", ErrorCode.unknown_topic_or_partition, 0),
         ]
-        assert {row.topic_authorized_operations for row in answer.topics} == {3576}, "all, whether it is there or not"
+        assert {row.topic_authorized_operations for row in answer.topics} == {3576}, (
+            "all, whether it is there or not"
+        )
         (row,) = (await describe(client, "")).topics
         assert (row.error_code, row.topic_id) == (ErrorCode.invalid_topic_exception, None)

@@ -48,11 +48,14 @@ def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return step
 
 
-def batch(*ages_ms: int | None, codec: Codec = Codec.NONE, headers: tuple[tuple[str, bytes | None], ...] = ()) -> bytes:
+def batch(
+    *ages_ms: int | None, codec: Codec = Codec.NONE, headers: tuple[tuple[str, bytes | None], ...] = ()
+) -> bytes:
     """Records so old; None: without a timestamp."""
     now = wall_clock_ms()
     return build_batch(
-        [Record(0, NO_TIMESTAMP if age is None else now - age, None, b"x", headers) for age in ages_ms], codec=codec
+        [Record(0, NO_TIMESTAMP if age is None else now - age, None, b"x", headers) for age in ages_ms],
+        codec=codec,
     )
 
 
@@ -60,7 +63,9 @@ async def send(client: Client, *ages_ms: int | None, codec: Codec = Codec.NONE) 
     await client.append_raw("orders", batch(*ages_ms, codec=codec))
 
 
-async def take(member: Member, key: tuple[UUID, int], wait_ms: int = 5000, mode: int = 1) -> list[tuple[int, int, int]]:
+async def take(
+    member: Member, key: tuple[UUID, int], wait_ms: int = 5000, mode: int = 1
+) -> list[tuple[int, int, int]]:
     """What a fetch gives, and its answer is that it is all done."""
     answer = await member.fetch([key] if member.epoch == 0 else (), wait_ms=wait_ms, share_acquire_mode=mode)
     taken = acquired(answer)
@@ -90,13 +95,20 @@ class TestTimes:
         assert (times.earliest_ms, [times.of(delta) - NOW for delta in range(3)]) == (NOW - 7, [5, -7, 0])
 
     def test_the_time_of_a_schedule_counts_if_it_is_later(self) -> None:
-        headers = [(("kbroker-delay-ms", b"100"),), (("kbroker-deliver-at", str(NOW - 9).encode()),), (("kbroker-delay-ms", b"?"),)]
+        headers = [
+            (("kbroker-delay-ms", b"100"),),
+            (("kbroker-deliver-at", str(NOW - 9).encode()),),
+            (("kbroker-delay-ms", b"?"),),
+        ]
         stored = memoryview(build_batch([Record(0, NOW, None, b"", each) for each in headers]))
         assert [times_of(stored, schedules=True).of(delta) - NOW for delta in range(3)] == [100, 0, 0]
         assert [times_of(stored, schedules=False).of(delta) - NOW for delta in range(3)] == [0, 0, 0]
 
     def test_a_record_without_a_timestamp_and_one_that_cannot_be_read_have_none(self) -> None:
-        times = times_of(memoryview(build_batch([Record(0, NO_TIMESTAMP, None, b""), Record(0, NOW, None, b"")])), schedules=True)
+        times = times_of(
+            memoryview(build_batch([Record(0, NO_TIMESTAMP, None, b""), Record(0, NOW, None, b"")])),
+            schedules=True,
+        )
         assert times.earliest_ms == NOW
         assert times.of(0) > NOW + (1 << 60)
         broken = bytearray(build_batch([Record(0, NOW, None, b"x")], codec=Codec.LZ4))
@@ -108,7 +120,6 @@ class TestTimes:
         records = [Record(0, last, None, b"", (("kbroker-delay-ms", b"9" * 18),)), Record(0, NOW, None, b"")]
         times = times_of(memoryview(build_batch(records)), schedules=True)
         assert [times.of(delta) for delta in range(2)] == [last, NOW]
-
 
     def test_a_delay_that_counts_from_no_timestamp_or_from_the_end_of_time(self) -> None:
         headers = (("kbroker-delay-ms", b"999999999999999999"),)
@@ -140,7 +151,10 @@ class TestExpired:
             await send(client, 2 * HOUR, 0, 3 * HOUR, None, 0, codec=codec)
             assert await take(Member(client, "m1"), key, mode=mode) == [(1, 1, 1), (3, 4, 1)]
             await is_all_done(client)
-            assert (engine_of(client, key).start_offset, engine_of(client, key).statistics().expired) == (5, 2)
+            assert (engine_of(client, key).start_offset, engine_of(client, key).statistics().expired) == (
+                5,
+                2,
+            )
 
     async def test_they_are_dead_letters_once(self, connect: Connect, every_engine: str) -> None:
         async with connect(every_engine, config=FAST) as client:
@@ -149,7 +163,10 @@ class TestExpired:
             await send(client, *[2 * HOUR] * 5, 0)
             assert await take(Member(client, "m1"), key) == [(5, 5, 1)]
             await until(lambda: len(letters_of(client)) == 5)
-            assert (offsets_of(letters_of(client)), set(causes(client))) == ([0, 1, 2, 3, 4], {"Offset expired before it was delivered."})
+            assert (offsets_of(letters_of(client)), set(causes(client))) == (
+                [0, 1, 2, 3, 4],
+                {"Offset expired before it was delivered."},
+            )
             await is_all_done(client)
             assert parked(client, key) == 0
         async with connect(every_engine, config=FAST) as client:
@@ -167,7 +184,9 @@ class TestExpired:
             client.broker.dead_letters._write = refuse  # type: ignore[method-assign, assignment]
             await send(client, 2 * HOUR, 2 * HOUR)
             assert await take(Member(client, "m1"), key, 50) == []
-            await until(lambda: parked(client, key) == 2 and not engine_of(client, key).statistics().writes_under_way)
+            await until(
+                lambda: parked(client, key) == 2 and not engine_of(client, key).statistics().writes_under_way
+            )
         async with connect(every_engine, config=FAST) as client:
             await until(lambda: len(letters_of(client)) == 2)
             assert set(causes(client)) == {"Offset expired before it was delivered."}
@@ -226,11 +245,17 @@ class TestExpired:
     async def test_parked_ones_expire_when_their_turn_comes(self, connect: Connect, later: list[int]) -> None:
         """A redelivery goes by the record's age, a schedule by the time that it is due."""
         async with connect(config=FAST) as client:
-            delayed = {**SETTINGS, "kbroker.queue.redelivery.delay.ms": "300", "kbroker.queue.scheduling": "true"}
+            delayed = {
+                **SETTINGS,
+                "kbroker.queue.redelivery.delay.ms": "300",
+                "kbroker.queue.scheduling": "true",
+            }
             key = await prepare_dead_letters(client, configs=delayed)
             await heartbeat(client, "m1", 0)
             await client.append_raw("orders", batch(HOUR - 60_000))
-            await client.append_raw("orders", batch(0, headers=(("kbroker-delay-ms", str(2 * HOUR).encode()),)))
+            await client.append_raw(
+                "orders", batch(0, headers=(("kbroker-delay-ms", str(2 * HOUR).encode()),))
+            )
             member = Member(client, "m1")
             assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
             await member.acknowledge({key: [(0, 0, [RELEASE])]})
@@ -240,7 +265,9 @@ class TestExpired:
             later[0] = 2 * HOUR + 60_000
             assert await take(member, key) == [(1, 1, 1)]
 
-    async def test_one_that_is_due_and_wanted_by_nobody_expires(self, connect: Connect, later: list[int]) -> None:
+    async def test_one_that_is_due_and_wanted_by_nobody_expires(
+        self, connect: Connect, later: list[int]
+    ) -> None:
         async with connect(config=FAST) as client:
             paused = {**SETTINGS, "kbroker.queue.scheduling": "true", "kbroker.queue.paused": "true"}
             key = await prepare_dead_letters(client, configs=paused)
@@ -266,7 +293,9 @@ class TestExpired:
             await send(client, 2 * HOUR)
             assert await take(member, key) == [(3, 3, 1)]
 
-    async def test_a_store_that_refuses_the_write(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_store_that_refuses_the_write(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """They are neither delivered nor lost, and become dead letters later."""
         async with connect(config=FAST) as client:
             key = await prepare_dead_letters(client, configs=SETTINGS)
@@ -287,7 +316,9 @@ class TestExpired:
             assert acquired(await member.fetch(wait_ms=5000)) == [(2, 2, 1)]
             await until(lambda: refused[0] > 3)
             await until(lambda: offsets_of(letters_of(client)) == [0, 1])
-            assert [offsets[:2] for offsets in await take(member, key)] == [(2, 2)], "its lock ran out meanwhile"
+            assert [offsets[:2] for offsets in await take(member, key)] == [(2, 2)], (
+                "its lock ran out meanwhile"
+            )
             await is_all_done(client)
             assert parked(client, key) == 0
 
@@ -296,7 +327,9 @@ class TestExpired:
             client.broker.configs.parks_records = False
             entries = [{"name": "kbroker.queue.ttl.ms", "config_operation": 0, "value": "1000"}]
             resource = {"resource_type": 32, "resource_name": "g1", "configs": entries}
-            answer = await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+            answer = await client.call(
+                "incremental_alter_configs", 1, resources=[resource], validate_only=False
+            )
             (row,) = answer.responses
             assert row.error_code == ErrorCode.invalid_config
             assert "kbroker.queue.ttl.ms needs a persister" in row.error_message

@@ -10,9 +10,17 @@ from kbroker.errors import ErrorCode
 from tests.api.conftest import Client, Connect, versions
 
 
-async def init(client: Client, version: int, transactional_id: str | None = None, producer_id: int = -1, producer_epoch: int = -1) -> Any:
+async def init(
+    client: Client,
+    version: int,
+    transactional_id: str | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+) -> Any:
     own = {"producer_id": producer_id, "producer_epoch": producer_epoch}
-    return await client.call("init_producer_id", version, transactional_id=transactional_id, transaction_timeout=1000, **own)
+    return await client.call(
+        "init_producer_id", version, transactional_id=transactional_id, transaction_timeout=1000, **own
+    )
 
 
 @pytest.mark.parametrize("version", versions("init_producer_id"))
@@ -29,7 +37,8 @@ async def test_every_version_gives_new_ids(connect: Connect, every_engine: str, 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 async def test_an_id_of_its_own(connect: Connect, version: int) -> None:  # BASE-41
-    """With its epoch it is taken, and a new one is given all the same: nothing but transactions goes by it. Alone it is refused."""
+    """With its epoch it is taken, and a new one is given all the same: nothing but transactions
+    goes by it. Alone it is refused."""
     async with connect() as client:
         for own in ((700, 3), (0, 0), (-5, -5)):
             answer = await init(client, version, producer_id=own[0], producer_epoch=own[1])
@@ -37,10 +46,17 @@ async def test_an_id_of_its_own(connect: Connect, version: int) -> None:  # BASE
             assert answer.producer_id not in (700, -5)
         for own in ((700, -1), (-1, 3), (-5, -1)):
             answer = await init(client, version, producer_id=own[0], producer_epoch=own[1])
-            assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (ErrorCode.invalid_request, -1, -1)
+            assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (
+                ErrorCode.invalid_request,
+                -1,
+                -1,
+            )
 
 
 async def test_transactional_ids(connect: Connect) -> None:  # BASE-41
     async with connect() as client:
-        for transactional_id, code in (("", ErrorCode.invalid_request), ("t", ErrorCode.transactional_id_authorization_failed)):
+        for transactional_id, code in (
+            ("", ErrorCode.invalid_request),
+            ("t", ErrorCode.transactional_id_authorization_failed),
+        ):
             assert (await init(client, 5, transactional_id)).error_code == code

@@ -1,4 +1,5 @@
-"""Records that are kept beside the log, so that a few that are not finished do not hold all of it (broker/queues/kept_records.py)."""
+"""Records that are kept beside the log, so that a few that are not finished do not hold all of it
+(broker/queues/kept_records.py)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,18 @@ from kbroker.share.effects import Persist
 from kbroker.share.persister import KeepsRecords, Result, TopicPartition, WriteRequest
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import COPY, ENABLED, NAME, QUEUE, batches_of, until
-from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, RENEW, Member, acquired, rows, sent, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    GROUP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    Member,
+    acquired,
+    rows,
+    sent,
+    set_up_group,
+)
 from tests.api.test_lag_above_a_log_start import in_flight
 from tests.api.test_lost_log import lose
 from tests.api.test_parked_records import engine_of, parked
@@ -47,7 +59,9 @@ def record(number: int, *headers: tuple[str, bytes]) -> Record:
     return Record(0, TIME_MS + number, b"k%d" % number, b"v%d" % number, headers)
 
 
-async def begin(client: Client, settings: Mapping[str, str], topic: Mapping[str, str] = SEGMENT) -> tuple[UUID, int]:
+async def begin(
+    client: Client, settings: Mapping[str, str], topic: Mapping[str, str] = SEGMENT
+) -> tuple[UUID, int]:
     row = await client.create_topic("orders", configs=topic)
     await set_up_group(client, {"share.auto.offset.reset": "earliest", **settings})
     await heartbeat(client, "m1", 0)
@@ -57,23 +71,34 @@ async def begin(client: Client, settings: Mapping[str, str], topic: Mapping[str,
 async def fill(client: Client, batches: int = BATCHES, first: int = 0, codec: Codec = Codec.NONE) -> None:
     """Batches of five records, about ten of them to a segment."""
     for number in range(first, first + 5 * batches, 5):
-        await client.append_raw("orders", build_batch([record(number + each) for each in range(5)], codec=codec))
+        await client.append_raw(
+            "orders", build_batch([record(number + each) for each in range(5)], codec=codec)
+        )
 
 
 async def look(client: Client, times: int = 2) -> int:
     """Where the log begins after some looks of retention."""
     topic, broker = client.broker.topics.by_name("orders"), client.broker
     for _ in range(times):
-        await apply_retention(broker.topics, topic.partitions[0], topic.config, broker.held_logs, broker.kept_records)
+        await apply_retention(
+            broker.topics, topic.partitions[0], topic.config, broker.held_logs, broker.kept_records
+        )
     return topic.partitions[0].log_start_offset
 
 
 async def take(
-    member: Member, key: tuple[UUID, int], *, hold: frozenset[int] | set[int] = frozenset(), wait_ms: int = 5000
+    member: Member,
+    key: tuple[UUID, int],
+    *,
+    hold: frozenset[int] | set[int] = frozenset(),
+    wait_ms: int = 5000,
 ) -> list[tuple[int, int]]:
-    """Fetch until there is nothing, accept all but `hold`. (offset, delivery count) of all. `wait_ms`: for the first."""
+    """Fetch until there is nothing, accept all but `hold`. (offset, delivery count) of all.
+    `wait_ms`: for the first."""
     taken: list[tuple[int, int]] = []
-    while found := acquired(await member.fetch([key] if member.epoch == 0 else (), wait_ms=100 if taken else wait_ms)):
+    while found := acquired(
+        await member.fetch([key] if member.epoch == 0 else (), wait_ms=100 if taken else wait_ms)
+    ):
         each = [(offset, count) for first, last, count in found for offset in range(first, last + 1)]
         taken += each
         acks = [(offset, offset, [ACCEPT]) for offset, _ in each if offset not in hold]
@@ -157,7 +182,9 @@ class TestScheduled:
 
 class TestHeld:
     @pytest.mark.parametrize("persister", ["default", "control-records"])
-    async def test_a_held_head_stays_held_and_does_not_hold_the_log(self, connect: Connect, every_engine: str, persister: str) -> None:
+    async def test_a_held_head_stays_held_and_does_not_hold_the_log(
+        self, connect: Connect, every_engine: str, persister: str
+    ) -> None:
         config = {**LONG_LOCKS, "kbroker.persister": persister}
         async with connect(every_engine, config) as client:
             key = await begin(client, {})
@@ -215,7 +242,9 @@ class TestHeld:
             other.disconnect()
             assert await take(member, key) == [(0, 2)]
 
-    async def test_a_rejection_becomes_a_dead_letter_with_a_copy(self, connect: Connect, every_engine: str) -> None:
+    async def test_a_rejection_becomes_a_dead_letter_with_a_copy(
+        self, connect: Connect, every_engine: str
+    ) -> None:
         copies = {COPY: "true", "kbroker.errors.deadletterqueue.keep.headers.enable": "true"}
         async with connect(every_engine, LONG_LOCKS) as client:
             await client.create_topic(QUEUE, configs=ENABLED)
@@ -231,7 +260,8 @@ class TestHeld:
             assert (letter.key, letter.value) == (b"k0", b"v0")
 
     async def test_a_dead_letter_that_cannot_be_written_does_not_hold_the_log(self, connect: Connect) -> None:
-        """ARCHIVING is kept as well, with its cause; the copy is there when its topic can be written."""
+        """ARCHIVING is kept as well, with its cause; the copy is there when its topic can be
+        written."""
         copies = {NAME: QUEUE, COPY: "true", "share.delivery.count.limit": "2"}
         async with connect("segment", LONG_LOCKS) as client:
             key = await begin(client, copies)
@@ -243,7 +273,12 @@ class TestHeld:
             await client.create_topic(QUEUE, configs=ENABLED)  # The next life writes as soon as it begins.
             await worker.acknowledge({key: [(0, 0, [REJECT])]})
             await until(lambda: failing.calls > 0)
-            await until(lambda: not engine_of(client, key).statistics().archiving or engine_of(client, key).has_dead_letters)
+            await until(
+                lambda: (
+                    not engine_of(client, key).statistics().archiving
+                    or engine_of(client, key).has_dead_letters
+                )
+            )
             assert await look(client) > 100
             assert kept(client, key) == [0]
         async with connect("segment", LONG_LOCKS) as client:
@@ -254,7 +289,9 @@ class TestHeld:
 
 
 class TestOperator:
-    async def test_a_purge_takes_what_is_kept(self, connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_purge_takes_what_is_kept(
+        self, connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """Also where the log begins there already."""
         async with connect(every_engine, LONG_LOCKS) as client:
             key = await begin(client, SCHEDULING)
@@ -267,9 +304,14 @@ class TestOperator:
             assert kept(client, key) == [0, job]
             caplog.clear()
             await delete_before(client, start)
-            assert "DeleteRecords removed 2 records of orders-0 that share group g1 was not done with" in caplog.text
+            assert (
+                "DeleteRecords removed 2 records of orders-0 that share group g1 was not done with"
+                in caplog.text
+            )
             assert (await lag(client), removed(client)) == (0, 2)
-            assert rows(await worker.acknowledge({key: [(0, 0, [ACCEPT])]}))[key].error_code == 0, "as of any record that is gone"
+            assert rows(await worker.acknowledge({key: [(0, 0, [ACCEPT])]}))[key].error_code == 0, (
+                "as of any record that is gone"
+            )
             caplog.clear()
             await delete_before(client, start)
             assert not caplog.text
@@ -290,7 +332,9 @@ class TestOperator:
             assert not client.broker.share_groups.loaded()
             assert (await lag(client), removed(client)) == (0, 1)
 
-    async def test_new_start_offsets_take_what_is_kept(self, connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_new_start_offsets_take_what_is_kept(
+        self, connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async with connect(every_engine, FAST) as client:
             key = await begin(client, SCHEDULING)
             job = await schedule(client, MONTH_MS)
@@ -302,11 +346,18 @@ class TestOperator:
             await member.fetch(epoch=-1)
             await heartbeat(client, "m1", -1)
             wanted = [{"topic_name": "orders", "partitions": [{"partition_index": 0, "start_offset": start}]}]
-            assert (await client.call("alter_share_group_offsets", 0, group_id=GROUP, topics=wanted)).error_code == 0
-            assert "a new start offset removed 1 records of orders-0 that share group g1 was not done with" in caplog.text
+            assert (
+                await client.call("alter_share_group_offsets", 0, group_id=GROUP, topics=wanted)
+            ).error_code == 0
+            assert (
+                "a new start offset removed 1 records of orders-0 that share group g1 was not done with"
+                in caplog.text
+            )
             assert (await keeps(client, key), removed(client)) == (0, 1)
             caplog.clear()
-            assert (await client.call("alter_share_group_offsets", 0, group_id=GROUP, topics=wanted)).error_code == 0
+            assert (
+                await client.call("alter_share_group_offsets", 0, group_id=GROUP, topics=wanted)
+            ).error_code == 0
             assert "removed" not in caplog.text
 
     async def test_a_group_that_begins_anew_or_is_deleted_has_nothing_kept(self, connect: Connect) -> None:
@@ -356,7 +407,11 @@ class TestLooks:
             closed_bytes = sum(each.size_bytes for each in partition.segments()[:-1])
             alone = {GROUP: 0, "slow": closed_bytes}
             together = {GROUP: closed_bytes, "slow": closed_bytes}
-            assert client.broker.held_logs.known(partition) == ({GROUP: 5 * BATCHES, "slow": 0}, alone, together)
+            assert client.broker.held_logs.known(partition) == (
+                {GROUP: 5 * BATCHES, "slow": 0},
+                alone,
+                together,
+            )
             await take(Member(client.another(5), "s1", "slow"), key)
             assert await look(client) > 100
             assert client.broker.held_logs.known(partition).held_bytes == {GROUP: 0, "slow": 0}
@@ -375,7 +430,9 @@ class TestFailures:
             write = client.broker.persister.write
 
             async def fail(group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
-                return [Result(each.partition, ErrorCode.coordinator_not_available, "no") for each in requests]
+                return [
+                    Result(each.partition, ErrorCode.coordinator_not_available, "no") for each in requests
+                ]
 
             with monkeypatch.context() as patched:
                 patched.setattr(client.broker.persister, "write", fail)
@@ -391,7 +448,8 @@ class TestFailures:
             assert await lag(client) == 0
 
     async def test_acknowledged_while_it_leaves(self, connect: Connect, every_engine: str) -> None:
-        """The member's answer comes while the record is on its way: it is not delivered again, nor after a restart."""
+        """The member's answer comes while the record is on its way: it is not delivered again, nor
+        after a restart."""
         async with connect(every_engine, LONG_LOCKS) as client:
             key = await begin(client, {})
             await fill(client)
@@ -415,12 +473,11 @@ class TestFailures:
             assert await lag(client) == 0
             assert await take(Member(client, "m3"), key, wait_ms=300) == []
 
-
     async def test_a_power_cut_takes_the_log_and_not_what_is_kept(
         self, connect: Connect, every_engine: str, tmp_path: Path
     ) -> None:
-        """The log's end is lost: what is kept lies before it, although an earlier life has parked it. What still was in the log is
-        lost with it, and new records get its offset."""
+        """The log's end is lost: what is kept lies before it, although an earlier life has parked
+        it. What still was in the log is lost with it, and new records get its offset."""
         if every_engine == "memory":
             pytest.skip("it has no disk")
         async with connect(every_engine, FAST, durability="os") as client:
@@ -435,7 +492,9 @@ class TestFailures:
         lose(tmp_path / every_engine, every_engine, key[0], start)
         async with connect(every_engine, FAST) as client:
             await fill(client, 1)
-            assert [offset for offset, _ in await take(Member(client, "m3"), key)] == list(range(start, start + 5))
+            assert [offset for offset, _ in await take(Member(client, "m3"), key)] == list(
+                range(start, start + 5)
+            )
             assert (parked(client, key), await keeps(client, key), await lag(client)) == (1, 1, 1)
             assert engine_of(client, key).start_offset > job
             assert lost > job
@@ -484,7 +543,9 @@ class TestGroups:
 
     async def test_retention_of_unfinished_keeps_where_it_asks(self, connect: Connect) -> None:
         async with connect("segment", LONG_LOCKS) as client:
-            key = await begin(client, {}, {**SEGMENT, "kbroker.queue.retention": "unfinished", "retention.ms": "-1"})
+            key = await begin(
+                client, {}, {**SEGMENT, "kbroker.queue.retention": "unfinished", "retention.ms": "-1"}
+            )
             await fill(client)
             await one(Member(client, "m1"), key)
             await take(Member(client.another(2), "m2"), key)

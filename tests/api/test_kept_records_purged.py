@@ -1,5 +1,5 @@
-"""DeleteRecords beside writes of the share-partition that are under way: what is kept beside the log stays away, also after a kill -9
-right behind the answer."""
+"""DeleteRecords beside writes of the share-partition that are under way: what is kept beside the
+log stays away, also after a kill -9 right behind the answer."""
 
 from __future__ import annotations
 
@@ -40,9 +40,11 @@ def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("others", [False, True])
-async def test_released_while_it_is_purged(connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch, others: bool) -> None:
-    """The worker's answer parks the record once more, after the purge has begun. `others`: the purge has another one to remove, and
-    its write ends behind that of the answer."""
+async def test_released_while_it_is_purged(
+    connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch, others: bool
+) -> None:
+    """The worker's answer parks the record once more, after the purge has begun. `others`: the
+    purge has another one to remove, and its write ends behind that of the answer."""
     async with connect(every_engine, LONG_LOCKS) as client:
         key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS), **SCHEDULING})
         job = await schedule(client, MONTH_MS) if others else None
@@ -80,7 +82,9 @@ async def test_released_while_it_is_purged(connect: Connect, every_engine: str, 
         assert (await lag(client), removed(client)) == (0, 1 + others)
 
 
-async def test_another_write_takes_the_removal_along(connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_write_takes_the_removal_along(
+    connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The purge has nothing to save then, and waits for that write."""
     async with connect(every_engine, LONG_LOCKS) as client:
         key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS)})
@@ -112,7 +116,9 @@ async def test_another_write_takes_the_removal_along(connect: Connect, every_eng
         assert left == [0]
 
 
-async def test_a_purge_of_a_share_partition_that_leaves_the_memory_meanwhile(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_purge_of_a_share_partition_that_leaves_the_memory_meanwhile(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A write that it waited for will not come. The client asks again."""
     async with connect("segment", LONG_LOCKS) as client:
         key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS)})

@@ -20,13 +20,29 @@ from kbroker.share import key_order, parked_memory, parked_order
 from kbroker.storage.spi import keys_on_disk_of
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
-from tests.api.share_consumers import ACCEPT, REJECT, RELEASE, Member, acquired, prepare, rows, sent, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    REJECT,
+    RELEASE,
+    Member,
+    acquired,
+    prepare,
+    rows,
+    sent,
+    set_up_group,
+)
 from tests.api.test_parked_records import engine_of, parked
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
 ORDERED = {"kbroker.queue.ordering": "key", "kbroker.share.in.flight.limit": "undecided"}
 DELAYED = {**ORDERED, "kbroker.queue.redelivery.delay.ms": "300", "kbroker.queue.redelivery.jitter": "0"}
-STORES = [("memory", {}), ("segment", {}), ("lmdb", {}), ("rocksdb", {}), ("segment", {"kbroker.persister": "control-records"})]
+STORES = [
+    ("memory", {}),
+    ("segment", {}),
+    ("lmdb", {}),
+    ("rocksdb", {}),
+    ("segment", {"kbroker.persister": "control-records"}),
+]
 LATER = (("kbroker-delay-ms", b"400"),)
 Key = tuple[UUID, int]
 
@@ -43,11 +59,15 @@ def record(key: str | None, headers: Sequence[tuple[str, bytes | None]] = ()) ->
 
 async def send(client: Client, keys: Sequence[str | None], codec: Codec = Codec.NONE) -> None:
     """One batch; "-" is a null key."""
-    await client.append_raw("orders", build_batch([record(None if key == "-" else key) for key in keys], codec=codec))
+    await client.append_raw(
+        "orders", build_batch([record(None if key == "-" else key) for key in keys], codec=codec)
+    )
 
 
 async def take(member: Member, key: Key, *, wait_ms: int = 0, most: int = 500) -> list[int]:
-    answer = await member.fetch([key] if member.epoch == 0 else (), wait_ms=wait_ms, max_records=most, share_acquire_mode=1)
+    answer = await member.fetch(
+        [key] if member.epoch == 0 else (), wait_ms=wait_ms, max_records=most, share_acquire_mode=1
+    )
     offsets = [offset for first, last, _ in acquired(answer) for offset in range(first, last + 1)]
     assert sent(answer) == offsets
     return offsets
@@ -164,7 +184,9 @@ class TestKeyOrder:
         async with connect(config=FAST) as client:
             key = await prepare(client)
             await set_up_group(client, {**ORDERED, "kbroker.queue.scheduling": "true"})
-            await client.append_raw("orders", build_batch([record("a", LATER), record("a"), record("a"), record("b", LATER)]))
+            await client.append_raw(
+                "orders", build_batch([record("a", LATER), record("a"), record("a"), record("b", LATER)])
+            )
             member = Member(client, "m1")
             assert await take(member, key, wait_ms=5000) == [1], "it does not block its key before"
             assert await take(member, key, wait_ms=5000) == [3]
@@ -220,11 +242,16 @@ class TestRestarts:
             assert blocked(client) == []
             assert engine_of(client, key).statistics().behind_keys == 0
 
-    async def test_what_is_parked_is_looked_up(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_what_is_parked_is_looked_up(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Keys of parked records that are not in memory wait as well."""
         async with connect("lmdb", config=FAST) as client:
             key = await prepare(client)
-            await set_up_group(client, {**DELAYED, "kbroker.queue.redelivery.delay.ms": "3600000", "kbroker.queue.prefetch": "0"})
+            await set_up_group(
+                client,
+                {**DELAYED, "kbroker.queue.redelivery.delay.ms": "3600000", "kbroker.queue.prefetch": "0"},
+            )
             await heartbeat(client, "m1", 0)
             await send(client, [str(number) for number in range(40)])
             member = Member(client, "m1")
@@ -274,12 +301,16 @@ class TestAlterations:
             assert await take(member, key, wait_ms=5000) == [1, 2]
 
     @pytest.mark.parametrize("validate_only", [True, False])
-    async def test_stores_that_cannot_find_keys_refuse_it(self, connect: Connect, validate_only: bool) -> None:
+    async def test_stores_that_cannot_find_keys_refuse_it(
+        self, connect: Connect, validate_only: bool
+    ) -> None:
         async with connect(config=FAST) as client:
             client.broker.configs.finds_keys = False
             entries = [{"name": "kbroker.queue.ordering", "config_operation": 0, "value": "key"}]
             resource = {"resource_type": 32, "resource_name": "g1", "configs": entries}
-            answer = await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=validate_only)
+            answer = await client.call(
+                "incremental_alter_configs", 1, resources=[resource], validate_only=validate_only
+            )
             (row,) = answer.responses
             assert row.error_code == ErrorCode.invalid_config
             assert "`kbroker queues create --ordering none`" in row.error_message
@@ -287,7 +318,9 @@ class TestAlterations:
 
 
 class TestLookAhead:
-    async def test_a_hot_key_stops_the_scan_at_the_bound(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_hot_key_stops_the_scan_at_the_bound(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         bound = 40
         monkeypatch.setattr(key_order.KeyOrder.__init__, "__kwdefaults__", {"look_ahead": bound})
         monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 7)

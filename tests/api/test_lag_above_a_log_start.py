@@ -1,7 +1,9 @@
-"""Lag and age after retention or DeleteRecords: what the log has no more is neither, at once, whoever keeps the state and wherever it is.
+"""Lag and age after retention or DeleteRecords: what the log has no more is neither, at once,
+whoever keeps the state and wherever it is.
 
-Twelve records in batches of one, each a thousand seconds younger than the one before; the group has finished some of them when the log's
-start moves. Nobody fetches afterwards. What must come out is counted record by record.
+Twelve records in batches of one, each a thousand seconds younger than the one before; the group has
+finished some of them when the log's start moves. Nobody fetches afterwards. What must come out is
+counted record by record.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ LAG, AGE = "kbroker_share_partition_lag", "kbroker_share_partition_oldest_unproc
 
 
 class Case(NamedTuple):
-    """`finished`: offsets; `log_start`: where the log begins then, None: at its end. `later`: records that come in between."""
+    """`finished`: offsets; `log_start`: where the log begins then, None: at its end. `later`:
+    records that come in between."""
 
     finished: Sequence[int]
     log_start: int | None
@@ -103,7 +106,8 @@ async def delete_before(client: Client, offset: int) -> None:
 
 
 async def consumed(client: Client, case: Case, now_ms: int) -> Client:
-    """The group has fetched all records and finished some of them; the connection that holds the others."""
+    """The group has fetched all records and finished some of them; the connection that holds the
+    others."""
     key = ((await client.create_topic("orders")).topic_id, 0)
     for age in range(RECORDS):
         await client.append("orders", now_ms - 1000 * YOUNGEST_S * (RECORDS - age))
@@ -118,9 +122,13 @@ async def consumed(client: Client, case: Case, now_ms: int) -> Client:
 
 @pytest.mark.parametrize("persister", PERSISTERS)
 @pytest.mark.parametrize(
-    ("engine", "name"), [(engine, name) for name in CASES for engine in (ENGINES if name in ON_EVERY_ENGINE else ("segment",))]
+    ("engine", "name"),
+    [(engine, name) for name in CASES for engine in (ENGINES if name in ON_EVERY_ENGINE else ("segment",))],
 )
-async def test_lag_and_age_count_what_is_there(tmp_path: Path, persister: str, engine: str, name: str) -> None:  # OFF-9, OFF-12
+# OFF-9, OFF-12
+async def test_lag_and_age_count_what_is_there(
+    tmp_path: Path, persister: str, engine: str, name: str
+) -> None:
     """Loaded, not loaded, and after a restart."""
     case, now_ms = CASES[name], wall_clock_ms()
     async with opened(tmp_path, engine, persister) as client:
@@ -154,7 +162,9 @@ async def check(client: Client, lag: int, age_s: int, now_ms: int) -> None:
     at = (("group", GROUP), ("partition", "0"), ("topic", "orders"))
     assert samples[LAG][at] == lag
     late_s = (wall_clock_ms() - now_ms) / 1000
-    assert age_s <= samples[AGE][at] <= age_s + late_s, "the age of the oldest record that is not finished, which is there"
+    assert age_s <= samples[AGE][at] <= age_s + late_s, (
+        "the age of the oldest record that is not finished, which is there"
+    )
 
 
 @pytest.mark.parametrize("persister", PERSISTERS)
@@ -180,7 +190,9 @@ async def test_lag_is_what_can_be_consumed(tmp_path: Path, persister: str, seed:
         assert (await described(client))[1] == 0
 
 
-async def test_a_persister_that_cannot_tell_is_believed_as_far_as_the_log_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_persister_that_cannot_tell_is_believed_as_far_as_the_log_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A plugin may have the five verbs alone."""
     case = Case((1, 2, 7), 5)
     async with opened(tmp_path, "memory", "default") as client:
@@ -193,7 +205,9 @@ async def test_a_persister_that_cannot_tell_is_believed_as_far_as_the_log_goes(t
         assert (await described(client))[1] == 0
 
 
-async def test_a_persister_that_fails_to_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_persister_that_fails_to_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(*_: object) -> None:
         raise OSError("no way to the persister")
 

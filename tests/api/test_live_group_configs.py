@@ -1,4 +1,5 @@
-"""Settings of a group that is at work: each share.* config holds from the moment in which its alteration is answered."""
+"""Settings of a group that is at work: each share.* config holds from the moment in which its
+alteration is answered."""
 
 from __future__ import annotations
 
@@ -12,13 +13,36 @@ from kbroker.errors import ErrorCode
 from kbroker.settings.altering import Scope
 from kbroker.settings.queue import ASSIGNMENT as ASSIGNOR
 from tests.api.conftest import Client, Connect
-from tests.api.share_consumers import ACCEPT, GROUP, RELEASE, RENEW, Member, acquired, initialize, prepare, rows, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    GROUP,
+    RELEASE,
+    RENEW,
+    Member,
+    acquired,
+    initialize,
+    prepare,
+    rows,
+    set_up_group,
+)
 from tests.api.test_alter_configs import DELETE, OK, alter, resource
 from tests.api.test_describe_configs import describe
 
-LOCK, LIMIT, LOCKS = "share.record.lock.duration.ms", "share.delivery.count.limit", "share.partition.max.record.locks"
-RESET, RENEWALS, ISOLATION = "share.auto.offset.reset", "share.renew.acknowledge.enable", "share.isolation.level"
-SESSION, HEARTBEAT, ASSIGNMENT = "share.session.timeout.ms", "share.heartbeat.interval.ms", "share.assignment.interval.ms"
+LOCK, LIMIT, LOCKS = (
+    "share.record.lock.duration.ms",
+    "share.delivery.count.limit",
+    "share.partition.max.record.locks",
+)
+RESET, RENEWALS, ISOLATION = (
+    "share.auto.offset.reset",
+    "share.renew.acknowledge.enable",
+    "share.isolation.level",
+)
+SESSION, HEARTBEAT, ASSIGNMENT = (
+    "share.session.timeout.ms",
+    "share.heartbeat.interval.ms",
+    "share.assignment.interval.ms",
+)
 
 
 async def heartbeat(client: Client, member: str, epoch: int, *topics: str) -> Any:
@@ -29,10 +53,15 @@ async def heartbeat(client: Client, member: str, epoch: int, *topics: str) -> An
 
 
 def partitions(answer: Any) -> int | None:
-    return None if answer.assignment is None else sum(len(topic.partitions) for topic in answer.assignment.topic_partitions)
+    return (
+        None
+        if answer.assignment is None
+        else sum(len(topic.partitions) for topic in answer.assignment.topic_partitions)
+    )
 
 
-async def test_lock_duration(connect: Connect, jump_clock: trio.testing.MockClock) -> None:  # CFG-42, ACK-24, ACK-30, RPC-41
+# CFG-42, ACK-24, ACK-30, RPC-41
+async def test_lock_duration(connect: Connect, jump_clock: trio.testing.MockClock) -> None:
     """Locks that were given before keep theirs; a renewal is for the present duration."""
     async with connect() as client:
         key = await prepare(client, 1, 1)
@@ -52,8 +81,11 @@ async def test_lock_duration(connect: Connect, jump_clock: trio.testing.MockCloc
         assert acquired(await Member(client.another(3), "third").fetch([key], wait_ms=5000)) == [(1, 1, 3)]
 
 
-async def test_shorter_locks_leave_no_deadlines_behind(connect: Connect, jump_clock: trio.testing.MockClock) -> None:
-    """Each shorter lock is a nearer deadline; the ones that it overtook must not come back as second ones of those that follow."""
+async def test_shorter_locks_leave_no_deadlines_behind(
+    connect: Connect, jump_clock: trio.testing.MockClock
+) -> None:
+    """Each shorter lock is a nearer deadline; the ones that it overtook must not come back as
+    second ones of those that follow."""
     async with connect() as client:
         key = await prepare(client, 1, 1, 1, 1)
         member = Member(client, "m")
@@ -77,7 +109,9 @@ async def test_delivery_count_limit(connect: Connect) -> None:  # CFG-42, REC-6
         await member.fetch([key], max_records=1, wait_ms=5000)
         assert acquired(await member.fetch(acks={key: [(0, 0, [RELEASE])]}, max_records=1)) == [(0, 0, 2)]
         await set_up_group(client, {LIMIT: "2"})
-        assert acquired(await member.fetch(acks={key: [(0, 0, [RELEASE])]}, max_records=1)) == [(1, 1, 1)], "0 was given up"
+        assert acquired(await member.fetch(acks={key: [(0, 0, [RELEASE])]}, max_records=1)) == [(1, 1, 1)], (
+            "0 was given up"
+        )
         await set_up_group(client, {LIMIT: "3"})
         assert acquired(await member.fetch(acks={key: [(1, 1, [RELEASE])]})) == [(1, 1, 2)]
         assert acquired(await member.fetch(acks={key: [(1, 1, [RELEASE])]})) == [(1, 1, 3)]
@@ -89,7 +123,10 @@ async def test_record_locks(connect: Connect) -> None:  # CFG-42, ACQ-2
         key = await prepare(client, *[20] * 8)
         await set_up_group(client, {LOCKS: "100"})
         member = Member(client, "m")
-        assert sum(last - first + 1 for first, last, _ in acquired(await member.fetch([key], wait_ms=5000))) == 100
+        assert (
+            sum(last - first + 1 for first, last, _ in acquired(await member.fetch([key], wait_ms=5000)))
+            == 100
+        )
         assert acquired(await member.fetch()) == []
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
@@ -112,7 +149,9 @@ async def test_renewals(connect: Connect) -> None:  # CFG-42, ACK-27
         await member.fetch([key], wait_ms=5000)
         for value, code in (("false", ErrorCode.invalid_record_state), ("true", ErrorCode.none)):
             await set_up_group(client, {RENEWALS: value})
-            assert rows(await member.acknowledge({key: [(0, 0, [RENEW])]}, renew=True))[key].error_code == code
+            assert (
+                rows(await member.acknowledge({key: [(0, 0, [RENEW])]}, renew=True))[key].error_code == code
+            )
 
 
 async def test_reset_policy(connect: Connect) -> None:  # CFG-42, LOAD-7, LOAD-8
@@ -128,7 +167,12 @@ async def test_reset_policy(connect: Connect) -> None:  # CFG-42, LOAD-7, LOAD-8
         await client.append("orders", 1, partition=0)
         answer = await member.fetch([(topic_id, 1)], max_records=1, wait_ms=5000)
         more = await member.fetch(wait_ms=5000) if len(acquired(answer)) < 2 else answer
-        found = {key: row.acquired_records[0].first_offset for each in (answer, more) for key, row in rows(each).items() if row.records}
+        found = {
+            key: row.acquired_records[0].first_offset
+            for each in (answer, more)
+            for key, row in rows(each).items()
+            if row.records
+        }
         assert found == {(topic_id, 0): 1, (topic_id, 1): 0}
         await member.acknowledge({(topic_id, 1): [(0, 0, [ACCEPT])]}, epoch=-1)
 
@@ -142,7 +186,9 @@ async def test_isolation_level(connect: Connect) -> None:  # CFG-19, CFG-42, ISO
         assert acquired(await member.fetch()) == [(1, 1, 1)]
 
 
-async def test_session_timeout_and_heartbeat_interval(connect: Connect, jump_clock: trio.testing.MockClock) -> None:
+async def test_session_timeout_and_heartbeat_interval(
+    connect: Connect, jump_clock: trio.testing.MockClock
+) -> None:
     # CFG-42, GRP-24
     config = {"group.share.min.session.timeout.ms": "1000", "group.share.min.heartbeat.interval.ms": "1000"}
     async with connect(config=config) as client:
@@ -162,8 +208,12 @@ async def test_session_timeout_and_heartbeat_interval(connect: Connect, jump_clo
 @pytest.mark.parametrize("whose", ["group", "broker"])
 async def test_assignment_interval(connect: Connect, jump_clock: trio.testing.MockClock, whose: str) -> None:
     # CFG-11, CFG-42, GRP-31
-    """A member that leaves makes a new assignment due; it is made when the interval has passed since the last one."""
-    broker_s = resource(4, "", (f"group.{ASSIGNMENT}", "15000")), resource(4, "", (f"group.{ASSIGNMENT}", "0"))
+    """A member that leaves makes a new assignment due; it is made when the interval has passed
+    since the last one."""
+    broker_s = (
+        resource(4, "", (f"group.{ASSIGNMENT}", "15000")),
+        resource(4, "", (f"group.{ASSIGNMENT}", "0")),
+    )
     group_s = resource(32, GROUP, (ASSIGNMENT, "15000")), resource(32, GROUP, (ASSIGNMENT, "0"))
     long, short = group_s if whose == "group" else broker_s
     async with connect() as client:
@@ -182,7 +232,8 @@ async def test_assignment_interval(connect: Connect, jump_clock: trio.testing.Mo
 
 
 async def test_the_assignor(connect: Connect, every_engine: str) -> None:
-    """A group that sends no heartbeat has its new targets when the alteration is answered; a restart keeps them and the setting."""
+    """A group that sends no heartbeat has its new targets when the alteration is answered; a
+    restart keeps them and the setting."""
     async with connect(every_engine) as client:
         await client.create_topic("orders", 4)
         epochs = {}
@@ -192,8 +243,15 @@ async def test_the_assignor(connect: Connect, every_engine: str) -> None:
         before = await _group_of(client)
         assert await alter(client, resource(32, GROUP, (ASSIGNOR, "all"))) == [OK]
         group = await _group_of(client)
-        assert (group.assignor_name, group.group_epoch, group.assignment_epoch) == ("all", before.group_epoch + 1, before.group_epoch + 1)
-        assert [partitions(await heartbeat(client, member, epochs[member])) for member in ("m", "n")] == [4, 4]
+        assert (group.assignor_name, group.group_epoch, group.assignment_epoch) == (
+            "all",
+            before.group_epoch + 1,
+            before.group_epoch + 1,
+        )
+        assert [partitions(await heartbeat(client, member, epochs[member])) for member in ("m", "n")] == [
+            4,
+            4,
+        ]
     if every_engine == "memory":
         return
     async with connect(every_engine) as client:
@@ -210,7 +268,9 @@ async def test_the_assignor(connect: Connect, every_engine: str) -> None:
 
 
 async def _group_of(client: Client) -> Any:
-    (group,) = (await client.call("share_group_describe", 1, group_ids=[GROUP], include_authorized_operations=False)).groups
+    (group,) = (
+        await client.call("share_group_describe", 1, group_ids=[GROUP], include_authorized_operations=False)
+    ).groups
     return group
 
 
@@ -219,18 +279,23 @@ async def test_what_is_unset_is_the_brokers_again(connect: Connect) -> None:  # 
         key = await prepare(client, 1, 1)
         await set_up_group(client, {LOCK: "20000"})
         member = Member(client, "m")
-        assert (await member.fetch([key], max_records=1, wait_ms=5000)).acquisition_lock_timeout.total_seconds() == 20
+        assert (
+            await member.fetch([key], max_records=1, wait_ms=5000)
+        ).acquisition_lock_timeout.total_seconds() == 20
         assert await alter(client, resource(32, GROUP, (LOCK, DELETE, None))) == [OK]
         assert (await member.fetch()).acquisition_lock_timeout.total_seconds() == 30
 
 
-async def test_bounds_that_were_narrowed(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:  # CFG-24
+# CFG-24
+async def test_bounds_that_were_narrowed(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """What was set before is kept, and the nearest value that the bounds allow holds."""
     async with connect("segment") as client:
         await client.create_topic("orders")
         await set_up_group(client, {LOCK: "50000", RESET: "earliest"})
     async with connect("segment", config={"group.share.max.record.lock.duration.ms": "40000"}) as client:
-        assert [record.args[:3] for record in caplog.records if record.name.endswith("configs")] == [(GROUP, LOCK, "50000")]
+        assert [record.args[:3] for record in caplog.records if record.name.endswith("configs")] == [
+            (GROUP, LOCK, "50000")
+        ]
         topic = client.broker.topics.by_name("orders")
         assert topic is not None
         assert await _lock_duration_s(client, topic.topic_id) == 40
@@ -251,7 +316,10 @@ async def test_settings_go_with_a_deleted_group(connect: Connect) -> None:  # CF
             await set_up_group(client, {LOCK: "20000"}, group_id)
         await heartbeat(client, "m", 0, "orders")
         await heartbeat(client, "m", -1)
-        assert [row.error_code for row in (await client.call("delete_groups", 2, groups_names=[GROUP, "nobody"])).results] == [
+        assert [
+            row.error_code
+            for row in (await client.call("delete_groups", 2, groups_names=[GROUP, "nobody"])).results
+        ] == [
             ErrorCode.none,
             ErrorCode.group_id_not_found,
         ]

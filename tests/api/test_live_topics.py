@@ -1,4 +1,5 @@
-"""Topics that go, come back and grow while share groups are at work with them: what the groups keep, forget and begin with."""
+"""Topics that go, come back and grow while share groups are at work with them: what the groups
+keep, forget and begin with."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ async def at_work(client: Client, records: int, **configs: str) -> tuple[Member,
     topic = await client.create_topic("orders")
     for number in range(records):
         await client.append("orders", number)
-    await set_up_group(client, {"share.auto.offset.reset": "earliest", "share.assignment.interval.ms": "0", **configs})
+    await set_up_group(
+        client, {"share.auto.offset.reset": "earliest", "share.assignment.interval.ms": "0", **configs}
+    )
     assert partitions(await heartbeat(client, "m", 0, "orders")) == 1
     return Member(client.another(2), "m"), (topic.topic_id, 0)
 
@@ -41,10 +44,14 @@ async def grow(client: Client, count: int) -> None:
 def stored_topics(client: Client) -> set[UUID]:
     """That some group has share state of."""
     prefix = len(ShareStateKey.namespace)
-    return {UUID(bytes=key[prefix : prefix + 16]) for key, _ in client.broker.state_store.scan(ShareStateKey.namespace)}
+    return {
+        UUID(bytes=key[prefix : prefix + 16])
+        for key, _ in client.broker.state_store.scan(ShareStateKey.namespace)
+    }
 
 
-async def test_a_topic_made_again_has_nothing_of_the_old_one(connect: Connect) -> None:  # GRP-30, INIT-3, INIT-9, OFF-1, SC-49
+# GRP-30, INIT-3, INIT-9, OFF-1, SC-49
+async def test_a_topic_made_again_has_nothing_of_the_old_one(connect: Connect) -> None:
     """Neither its offsets nor what members hold."""
     async with connect() as client:
         member, key = await at_work(client, 3)
@@ -53,17 +60,23 @@ async def test_a_topic_made_again_has_nothing_of_the_old_one(connect: Connect) -
         await delete_topic(client)
         assert await describe(client) == ()
         assert stored_topics(client) == set()
-        assert rows(await member.acknowledge({key: [(1, 2, [ACCEPT])]}))[key].error_code == ErrorCode.unknown_topic_id
+        assert (
+            rows(await member.acknowledge({key: [(1, 2, [ACCEPT])]}))[key].error_code
+            == ErrorCode.unknown_topic_id
+        )
         again = await client.create_topic("orders")
         await client.append("orders", 1)
         joined = await heartbeat(client, "m", 0, "orders")
-        assert [(topic.topic_id, topic.partitions) for topic in joined.assignment.topic_partitions] == [(again.topic_id, (0,))]
+        assert [(topic.topic_id, topic.partitions) for topic in joined.assignment.topic_partitions] == [
+            (again.topic_id, (0,))
+        ]
         assert acquired(await member.fetch([(again.topic_id, 0)], forget=[key], wait_ms=5000)) == [(0, 0, 1)]
         assert stored_topics(client) == {again.topic_id}
         assert [topic.topic_id for topic in await describe(client)] == [again.topic_id]
 
 
-async def test_a_topic_deleted_before_the_group_heard_of_it(connect: Connect, every_engine: str) -> None:  # INIT-9, OFF-1
+# INIT-9, OFF-1
+async def test_a_topic_deleted_before_the_group_heard_of_it(connect: Connect, every_engine: str) -> None:
     """A broker that died in between tells the group when it is back."""
     async with connect(engine=every_engine) as client:
         await at_work(client, 1)
@@ -82,7 +95,8 @@ async def test_a_topic_deleted_before_the_group_heard_of_it(connect: Connect, ev
 
 
 @pytest.mark.parametrize("policy", ["latest", "earliest"])
-async def test_new_partitions_begin_at_their_beginning(connect: Connect, policy: str) -> None:  # INIT-4, GRP-30
+# INIT-4, GRP-30
+async def test_new_partitions_begin_at_their_beginning(connect: Connect, policy: str) -> None:
     """Also under `latest`: what came before the group noticed them would be skipped."""
     async with connect() as client:
         member, _ = await at_work(client, 1, **{"share.auto.offset.reset": policy})
@@ -98,7 +112,8 @@ async def test_new_partitions_begin_at_their_beginning(connect: Connect, policy:
         assert (await heartbeat(client, "m", epoch)).error_code == 0
 
 
-async def test_a_group_without_members_gets_new_partitions_with_its_next_member(connect: Connect) -> None:  # INIT-4
+# INIT-4
+async def test_a_group_without_members_gets_new_partitions_with_its_next_member(connect: Connect) -> None:
     async with connect() as client:
         _, key = await at_work(client, 1)
         await heartbeat(client, "m", -1)
@@ -110,7 +125,10 @@ async def test_a_group_without_members_gets_new_partitions_with_its_next_member(
         assert acquired(await Member(client, "n").fetch([key], wait_ms=5000)) == [(0, 0, 1)]
 
 
-async def test_a_deleted_topic_ends_an_alteration_of_its_offsets(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:  # OFF-16
+# OFF-16
+async def test_a_deleted_topic_ends_an_alteration_of_its_offsets(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rows say so, and the group does not come to have state of a topic that is gone."""
     async with connect() as client:
         await at_work(client, 1)

@@ -1,7 +1,9 @@
-"""Share state of records that a power cut took from the log, which is possible with durability `os`: see queues/loading.py.
+"""Share state of records that a power cut took from the log, which is possible with durability
+`os`: see queues/loading.py.
 
-The power cut is a log that is cut short while no broker runs. What the state says of the lost records must not be said of those that
-get their offsets, whenever the group comes back; what it says of others must stay.
+The power cut is a log that is cut short while no broker runs. What the state says of the lost
+records must not be said of those that get their offsets, whenever the group comes back; what it
+says of others must stay.
 """
 
 from __future__ import annotations
@@ -57,11 +59,16 @@ async def test_acknowledgements_of_lost_records_are_not_those_of_new_ones(
         await member.acknowledge({key: [(2, 2, [ACCEPT]), (5, 12, [ACCEPT])]})
         await member.acknowledge({}, epoch=-1)
     async with connect(engine=every_engine) as client:
-        assert acquired(await Member(client, "m").fetch([key], wait_ms=10)) == [], "what was done since is not done anew"
+        assert acquired(await Member(client, "m").fetch([key], wait_ms=10)) == [], (
+            "what was done since is not done anew"
+        )
         assert (await starts(client) or {0: (13, 0)})[0][1] == 0
 
 
-async def test_a_group_that_comes_back_much_later(connect: Connect, every_engine: str, tmp_path: Path) -> None:  # LOAD-18
+# LOAD-18
+async def test_a_group_that_comes_back_much_later(
+    connect: Connect, every_engine: str, tmp_path: Path
+) -> None:
     """After a further restart, too: the log's end at that time says nothing of what was lost."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, *[1] * 10)
@@ -76,8 +83,12 @@ async def test_a_group_that_comes_back_much_later(connect: Connect, every_engine
 
 
 @pytest.mark.parametrize("way", ["latest", "altered to the end", "altered to what was there"])
-async def test_a_start_offset_that_the_log_had(connect: Connect, every_engine: str, tmp_path: Path, way: str) -> None:  # LOAD-18
-    """Nothing was delivered, but the records before it were there: new ones at their offsets are others."""
+# LOAD-18
+async def test_a_start_offset_that_the_log_had(
+    connect: Connect, every_engine: str, tmp_path: Path, way: str
+) -> None:
+    """Nothing was delivered, but the records before it were there: new ones at their offsets are
+    others."""
     async with connect(engine=every_engine) as client:
         key = await known(client, *[1] * 10)
         if way == "latest":
@@ -94,7 +105,10 @@ async def test_a_start_offset_that_the_log_had(connect: Connect, every_engine: s
         assert await starts(client) == {0: (5, 6)}
 
 
-async def test_a_start_offset_beyond_the_end_stays(connect: Connect, every_engine: str, tmp_path: Path) -> None:  # LOAD-18, LSO-11
+# LOAD-18, LSO-11
+async def test_a_start_offset_beyond_the_end_stays(
+    connect: Connect, every_engine: str, tmp_path: Path
+) -> None:
     async with connect(engine=every_engine) as client:
         key = await known(client, *[1] * 10)
         assert await alter(client, 12) == [0]
@@ -107,7 +121,9 @@ async def test_a_start_offset_beyond_the_end_stays(connect: Connect, every_engin
         assert acquired(await member.fetch(wait_ms=5000)) == [(12, 13, 1)]
 
 
-async def test_what_was_cut_is_said_once(connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_was_cut_is_said_once(
+    connect: Connect, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with connect(engine="segment") as client:
         key = await prepare(client, *[1] * 10)
         await done_with(client, key, (0, 9, [ACCEPT]))
@@ -115,5 +131,11 @@ async def test_what_was_cut_is_said_once(connect: Connect, tmp_path: Path, caplo
     for _ in range(2):
         async with connect(engine="segment") as client:
             await Member(client, "m").fetch([key], wait_ms=300)
-    (line,) = [record.getMessage() for record in caplog.records if "which the log has lost" in record.getMessage()]
-    assert line == f"share-partition {GROUP}:orders-0: state of records from 5 on, which the log has lost, is cut (start offset was 0)"
+    (line,) = [
+        record.getMessage() for record in caplog.records if "which the log has lost" in record.getMessage()
+    ]
+    assert (
+        line
+        == f"share-partition {GROUP}:orders-0: state of records from 5 on, which the log has lost, is cut "
+        "(start offset was 0)"
+    )

@@ -9,7 +9,11 @@ import pytest
 from kbroker.errors import ErrorCode
 from tests.api.conftest import Connect
 
-OPTIONS = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
+OPTIONS = {
+    "allow_auto_topic_creation": False,
+    "include_topic_authorized_operations": False,
+    "include_cluster_authorized_operations": False,
+}
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -36,7 +40,11 @@ async def test_by_id(connect: Connect, version: int) -> None:  # BASE-9, BASE-10
             (None, unknown, ErrorCode.unknown_topic_id),
         ]
         neither = {"name": None, "topic_id": None}
-        rows = (await client.call("metadata", version, topics=[neither, neither, {**neither, "name": "orders"}], **OPTIONS)).topics
+        rows = (
+            await client.call(
+                "metadata", version, topics=[neither, neither, {**neither, "name": "orders"}], **OPTIONS
+            )
+        ).topics
         assert [(row.name, row.topic_id, row.error_code) for row in rows] == [
             (None, None, ErrorCode.invalid_request),
             ("orders", topic_id, ErrorCode.none),
@@ -45,7 +53,8 @@ async def test_by_id(connect: Connect, version: int) -> None:  # BASE-9, BASE-10
 
 @pytest.mark.parametrize("version", range(8, 14))
 async def test_authorized_operations(connect: Connect, version: int) -> None:
-    """Everything is allowed, also with topics that there are not; an unknown id stands for no topic."""
+    """Everything is allowed, also with topics that there are not; an unknown id stands for no
+    topic."""
     async with connect() as client:
         await client.create_topic("orders")
         options = {name: True for name in OPTIONS} | {"allow_auto_topic_creation": False}
@@ -55,18 +64,31 @@ async def test_authorized_operations(connect: Connect, version: int) -> None:
         if version <= 10:
             assert answer.cluster_authorized_operations == 8096
         if version >= 12:
-            answer = await client.call("metadata", version, topics=[{"name": None, "topic_id": uuid4()}], **options)
+            answer = await client.call(
+                "metadata", version, topics=[{"name": None, "topic_id": uuid4()}], **options
+            )
             assert answer.topics[0].topic_authorized_operations == -(1 << 31)
 
 
 @pytest.mark.parametrize("version", [10, 11])
-async def test_versions_that_have_the_id_and_may_not_use_it(connect: Connect, version: int) -> None:  # BASE-10
-    """The whole request is refused, and told nothing of the cluster. Its answers cannot carry a topic without a name."""
+# BASE-10
+async def test_versions_that_have_the_id_and_may_not_use_it(connect: Connect, version: int) -> None:
+    """The whole request is refused, and told nothing of the cluster. Its answers cannot carry a
+    topic without a name."""
     async with connect() as client:
         topic_id = (await client.create_topic("orders")).topic_id
-        for odd in ({"name": None, "topic_id": topic_id}, {"name": None, "topic_id": None}, {"name": "orders", "topic_id": topic_id}):
-            answer = await client.call("metadata", version, topics=[odd, {"name": "orders", "topic_id": None}], **OPTIONS)
-            assert [(row.name, row.topic_id) for row in answer.topics] == [(odd["name"] or "", odd["topic_id"]), ("orders", None)]
+        for odd in (
+            {"name": None, "topic_id": topic_id},
+            {"name": None, "topic_id": None},
+            {"name": "orders", "topic_id": topic_id},
+        ):
+            answer = await client.call(
+                "metadata", version, topics=[odd, {"name": "orders", "topic_id": None}], **OPTIONS
+            )
+            assert [(row.name, row.topic_id) for row in answer.topics] == [
+                (odd["name"] or "", odd["topic_id"]),
+                ("orders", None),
+            ]
             assert {row.error_code for row in answer.topics} == {ErrorCode.invalid_request}
             assert (answer.brokers, answer.cluster_id, answer.controller_id) == ((), None, -1)
 

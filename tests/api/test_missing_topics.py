@@ -1,4 +1,5 @@
-"""Asking for a topic that does not exist leaves one line in the log, which says who asks and what to run."""
+"""Asking for a topic that does not exist leaves one line in the log, which says who asks and what
+to run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Stored batches whose payload contradicts their header: no producer can stop those who look for a time, a queue, or dead letters.
+"""Stored batches whose payload contradicts their header: no producer can stop those who look for a
+time, a queue, or dead letters.
 
-Kafka's clients may ask for the log in any state that an earlier life of it left: what Produce refuses by now may be there.
+Kafka's clients may ask for the log in any state that an earlier life of it left: what Produce
+refuses by now may be there.
 """
 
 from __future__ import annotations
@@ -16,7 +18,17 @@ from kbroker.errors import ErrorCode
 from kbroker.share.persister import TopicPartition
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import COPY, all_done, letters_of, offsets_of, prepare_dead_letters
-from tests.api.share_consumers import ACCEPT, GAP, GROUP, REJECT, Member, acquired, initialize, rows, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    GAP,
+    GROUP,
+    REJECT,
+    Member,
+    acquired,
+    initialize,
+    rows,
+    set_up_group,
+)
 from tests.odd_batches import CLAIMED, ODD_BATCHES, odd_batch
 
 _FIRST_READABLE = {
@@ -34,13 +46,20 @@ _FIRST_READABLE = {
 
 
 async def look_up(client: Client, topic: str, timestamp_ms: int) -> tuple[ErrorCode, int]:
-    asked = [{"name": topic, "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp_ms}]}]
+    asked = [
+        {
+            "name": topic,
+            "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": timestamp_ms}],
+        }
+    ]
     answer = await client.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=asked)
     (row,) = answer.topics[0].partitions
     return row.error_code, row.offset
 
 
-async def test_look_ups_by_time_leave_them_out(connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_look_ups_by_time_leave_them_out(
+    connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """BASE-50, BASE-51: an offset is that of a record which can be read."""
     async with connect(every_engine) as client:
         for number, kind in enumerate(ODD_BATCHES):
@@ -71,7 +90,8 @@ async def test_one_that_claims_the_greatest_time(connect: Connect) -> None:
 
 @pytest.mark.parametrize("kind", ODD_BATCHES)
 async def test_a_queue_that_begins_by_duration_loads(connect: Connect, kind: str) -> None:
-    """LOAD-5: with the first record that can be read; where there is none yet, with the next one."""
+    """LOAD-5: with the first record that can be read; where there is none yet, with the next
+    one."""
     async with connect() as client:
         topic = await client.create_topic("orders")
         key = topic.topic_id, 0
@@ -97,7 +117,8 @@ async def test_a_queue_by_duration_behind_nothing_but_one(connect: Connect) -> N
         assert acquired(await Member(client, "n").fetch([key], wait_ms=5000)) == [(CLAIMED, CLAIMED, 1)]
 
 
-# -- delivered ---------------------------------------------------------------------------------------------------------
+# -- delivered
+# --------------------------------------------------------------------------------------------------
 
 
 async def queue_with(client: Client, kind: str, **configs: str) -> tuple[UUID, int]:
@@ -117,7 +138,8 @@ def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("by_record", [False, True])
 @pytest.mark.parametrize("kind", ODD_BATCHES)
 async def test_consumers_that_end_over_one(connect: Connect, kind: str, by_record: bool) -> None:
-    """FET-31: its offsets are given up as any others are, once each, and what lies behind is delivered, in both modes (KIP-1206)."""
+    """FET-31: its offsets are given up as any others are, once each, and what lies behind is
+    delivered, in both modes (KIP-1206)."""
     async with connect() as client:
         key = await queue_with(client, kind, **{"share.delivery.count.limit": "3"})
         given_up = list(range(1, 1 + CLAIMED))
@@ -126,9 +148,16 @@ async def test_consumers_that_end_over_one(connect: Connect, kind: str, by_recor
         for life in range(40):
             victim = Member(client.another(life + 2), f"m{life}")
             runs = acquired(await victim.fetch([key], wait_ms=50, **mode))
-            good = {offset for first, last, _ in runs for offset in range(first, last + 1) if offset not in given_up}
+            good = {
+                offset
+                for first, last, _ in runs
+                for offset in range(first, last + 1)
+                if offset not in given_up
+            }
             if good:
-                answer = await victim.acknowledge({key: [(offset, offset, [ACCEPT]) for offset in sorted(good)]})
+                answer = await victim.acknowledge(
+                    {key: [(offset, offset, [ACCEPT]) for offset in sorted(good)]}
+                )
                 assert rows(answer)[key].error_code == 0
             done |= good
             victim.client.disconnect()
@@ -159,8 +188,12 @@ async def test_gaps_are_taken_for_one(connect: Connect) -> None:
 
 
 @pytest.mark.usefixtures("_without_lingering")
-@pytest.mark.parametrize("kind", ["an offset before the batch", "an offset behind the batch", "an offset twice"])
-async def test_dead_letters_have_no_record_of_another_batch(connect: Connect, every_engine: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["an offset before the batch", "an offset behind the batch", "an offset twice"]
+)
+async def test_dead_letters_have_no_record_of_another_batch(
+    connect: Connect, every_engine: str, kind: str
+) -> None:
     """DLQ-24: what a record says of its offset is believed within its batch only."""
     async with connect(every_engine) as client:
         key = await queue_with(client, kind)

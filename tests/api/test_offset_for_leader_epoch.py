@@ -10,9 +10,15 @@ from kbroker.errors import ErrorCode
 from tests.api.conftest import Client, Connect, versions
 
 
-async def ends(client: Client, *epochs: int, current: int = -1, version: int = 4, topic: str = "a", partition: int = 0) -> list[Any]:
-    asked = [{"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch} for epoch in epochs]
-    answer = await client.call("offset_for_leader_epoch", version, replica_id=-1, topics=[{"topic": topic, "partitions": asked}])
+async def ends(
+    client: Client, *epochs: int, current: int = -1, version: int = 4, topic: str = "a", partition: int = 0
+) -> list[Any]:
+    asked = [
+        {"partition": partition, "current_leader_epoch": current, "leader_epoch": epoch} for epoch in epochs
+    ]
+    answer = await client.call(
+        "offset_for_leader_epoch", version, replica_id=-1, topics=[{"topic": topic, "partitions": asked}]
+    )
     (found,) = answer.topics
     assert found.topic == topic
     assert {row.partition for row in found.partitions} == {partition}
@@ -28,7 +34,8 @@ async def test_every_version(connect: Connect, version: int) -> None:
 
 
 async def test_three_lives(connect: Connect, every_engine: str) -> None:  # BASE-53
-    """Epochs 0 and 2 wrote, 1 did not: it ended where 0 ended. One that is still to come is unknown, without an error."""
+    """Epochs 0 and 2 wrote, 1 did not: it ended where 0 ended. One that is still to come is
+    unknown, without an error."""
     async with connect(every_engine) as client:
         await client.create_topic("a")
         await client.append("a", 1000, 2000)
@@ -56,12 +63,17 @@ async def test_an_epoch_older_than_every_write_ended_where_the_first_one_began(c
 
 
 async def test_ends_begin_with_what_is_left(connect: Connect) -> None:  # BASE-53
-    """Any epoch below all that there are, negative ones too, ended where the log begins; only -1 is none."""
+    """Any epoch below all that there are, negative ones too, ended where the log begins; only -1 is
+    none."""
     async with connect() as client:
         await client.create_topic("a")
         await client.append("a", 1000, 2000, 3000)
         await client.broker.topics.move_log_start(client.partition("a"), 2)
-        assert await ends(client, 0, -1, -2) == [(ErrorCode.none, 0, 3), (ErrorCode.none, -1, -1), (ErrorCode.none, -2, 2)]
+        assert await ends(client, 0, -1, -2) == [
+            (ErrorCode.none, 0, 3),
+            (ErrorCode.none, -1, -1),
+            (ErrorCode.none, -2, 2),
+        ]
 
 
 async def test_refused(connect: Connect) -> None:  # BASE-53

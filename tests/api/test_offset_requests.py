@@ -1,5 +1,6 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete as a broker answers them: every version and field, every engine over a restart, many
-partitions, saves that fail, limits of ours. What the comparison with Kafka shows already is not repeated here."""
+"""OffsetCommit, OffsetFetch and OffsetDelete as a broker answers them: every version and field,
+every engine over a restart, many partitions, saves that fail, limits of ours. What the comparison
+with Kafka shows already is not repeated here."""
 
 from __future__ import annotations
 
@@ -22,11 +23,21 @@ def named(version: int, api: str, topic: Any) -> dict[str, Any]:
 
 
 async def commit(
-    client: Client, version: int, topic: Any, rows: dict[int, tuple[int, int, str | None]], group: str = G, **more: Any
+    client: Client,
+    version: int,
+    topic: Any,
+    rows: dict[int, tuple[int, int, str | None]],
+    group: str = G,
+    **more: Any,
 ) -> Any:
     """`rows`: offset, leader epoch and metadata by partition. Codes by partition."""
     partitions = [
-        {"partition_index": number, "committed_offset": offset, "committed_leader_epoch": epoch, "committed_metadata": metadata}
+        {
+            "partition_index": number,
+            "committed_offset": offset,
+            "committed_leader_epoch": epoch,
+            "committed_metadata": metadata,
+        }
         for number, (offset, epoch, metadata) in rows.items()
     ]
     if version < 6:
@@ -42,22 +53,31 @@ async def commit(
     return {row.partition_index: ErrorCode(row.error_code) for row in answer.topics[0].partitions}
 
 
-async def fetch(client: Client, version: int, topic: Any, numbers: list[int] | None, group: str = G) -> dict[int, tuple[int, int, str]]:
+async def fetch(
+    client: Client, version: int, topic: Any, numbers: list[int] | None, group: str = G
+) -> dict[int, tuple[int, int, str]]:
     """Offset, leader epoch and metadata by partition."""
-    topics = None if numbers is None else [{**named(version, "offset_fetch", topic), "partition_indexes": numbers}]
+    topics = (
+        None if numbers is None else [{**named(version, "offset_fetch", topic), "partition_indexes": numbers}]
+    )
     stable = {"require_stable": False} if version >= 7 else {}
     if version < 8:
         answer = await client.call("offset_fetch", version, group_id=group, topics=topics, **stable)
         found = answer
     else:
         member = {"member_id": None, "member_epoch": -1} if version >= 9 else {}
-        answer = await client.call("offset_fetch", version, groups=[{"group_id": group, "topics": topics, **member}], **stable)
+        answer = await client.call(
+            "offset_fetch", version, groups=[{"group_id": group, "topics": topics, **member}], **stable
+        )
         (found,) = answer.groups
         assert found.group_id == group
     assert getattr(found, "error_code", 0) == 0
     rows = [row for topic_row in found.topics for row in topic_row.partitions]
     assert {row.error_code for row in rows} <= {0}
-    return {row.partition_index: (row.committed_offset, getattr(row, "committed_leader_epoch", -1), row.metadata) for row in rows}
+    return {
+        row.partition_index: (row.committed_offset, getattr(row, "committed_leader_epoch", -1), row.metadata)
+        for row in rows
+    }
 
 
 async def test_what_one_version_commits_another_fetches(connect: Connect) -> None:
@@ -65,7 +85,9 @@ async def test_what_one_version_commits_another_fetches(connect: Connect) -> Non
     async with connect() as client:
         topic = await client.create_topic("orders", 2)
         for version in versions("offset_commit"):
-            codes = await commit(client, version, topic, {0: (version, version, f"by {version}"), 1: (version + 1, -1, None)})
+            codes = await commit(
+                client, version, topic, {0: (version, version, f"by {version}"), 1: (version + 1, -1, None)}
+            )
             assert codes == {0: ErrorCode.none, 1: ErrorCode.none}
             for other in versions("offset_fetch"):
                 epoch = version if version >= 6 and other >= 5 else -1
@@ -76,20 +98,32 @@ async def test_what_one_version_commits_another_fetches(connect: Connect) -> Non
 
 
 async def test_offsets_survive_a_restart(connect: Connect, every_engine: str) -> None:
-    """With all that was committed with them; those of a topic that is deleted do not, whenever it is looked."""
+    """With all that was committed with them; those of a topic that is deleted do not, whenever it
+    is looked."""
     async with connect(every_engine) as client:
         orders, gone = await client.create_topic("orders", 3), await client.create_topic("gone")
         await commit(client, 9, orders, {0: (5, 3, "five"), 2: (7, -1, "é" * 4000)})
         await commit(client, 9, gone, {0: (1, -1, "")})
         await commit(client, 9, orders, {0: (1, -1, "")}, group="another")
-        await client.call("offset_delete", 0, group_id="another", topics=[{"name": "orders", "partitions": [{"partition_index": 0}]}])
+        await client.call(
+            "offset_delete",
+            0,
+            group_id="another",
+            topics=[{"name": "orders", "partitions": [{"partition_index": 0}]}],
+        )
         await client.call("delete_topics", 6, topics=[{"name": "gone", "topic_id": None}])
     async with connect(every_engine) as client:
-        assert await fetch(client, 9, orders, [0, 1, 2]) == {0: (5, 3, "five"), 1: (-1, -1, ""), 2: (7, -1, "é" * 4000)}
+        assert await fetch(client, 9, orders, [0, 1, 2]) == {
+            0: (5, 3, "five"),
+            1: (-1, -1, ""),
+            2: (7, -1, "é" * 4000),
+        }
         assert await fetch(client, 9, orders, [0], "another") == {0: (-1, -1, "")}
         assert await fetch(client, 9, gone, None) == {0: (5, 3, "five"), 2: (7, -1, "é" * 4000)}
         listed = await client.call("list_groups", 5, states_filter=(), types_filter=())
-        assert {(row.group_id, row.group_state, row.group_type) for row in listed.groups} == {(G, "Empty", "classic")}
+        assert {(row.group_id, row.group_state, row.group_type) for row in listed.groups} == {
+            (G, "Empty", "classic")
+        }
         await client.call("delete_groups", 2, groups_names=[G])
     async with connect(every_engine) as client:
         assert await fetch(client, 9, orders, [0]) == {0: (-1, -1, "")}
@@ -102,11 +136,19 @@ async def test_many_partitions_in_one_request(connect: Connect, every_engine: st
     async with connect(every_engine) as client:
         topic = await client.create_topic("orders", count)
         codes = await commit(client, 9, topic, {number: (number, -1, "") for number in range(count + 1)})
-        assert [number for number, code in codes.items() if code] == [count], "one that does not exist stops no other"
+        assert [number for number, code in codes.items() if code] == [count], (
+            "one that does not exist stops no other"
+        )
         expected = {number: (number, -1, "") for number in range(count)}
-        assert await fetch(client, 9, topic, list(range(count))) == await fetch(client, 9, topic, None) == expected
+        assert (
+            await fetch(client, 9, topic, list(range(count)))
+            == await fetch(client, 9, topic, None)
+            == expected
+        )
         rows = [{"partition_index": number} for number in range(1, count)]
-        answer = await client.call("offset_delete", 0, group_id=G, topics=[{"name": "orders", "partitions": rows}])
+        answer = await client.call(
+            "offset_delete", 0, group_id=G, topics=[{"name": "orders", "partitions": rows}]
+        )
         assert {row.error_code for row in answer.topics[0].partitions} == {0}
     async with connect(every_engine) as client:
         assert await fetch(client, 9, topic, None) == {0: (0, -1, "")}
@@ -138,8 +180,12 @@ async def test_a_group_id_that_no_key_can_hold(connect: Connect, version: int) -
     async with connect() as client:
         topic = await client.create_topic("orders")
         assert await commit(client, version, topic, {0: (1, -1, "")}, group="g" * 255) == {0: ErrorCode.none}
-        assert await commit(client, version, topic, {0: (1, -1, "")}, group="g" * 256) == {0: ErrorCode.invalid_group_id}
-        assert await commit(client, version, topic, {0: (1, -1, "")}, group="é" * 128) == {0: ErrorCode.invalid_group_id}
+        assert await commit(client, version, topic, {0: (1, -1, "")}, group="g" * 256) == {
+            0: ErrorCode.invalid_group_id
+        }
+        assert await commit(client, version, topic, {0: (1, -1, "")}, group="é" * 128) == {
+            0: ErrorCode.invalid_group_id
+        }
         assert await fetch(client, 9, topic, [0], group="g" * 256) == {0: (-1, -1, "")}
 
 
@@ -155,8 +201,20 @@ async def test_ids_that_nobody_has(connect: Connect) -> None:
     async with connect() as client:
         topic = await client.create_topic("orders")
         unknown = ErrorCode.unknown_topic_id
-        row = [{"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}]
-        member = {"group_id": G, "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+        row = [
+            {
+                "partition_index": 0,
+                "committed_offset": 1,
+                "committed_leader_epoch": -1,
+                "committed_metadata": "",
+            }
+        ]
+        member = {
+            "group_id": G,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+        }
         topics = [{"topic_id": each, "partitions": row} for each in (NO_ID, UUID(int=7), topic.topic_id)]
         answer = await client.call("offset_commit", 10, **member, topics=topics)
         assert [(each.topic_id or NO_ID, each.partitions[0].error_code) for each in answer.topics] == [
@@ -164,10 +222,14 @@ async def test_ids_that_nobody_has(connect: Connect) -> None:
             (UUID(int=7), unknown),
             (topic.topic_id, ErrorCode.none),
         ]
-        wanted = [{"topic_id": each, "partition_indexes": [0]} for each in (NO_ID, UUID(int=7), topic.topic_id)]
+        wanted = [
+            {"topic_id": each, "partition_indexes": [0]} for each in (NO_ID, UUID(int=7), topic.topic_id)
+        ]
         groups = [{"group_id": G, "member_id": None, "member_epoch": -1, "topics": wanted}]
         (found,) = (await client.call("offset_fetch", 10, groups=groups, require_stable=True)).groups
-        assert [(each.partitions[0].error_code, each.partitions[0].committed_offset) for each in found.topics] == [
+        assert [
+            (each.partitions[0].error_code, each.partitions[0].committed_offset) for each in found.topics
+        ] == [
             (unknown, -1),
             (unknown, -1),
             (ErrorCode.none, 1),

@@ -10,19 +10,29 @@ from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import pass_time
 
 CHECK = {"offsets.retention.check.interval.ms": "200", "group.initial.rebalance.delay.ms": "0"}
-JOIN = {"session_timeout": 6000, "rebalance_timeout": 6000, "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]}
+JOIN = {
+    "session_timeout": 6000,
+    "rebalance_timeout": 6000,
+    "protocol_type": "consumer",
+    "protocols": [{"name": "range", "metadata": b""}],
+}
 
 
 async def commit(client: Client, group: str, retention_ms: int, **member: Any) -> int:
     row = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": None}]
     who = {"generation_id_or_member_epoch": -1, "member_id": "", **member}
     topics = [{"name": "orders", "partitions": row}]
-    answer = await client.call("offset_commit", 4, group_id=group, **who, retention_time=retention_ms, topics=topics)
+    answer = await client.call(
+        "offset_commit", 4, group_id=group, **who, retention_time=retention_ms, topics=topics
+    )
     return int(answer.topics[0].partitions[0].error_code)
 
 
 async def groups(client: Client) -> dict[str, str]:
-    return {row.group_id: row.group_state for row in (await client.call("list_groups", 4, states_filter=())).groups}
+    return {
+        row.group_id: row.group_state
+        for row in (await client.call("list_groups", 4, states_filter=())).groups
+    }
 
 
 async def offset(client: Client, group: str) -> int:
@@ -31,12 +41,15 @@ async def offset(client: Client, group: str) -> int:
     return int(answer.topics[0].partitions[0].committed_offset)
 
 
-async def test_what_is_old_is_forgotten_and_what_is_not_stays(jump_clock: MockClock, connect: Connect, every_engine: str) -> None:
+async def test_what_is_old_is_forgotten_and_what_is_not_stays(
+    jump_clock: MockClock, connect: Connect, every_engine: str
+) -> None:
     async with connect(every_engine, CHECK) as client:
         await client.create_topic("orders")
-        assert [await commit(client, group, retention_ms) for group, retention_ms in (("short", 1000), ("kept", -1), ("long", 60_000))] == [
-            0
-        ] * 3
+        assert [
+            await commit(client, group, retention_ms)
+            for group, retention_ms in (("short", 1000), ("kept", -1), ("long", 60_000))
+        ] == [0] * 3
         await pass_time(client, jump_clock, 0.5)
         assert await offset(client, "short") == 1
         await pass_time(client, jump_clock, 1)
@@ -46,7 +59,9 @@ async def test_what_is_old_is_forgotten_and_what_is_not_stays(jump_clock: MockCl
         assert await groups(client) == {"kept": "Empty", "long": "Empty"}
 
 
-async def test_a_group_goes_when_it_is_empty_and_has_no_offsets(jump_clock: MockClock, connect: Connect) -> None:
+async def test_a_group_goes_when_it_is_empty_and_has_no_offsets(
+    jump_clock: MockClock, connect: Connect
+) -> None:
     """Its next generation is the first again."""
     async with connect(config=CHECK) as client:
         await client.create_topic("orders")
@@ -55,7 +70,9 @@ async def test_a_group_goes_when_it_is_empty_and_has_no_offsets(jump_clock: Mock
             assert joined.generation_id == 1
             await pass_time(client, jump_clock, 0.5)
             assert await groups(client) == {"g": "CompletingRebalance"}
-            assert (await client.call("leave_group", 1, group_id="g", member_id=joined.member_id)).error_code == 0
+            assert (
+                await client.call("leave_group", 1, group_id="g", member_id=joined.member_id)
+            ).error_code == 0
             await pass_time(client, jump_clock, 0.5)
             assert await groups(client) == {}
 

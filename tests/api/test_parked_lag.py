@@ -1,7 +1,8 @@
-"""Parked records are lag, whoever keeps them and wherever they are; those that the log has lost are nobody's.
+"""Parked records are lag, whoever keeps them and wherever they are; those that the log has lost are
+nobody's.
 
-Twelve records; the persister is told that some wait, as the share engine tells it. Expected numbers are
-counted by hand.
+Twelve records; the persister is told that some wait, as the share engine tells it. Expected numbers
+are counted by hand.
 """
 
 from __future__ import annotations
@@ -58,9 +59,13 @@ async def park(client: Client, key: TopicPartition, *offsets: int, start: int = 
     assert partition is not None
     epoch = partition.leader_epoch
     (state,) = await client.broker.persister.read(GROUP, [ReadRequest(key, epoch)])
-    changes = [ParkingChange(each, (), Parked(each, Lane.SCHEDULE, DUE_MS + each, 1, epoch)) for each in offsets]
+    changes = [
+        ParkingChange(each, (), Parked(each, Lane.SCHEDULE, DUE_MS + each, 1, epoch)) for each in offsets
+    ]
     batches = [StateBatch(each, each, 4, 1) for each in offsets if each >= start]
-    request = WriteRequest(key, state.state_epoch, epoch, start, len(batches), batches, changes, state.waiting + len(changes))
+    request = WriteRequest(
+        key, state.state_epoch, epoch, start, len(batches), batches, changes, state.waiting + len(changes)
+    )
     (result,) = await client.broker.persister.write(GROUP, [request])
     assert result.code is ErrorCode.none
 
@@ -89,7 +94,9 @@ async def test_what_waits_is_lag(tmp_path: Path, engine: str, persister: str) ->
         document = await in_flight(client)
         (shown,) = document["share_partitions"]
         assert (shown["parked"], shown["next_due_ms"]) == (4, DUE_MS + 1)
-        assert (shown["first_parked"], shown["first_parked_sent_ms"]) == (min(WAITING), None), "the log has it"
+        assert (shown["first_parked"], shown["first_parked_sent_ms"]) == (min(WAITING), None), (
+            "the log has it"
+        )
         left_s = (DUE_MS + 1 - document["now_ms"]) / 1000
         assert f"4 parked, the next one is due in {left_s:,.1f} s" in draw(document, 80)[2].plain
         await check(client, 10, YOUNGEST_S * (RECORDS - 1), now_ms)
@@ -133,8 +140,8 @@ async def test_what_a_log_start_takes_is_counted_and_dropped_at_the_load(
 async def test_what_a_power_cut_took_from_the_log_waits_no_more(
     connect: Connect, every_engine: str, tmp_path: Path, appended_before: int
 ) -> None:
-    """New records get the lost offsets; they are others. What is still there waits as before. (Control
-    records are lost with the log: tests/broker/persisters/test_control_parking.py.)"""
+    """New records get the lost offsets; they are others. What is still there waits as before.
+    (Control records are lost with the log: tests/broker/persisters/test_control_parking.py.)"""
     async with connect(engine=every_engine) as client:
         key = await begun(client, wall_clock_ms())
         await park(client, key, 1, 2, 6, 9, 11, start=12)
@@ -156,8 +163,8 @@ async def test_what_a_power_cut_took_from_the_log_waits_no_more(
 
 
 async def test_what_comes_meanwhile_is_no_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log's end belongs to the moment of the summary: control records that are appended while parked
-    records are counted would be lag."""
+    """The log's end belongs to the moment of the summary: control records that are appended while
+    parked records are counted would be lag."""
     now_ms = wall_clock_ms()
 
     async with opened(tmp_path, "segment", "control-records") as client:

@@ -20,7 +20,17 @@ from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
-from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, prepare, sent, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    GROUP,
+    REJECT,
+    RELEASE,
+    Member,
+    acquired,
+    prepare,
+    sent,
+    set_up_group,
+)
 from tests.api.test_work_queue import FAST, heartbeat, lag
 
 DELAY_MS = 300
@@ -58,7 +68,12 @@ class TestParkedRecords:
             member = Member(client, "m1")
             assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 4, 1)]
             released_at = trio.current_time()
-            assert acquired(await member.fetch(acks={key: [(0, 0, [RELEASE]), (1, 1, [ACCEPT]), (2, 3, [RELEASE])]})) == []
+            assert (
+                acquired(
+                    await member.fetch(acks={key: [(0, 0, [RELEASE]), (1, 1, [ACCEPT]), (2, 3, [RELEASE])]})
+                )
+                == []
+            )
             assert parked(client, key) == 3
             assert await lag(client) == 4
             assert acquired(await member.fetch(acks={key: [(4, 4, [ACCEPT])]})) == []
@@ -91,7 +106,9 @@ class TestParkedRecords:
             assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 1, 2)]
         async with connect(every_engine, config=FAST) as client:
             member = Member(client, "m3")
-            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 1, 2)], "a stop counts no delivery"
+            assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 1, 2)], (
+                "a stop counts no delivery"
+            )
             await member.fetch(acks={key: [(0, 1, [ACCEPT])]})
         async with connect(every_engine, config=FAST) as client:
             assert await lag(client) == 0
@@ -102,7 +119,9 @@ class TestParkedRecords:
         async with connect(config=FAST) as client:
             key = await prepare(client)
             for _ in range(3):
-                await client.append_raw("orders", build_batch([Record(0, 1, None, b"x" * 100, ())] * 100, codec=codec))
+                await client.append_raw(
+                    "orders", build_batch([Record(0, 1, None, b"x" * 100, ())] * 100, codec=codec)
+                )
             await set_up_group(client, SETTINGS)
             await heartbeat(client, "m1", 0)
             member = Member(client, "m1")
@@ -114,7 +133,9 @@ class TestParkedRecords:
             assert acquired(answer) == [(first, first, 2) for first in range(0, 300, 3)]
             assert sent(answer) == list(range(0, 300, 3))
 
-    async def test_one_of_a_batch_is_taken_while_that_is_read(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_one_of_a_batch_is_taken_while_that_is_read(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The others of the batch are sent once."""
         async with connect(config=FAST) as client:
             key = await prepare(client, 5)
@@ -160,7 +181,8 @@ class TestParkedRecords:
                     await trio.lowlevel.checkpoint()
 
     async def test_a_parked_record_holds_the_log(self, connect: Connect, every_engine: str) -> None:
-        """Of a topic with kbroker.queue.retention; DeleteRecords takes it all the same, and it is not lag any more."""
+        """Of a topic with kbroker.queue.retention; DeleteRecords takes it all the same, and it is
+        not lag any more."""
         async with connect(every_engine, config=FAST) as client:
             key = await prepare(client, 1, 1, 1)
             await set_up_group(client, SETTINGS)
@@ -181,7 +203,9 @@ class TestParkedRecords:
             assert await client.broker.held_logs.holders(client.partition("orders")) == {GROUP: 3}
             assert client.broker.share_groups.metrics[GROUP].removed_records == 1
 
-    async def test_a_record_that_is_being_parked_holds_the_log(self, connect: Connect, every_engine: str) -> None:
+    async def test_a_record_that_is_being_parked_holds_the_log(
+        self, connect: Connect, every_engine: str
+    ) -> None:
         """Its place in the window counts as final, and its key is not to be read yet."""
         async with connect(every_engine, config=FAST) as client:
             key = await prepare(client, 2)

@@ -1,4 +1,5 @@
-"""Topics with kbroker.payload.check: what is refused, what waits for whom, and what becomes of it when something else happens first."""
+"""Topics with kbroker.payload.check: what is refused, what waits for whom, and what becomes of it
+when something else happens first."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def large(number: int = 0, *, producer: ProducerInfo | None = None) -> bytes:
 
 
 def large_odd(*, producer: ProducerInfo | None = None) -> bytes:
-    return odd_batch("a bomb", time_ms=wall_clock_ms(), **({} if producer is None else {"producer": producer}))
+    return odd_batch(
+        "a bomb", time_ms=wall_clock_ms(), **({} if producer is None else {"producer": producer})
+    )
 
 
 class Gate:
@@ -90,7 +93,9 @@ class Sent:
         self._nursery.start_soon(self._send, client, topic, name, records, more)
         await trio.testing.wait_all_tasks_blocked()
 
-    async def _send(self, client: Client, topic: Any, name: str, records: bytes, more: dict[str, Any]) -> None:
+    async def _send(
+        self, client: Client, topic: Any, name: str, records: bytes, more: dict[str, Any]
+    ) -> None:
         self.rows[name] = await produce(client, topic, records, **more)
 
     def codes(self) -> dict[str, ErrorCode]:
@@ -102,14 +107,20 @@ class Sent:
 
 @pytest.mark.parametrize("kind", ODD_BATCHES)
 async def test_what_is_refused(connect: Connect, kind: str) -> None:
-    """BASE-24: the answer's fields are those that Kafka gives; nothing of it is stored, and what follows is taken."""
+    """BASE-24: the answer's fields are those that Kafka gives; nothing of it is stored, and what
+    follows is taken."""
     async with connect() as client:
         topic = (await client.create_topic("orders", configs=CHECKED)).topic_id
         assert (await produce(client, topic, batch(b"a"))).base_offset == 0
         row = await produce(client, topic, odd_batch(kind, time_ms=wall_clock_ms()))
         code = CODES.get(kind, ErrorCode.invalid_record)
         log_start = -1 if code is ErrorCode.message_too_large else 0
-        assert (row.error_code, row.base_offset, row.log_start_offset, row.error_message) == (code, -1, log_start, None)
+        assert (row.error_code, row.base_offset, row.log_start_offset, row.error_message) == (
+            code,
+            -1,
+            log_start,
+            None,
+        )
         assert client.partition("orders").next_offset == 1
         assert (await produce(client, topic, batch(b"b"))).base_offset == 1
         metrics = client.partition("orders").metrics
@@ -158,7 +169,9 @@ async def test_only_where_it_is_asked_for(connect: Connect) -> None:
         assert (await produce(client, topic, odd)).error_code == 0
 
 
-async def test_one_waits_for_the_one_before_in_its_partition_only(connect: Connect, gate_of: Callable[[], Gate]) -> None:
+async def test_one_waits_for_the_one_before_in_its_partition_only(
+    connect: Connect, gate_of: Callable[[], Gate]
+) -> None:
     """Whoever sent it. Offsets are in the order in which requests came."""
     async with connect() as client, trio.open_nursery() as nursery:
         gate, sent = gate_of(), Sent(nursery)
@@ -175,11 +188,17 @@ async def test_one_waits_for_the_one_before_in_its_partition_only(connect: Conne
         with trio.fail_after(PATIENCE_S):
             while len(sent.rows) < 3:
                 await trio.lowlevel.checkpoint()
-        assert set(sent.rows) == {"another partition", "another topic", "damaged"}, "what its header says is said at once"
+        assert set(sent.rows) == {"another partition", "another topic", "damaged"}, (
+            "what its header says is said at once"
+        )
         assert client.partition("orders").next_offset == 0
         assert client.broker.append_queues.statistics() == (1, 4)
         gate.go_on()
-    assert {name: sent.offsets()[name] for name in ("large", "small", "another's")} == {"large": 0, "small": 1, "another's": 3}
+    assert {name: sent.offsets()[name] for name in ("large", "small", "another's")} == {
+        "large": 0,
+        "small": 1,
+        "another's": 3,
+    }
     assert sent.rows["odd"].error_code == ErrorCode.invalid_record
 
 
@@ -200,7 +219,8 @@ async def test_a_topic_that_is_no_longer_checked(connect: Connect, gate_of: Call
 
 
 async def test_an_idempotent_producer(connect: Connect, gate_of: Callable[[], Gate]) -> None:
-    """As in Kafka, a batch that is refused is not noted: what follows it is out of order (45) until its sequence number comes again."""
+    """As in Kafka, a batch that is refused is not noted: what follows it is out of order (45) until
+    its sequence number comes again."""
 
     def of_sequence(sequence: int) -> ProducerInfo:
         return ProducerInfo(7, 0, sequence)
@@ -223,7 +243,12 @@ async def test_an_idempotent_producer(connect: Connect, gate_of: Callable[[], Ga
         "0 again": 0,
         "2": 0,
     }
-    assert {name: row.base_offset for name, row in sent.rows.items() if not row.error_code} == {"0": 0, "1": 1, "0 again": 0, "2": 2}
+    assert {name: row.base_offset for name, row in sent.rows.items() if not row.error_code} == {
+        "0": 0,
+        "1": 1,
+        "0 again": 0,
+        "2": 2,
+    }
 
 
 async def test_two_are_checked_at_once(connect: Connect, gate_of: Callable[[], Gate]) -> None:
@@ -249,7 +274,9 @@ async def test_several_partitions_in_one_request(connect: Connect, gate_of: Call
 
         async def ask() -> None:
             topics = [{"topic_id": topic, "partition_data": data}]
-            answers.append(await client.call("produce", 13, transactional_id=None, acks=-1, topic_data=topics))
+            answers.append(
+                await client.call("produce", 13, transactional_id=None, acks=-1, topic_data=topics)
+            )
 
         nursery.start_soon(ask)
         await gate.begun(2)
@@ -257,7 +284,12 @@ async def test_several_partitions_in_one_request(connect: Connect, gate_of: Call
         gate.go_on(2)
     (topic_row,) = answers[0].responses
     found = [(row.index, row.error_code, row.base_offset) for row in topic_row.partition_responses]
-    assert found == [(0, 0, 0), (1, 0, 0), (2, ErrorCode.invalid_record, -1), (3, ErrorCode.message_too_large, -1)]
+    assert found == [
+        (0, 0, 0),
+        (1, 0, 0),
+        (2, ErrorCode.invalid_record, -1),
+        (3, ErrorCode.message_too_large, -1),
+    ]
 
 
 async def test_a_topic_that_is_deleted_meanwhile(connect: Connect, gate_of: Callable[[], Gate]) -> None:
@@ -296,7 +328,8 @@ async def test_a_disk_that_is_full_meanwhile(connect: Connect, gate_of: Callable
 
 
 async def test_a_broker_that_stops_meanwhile(connect: Connect, gate_of: Callable[[], Gate]) -> None:
-    """It waits for the thread, and for no other batch; what is stored is answered, and what is answered is stored."""
+    """It waits for the thread, and for no other batch; what is stored is answered, and what is
+    answered is stored."""
     async with trio.open_nursery() as nursery:
         sent = Sent(nursery)
         async with connect("segment") as client:

@@ -1,4 +1,5 @@
-"""Produce and Fetch in every version: what is stored is what is read; refusals; sessions; waiting."""
+"""Produce and Fetch in every version: what is stored is what is read; refusals; sessions;
+waiting."""
 
 from __future__ import annotations
 
@@ -29,7 +30,15 @@ def batch(*values: bytes, codec: Codec = Codec.NONE) -> bytes:
     return build_batch((Record(0, now_ms, None, value) for value in values), codec=codec)
 
 
-async def produce(client: Client, topic: Any, records: bytes | None, *, version: int = 13, partition: int = 0, acks: int = -1) -> Any:
+async def produce(
+    client: Client,
+    topic: Any,
+    records: bytes | None,
+    *,
+    version: int = 13,
+    partition: int = 0,
+    acks: int = -1,
+) -> Any:
     by_id = version >= 13
     data = {
         "name": topic,
@@ -41,7 +50,15 @@ async def produce(client: Client, topic: Any, records: bytes | None, *, version:
 
 
 async def fetch(
-    client: Client, topic: Any, offset: int, *, version: int = 18, wait_ms: int = 0, min_bytes: int = 1, partition: int = 0, **more: Any
+    client: Client,
+    topic: Any,
+    offset: int,
+    *,
+    version: int = 18,
+    wait_ms: int = 0,
+    min_bytes: int = 1,
+    partition: int = 0,
+    **more: Any,
 ) -> Any:
     row = {
         "partition": partition,
@@ -52,8 +69,24 @@ async def fetch(
         "partition_max_bytes": more.pop("partition_max_bytes", 1 << 20),
     }
     topics = [{"topic": topic, "topic_id": topic, "partitions": [row]}] if topic is not None else []
-    fields = {"replica_id": -1, "max_bytes": 1 << 20, "isolation_level": 0, "session_id": 0, "session_epoch": -1, "rack_id": "", **more}
-    return await client.call("fetch", version, max_wait=wait_ms, min_bytes=min_bytes, topics=topics, forgotten_topics_data=[], **fields)
+    fields = {
+        "replica_id": -1,
+        "max_bytes": 1 << 20,
+        "isolation_level": 0,
+        "session_id": 0,
+        "session_epoch": -1,
+        "rack_id": "",
+        **more,
+    }
+    return await client.call(
+        "fetch",
+        version,
+        max_wait=wait_ms,
+        min_bytes=min_bytes,
+        topics=topics,
+        forgotten_topics_data=[],
+        **fields,
+    )
 
 
 def values(row: Any) -> list[bytes | None]:
@@ -102,7 +135,9 @@ async def test_produce_refusals(connect: Connect) -> None:  # BASE-27, BASE-28, 
     async with connect() as client:
         topic = (await client.create_topic("orders")).topic_id
         assert await refused(client, NO_ID, batch(b"a")) == ErrorCode.unknown_topic_id
-        assert await refused(client, "nowhere", batch(b"a"), version=12) == ErrorCode.unknown_topic_or_partition
+        assert (
+            await refused(client, "nowhere", batch(b"a"), version=12) == ErrorCode.unknown_topic_or_partition
+        )
         assert await refused(client, topic, batch(b"a"), partition=1) == ErrorCode.unknown_topic_or_partition
         assert await refused(client, topic, batch(b"a"), partition=-1) == ErrorCode.unknown_topic_or_partition
         assert await refused(client, topic, batch(b"a"), acks=2) == ErrorCode.invalid_required_acks
@@ -124,7 +159,8 @@ async def test_one_bad_partition_does_not_spoil_the_others(connect: Connect) -> 
 
 
 async def test_an_idempotent_producer_after_a_restart(connect: Connect, every_engine: str) -> None:
-    """Its partitions read first what they remember of it. Rows of one request do not depend on each other."""
+    """Its partitions read first what they remember of it. Rows of one request do not depend on each
+    other."""
 
     def request(sequence: int, *, acks: int = -1) -> dict[str, Any]:
         now_ms = wall_clock_ms()
@@ -134,7 +170,11 @@ async def test_an_idempotent_producer_after_a_restart(connect: Connect, every_en
         )
         records = (known, refused, batch(b"plain"), unknown)
         rows = [{"index": index, "records": each} for index, each in enumerate(records)]
-        return {"transactional_id": None, "acks": acks, "topic_data": [{"topic_id": topic_id, "partition_data": rows}]}
+        return {
+            "transactional_id": None,
+            "acks": acks,
+            "topic_data": [{"topic_id": topic_id, "partition_data": rows}],
+        }
 
     async with connect(every_engine) as client:
         topic_id = (await client.create_topic("orders", 4)).topic_id
@@ -148,12 +188,15 @@ async def test_an_idempotent_producer_after_a_restart(connect: Connect, every_en
             rows = answer.responses[0].partition_responses
             code = ErrorCode.out_of_order_sequence_number
             assert [(row.index, row.error_code) for row in rows] == [(0, 0), (1, code), (2, 0), (3, 0)]
-            assert [row.base_offset for row in rows] == [3, -1, acks == -1, 0], "the second time these are repeats"
+            assert [row.base_offset for row in rows] == [3, -1, acks == -1, 0], (
+                "the second time these are repeats"
+            )
         assert [client.partition("orders", index).high_watermark for index in range(4)] == [4, 3, 2, 1]
 
 
 async def test_what_is_listed_twice_counts_once(connect: Connect) -> None:  # BASE-31
-    """Topics are put together, of a partition the last batch is taken, and a topic without batches is not answered for."""
+    """Topics are put together, of a partition the last batch is taken, and a topic without batches
+    is not answered for."""
     async with connect() as client:
         topic, other = await client.create_topic("orders", 2), await client.create_topic("other")
         for version in (12, 13):
@@ -166,12 +209,16 @@ async def test_what_is_listed_twice_counts_once(connect: Connect) -> None:  # BA
             ]  # fmt: skip
             answer = await client.call("produce", version, transactional_id=None, acks=-1, topic_data=rows)
             (answered,) = answer.responses
-            assert sorted((row.index, row.error_code) for row in answered.partition_responses) == [(0, 0), (1, 0)]
+            assert sorted((row.index, row.error_code) for row in answered.partition_responses) == [
+                (0, 0),
+                (1, 0),
+            ]
         assert [client.partition("orders", index).high_watermark for index in range(2)] == [4, 2]
 
 
 async def test_what_is_refused_first(connect: Connect) -> None:  # BASE-28, BASE-30
-    """Odd acks only concern batches that are batches, in partitions that there are; internal topics are there in any case."""
+    """Odd acks only concern batches that are batches, in partitions that there are; internal topics
+    are there in any case."""
     async with connect() as client:
         await client.create_topic("orders")
         cases = (
@@ -184,7 +231,10 @@ async def test_what_is_refused_first(connect: Connect) -> None:  # BASE-28, BASE
         )
         for name, partition, records, code in cases:
             assert await refused(client, name, records, partition=partition, acks=2, version=12) == code, name
-        assert await refused(client, "__consumer_offsets", batch(b"a"), version=12) == ErrorCode.invalid_topic_exception
+        assert (
+            await refused(client, "__consumer_offsets", batch(b"a"), version=12)
+            == ErrorCode.invalid_topic_exception
+        )
 
 
 @pytest.mark.parametrize("version", [3, 6, 7])
@@ -194,14 +244,21 @@ async def test_zstd_in_old_versions(connect: Connect, version: int) -> None:
         await client.create_topic("orders")
         codec = await refused(client, "orders", batch(b"a", codec=Codec.ZSTD), version=version)
         assert codec == (ErrorCode.none if version >= 7 else ErrorCode.unsupported_compression_type)
-        assert await refused(client, "orders", batch(b"a", codec=Codec.LZ4), version=version) == ErrorCode.none
+        assert (
+            await refused(client, "orders", batch(b"a", codec=Codec.LZ4), version=version) == ErrorCode.none
+        )
 
 
 @pytest.mark.parametrize("version", range(5, 14))
 async def test_a_refused_row(connect: Connect, version: int) -> None:  # BASE-22, BASE-33
-    """The log's start where the log refused it; a message, and which records, only where single records are at fault."""
+    """The log's start where the log refused it; a message, and which records, only where single
+    records are at fault."""
     async with connect() as client:
-        topic = (await client.create_topic("orders")).topic_id if version >= 13 else (await client.create_topic("orders")).name
+        topic = (
+            (await client.create_topic("orders")).topic_id
+            if version >= 13
+            else (await client.create_topic("orders")).name
+        )
         await client.append("orders", 1, 2, 3)
         await client.broker.topics.move_log_start(client.partition("orders"), 2)
         late = build_batch([Record(0, each, None, b"x") for each in (1, wall_clock_ms() + 4_000_000)])
@@ -210,7 +267,12 @@ async def test_a_refused_row(connect: Connect, version: int) -> None:  # BASE-22
         if version >= 8:
             assert row.error_message.startswith("One or more records have been rejected")
             assert [error.batch_index for error in row.record_errors] == [1]
-        for records, start in ((b"\0\0\0\0\0\0\0\1" + late[8:], 2), (late + late, -1), (late[:-1], -1), (late[:-1] + b"?", -1)):
+        for records, start in (
+            (b"\0\0\0\0\0\0\0\1" + late[8:], 2),
+            (late + late, -1),
+            (late[:-1], -1),
+            (late[:-1] + b"?", -1),
+        ):
             row = await produce(client, topic, records, version=version)
             assert (row.log_start_offset, row.base_offset) == (start, -1)
             assert row.error_code in (ErrorCode.invalid_record, ErrorCode.corrupt_message)
@@ -222,12 +284,23 @@ async def test_transactional_requests_are_fatal(connect: Connect) -> None:
         topic = await client.create_topic("orders")
         data = [{"topic_id": topic.topic_id, "partition_data": [{"index": 0, "records": batch(b"a")}]}]
         answer = await client.call("produce", 13, transactional_id="t", acks=-1, topic_data=data)
-        assert answer.responses[0].partition_responses[0].error_code == ErrorCode.transactional_id_authorization_failed
-        answer = await client.call("init_producer_id", 5, transactional_id="t", transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
+        assert (
+            answer.responses[0].partition_responses[0].error_code
+            == ErrorCode.transactional_id_authorization_failed
+        )
+        answer = await client.call(
+            "init_producer_id",
+            5,
+            transactional_id="t",
+            transaction_timeout=1000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
         assert answer.error_code == ErrorCode.transactional_id_authorization_failed
 
 
-async def test_acks_0_answers_nothing_and_ends_the_connection_on_an_error(connect: Connect) -> None:  # BASE-29
+# BASE-29
+async def test_acks_0_answers_nothing_and_ends_the_connection_on_an_error(connect: Connect) -> None:
     async with connect() as client:
         topic = await client.create_topic("orders")
         assert await produce(client, topic.topic_id, batch(b"a"), acks=0) is None
@@ -243,7 +316,11 @@ async def test_fetch_beyond_the_log_is_answered_at_once(connect: Connect) -> Non
         with trio.fail_after(5):
             for offset in (2, -1):
                 row = (await fetch(client, topic.topic_id, offset, wait_ms=60_000)).responses[0].partitions[0]
-                assert (row.error_code, row.high_watermark, row.log_start_offset) == (ErrorCode.offset_out_of_range, -1, -1)
+                assert (row.error_code, row.high_watermark, row.log_start_offset) == (
+                    ErrorCode.offset_out_of_range,
+                    -1,
+                    -1,
+                )
 
 
 async def test_fetch_of_unknown_things(connect: Connect) -> None:
@@ -272,35 +349,52 @@ async def test_an_unknown_isolation_level(connect: Connect, version: int) -> Non
         if version >= 7:
             assert (answer.error_code, answer.session_id) == (error, 0)
         rows = [row for topic in answer.responses for row in topic.partitions]
-        assert [(row.error_code, row.high_watermark, row.aborted_transactions) for row in rows] == [(error, -1, ())] * (version < 13)
+        assert [(row.error_code, row.high_watermark, row.aborted_transactions) for row in rows] == [
+            (error, -1, ())
+        ] * (version < 13)
         answer = await fetch(client, name, 0, version=version, isolation_level=7, partition=9)
         assert answer.responses[0].partitions[0].error_code == unknown
         if version >= 7:
             session = (await fetch(client, name, 0, version=version, session_epoch=0)).session_id
-            answer = await fetch(client, None, 0, version=version, session_id=session, session_epoch=1, isolation_level=7)
+            answer = await fetch(
+                client, None, 0, version=version, session_id=session, session_epoch=1, isolation_level=7
+            )
             assert (answer.error_code, answer.session_id, answer.responses) == (error, session, ())
-            assert (await fetch(client, None, 0, version=version, session_id=session, session_epoch=2)).error_code == 0
+            assert (
+                await fetch(client, None, 0, version=version, session_id=session, session_epoch=2)
+            ).error_code == 0
 
 
 @pytest.mark.parametrize("version", FETCH)
 async def test_read_committed_names_no_aborted_transactions(connect: Connect, version: int) -> None:
-    """An empty list where records were looked for, null where a log refused; for what there is not an empty one in any case."""
+    """An empty list where records were looked for, null where a log refused; for what there is not
+    an empty one in any case."""
     async with connect() as client:
         topic = await client.create_topic("orders")
         name = topic.topic_id if version >= 13 else "orders"
         await produce(client, topic.topic_id, batch(b"a"))
         found = {}
         for level in (0, 1):
-            for what, more in {"read": {}, "end": {"offset": 1}, "outside": {"offset": 7}, "nothing": {"partition": 9}}.items():
+            for what, more in {
+                "read": {},
+                "end": {"offset": 1},
+                "outside": {"offset": 7},
+                "nothing": {"partition": 9},
+            }.items():
                 offset = more.pop("offset", 0)
-                row = (await fetch(client, name, offset, version=version, isolation_level=level, **more)).responses[0].partitions[0]
+                row = (
+                    (await fetch(client, name, offset, version=version, isolation_level=level, **more))
+                    .responses[0]
+                    .partitions[0]
+                )
                 found[what, level] = row.aborted_transactions
         expected = {("read", 1): (), ("end", 1): (), ("nothing", 0): (), ("nothing", 1): ()}
         assert found == {key: expected.get(key) for key in found}
 
 
 async def test_errors_that_do_not_wait(connect: Connect) -> None:  # BASE-45
-    """Beside an empty partition: what the log refuses is answered at once, what there is not only when the time is over."""
+    """Beside an empty partition: what the log refuses is answered at once, what there is not only
+    when the time is over."""
     async with connect() as client:
         topic = (await client.create_topic("orders", 2)).topic_id
         await produce(client, topic, batch(b"a"))
@@ -334,7 +428,9 @@ async def test_errors_that_do_not_wait(connect: Connect) -> None:  # BASE-45
                 await trio.testing.wait_all_tasks_blocked()
                 assert answers == []
                 await produce(client, topic, batch(b"a"), partition=1)
-        assert [row.partition_index for row in answers[0].responses[0].partitions] == [1, 9], "what there is not comes last"
+        assert [row.partition_index for row in answers[0].responses[0].partitions] == [1, 9], (
+            "what there is not comes last"
+        )
 
 
 async def test_where_the_epoch_fetched_last_ended(connect: Connect) -> None:
@@ -353,7 +449,11 @@ async def test_where_the_epoch_fetched_last_ended(connect: Connect) -> None:
                 session_epoch=-1, topics=[{"topic_id": topic, "partitions": [row]}], forgotten_topics_data=[], rack_id="",
             )  # fmt: skip
             found = answer.responses[0].partitions[0]
-            return found.error_code, (found.diverging_epoch.epoch, found.diverging_epoch.end_offset), len(values(found))
+            return (
+                found.error_code,
+                (found.diverging_epoch.epoch, found.diverging_epoch.end_offset),
+                len(values(found)),
+            )
 
         out_of_range = ErrorCode.offset_out_of_range, (-1, -1), 0
         with trio.fail_after(5):
@@ -367,7 +467,8 @@ async def test_where_the_epoch_fetched_last_ended(connect: Connect) -> None:
 
 
 async def test_fetched_rows_that_are_listed_twice_or_taken_apart(connect: Connect) -> None:
-    """The last row of a partition counts, in the first one's place; rows of a topic are together where they were asked so."""
+    """The last row of a partition counts, in the first one's place; rows of a topic are together
+    where they were asked so."""
     async with connect() as client:
         one, two = [(await client.create_topic(name, 2)).topic_id for name in ("one", "two")]
         await produce(client, one, batch(b"a"))
@@ -383,7 +484,11 @@ async def test_fetched_rows_that_are_listed_twice_or_taken_apart(connect: Connec
             "fetch", 18, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
             topics=topics, forgotten_topics_data=[], rack_id="",
         )  # fmt: skip
-        rows = [(topic.topic_id, row.partition_index, row.error_code) for topic in answer.responses for row in topic.partitions]
+        rows = [
+            (topic.topic_id, row.partition_index, row.error_code)
+            for topic in answer.responses
+            for row in topic.partitions
+        ]
         assert rows == [(one, 0, 0), (two, 0, 0), (one, 1, 0)]
         assert len(answer.responses) == 3
 
@@ -397,7 +502,11 @@ async def test_a_small_limit_still_gives_the_first_batch(connect: Connect) -> No
             row = (await fetch(client, topic.topic_id, 0, **limits)).responses[0].partitions[0]
             assert values(row) == [b"a" * 1000]
         for limits in ({"max_bytes": -1}, {"partition_max_bytes": -1}):
-            for offset, code in ((0, ErrorCode.unknown_server_error), (2, ErrorCode.none), (3, ErrorCode.offset_out_of_range)):
+            for offset, code in (
+                (0, ErrorCode.unknown_server_error),
+                (2, ErrorCode.none),
+                (3, ErrorCode.offset_out_of_range),
+            ):
                 row = (await fetch(client, topic.topic_id, offset, **limits)).responses[0].partitions[0]
                 assert (row.error_code, values(row)) == (code, [])
 
@@ -447,11 +556,15 @@ class TestFetchSessions:
         async with connect() as client:
             topic = (await client.create_topic("orders")).topic_id
             session = (await fetch(client, topic, 0, session_epoch=0)).session_id
-            assert (await fetch(client, None, 0, session_id=session, session_epoch=5)).error_code == ErrorCode.invalid_fetch_session_epoch
+            assert (
+                await fetch(client, None, 0, session_id=session, session_epoch=5)
+            ).error_code == ErrorCode.invalid_fetch_session_epoch
             assert (
                 await fetch(client, None, 0, session_id=session + 1, session_epoch=1)
             ).error_code == ErrorCode.fetch_session_id_not_found
-            assert (await fetch(client, None, 0, session_id=0, session_epoch=1)).error_code == ErrorCode.fetch_session_id_not_found
+            assert (
+                await fetch(client, None, 0, session_id=0, session_epoch=1)
+            ).error_code == ErrorCode.fetch_session_id_not_found
             by_name = await fetch(client, "orders", 0, version=12, session_id=session, session_epoch=1)
             assert by_name.error_code == ErrorCode.fetch_session_topic_id_error
 
@@ -465,7 +578,10 @@ class TestFetchSessions:
             gc.collect()
             assert partition() is None
             (row,) = (await fetch(client, None, 0, session_id=session, session_epoch=1)).responses
-            assert row.partitions[0].error_code in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id)
+            assert row.partitions[0].error_code in (
+                ErrorCode.unknown_topic_or_partition,
+                ErrorCode.unknown_topic_id,
+            )
 
     async def test_what_is_wanted_and_forgotten_at_once_is_forgotten(self, connect: Connect) -> None:
         async with connect() as client:
@@ -487,17 +603,22 @@ class TestFetchSessions:
             topic = (await client.create_topic("orders")).topic_id
             session = (await fetch(client, topic, 0, session_epoch=0)).session_id
             assert (await fetch(client, topic, 0, session_id=session, session_epoch=-1)).session_id == 0
-            assert (await fetch(client, None, 0, session_id=session, session_epoch=1)).error_code == ErrorCode.fetch_session_id_not_found
+            assert (
+                await fetch(client, None, 0, session_id=session, session_epoch=1)
+            ).error_code == ErrorCode.fetch_session_id_not_found
 
     async def test_a_full_cache_drops_the_oldest(self, connect: Connect) -> None:
         async with connect(config={"max.incremental.fetch.session.cache.slots": "2"}) as client:
             topic = (await client.create_topic("orders")).topic_id
             ids = [(await fetch(client, topic, 0, session_epoch=0)).session_id for _ in range(3)]
-            codes = [(await fetch(client, None, 0, session_id=each, session_epoch=1)).error_code for each in ids]
+            codes = [
+                (await fetch(client, None, 0, session_id=each, session_epoch=1)).error_code for each in ids
+            ]
             assert codes == [ErrorCode.fetch_session_id_not_found, 0, 0]
 
     async def test_it_finds_what_is_there_now(self, connect: Connect) -> None:
-        """A topic that is deleted and made again under its name is another one; its old id stays unknown."""
+        """A topic that is deleted and made again under its name is another one; its old id stays
+        unknown."""
         async with connect() as client:
             old = await client.create_topic("orders")
             await client.append("orders", 1)
@@ -508,7 +629,9 @@ class TestFetchSessions:
             await client.broker.topics.delete(found)
             codes = {12: ErrorCode.unknown_topic_or_partition, 18: ErrorCode.unknown_topic_id}
             for version, code in codes.items():
-                answer = await fetch(client, None, 0, version=version, session_id=sessions[version], session_epoch=1)
+                answer = await fetch(
+                    client, None, 0, version=version, session_id=sessions[version], session_epoch=1
+                )
                 assert answer.responses[0].partitions[0].error_code == code
             await client.create_topic("orders")
             await client.append("orders", 2, 3)
@@ -518,7 +641,9 @@ class TestFetchSessions:
             assert by_id.responses[0].partitions[0].error_code == ErrorCode.unknown_topic_id
 
 
-async def test_what_comes_while_a_read_is_in_its_thread_is_not_waited_for(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_comes_while_a_read_is_in_its_thread_is_not_waited_for(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect() as client:
         topic = await client.create_topic("orders")
         await client.append("orders", 1)
@@ -536,6 +661,10 @@ async def test_what_comes_while_a_read_is_in_its_thread_is_not_waited_for(connec
         monkeypatch.setattr(partition, "read_if_warm", is_cold)
         monkeypatch.setattr(partition, "read", read_cold)
         with trio.fail_after(10):
-            row = (await fetch(client, topic.topic_id, 0, wait_ms=60_000, min_bytes=100)).responses[0].partitions[0]
+            row = (
+                (await fetch(client, topic.topic_id, 0, wait_ms=60_000, min_bytes=100))
+                .responses[0]
+                .partitions[0]
+            )
         assert len(values(row)) == 2
         assert not partition.waiters

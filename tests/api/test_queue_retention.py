@@ -1,4 +1,5 @@
-"""kbroker.queue.retention: what share groups are not done with stays, and in a work queue what they are done with goes."""
+"""kbroker.queue.retention: what share groups are not done with stays, and in a work queue what they
+are done with goes."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ SEGMENTS = [SegmentInfo(0, 10, 1 << 20, 1), SegmentInfo(10, 20, 1 << 20, 1), Seg
         (0, 5, True, 0),
     ],
 )
-def test_where_a_held_log_begins(asked: int, held_from: int | None, removes_finished: bool, start: int) -> None:
+def test_where_a_held_log_begins(
+    asked: int, held_from: int | None, removes_finished: bool, start: int
+) -> None:
     assert queue_log_start(SEGMENTS, asked, held_from, removes_finished=removes_finished) == start
 
 
@@ -44,8 +47,11 @@ def test_a_small_active_segment_stays() -> None:
     assert queue_log_start(segments, 0, 30, removes_finished=True) == 20
 
 
-async def fill(client: Client, configs: dict[str, str], groups: tuple[str, ...] = (GROUP,)) -> tuple[UUID, int]:
-    """20 batches of one record, three or four to a segment, and groups that begin at the first one."""
+async def fill(
+    client: Client, configs: dict[str, str], groups: tuple[str, ...] = (GROUP,)
+) -> tuple[UUID, int]:
+    """20 batches of one record, three or four to a segment, and groups that begin at the first
+    one."""
     topic = await client.create_topic("orders", configs={**SEGMENT, **configs})
     for _ in range(20):
         await client.append("orders", *[wall_clock_ms()] * 10)
@@ -97,16 +103,23 @@ class TestUnfinished:
 
     async def test_the_slowest_group_decides_until_it_is_deleted(self, connect: Connect) -> None:
         async with connect(config=FAST) as client:
-            key = await fill(client, {"kbroker.queue.retention": "unfinished", "retention.bytes": "0"}, (GROUP, "slow"))
+            key = await fill(
+                client, {"kbroker.queue.retention": "unfinished", "retention.bytes": "0"}, (GROUP, "slow")
+            )
             await finish(client, key, 199)
             assert await retain(client) == 0
-            assert await client.broker.held_logs.holders(client.partition("orders")) == {GROUP: 200, "slow": 0}
+            assert await client.broker.held_logs.holders(client.partition("orders")) == {
+                GROUP: 200,
+                "slow": 0,
+            }
             await heartbeat_of(client, "slow", -1)
             (row,) = (await client.call("delete_groups", 2, groups_names=["slow"])).results
             assert row.error_code == 0
             assert await retain(client) > 150
 
-    @pytest.mark.parametrize(("policy", "holds"), [("earliest", True), ("latest", False), ("by_duration:PT1H", True)])
+    @pytest.mark.parametrize(
+        ("policy", "holds"), [("earliest", True), ("latest", False), ("by_duration:PT1H", True)]
+    )
     async def test_a_group_that_has_not_begun(self, connect: Connect, policy: str, holds: bool) -> None:
         async with connect(config=FAST) as client:
             await fill(client, {"kbroker.queue.retention": "unfinished", "retention.bytes": "0"})
@@ -127,7 +140,13 @@ class TestUnfinished:
         async with connect(config=FAST) as client:
             configs = {"errors.deadletterqueue.group.enable": "true", "kbroker.queue.retention": "workqueue"}
             rows = [{"name": name, "value": value} for name, value in configs.items()]
-            topic = {"name": "dlq", "num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": rows}
+            topic = {
+                "name": "dlq",
+                "num_partitions": 1,
+                "replication_factor": 1,
+                "assignments": (),
+                "configs": rows,
+            }
             (row,) = (await client.call("create_topics", 7, topics=[topic], validate_only=False)).topics
             assert row.error_code == 40
             assert "must be time for a topic of dead letters" in row.error_message

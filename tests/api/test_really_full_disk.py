@@ -1,5 +1,5 @@
-"""A disk without a free byte: deleting a topic makes room, and so does a work queue with a stuck job. On a small tmpfs, so it needs
-the right to mount one; skipped without it."""
+"""A disk without a free byte: deleting a topic makes room, and so does a work queue with a stuck
+job. On a small tmpfs, so it needs the right to mount one; skipped without it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 async def test_deleting_a_topic_makes_room(disk: Path, engine: str) -> None:
     """Not so on RocksDB and SQLite: see docs/durability.md."""
     options = StartOptions(
-        data_dir=disk / "data", storage=engine, state_storage=engine, config=BrokerConfig({}), listen=("127.0.0.1", 9092)
+        data_dir=disk / "data",
+        storage=engine,
+        state_storage=engine,
+        config=BrokerConfig({}),
+        listen=("127.0.0.1", 9092),
     )
     async with open_broker(options) as broker:
         client = Client(broker)
@@ -43,7 +47,9 @@ async def test_deleting_a_topic_makes_room(disk: Path, engine: str) -> None:
         await client.append("kept", 1000)
         await produce_until_full(broker)
         fill_the_rest(disk)
-        (deleted,) = (await client.call("delete_topics", 6, topics=[{"name": "full", "topic_id": None}])).responses
+        (deleted,) = (
+            await client.call("delete_topics", 6, topics=[{"name": "full", "topic_id": None}])
+        ).responses
         assert deleted.error_code is ErrorCode.none
         for _ in range(10):
             await append(client.partition("kept"), batch(100_000))
@@ -55,7 +61,11 @@ async def test_deleting_a_topic_makes_room(disk: Path, engine: str) -> None:
 @pytest.mark.parametrize("engine", ["segment", "lmdb"])
 async def test_what_a_killed_broker_had_set_aside_is_room_for_the_next_start(disk: Path, engine: str) -> None:
     options = StartOptions(
-        data_dir=disk / "data", storage=engine, state_storage=engine, config=BrokerConfig({}), listen=("127.0.0.1", 9092)
+        data_dir=disk / "data",
+        storage=engine,
+        state_storage=engine,
+        config=BrokerConfig({}),
+        listen=("127.0.0.1", 9092),
     )
     async with open_broker(options) as broker:
         await Client(broker).create_topic("full")
@@ -67,13 +77,19 @@ async def test_what_a_killed_broker_had_set_aside_is_room_for_the_next_start(dis
     fill_the_rest(disk)
     async with open_broker(options) as broker:
         assert 0 < reserve.stat().st_size < size_bytes, "set aside anew, from what was free"
-        (deleted,) = (await Client(broker).call("delete_topics", 6, topics=[{"name": "full", "topic_id": None}])).responses
+        (deleted,) = (
+            await Client(broker).call("delete_topics", 6, topics=[{"name": "full", "topic_id": None}])
+        ).responses
         assert deleted.error_code is ErrorCode.none
 
 
 async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) -> None:
     options = StartOptions(
-        data_dir=disk / "data", storage="segment", state_storage="segment", config=BrokerConfig({}), listen=("127.0.0.1", 9092)
+        data_dir=disk / "data",
+        storage="segment",
+        state_storage="segment",
+        config=BrokerConfig({}),
+        listen=("127.0.0.1", 9092),
     )
     async with open_broker(options) as broker:
         client = Client(broker)
@@ -85,7 +101,9 @@ async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) ->
             while True:
                 await broker.state.commit([(b"x", bytes(10_000))])
         for name in ("empty", "full"):
-            (deleted,) = (await client.call("delete_topics", 6, topics=[{"name": name, "topic_id": None}])).responses
+            (deleted,) = (
+                await client.call("delete_topics", 6, topics=[{"name": name, "topic_id": None}])
+            ).responses
             assert deleted.error_code is ErrorCode.none, name
             fill_the_rest(disk)
 
@@ -94,14 +112,24 @@ async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) ->
 async def test_a_held_job_does_not_keep_the_disk_full(disk: Path, engine: str) -> None:
     """It is kept with what is set aside, and all that is finished goes."""
     options = StartOptions(
-        data_dir=disk / "data", storage=engine, state_storage=engine, config=BrokerConfig({}), listen=("127.0.0.1", 9092)
+        data_dir=disk / "data",
+        storage=engine,
+        state_storage=engine,
+        config=BrokerConfig({}),
+        listen=("127.0.0.1", 9092),
     )
     async with open_broker(options) as broker:
         client = Client(broker)
         configs = {"kbroker.queue.retention": "workqueue", "internal.segment.bytes": str(4 << 20)}
         row = await client.create_topic("full", configs=configs)
         await set_up_group(client, {"share.auto.offset.reset": "earliest"})
-        names = {"group_id": GROUP, "member_id": "m", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["full"]}
+        names = {
+            "group_id": GROUP,
+            "member_id": "m",
+            "member_epoch": 0,
+            "rack_id": None,
+            "subscribed_topic_names": ["full"],
+        }
         assert (await client.call("share_group_heartbeat", 1, **names)).error_code == 0
         key, topic = (row.topic_id, 0), broker.topics.by_name("full")
         await append(topic.partitions[0], batch(100))
@@ -109,13 +137,17 @@ async def test_a_held_job_does_not_keep_the_disk_full(disk: Path, engine: str) -
         assert acquired(await worker.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
         for offset in range(1, 31):
             await append(topic.partitions[0], batch(900_000))
-            assert acquired(await others.fetch([key] if offset == 1 else (), wait_ms=5000)) == [(offset, offset, 1)]
+            assert acquired(await others.fetch([key] if offset == 1 else (), wait_ms=5000)) == [
+                (offset, offset, 1)
+            ]
             await others.acknowledge({key: [(offset, offset, [ACCEPT])]})
         await produce_until_full(broker)
         fill_the_rest(disk)
         assert broker.topics.reserve.is_there
         for _ in range(2):
-            await apply_retention(broker.topics, topic.partitions[0], topic.config, broker.held_logs, broker.kept_records)
+            await apply_retention(
+                broker.topics, topic.partitions[0], topic.config, broker.held_logs, broker.kept_records
+            )
         assert topic.partitions[0].log_start_offset > 20
         for _ in range(10 if engine == "segment" else 0):  # LMDB's file does not get smaller.
             await append(topic.partitions[0], batch(100_000))

@@ -1,7 +1,7 @@
 """Records that retention and DeleteRecords take from a share group are in the log and the metrics.
 
-The expected number comes from the log and from what the test acknowledged, offset by offset. Control
-records in the log do not count.
+The expected number comes from the log and from what the test acknowledged, offset by offset.
+Control records in the log do not count.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ async def join(client: Client, group_id: str = GROUP, topic: str = TOPIC, reset:
 
 
 async def work(client: Client, key: Key, group_id: str = GROUP) -> tuple[Member, set[int]]:
-    """Take 20 records: accept the first 5 and two in between, reject one, give one back, hold the rest.
+    """Take 20 records: accept the first 5 and two in between, reject one, give one back, hold the
+    rest.
 
     Gives the member and the offsets that are done with."""
     member = Member(client.another(2), "m", group_id)
@@ -260,7 +261,8 @@ async def test_a_round_of_retention_asks_only_for_what_moves(
 
 
 class FiveVerbs:
-    """A persister of somebody else's: it knows the verbs and nothing more, and may be slow or fail."""
+    """A persister of somebody else's: it knows the verbs and nothing more, and may be slow or
+    fail."""
 
     def __init__(self, persister: Persister) -> None:
         self._persister = persister

@@ -76,8 +76,12 @@ def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def send(client: Client, *delays_ms: int | None, codec: Codec = Codec.NONE) -> None:
     """One batch."""
     now = wall_clock_ms()
-    headers = [() if delay_ms is None else (("kbroker-delay-ms", str(delay_ms).encode()),) for delay_ms in delays_ms]
-    await client.append_raw("orders", build_batch([Record(0, now, None, b"x", each) for each in headers], codec=codec))
+    headers = [
+        () if delay_ms is None else (("kbroker-delay-ms", str(delay_ms).encode()),) for delay_ms in delays_ms
+    ]
+    await client.append_raw(
+        "orders", build_batch([Record(0, now, None, b"x", each) for each in headers], codec=codec)
+    )
 
 
 async def take(member: Member, key: object, wait_ms: int = 5000) -> list[tuple[int, int, int]]:
@@ -91,7 +95,8 @@ async def take(member: Member, key: object, wait_ms: int = 5000) -> list[tuple[i
 
 
 async def are_parked(client: Client, key: tuple[UUID, int], number: int) -> None:
-    """They may still be being loaded. Not looked at in each turn: counting a long window takes as long as parking some of it."""
+    """They may still be being loaded. Not looked at in each turn: counting a long window takes as
+    long as parking some of it."""
     with trio.fail_after(60):
         while not is_loaded(client, key) or parked(client, key) != number:  # noqa: ASYNC110 (nothing announces it)
             await trio.sleep(0.02)
@@ -151,7 +156,8 @@ class TestScheduled:
     async def test_an_urgent_record_behind_a_burst_comes_first(
         self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Alone in its batch, and among others of its batch, before the scan gets there; then all are where they belong."""
+        """Alone in its batch, and among others of its batch, before the scan gets there; then all
+        are where they belong."""
         monkeypatch.setattr(scanner, "AHEAD_FROM", 100)
         monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 50)
         async with connect(every_engine, config=FAST) as client:
@@ -178,7 +184,8 @@ class TestScheduled:
     async def test_what_was_delivered_ahead_is_kept_over_a_restart(
         self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The scan has hardly begun when the broker stops: what it has not seen is neither lost nor delivered early."""
+        """The scan has hardly begun when the broker stops: what it has not seen is neither lost nor
+        delivered early."""
         monkeypatch.setattr(scanner, "AHEAD_FROM", 100)
         monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 5)
         async with connect(every_engine, config=FAST) as client:
@@ -222,7 +229,9 @@ class TestScheduled:
             await send(client, 300)
             member = Member(client, "m1")
             for delivery in (1, 2, 3):
-                assert acquired(await member.fetch([key] if delivery == 1 else (), wait_ms=5000)) == [(0, 0, delivery)]
+                assert acquired(await member.fetch([key] if delivery == 1 else (), wait_ms=5000)) == [
+                    (0, 0, delivery)
+                ]
                 await member.acknowledge({key: [(0, 0, [RELEASE])]})
             assert await take(member, key, 100) == []
             assert parked(client, key) == 0
@@ -246,7 +255,9 @@ class TestScheduled:
             assert await take(member, key) == [(2, 2, 1)]
             assert parked(client, key) == 1, "what is parked stays so until it is due"
 
-    async def test_odd_headers_are_delivered_and_said(self, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_odd_headers_are_delivered_and_said(
+        self, connect: Connect, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async with connect(config=FAST) as client:
             key = await prepare(client)
             await set_up_group(client, SETTINGS)
@@ -270,7 +281,9 @@ class TestScheduled:
                 await until(lambda: engine_of(client, key).statistics().failed_writes >= 3)
             assert await take(member, key) == [(1, 1, 1)]
             await until(lambda: parked(client, key) == 1)
-        said = [record.getMessage() for record in caplog.records if "ahead of its members" in record.getMessage()]
+        said = [
+            record.getMessage() for record in caplog.records if "ahead of its members" in record.getMessage()
+        ]
         assert len(said) == 1
         assert "share-partition g1:orders-0 ahead of its members has to wait" in said[0]
 
@@ -310,7 +323,9 @@ class TestScheduled:
             client.broker.configs.parks_records = False
             entries = [{"name": "kbroker.queue.scheduling", "config_operation": 0, "value": "true"}]
             resource = {"resource_type": 32, "resource_name": "g1", "configs": entries}
-            answer = await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=validate_only)
+            answer = await client.call(
+                "incremental_alter_configs", 1, resources=[resource], validate_only=validate_only
+            )
             (row,) = answer.responses
             assert row.error_code == ErrorCode.invalid_config
             assert "`kbroker queues create --scheduling false`" in row.error_message
@@ -325,6 +340,10 @@ class TestScheduled:
             member, taken = Member(client, "m1"), []
             with trio.fail_after(20):
                 while len(taken) < 34:
-                    taken += [offset for first, last, _ in await take(member, key) for offset in range(first, last + 1)]
+                    taken += [
+                        offset
+                        for first, last, _ in await take(member, key)
+                        for offset in range(first, last + 1)
+                    ]
             assert taken == list(range(0, 100, 3))
             assert parked(client, key) == 66

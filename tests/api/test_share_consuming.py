@@ -1,5 +1,6 @@
-"""ShareFetch and ShareAcknowledge through their handlers, on a real broker: the traces seen on a running Kafka 4.3, the session
-rules, waiting and waking, what a disconnect and a restart do. The engine's own rules are tested in tests/share."""
+"""ShareFetch and ShareAcknowledge through their handlers, on a real broker: the traces seen on a
+running Kafka 4.3, the session rules, waiting and waking, what a disconnect and a restart do. The
+engine's own rules are tested in tests/share."""
 
 from __future__ import annotations
 
@@ -49,7 +50,10 @@ async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engin
         again = await two.fetch(max_records=5)
         assert (acquired(again), batches(again)) == ([(2, 2, 2)], [(0, 4)])
         assert rows(await two.acknowledge({key: [(2, 2, [RENEW])]}, renew=True))[key].error_code == 0
-        assert rows(await one.acknowledge({key: [(2, 2, [ACCEPT])]}))[key].error_code == ErrorCode.invalid_record_state
+        assert (
+            rows(await one.acknowledge({key: [(2, 2, [ACCEPT])]}))[key].error_code
+            == ErrorCode.invalid_record_state
+        )
         two.client.disconnect()
         final = await one.fetch(max_records=5, wait_ms=5000)
         assert acquired(final) == [(2, 2, 3)]
@@ -73,8 +77,12 @@ async def test_the_session_trace_of_a_running_kafka(connect: Connect) -> None:
         answer = await member.fetch(acks={b: [(0, 0, [ACCEPT])]}, forget=[b], epoch=3)
         assert list(rows(answer)) == [b]
         assert rows(answer)[b].acknowledge_error_code == ErrorCode.unknown_topic_or_partition, "not loaded"
-        assert (await member.fetch(acks={a: [(0, 0, [ACCEPT])]}, epoch=0)).error_code == ErrorCode.invalid_request
-        assert (await member.acknowledge({}, epoch=4)).error_code == 0, "the refused request did not touch the session"
+        assert (
+            await member.fetch(acks={a: [(0, 0, [ACCEPT])]}, epoch=0)
+        ).error_code == ErrorCode.invalid_request
+        assert (await member.acknowledge({}, epoch=4)).error_code == 0, (
+            "the refused request did not touch the session"
+        )
         assert (await member.fetch([a], epoch=0)).error_code == 0
         assert (await member.acknowledge({}, epoch=-1)).error_code == 0
         assert (await member.acknowledge({}, epoch=1)).error_code == ErrorCode.share_session_not_found
@@ -110,7 +118,9 @@ async def test_identity_is_checked_first(connect: Connect) -> None:  # RPC-17, R
             assert (await member.acknowledge({}, epoch=1)).error_code == ErrorCode.invalid_request
 
 
-async def test_a_group_without_a_name_is_refused_in_its_rows(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_group_without_a_name_is_refused_in_its_rows(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
     async with connect() as client:
         key = await prepare(client, 1)
         answer = await Member(client, "m", "").fetch([key], wait_ms=50)
@@ -128,14 +138,20 @@ async def test_acknowledgements_come_with_a_fetch(connect: Connect) -> None:  # 
         assert acquired(answer) == [(0, 1, 2)], "what is released may come in the same answer"
 
 
-async def test_bad_acknowledgements_are_their_partitions_business(connect: Connect) -> None:  # RPC-25, RPC-34, ACK-15
+# RPC-25, RPC-34, ACK-15
+async def test_bad_acknowledgements_are_their_partitions_business(connect: Connect) -> None:
     async with connect() as client:
         topic_id, _ = await prepare(client, 3, partitions=2)
         a, b = (topic_id, 0), (topic_id, 1)
         member = Member(client, "M1")
         await member.fetch([a, b], wait_ms=500)
         answer = await member.acknowledge(
-            {a: [(0, 2, [ACCEPT])], b: [(5, 1, [ACCEPT])], (NO_ID, 0): [(0, 0, [ACCEPT])], (topic_id, 7): [(0, 0, [ACCEPT])]}
+            {
+                a: [(0, 2, [ACCEPT])],
+                b: [(5, 1, [ACCEPT])],
+                (NO_ID, 0): [(0, 0, [ACCEPT])],
+                (topic_id, 7): [(0, 0, [ACCEPT])],
+            }
         )
         assert {key: row.error_code for key, row in rows(answer).items()} == {
             a: 0,
@@ -180,7 +196,8 @@ async def test_record_limit_stops_within_a_batch(connect: Connect) -> None:  # N
         assert (acquired(answer), batches(answer)) == ([(0, 3, 1)], [(0, 3)])
 
 
-async def test_record_limit_sends_only_what_is_taken(connect: Connect, every_engine: str) -> None:  # NEXT-11, FET-35
+# NEXT-11, FET-35
+async def test_record_limit_sends_only_what_is_taken(connect: Connect, every_engine: str) -> None:
     """One record at a time of a big batch, several members, one gives its record back."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, 300, 3)
@@ -228,7 +245,9 @@ class TestWaiting:
     async def test_for_a_new_record(self, connect: Connect) -> None:  # FET-24
         async with connect() as client:
             key = await prepare(client)
-            answer = await self.waits_until(client, Member(client, "M1"), key, lambda: client.append("orders", 5, 6))
+            answer = await self.waits_until(
+                client, Member(client, "M1"), key, lambda: client.append("orders", 5, 6)
+            )
             assert acquired(answer) == [(0, 1, 1)]
 
     async def test_for_a_release(self, connect: Connect) -> None:  # FET-29
@@ -236,10 +255,14 @@ class TestWaiting:
             key = await prepare(client, 2)
             one, two = Member(client, "M1"), Member(client.another(2), "M2")
             await one.fetch([key], wait_ms=5000)
-            answer = await self.waits_until(client, two, key, lambda: one.acknowledge({key: [(0, 1, [RELEASE])]}))
+            answer = await self.waits_until(
+                client, two, key, lambda: one.acknowledge({key: [(0, 1, [RELEASE])]})
+            )
             assert acquired(answer) == [(0, 1, 2)]
 
-    async def test_is_not_ended_where_an_acknowledgement_leaves_nothing(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_is_not_ended_where_an_acknowledgement_leaves_nothing(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async with connect() as client:
             key = await prepare(client, 2)
             one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -263,7 +286,8 @@ class TestWaiting:
             assert (acquired(answer), woken) == ([(2, 2, 1)], ["produced"])
 
     async def test_for_room_that_retention_has_made(self, connect: Connect) -> None:  # FET-30
-        """Whose lock limit was reached: the acknowledgement alone leaves none, since it is not at the front."""
+        """Whose lock limit was reached: the acknowledgement alone leaves none, since it is not at
+        the front."""
         async with connect() as client:
             key = await prepare(client, *[10] * 15)
             await set_up_group(client, {"share.partition.max.record.locks": "100"})
@@ -271,7 +295,11 @@ class TestWaiting:
             assert acquired(await one.fetch([key], wait_ms=5000))[-1][1] == 99
 
             async def delete_and_acknowledge() -> None:
-                await client.call("delete_records", 2, topics=[{"name": "orders", "partitions": [{"partition_index": 0, "offset": 80}]}])
+                await client.call(
+                    "delete_records",
+                    2,
+                    topics=[{"name": "orders", "partitions": [{"partition_index": 0, "offset": 80}]}],
+                )
                 await one.acknowledge({key: [(90, 99, [ACCEPT])]})
 
             answer = await self.waits_until(client, two, key, delete_and_acknowledge)
@@ -350,7 +378,8 @@ async def test_a_waiting_fetch_of_a_replaced_session_acquires_nothing(connect: C
         assert acquired(await new.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
 
 
-async def test_a_forgotten_partition_is_released_with_the_session_and_not_before(connect: Connect) -> None:  # SES-27
+# SES-27
+async def test_a_forgotten_partition_is_released_with_the_session_and_not_before(connect: Connect) -> None:
     """A client that loses a partition while it works on a record may still acknowledge that."""
     async with connect() as client:
         key = await prepare(client, 3)
@@ -374,7 +403,9 @@ async def test_the_delivery_limit(connect: Connect) -> None:  # REC-6
         assert acquired(answer) == [(1, 1, 1)], "delivered twice, released twice: given up"
 
 
-async def test_retention_moves_the_start_of_a_live_share_partition(connect: Connect, every_engine: str) -> None:
+async def test_retention_moves_the_start_of_a_live_share_partition(
+    connect: Connect, every_engine: str
+) -> None:
     # FET-30, LSO-1, LSO-5, LSO-9, LSO-10
     async with connect(engine=every_engine) as client:
         key = await prepare(client, 2, 2, 2)
@@ -397,11 +428,14 @@ async def test_what_a_restart_keeps(connect: Connect, engine_name: str) -> None:
         await member.acknowledge({key: [(0, 1, [ACCEPT]), (2, 3, [RELEASE])]})
     async with connect(engine=engine_name) as client:
         answer = await Member(client, "M2").fetch([key], wait_ms=5000)
-        assert acquired(answer) == [(2, 3, 2), (4, 5, 1)], "an acquisition that nobody acknowledged is not counted"
+        assert acquired(answer) == [(2, 3, 2), (4, 5, 1)], (
+            "an acquisition that nobody acknowledged is not counted"
+        )
 
 
 async def test_latest_is_decided_once(connect: Connect) -> None:  # LOAD-2, LOAD-6
-    """A restart before the first acknowledgement must not skip what was produced since the first fetch."""
+    """A restart before the first acknowledgement must not skip what was produced since the first
+    fetch."""
     async with connect(engine="segment") as client:
         topic = await client.create_topic("orders")
         key = (topic.topic_id, 0)
@@ -444,7 +478,9 @@ async def test_settings_altered_while_a_share_partition_loads(connect: Connect) 
         assert loaded.engine.settings.lock_duration_ms == 20_000
 
 
-async def test_a_persister_that_raises_leaves_no_record_pending(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_persister_that_raises_leaves_no_record_pending(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # ACK-20, RPC-57
     async def fail(group_id: str, requests: object) -> None:
         raise OSError("no way to the persister")
@@ -461,7 +497,8 @@ async def test_a_persister_that_raises_leaves_no_record_pending(connect: Connect
 
 
 async def test_a_session_of_many_partitions(connect: Connect) -> None:
-    """A session's first answer has a row for each that is loaded, later ones only for those with records, and for what was added."""
+    """A session's first answer has a row for each that is loaded, later ones only for those with
+    records, and for what was added."""
     async with connect() as client:
         topic_id, _ = await prepare(client, partitions=40)
         keys = [(topic_id, partition) for partition in range(40)]

@@ -1,4 +1,5 @@
-"""DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets through their handlers, on groups that are at work."""
+"""DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets through their
+handlers, on groups that are at work."""
 
 from __future__ import annotations
 
@@ -23,9 +24,19 @@ NONE = ErrorCode.none
 LEAST = -(1 << 63)
 
 
-async def describe(client: Client, topics: Mapping[str, Sequence[int]] | None = None, version: int = 1, group: str = GROUP) -> Any:
-    asked = None if topics is None else [{"topic_name": name, "partitions": partitions} for name, partitions in topics.items()]
-    (row,) = (await client.call("describe_share_group_offsets", version, groups=[{"group_id": group, "topics": asked}])).groups
+async def describe(
+    client: Client, topics: Mapping[str, Sequence[int]] | None = None, version: int = 1, group: str = GROUP
+) -> Any:
+    asked = (
+        None
+        if topics is None
+        else [{"topic_name": name, "partitions": partitions} for name, partitions in topics.items()]
+    )
+    (row,) = (
+        await client.call(
+            "describe_share_group_offsets", version, groups=[{"group_id": group, "topics": asked}]
+        )
+    ).groups
     assert (row.group_id, row.error_code) == (group, NONE)
     return row.topics
 
@@ -41,7 +52,11 @@ async def alter(client: Client, *offsets: int, group: str = GROUP, topic: str = 
     partitions = [{"partition_index": index, "start_offset": offset} for index, offset in enumerate(offsets)]
     topics = [{"topic_name": topic, "partitions": partitions}]
     answer = await client.call("alter_share_group_offsets", 0, group_id=group, topics=topics)
-    return [answer.error_code] if answer.error_code else [row.error_code for each in answer.responses for row in each.partitions]
+    return (
+        [answer.error_code]
+        if answer.error_code
+        else [row.error_code for each in answer.responses for row in each.partitions]
+    )
 
 
 async def delete(client: Client, *names: str, group: str = GROUP) -> list[ErrorCode]:
@@ -64,7 +79,13 @@ async def test_every_version_describes(connect: Connect, version: int) -> None: 
         (topic,) = await describe(client, version=version)
         assert (topic.topic_name, topic.topic_id) == ("orders", key[0])
         (row,) = topic.partitions
-        assert (row.partition_index, row.start_offset, row.leader_epoch, row.error_code, row.error_message) == (0, 0, 0, NONE, None)
+        assert (
+            row.partition_index,
+            row.start_offset,
+            row.leader_epoch,
+            row.error_code,
+            row.error_message,
+        ) == (0, 0, 0, NONE, None)
         assert getattr(row, "lag", 3) == 3
 
 
@@ -118,7 +139,8 @@ class TestAltering:
             assert acquired(await member.fetch(wait_ms=5000)) == [(1, 2, 1)]
 
     async def test_is_not_undone_by_what_was_to_be_saved_later(self, connect: Connect) -> None:
-        """A session that ends releases its records in the background: such a write carries the start offset as it was."""
+        """A session that ends releases its records in the background: such a write carries the
+        start offset as it was."""
         async with connect() as client:
             key = await known(client, 3, 3)
             member = Member(client.another(2), "m")
@@ -130,8 +152,10 @@ class TestAltering:
                 await trio.lowlevel.checkpoint()
             assert await starts(client) == {0: (0, 6)}
 
-    async def test_beyond_the_end(self, connect: Connect, every_engine: str) -> None:  # LSO-11, LOAD-18, OFF-12, OFF-18
-        """It is kept over restarts, also after somebody has asked for records, and is what records come from in the end."""
+    # LSO-11, LOAD-18, OFF-12, OFF-18
+    async def test_beyond_the_end(self, connect: Connect, every_engine: str) -> None:
+        """It is kept over restarts, also after somebody has asked for records, and is what records
+        come from in the end."""
         async with connect(engine=every_engine) as client:
             key = await known(client, 3)
             assert await alter(client, 5) == [NONE]
@@ -146,8 +170,12 @@ class TestAltering:
             assert acquired(await member.fetch(wait_ms=5000)) == [(5, 6, 1)]
             assert await starts(client) == {0: (5, 2)}
 
-    async def test_holds_against_a_load_under_way(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:  # OFF-13
-        """Where the group's reset policy was about to decide, too: what that says must not be saved over what was altered."""
+    # OFF-13
+    async def test_holds_against_a_load_under_way(
+        self, connect: Connect, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where the group's reset policy was about to decide, too: what that says must not be saved
+        over what was altered."""
         async with connect() as client:
             key = await known(client, 1, 1, 1)
             assert await alter(client, -1) == [NONE]
@@ -198,8 +226,12 @@ class TestAltering:
             assert [group.group_id for group in listed.groups] == [GROUP]
 
     @pytest.mark.parametrize("start", [-5, LEAST])
-    async def test_below_minus_one_of_an_earlier_version(self, connect: Connect, every_engine: str, start: int) -> None:  # OFF-18
-        """State that was stored when such a start offset was taken: it is described, and means the log's start, as it did."""
+    # OFF-18
+    async def test_below_minus_one_of_an_earlier_version(
+        self, connect: Connect, every_engine: str, start: int
+    ) -> None:
+        """State that was stored when such a start offset was taken: it is described, and means the
+        log's start, as it did."""
         async with connect(engine=every_engine) as client:
             key = await known(client, 1, 1, 1)
             snapshot = encode_share_snapshot(9, 1, 0, start, 1, 1, 0, -1, ())
@@ -216,8 +248,10 @@ class TestAltering:
             await member.acknowledge({key: [(1, 1, [ACCEPT])]})
             assert await starts(client) == {0: (1, 1)}
 
-    async def test_makes_dead_letters_of_records_that_were_some_before(self, connect: Connect) -> None:  # OFF-13
-        """After a restart, too: what an earlier state left in the queue is not the dead letter of this one."""
+    # OFF-13
+    async def test_makes_dead_letters_of_records_that_were_some_before(self, connect: Connect) -> None:
+        """After a restart, too: what an earlier state left in the queue is not the dead letter of
+        this one."""
         async with connect(engine="segment") as client:
             key = await prepare_dead_letters(client, 2)
             for _ in range(2):
@@ -243,7 +277,8 @@ class TestAltering:
 
 class TestDeleting:
     async def test_reaches_a_fetch_that_waits(self, connect: Connect) -> None:  # OFF-20, OFF-30
-        """It is answered as any fetch of a share-partition without state, and those after it have records again with the next member."""
+        """It is answered as any fetch of a share-partition without state, and those after it have
+        records again with the next member."""
         async with connect() as client:
             key = await known(client, 3)
             member = Member(client.another(2), "m")
@@ -312,7 +347,8 @@ class Persister:
 
 
 @pytest.mark.parametrize("way", ["refuses", "raises"])
-async def test_a_persister_that_fails(connect: Connect, monkeypatch: pytest.MonkeyPatch, way: str) -> None:  # OFF-7, OFF-23, OFF-27
+# OFF-7, OFF-23, OFF-27
+async def test_a_persister_that_fails(connect: Connect, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Each row says so, a description says nothing, and everything can be tried again."""
     async with connect() as client:
         await known(client, 3)
@@ -335,7 +371,10 @@ async def test_a_persister_that_fails(connect: Connect, monkeypatch: pytest.Monk
         assert deleted.results[0].error_code == NONE
 
 
-async def test_a_topic_that_goes_while_the_persister_answers(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:  # OFF-8
+# OFF-8
+async def test_a_topic_that_goes_while_the_persister_answers(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect() as client:
         await known(client, 3)
         persister = Persister(client, monkeypatch)
@@ -363,7 +402,9 @@ async def _given(summaries: list[SummaryResult]) -> list[SummaryResult]:
 
 
 @pytest.mark.parametrize("what", ["altered", "deleted", "the group is deleted"])
-async def test_nobody_else_changes_the_group_meanwhile(connect: Connect, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def test_nobody_else_changes_the_group_meanwhile(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
     """Whoever comes is told to come again."""
     async with connect() as client:
         await known(client, 3)
@@ -377,7 +418,9 @@ async def test_nobody_else_changes_the_group_meanwhile(connect: Connect, monkeyp
             elif what == "deleted":
                 assert await delete(client, "orders") == [NONE]
             else:
-                assert (await client.call("delete_groups", 2, groups_names=[GROUP])).results[0].error_code == NONE
+                assert (await client.call("delete_groups", 2, groups_names=[GROUP])).results[
+                    0
+                ].error_code == NONE
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(change)
@@ -385,12 +428,15 @@ async def test_nobody_else_changes_the_group_meanwhile(connect: Connect, monkeyp
             assert (await heartbeat(client, "m", 0, "orders")).error_code == again
             assert await alter(client, 2) == [again]
             assert await delete(client, "orders") == [again]
-            assert (await client.call("delete_groups", 2, groups_names=[GROUP])).results[0].error_code == again
+            assert (await client.call("delete_groups", 2, groups_names=[GROUP])).results[
+                0
+            ].error_code == again
             persister.hold.set()
         assert (await heartbeat(client, "m", 0, "orders")).error_code == NONE
 
 
-async def test_a_full_disk_changes_nothing(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:  # OFF-27
+# OFF-27
+async def test_a_full_disk_changes_nothing(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is as it was, in memory too, and works when there is space again."""
 
     def full(changes: object) -> None:
@@ -406,7 +452,10 @@ async def test_a_full_disk_changes_nothing(connect: Connect, monkeypatch: pytest
             deleted = await client.call("delete_groups", 2, groups_names=[GROUP])
             assert deleted.results[0].error_code == ErrorCode.coordinator_not_available
         assert await starts(client) == {0: (0, 3)}
-        assert [group.group_id for group in (await client.call("list_groups", 5, states_filter=(), types_filter=())).groups] == [GROUP]
+        assert [
+            group.group_id
+            for group in (await client.call("list_groups", 5, states_filter=(), types_filter=())).groups
+        ] == [GROUP]
         assert acquired(await Member(client, "m").fetch([key], wait_ms=5000)) == [(0, 2, 1)]
         assert await alter(client, 2) == [NONE]
         assert await delete(client, "orders") == [NONE]

@@ -1,4 +1,5 @@
-"""ShareGroupHeartbeat and ShareGroupDescribe through their handlers: what a member and an administrator see of a group."""
+"""ShareGroupHeartbeat and ShareGroupDescribe through their handlers: what a member and an
+administrator see of a group."""
 
 from __future__ import annotations
 
@@ -17,46 +18,77 @@ async def test_a_member_joins_and_is_described(connect: Connect) -> None:  # GRP
     async with connect() as client:
         topic = await client.create_topic("orders", 2)
         fields = {"group_id": "g", "member_id": "M1", "rack_id": None}
-        joined = await client.call("share_group_heartbeat", 1, member_epoch=0, subscribed_topic_names=["orders"], **fields)
+        joined = await client.call(
+            "share_group_heartbeat", 1, member_epoch=0, subscribed_topic_names=["orders"], **fields
+        )
         assert joined.error_code == 0
-        assert [(part.topic_id, part.partitions) for part in joined.assignment.topic_partitions] == [(topic.topic_id, (0, 1))]
-        (group,) = (await client.call("share_group_describe", 1, group_ids=["g"], include_authorized_operations=False)).groups
+        assert [(part.topic_id, part.partitions) for part in joined.assignment.topic_partitions] == [
+            (topic.topic_id, (0, 1))
+        ]
+        (group,) = (
+            await client.call("share_group_describe", 1, group_ids=["g"], include_authorized_operations=False)
+        ).groups
         assert (group.error_code, group.group_state, group.assignor_name) == (0, "Stable", "simple")
         assert [member.member_id for member in group.members] == ["M1"]
-        left = await client.call("share_group_heartbeat", 1, member_epoch=-1, subscribed_topic_names=None, **fields)
+        left = await client.call(
+            "share_group_heartbeat", 1, member_epoch=-1, subscribed_topic_names=None, **fields
+        )
         assert (left.error_code, left.member_epoch, left.assignment) == (0, -1, None)
 
 
 async def test_groups_that_are_not_there(connect: Connect) -> None:  # GRP-52, RPC-62
     """A row each that says no more than that."""
     async with connect() as client:
-        answer = await client.call("share_group_describe", 1, group_ids=["", "no"], include_authorized_operations=False)
-        assert [(group.group_id, group.error_code, group.group_state, group.assignor_name) for group in answer.groups] == [
+        answer = await client.call(
+            "share_group_describe", 1, group_ids=["", "no"], include_authorized_operations=False
+        )
+        assert [
+            (group.group_id, group.error_code, group.group_state, group.assignor_name)
+            for group in answer.groups
+        ] == [
             ("", ErrorCode.invalid_group_id, "", ""),
             ("no", ErrorCode.group_id_not_found, "", ""),
         ]
 
 
 async def test_members_are_neither_static_nor_choose_an_assignor(connect: Connect) -> None:  # GRP-19, GRP-8
-    """A request has no place for either, and -2, by which static members of consumer groups leave for a while, is no epoch."""
+    """A request has no place for either, and -2, by which static members of consumer groups leave
+    for a while, is no epoch."""
     asked = {field.name for field in fields(request_schema(KEYS["share_group_heartbeat"], 1))}
     assert asked == {"group_id", "member_id", "member_epoch", "rack_id", "subscribed_topic_names"}
     async with connect() as client:
         await client.create_topic("orders")
         assert (await join(client, "M1")).error_code == 0
-        away = {"group_id": "g", "member_id": "M1", "member_epoch": -2, "rack_id": None, "subscribed_topic_names": None}
+        away = {
+            "group_id": "g",
+            "member_id": "M1",
+            "member_epoch": -2,
+            "rack_id": None,
+            "subscribed_topic_names": None,
+        }
         assert (await client.call("share_group_heartbeat", 1, **away)).error_code == ErrorCode.invalid_request
-        (group,) = (await client.call("share_group_describe", 1, group_ids=["g"], include_authorized_operations=False)).groups
+        (group,) = (
+            await client.call("share_group_describe", 1, group_ids=["g"], include_authorized_operations=False)
+        ).groups
         assert (group.assignor_name, [member.member_id for member in group.members]) == ("simple", ["M1"])
 
 
 async def join(client: Client, member_id: str) -> Any:
     return await client.call(
-        "share_group_heartbeat", 1, group_id="g", member_id=member_id, member_epoch=0, rack_id=None, subscribed_topic_names=["orders"]
+        "share_group_heartbeat",
+        1,
+        group_id="g",
+        member_id=member_id,
+        member_epoch=0,
+        rack_id=None,
+        subscribed_topic_names=["orders"],
     )
 
 
-async def test_many_join_at_once_and_all_have_their_assignment_at_once(connect: Connect, every_engine: str) -> None:  # GRP-35, GRP-36
+# GRP-35, GRP-36
+async def test_many_join_at_once_and_all_have_their_assignment_at_once(
+    connect: Connect, every_engine: str
+) -> None:
     async with connect(engine=every_engine) as client:
         await client.create_topic("orders")
         answers: list[Any] = []
@@ -76,12 +108,20 @@ async def test_nobody_joins_a_group_that_is_being_deleted(connect: Connect, ever
     async with connect(engine=every_engine) as client:
         await client.create_topic("orders")
         await join(client, "M1")
-        leave = {"group_id": "g", "member_id": "M1", "member_epoch": -1, "rack_id": None, "subscribed_topic_names": None}
+        leave = {
+            "group_id": "g",
+            "member_id": "M1",
+            "member_epoch": -1,
+            "rack_id": None,
+            "subscribed_topic_names": None,
+        }
         await client.call("share_group_heartbeat", 1, **leave)
         codes: dict[str, int] = {}
 
         async def delete() -> None:
-            codes["delete"] = (await client.call("delete_groups", 2, groups_names=["g"])).results[0].error_code
+            codes["delete"] = (
+                (await client.call("delete_groups", 2, groups_names=["g"])).results[0].error_code
+            )
 
         async def come() -> None:
             codes["join"] = (await join(client, "M2")).error_code
@@ -89,7 +129,10 @@ async def test_nobody_joins_a_group_that_is_being_deleted(connect: Connect, ever
         async with trio.open_nursery() as nursery:
             nursery.start_soon(delete)
             nursery.start_soon(come)
-        assert sorted(codes.values()) in ([0, ErrorCode.coordinator_load_in_progress], [0, ErrorCode.non_empty_group])
+        assert sorted(codes.values()) in (
+            [0, ErrorCode.coordinator_load_in_progress],
+            [0, ErrorCode.non_empty_group],
+        )
         assert (await join(client, "M3")).error_code == 0
         topic = client.broker.topics.by_name("orders")
         assert topic is not None

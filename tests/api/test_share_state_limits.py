@@ -1,4 +1,5 @@
-"""Share state that no share-partition can hold: it is refused, and what is stored of it does not keep a queue from being served."""
+"""Share state that no share-partition can hold: it is refused, and what is stored of it does not
+keep a queue from being served."""
 
 from __future__ import annotations
 
@@ -38,9 +39,16 @@ async def test_it_is_refused(connect: Connect, every_engine: str, persister: str
     async with connect(every_engine, {"kbroker.persister": persister}) as client:
         key = await prepare(client, 4)
         state = State(client, key[0], GROUP)
-        for wrong in [(0, 1, 0, 256), (0, 1, 0, 32767), (0, MAX_SPAN, 2, 1), ((1 << 63) - 1, (1 << 63) - 1, 2, 1)]:
+        for wrong in [
+            (0, 1, 0, 256),
+            (0, 1, 0, 32767),
+            (0, MAX_SPAN, 2, 1),
+            ((1 << 63) - 1, (1 << 63) - 1, 2, 1),
+        ]:
             epochs = {"state_epoch": 5, "leader_epoch": 5, "start_offset": 0}
-            assert codes(await state.write(0, (0, 0, 2, 1), wrong, **epochs)) == {0: ErrorCode.invalid_request}
+            assert codes(await state.write(0, (0, 0, 2, 1), wrong, **epochs)) == {
+                0: ErrorCode.invalid_request
+            }
         assert await served(client, key) == [(0, 3, 1)]
     async with connect(every_engine, {"kbroker.persister": persister}) as client:
         assert await lag(client) == 0
@@ -48,7 +56,9 @@ async def test_it_is_refused(connect: Connect, every_engine: str, persister: str
 
 @persisters
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-async def test_batches_before_the_start_is_decided(connect: Connect, every_engine: str, persister: str, reset: str) -> None:
+async def test_batches_before_the_start_is_decided(
+    connect: Connect, every_engine: str, persister: str, reset: str
+) -> None:
     """Where the start will be is not known: what is below it, or too far behind, does not count."""
     async with connect(every_engine, {"kbroker.persister": persister}) as client:
         key = await prepare(client, 4)
@@ -59,7 +69,9 @@ async def test_batches_before_the_start_is_decided(connect: Connect, every_engin
         assert codes(await state.read(0, leader_epoch=epoch)) == {0: ErrorCode.none}
         far = 2 * MAX_SPAN
         for batch in [(1, 1, 2, 1), (far, far, 2, 1)]:
-            assert codes(await state.write(0, batch, state_epoch=9, leader_epoch=epoch)) == {0: ErrorCode.none}
+            assert codes(await state.write(0, batch, state_epoch=9, leader_epoch=epoch)) == {
+                0: ErrorCode.none
+            }
         if reset == "latest":
             await client.broker.share_groups.load(GROUP, TopicPartition(*key))
             offset = await client.append("orders", 3)
@@ -74,9 +86,15 @@ async def test_what_an_earlier_version_has_stored(connect: Connect, every_engine
     """0.1.0 took delivery counts and spans that it could not load."""
     async with connect(every_engine) as client:
         key = await prepare(client, 6)
-        batches = (StateBatch(1, 1, 0, 300), StateBatch(2, 2, 2, 32767), StateBatch(MAX_SPAN + 9, MAX_SPAN + 9, 2, 1))
+        batches = (
+            StateBatch(1, 1, 0, 300),
+            StateBatch(2, 2, 2, 32767),
+            StateBatch(MAX_SPAN + 9, MAX_SPAN + 9, 2, 1),
+        )
         snapshot = encode_share_snapshot(7, 9, 0, 0, 1, 1, 0, 0, batches)
-        stored = [(share_partition_prefix(GROUP, *key) + share_state_number(number), None) for number in range(5)]
+        stored = [
+            (share_partition_prefix(GROUP, *key) + share_state_number(number), None) for number in range(5)
+        ]
         await client.broker.state.commit([*stored[1:], (stored[0][0], snapshot)])
     async with connect(every_engine) as client:
         await set_up_group(client, {"share.auto.offset.reset": "earliest"})

@@ -1,4 +1,5 @@
-"""Share-partitions are unloaded when their group's last session has ended and everything is saved, and when group or topic goes."""
+"""Share-partitions are unloaded when their group's last session has ended and everything is saved,
+and when group or topic goes."""
 
 from __future__ import annotations
 
@@ -24,13 +25,19 @@ from tests.api.share_consumers import (
 
 async def settled(client: Client, group_id: str = GROUP) -> int:
     """How many share-partitions are loaded when everything under way is saved."""
-    while any(engine.statistics().writes_under_way for loaded in client.broker.share_groups.loaded() if (engine := loaded.engine)):
+    while any(
+        engine.statistics().writes_under_way
+        for loaded in client.broker.share_groups.loaded()
+        if (engine := loaded.engine)
+    ):
         await trio.lowlevel.checkpoint()
     return client.broker.share_groups.statistics().share_partitions
 
 
 @pytest.mark.parametrize("ends", ["by leaving", "by its connection"])
-async def test_share_partitions_are_unloaded_with_the_last_session_of_their_group(connect: Connect, ends: str) -> None:
+async def test_share_partitions_are_unloaded_with_the_last_session_of_their_group(
+    connect: Connect, ends: str
+) -> None:
     """When what the member held is saved, so that its delivery counts are the same afterwards."""
     async with connect() as client:
         key = await prepare(client, 3)
@@ -49,7 +56,9 @@ async def test_share_partitions_are_unloaded_with_the_last_session_of_their_grou
         assert acquired(await Member(client, "M3").fetch([key], wait_ms=5000)) == [(1, 2, 2)]
 
 
-async def test_what_could_not_be_saved_is_not_unloaded(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_could_not_be_saved_is_not_unloaded(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect() as client:
         key = await prepare(client, 3)
         member = Member(client.another(2), "M1")
@@ -64,7 +73,9 @@ async def test_what_could_not_be_saved_is_not_unloaded(connect: Connect, monkeyp
             assert await settled(client) == 1
         again = Member(client.another(3), "M1")
         assert acquired(await again.fetch([key])) == []
-        assert rows(await again.acknowledge({key: [(0, 2, [ACCEPT])]}))[key].error_code == 0, "M1 holds them until its locks end"
+        assert rows(await again.acknowledge({key: [(0, 2, [ACCEPT])]}))[key].error_code == 0, (
+            "M1 holds them until its locks end"
+        )
         again.client.disconnect()
         assert await settled(client) == 0
 
@@ -78,11 +89,20 @@ async def test_nothing_is_kept_of_deleted_groups_and_topics(connect: Connect) ->
         topic = client.broker.topics.by_name("orders")
         assert topic is not None
         for group_id in ("g1", "g2"):
-            await client.call("share_group_heartbeat", 1, group_id=group_id, member_epoch=0, subscribed_topic_names=["orders"], **fields)
+            await client.call(
+                "share_group_heartbeat",
+                1,
+                group_id=group_id,
+                member_epoch=0,
+                subscribed_topic_names=["orders"],
+                **fields,
+            )
             await Member(client, "M1", group_id).fetch([(topic.topic_id, 0)], wait_ms=100)
         share_groups = client.broker.share_groups
         assert share_groups.statistics().share_partitions == 2
-        await client.call("share_group_heartbeat", 1, group_id="g1", member_epoch=-1, subscribed_topic_names=None, **fields)
+        await client.call(
+            "share_group_heartbeat", 1, group_id="g1", member_epoch=-1, subscribed_topic_names=None, **fields
+        )
         deleted = await client.call("delete_groups", 2, groups_names=["g1"])
         assert deleted.results[0].error_code == 0
         assert [loaded.key[0] for loaded in share_groups.loaded()] == ["g2"]
@@ -108,7 +128,8 @@ async def test_a_fetch_that_waited_for_a_session_that_ended_keeps_nothing_loaded
 
 
 async def test_an_idle_session_keeps_nothing_of_a_deleted_topic(connect: Connect) -> None:
-    """What fetches keep with their session, to find share-partitions again, does not keep these alive."""
+    """What fetches keep with their session, to find share-partitions again, does not keep these
+    alive."""
     async with connect() as client:
         key = await prepare(client)
         member = Member(client.another(2), "M1")

@@ -1,4 +1,5 @@
-"""Cold snapshots in a real broker: consuming goes on as if nothing had been, and a restart finds what nobody has asked for since."""
+"""Cold snapshots in a real broker: consuming goes on as if nothing had been, and a restart finds
+what nobody has asked for since."""
 
 from __future__ import annotations
 

@@ -26,7 +26,11 @@ ELSEWHERE = {
 
 async def test_every_part_of_a_broker_has_statistics_that_cannot_be_changed(connect: Connect) -> None:
     async with connect() as client:
-        parts = {name: part for name, part in vars(client.broker).items() if not isinstance(part, WITHOUT_STATE) and name not in ELSEWHERE}
+        parts = {
+            name: part
+            for name, part in vars(client.broker).items()
+            if not isinstance(part, WITHOUT_STATE) and name not in ELSEWHERE
+        }
         assert len(parts) > 10
         parts["sessions"] = client.broker.share_groups.sessions
         parts["share_state_coordinator"] = client.broker.share_state.coordinator
@@ -47,10 +51,24 @@ async def test_the_brokers_statistics_count_what_is_there(connect: Connect) -> N
         await client.create_topic("a", 2)
         before = client.broker.statistics()
         producer = await client.call(
-            "init_producer_id", 4, transactional_id=None, transaction_timeout=1000, producer_id=-1, producer_epoch=-1
+            "init_producer_id",
+            4,
+            transactional_id=None,
+            transaction_timeout=1000,
+            producer_id=-1,
+            producer_epoch=-1,
         )
-        await client.append_raw("a", build_batch([Record(0, 1, None, b"x", ())], producer=ProducerInfo(producer.producer_id, 0, 0)))
-        heartbeat = {"group_id": "g", "member_id": "M1", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["a"]}
+        await client.append_raw(
+            "a",
+            build_batch([Record(0, 1, None, b"x", ())], producer=ProducerInfo(producer.producer_id, 0, 0)),
+        )
+        heartbeat = {
+            "group_id": "g",
+            "member_id": "M1",
+            "member_epoch": 0,
+            "rack_id": None,
+            "subscribed_topic_names": ["a"],
+        }
         await client.call("share_group_heartbeat", 1, **heartbeat)
         found = client.broker.statistics()
         assert (before.producer_ids.next_id, found.producer_ids.next_id) == (0, 1)
@@ -59,10 +77,16 @@ async def test_the_brokers_statistics_count_what_is_there(connect: Connect) -> N
         assert (found.group_coordinator.groups.groups, found.group_coordinator.groups.members) == (1, 1)
         assert (found.group_coordinator.initializations, found.group_coordinator.in_administration) == (0, 0)
         assert (found.share_state.loaded, found.share_state.unsaved) == (2, 0)
-        assert (found.share_groups.share_partitions, found.share_sessions.sessions, found.deadlines.scheduled) == (0, 0, 0)
+        assert (
+            found.share_groups.share_partitions,
+            found.share_sessions.sessions,
+            found.deadlines.scheduled,
+        ) == (0, 0, 0)
         assert found.log_commits.entries == 1
 
 
 def test_every_statistic_of_the_broker_module_is_part_of_the_whole() -> None:
-    imported = {name for name in vars(broker_module) if name.endswith("Statistics")} - {BrokerStatistics.__name__}
+    imported = {name for name in vars(broker_module) if name.endswith("Statistics")} - {
+        BrokerStatistics.__name__
+    }
     assert imported == {str(field.type) for field in fields(BrokerStatistics)}

@@ -1,4 +1,5 @@
-"""Look-ups by time leave the loop free: they read in threads, a few at a time, and end between two batches when cancelled."""
+"""Look-ups by time leave the loop free: they read in threads, a few at a time, and end between two
+batches when cancelled."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ async def prepare(client: Client) -> None:
         await client.append("a", first_ms, first_ms + 10)
 
 
-async def test_the_loop_goes_on_while_a_look_up_reads(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_goes_on_while_a_look_up_reads(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect() as client:
         await prepare(client)
         partition = client.partition("a")
@@ -70,7 +73,9 @@ async def test_the_loop_goes_on_while_a_look_up_reads(connect: Connect, monkeypa
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(search, "by time", lambda: record_at_time(partition, 2005))
-            nursery.start_soon(search, "newest", lambda: record_with_max_timestamp(partition, client.broker.logs))
+            nursery.start_soon(
+                search, "newest", lambda: record_with_max_timestamp(partition, client.broker.logs)
+            )
             await held.begun()
             await held.begun()
             assert found == {}
@@ -93,10 +98,13 @@ async def test_few_look_ups_read_at_once(connect: Connect, monkeypatch: pytest.M
         assert held.calls == 10
 
 
-async def test_a_cancelled_look_up_ends_with_the_batch_that_it_reads(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_look_up_ends_with_the_batch_that_it_reads(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect() as client:
         await prepare(client)
-        monkeypatch.setattr(client.broker.log_store, "find_by_timestamp", lambda *_: 0)  # all batches are to be looked at
+        # all batches are to be looked at
+        monkeypatch.setattr(client.broker.log_store, "find_by_timestamp", lambda *_: 0)
         held = hold_reads(client, monkeypatch)
         scope = trio.CancelScope()
 
@@ -117,7 +125,9 @@ async def test_a_cancelled_look_up_ends_with_the_batch_that_it_reads(connect: Co
         assert await record_at_time(client.partition("a"), 3005) == (5, 3010)
 
 
-async def test_a_topic_that_is_deleted_during_a_look_up(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_topic_that_is_deleted_during_a_look_up(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with connect() as client:
         await prepare(client)
         partition = client.partition("a")

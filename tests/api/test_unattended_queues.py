@@ -1,4 +1,5 @@
-"""Work queues without workers: jobs for later are put aside, jobs past their time become dead letters, also after a restart."""
+"""Work queues without workers: jobs for later are put aside, jobs past their time become dead
+letters, also after a restart."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ class TestUnattended:
             await until(lambda: engine_of(client, key).is_settled)
             assert await lag(client) == 1
 
-    async def test_it_stays_when_the_last_worker_leaves_and_goes_with_the_setting(self, connect: Connect) -> None:
+    async def test_it_stays_when_the_last_worker_leaves_and_goes_with_the_setting(
+        self, connect: Connect
+    ) -> None:
         async with connect(config=FAST) as client:
             key = await prepare_dead_letters(client, configs=SCHEDULING)
             await heartbeat(client, "m1", 0)

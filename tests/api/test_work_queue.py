@@ -1,4 +1,5 @@
-"""A share group as a work queue: one record a member, waits before a redelivery, locks that the broker prolongs."""
+"""A share group as a work queue: one record a member, waits before a redelivery, locks that the
+broker prolongs."""
 
 from __future__ import annotations
 
@@ -75,7 +76,9 @@ class TestPrefetch:
                 assert acquired(answer) == [(offset, offset, 1)]
                 assert sent(answer) == [offset], "what a client is not sent it acknowledges as a gap"
             assert acquired(await first.fetch()) == [], "it has no room"
-            assert acquired(await first.fetch(acks={key: [(0, 0, [ACCEPT])]})) == [(2, 2, 1)], "its own answer makes room"
+            assert acquired(await first.fetch(acks={key: [(0, 0, [ACCEPT])]})) == [(2, 2, 1)], (
+                "its own answer makes room"
+            )
             assert acquired(await second.fetch(acks={key: [(1, 1, [REJECT])]})) == [(3, 3, 1)]
             refused = await second.fetch(acks={key: [(0, 0, [ACCEPT])]})
             assert acquired(refused) == [], "a refused acknowledgement leaves it busy"
@@ -114,7 +117,9 @@ class TestPrefetch:
         async with connect(config=FAST) as client:
             key = await prepare(client, 10)
             (member,) = await members(client, 1)
-            assert acquired(await member.fetch([key], wait_ms=5000, max_records=3, share_acquire_mode=1)) == [(0, 2, 1)]
+            assert acquired(await member.fetch([key], wait_ms=5000, max_records=3, share_acquire_mode=1)) == [
+                (0, 2, 1)
+            ]
             assert not client.broker.share_groups.held
             await set_up_group(client, {"kbroker.queue.prefetch": "2"})
             assert client.broker.share_groups.held[GROUP].counts() == {"m0": 3}, "nothing is taken back"
@@ -177,7 +182,9 @@ class TestPrefetch:
 
 
 class TestRedelivery:
-    async def test_a_released_record_waits_longer_each_time(self, connect: Connect, every_engine: str) -> None:
+    async def test_a_released_record_waits_longer_each_time(
+        self, connect: Connect, every_engine: str
+    ) -> None:
         async with connect(every_engine, FAST) as client:
             key = await prepare(client, 2)
             await set_up_group(client, {**PREFETCH, **REDELIVERY})
@@ -196,7 +203,8 @@ class TestRedelivery:
 
     @pytest.mark.parametrize("in_order", [True, False])
     async def test_a_session_that_ends(self, connect: Connect, in_order: bool) -> None:
-        """A record that ends every worker must wait. A worker that says goodbye gives its records back."""
+        """A record that ends every worker must wait. A worker that says goodbye gives its records
+        back."""
         async with connect(config=FAST) as client:
             key = await prepare(client, 1)
             await set_up_group(client, {**PREFETCH, **REDELIVERY})
@@ -255,7 +263,9 @@ class TestRedelivery:
 
 
 class TestLongJobs:
-    async def test_the_lock_lasts_as_long_as_its_holder_lives(self, connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_the_lock_lasts_as_long_as_its_holder_lives(
+        self, connect: Connect, caplog: pytest.LogCaptureFixture
+    ) -> None:
         async with connect(config=FAST) as client:
             key = await prepare(client, 1)
             await set_up_group(client, {**PREFETCH, **LONG_JOBS})
@@ -281,7 +291,9 @@ class TestLongJobs:
             epoch = await heartbeat(first.client, "m0", 0)
             began = now_ms()
             assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
-            while acquired(await second.fetch([key] if second.epoch == 0 else (), wait_ms=200)) != [(0, 0, 2)]:
+            while acquired(await second.fetch([key] if second.epoch == 0 else (), wait_ms=200)) != [
+                (0, 0, 2)
+            ]:
                 epoch = await heartbeat(first.client, "m0", epoch)
             assert now_ms() - began >= 2200
         assert "group g1: consumers that are alive held 1 records for 2200 ms" in caplog.text
@@ -301,7 +313,9 @@ class TestLongJobs:
 
 
 class TestPaused:
-    async def test_nobody_is_given_records_until_it_is_resumed(self, connect: Connect, every_engine: str) -> None:
+    async def test_nobody_is_given_records_until_it_is_resumed(
+        self, connect: Connect, every_engine: str
+    ) -> None:
         async with connect(every_engine, FAST) as client:
             key = await prepare(client, 3)
             await set_up_group(client, PREFETCH)
@@ -334,27 +348,41 @@ class TestPriorities:
                 await client.append(name, 1, 2)
             for topic_id, _ in keys:
                 await initialize(client, topic_id, 1)
-            priorities = {"kbroker.queue.priorities": "urgent=10, bulk=1", "share.auto.offset.reset": "earliest"}
+            priorities = {
+                "kbroker.queue.priorities": "urgent=10, bulk=1",
+                "share.auto.offset.reset": "earliest",
+            }
             await set_up_group(client, {**PREFETCH, **priorities})
             (member,) = await members(client, 1)
             answer = await member.fetch(list(keys), wait_ms=5000)
             taken = []
-            while found := [(key, row.acquired_records) for key, row in rows(answer).items() if row.acquired_records]:
+            while found := [
+                (key, row.acquired_records) for key, row in rows(answer).items() if row.acquired_records
+            ]:
                 ((key, (run,)),) = found
                 taken.append(keys[key])
                 if len(taken) == 3:
                     await client.append("urgent", 3)
-                answer = await member.fetch(acks={key: [(run.first_offset, run.last_offset, [ACCEPT])]}, wait_ms=20)
+                answer = await member.fetch(
+                    acks={key: [(run.first_offset, run.last_offset, [ACCEPT])]}, wait_ms=20
+                )
             assert taken == ["urgent", "urgent", "bulk", "urgent", "bulk", "other", "other"]
 
     @pytest.mark.parametrize(
         ("value", "message"),
-        [("urgent", "found 'urgent'"), ("a=1,a=2", "Topic a is named twice"), ("a=1001", "numbers from 0 to 1000"), ("=1", "found '=1'")],
+        [
+            ("urgent", "found 'urgent'"),
+            ("a=1,a=2", "Topic a is named twice"),
+            ("a=1001", "numbers from 0 to 1000"),
+            ("=1", "found '=1'"),
+        ],
     )
     async def test_nonsense_is_refused(self, connect: Connect, value: str, message: str) -> None:
         async with connect(config=FAST) as client:
             configs = [{"name": "kbroker.queue.priorities", "config_operation": 0, "value": value}]
             resources = [{"resource_type": 32, "resource_name": GROUP, "configs": configs}]
-            (row,) = (await client.call("incremental_alter_configs", 1, resources=resources, validate_only=False)).responses
+            (row,) = (
+                await client.call("incremental_alter_configs", 1, resources=resources, validate_only=False)
+            ).responses
             assert row.error_code != 0
             assert message in row.error_message

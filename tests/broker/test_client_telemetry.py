@@ -1,4 +1,5 @@
-"""Client telemetry of a broker that wants no metrics (KIP-714): who is put off, and what is refused."""
+"""Client telemetry of a broker that wants no metrics (KIP-714): who is put off, and what is
+refused."""
 
 from __future__ import annotations
 
@@ -74,15 +75,26 @@ def test_who_comes_too_often_is_put_off(telemetry: ClientTelemetry, clock: Clock
     ],
 )
 def test_what_may_be_pushed(
-    telemetry: ClientTelemetry, clock: Clock, subscription: int, metrics: bytes, codec: int, refusal: ErrorCode
+    telemetry: ClientTelemetry,
+    clock: Clock,
+    subscription: int,
+    metrics: bytes,
+    codec: int,
+    refusal: ErrorCode,
 ) -> None:
     _, known = telemetry.subscribe(CLIENT)
     clock.now_ms += 1
-    assert code(lambda: telemetry.push(CLIENT, known + subscription, metrics, codec, is_terminating=False)) is refusal
+    assert (
+        code(lambda: telemetry.push(CLIENT, known + subscription, metrics, codec, is_terminating=False))
+        is refusal
+    )
 
 
 def test_who_pushes_for_another_subscription_may_ask_for_its_own_at_once(telemetry: ClientTelemetry) -> None:
-    assert code(lambda: telemetry.push(CLIENT, 0, b"", 0, is_terminating=False)) is ErrorCode.unknown_subscription_id
+    assert (
+        code(lambda: telemetry.push(CLIENT, 0, b"", 0, is_terminating=False))
+        is ErrorCode.unknown_subscription_id
+    )
     assert telemetry.subscribe(CLIENT)[0] == CLIENT
     assert code(lambda: telemetry.push(None, 0, b"", 0, is_terminating=False)) is ErrorCode.invalid_request
 

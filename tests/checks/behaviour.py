@@ -1,9 +1,10 @@
-"""Which test shows which rule of docs/behaviour.md. `python -m tests.checks.behaviour` prints a table, `--json` the same for programs,
-`--missing` only the rules that no test names.
+"""Which test shows which rule of docs/behaviour.md. `python -m tests.checks.behaviour` prints a
+table, `--json` the same for programs, `--missing` only the rules that no test names.
 
-A test names rules where it is least in the way: in its docstring, in a comment from its first decorator to its `def` line, or, for a
-script of tests/differential, in `@script("SES-3", ...)`. A class names what all of it shows. `GRP-4..12` names a run of rules. Sources
-are only read, so that nothing has to be importable.
+A test names rules where it is least in the way: in its docstring, in a comment from its first
+decorator to its `def` line, or, for a script of tests/differential, in `@script("SES-3", ...)`. A
+class names what all of it shows. `GRP-4..12` names a run of rules. Sources are only read, so that
+nothing has to be importable.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def not_yet_shown(document: str) -> list[str]:
 
 
 def ids_in(text: str, prefixes: frozenset[str]) -> list[str]:
-    """Rule ids in a text; runs as `GRP-4..12` are written out. Other things that look like ids (KIP-932) are not."""
+    """Rule ids in a text; runs as `GRP-4..12` are written out. Other things that look like ids
+    (KIP-932) are not."""
     found: list[str] = []
     for prefix, first, last in _ID.findall(text):
         if prefix in prefixes:
@@ -79,11 +81,16 @@ def named_rules(prefixes: frozenset[str], tests: Path = TESTS) -> dict[str, list
 
 def _named_in(source: str, prefixes: frozenset[str]) -> Iterator[tuple[str, str]]:
     comments = {
-        token.start[0]: token.string for token in tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT
+        token.start[0]: token.string
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
     }
     for name, node in _definitions(ast.parse(source)):
         start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-        texts = [ast.get_docstring(node) or "", *(comments.get(line, "") for line in range(start, node.body[0].lineno))]
+        texts = [
+            ast.get_docstring(node) or "",
+            *(comments.get(line, "") for line in range(start, node.body[0].lineno)),
+        ]
         yield from ((name, rule_id) for text in texts for rule_id in ids_in(text, prefixes))
         yield from ((name, rule_id) for rule_id in _of_script(node))
 
@@ -98,8 +105,14 @@ def _definitions(parent: ast.AST, outer: str = "") -> Iterator[tuple[str, _Defin
 
 def _of_script(node: _Definition) -> list[str]:
     """What stands in `@script(...)` counts whatever it looks like, so that a wrong id is found."""
-    calls = [each for each in node.decorator_list if isinstance(each, ast.Call) and ast.unparse(each.func).endswith("script")]
-    return [str(argument.value) for call in calls for argument in call.args if isinstance(argument, ast.Constant)]
+    calls = [
+        each
+        for each in node.decorator_list
+        if isinstance(each, ast.Call) and ast.unparse(each.func).endswith("script")
+    ]
+    return [
+        str(argument.value) for call in calls for argument in call.args if isinstance(argument, ast.Constant)
+    ]
 
 
 def prefixes_of(known: list[Rule]) -> frozenset[str]:
@@ -125,11 +138,18 @@ def main(as_json: bool, missing: bool) -> None:
         return
     table = Table("rule", "what", "tests")
     for rule in chosen:
-        table.add_row(rule.id, rule.text, "\n".join(named.get(rule.id, [])) or ("-" if rule.id in lacking else rule.kbroker))
+        table.add_row(
+            rule.id,
+            rule.text,
+            "\n".join(named.get(rule.id, [])) or ("-" if rule.id in lacking else rule.kbroker),
+        )
     console = Console(markup=False, highlight=False)
     console.print(table)
     left_out = sum(rule.is_left_out for rule in known)
-    console.print(f"{len(known)} rules: {len(known) - len(lacking) - left_out} shown, {left_out} left out, {len(lacking)} without a test")
+    console.print(
+        f"{len(known)} rules: {len(known) - len(lacking) - left_out} shown, {left_out} left out, "
+        f"{len(lacking)} without a test"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""docs/metrics.md from the table of metrics. `python -m tests.checks.metrics_doc` (or `make docs`) writes it anew."""
+"""docs/metrics.md from the table of metrics. `python -m tests.checks.metrics_doc` (or `make docs`)
+writes it anew."""
 
 from __future__ import annotations
 

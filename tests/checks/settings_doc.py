@@ -1,4 +1,5 @@
-"""docs/settings.md from the tables of settings. `python -m tests.checks.settings_doc` (or `make docs`) writes it anew."""
+"""docs/settings.md from the tables of settings. `python -m tests.checks.settings_doc` (or `make
+docs`) writes it anew."""
 
 from __future__ import annotations
 
@@ -62,8 +63,14 @@ def render() -> str:
 
 def rows(defs: Iterable[ConfigDef]) -> Iterable[str]:
     for each in defs:
-        doc = each.doc + (" *(dynamic)*" if each.dynamic else "") + (f" Only this value: {each.reason}." if each.only else "")
-        yield ROW.format(name=each.name, type=each.type.name.lower(), default=default(each), allowed=allowed(each), doc=doc)
+        doc = (
+            each.doc
+            + (" *(dynamic)*" if each.dynamic else "")
+            + (f" Only this value: {each.reason}." if each.only else "")
+        )
+        yield ROW.format(
+            name=each.name, type=each.type.name.lower(), default=default(each), allowed=allowed(each), doc=doc
+        )
 
 
 def default(each: ConfigDef) -> str:

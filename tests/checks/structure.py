@@ -1,4 +1,5 @@
-"""Measures the structure of the code: circles, arrows, constructors, and what else tests/checks/test_structure.py bounds.
+"""Measures the structure of the code: circles, arrows, constructors, and what else
+tests/checks/test_structure.py bounds.
 
     python -m tests.checks.structure [--list]            --list: what each figure counts, by name
 """
@@ -29,10 +30,12 @@ def modules(root: Path = ROOT) -> dict[str, ast.Module]:
 
 
 def imports(trees: Mapping[str, ast.Module]) -> Graph:
-    """Module -> the modules of the package that it imports, also for types only. Modules that only give older names to what stands
-    elsewhere, for plugins, are left out."""
+    """Module -> the modules of the package that it imports, also for types only. Modules that only
+    give older names to what stands elsewhere, for plugins, are left out."""
     return {
-        name: frozenset(each for each in _imported(tree, trees) if each != name) for name, tree in trees.items() if not _only_renames(tree)
+        name: frozenset(each for each in _imported(tree, trees) if each != name)
+        for name, tree in trees.items()
+        if not _only_renames(tree)
     }
 
 
@@ -56,7 +59,8 @@ def _imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Modules that import each other in a loop: strongly connected components of two or more (Tarjan)."""
+    """Modules that import each other in a loop: strongly connected components of two or more
+    (Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -118,7 +122,9 @@ def done_closures(trees: Mapping[str, ast.Module]) -> list[str]:
                 found += [
                     f"{name}.{outer.name}.{node.name}"
                     for node in ast.walk(outer)
-                    if node is not outer and isinstance(node, ast.FunctionDef) and [each.arg for each in node.args.args] == ["error"]
+                    if node is not outer
+                    and isinstance(node, ast.FunctionDef)
+                    and [each.arg for each in node.args.args] == ["error"]
                 ]
     return sorted(set(found))
 
@@ -153,7 +159,11 @@ def twins(trees: Mapping[str, ast.Module]) -> list[str]:
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and len(parts) > 1:
                 owners[parts[1], node.name].append(name)
-    return sorted(f"{package}: {name} in {', '.join(places)}" for (package, name), places in owners.items() if len(places) > 1)
+    return sorted(
+        f"{package}: {name} in {', '.join(places)}"
+        for (package, name), places in owners.items()
+        if len(places) > 1
+    )
 
 
 def statements(trees: Mapping[str, ast.Module]) -> int:
@@ -176,7 +186,11 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
     }
     return {
         "import circles": [" ".join(each) for each in circles(graph)],
-        "loose modules at the top": [name for name in trees if name.count(".") == 1 and (root / f"{name.replace('.', '/')}.py").exists()],
+        "loose modules at the top": [
+            name
+            for name in trees
+            if name.count(".") == 1 and (root / f"{name.replace('.', '/')}.py").exists()
+        ],
         **between,
         f"constructors of more than {MAX_PARAMETERS} parameters": long_constructors(trees),
         "done-closures": done_closures(trees),

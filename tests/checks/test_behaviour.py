@@ -1,4 +1,5 @@
-"""docs/behaviour.md and the tests agree: ids are unique, what a test names is there, and what no test shows is listed or left out."""
+"""docs/behaviour.md and the tests agree: ids are unique, what a test names is there, and what no
+test shows is listed or left out."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.checks.behaviour import DOCUMENT, ids_in, named_rules, not_yet_shown, prefixes_of, rules, without_a_test
+from tests.checks.behaviour import (
+    DOCUMENT,
+    ids_in,
+    named_rules,
+    not_yet_shown,
+    prefixes_of,
+    rules,
+    without_a_test,
+)
 
 TEXT = DOCUMENT.read_text()
 RULES = rules(TEXT)
@@ -71,7 +80,11 @@ def test_where_a_test_may_name_rules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "found"),
-    [("SES-3: text", ["SES-3"]), ("GRP-4..6, ACK-1", ["GRP-4", "GRP-5", "GRP-6", "ACK-1"]), ("KAFKA-1, XGRP-2, A.2", [])],
+    [
+        ("SES-3: text", ["SES-3"]),
+        ("GRP-4..6, ACK-1", ["GRP-4", "GRP-5", "GRP-6", "ACK-1"]),
+        ("KAFKA-1, XGRP-2, A.2", []),
+    ],
 )
 def test_ids_in_a_text(text: str, found: list[str]) -> None:
     assert ids_in(text, frozenset({"SES", "GRP", "ACK"})) == found

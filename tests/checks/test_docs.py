@@ -1,4 +1,5 @@
-"""Documents say what is there: links lead somewhere, every exit code, every decision and every Kafka API is listed."""
+"""Documents say what is there: links lead somewhere, every exit code, every decision and every
+Kafka API is listed."""
 
 from __future__ import annotations
 
@@ -11,13 +12,19 @@ from kbroker.api import APIS
 from kbroker.cli import exits
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted(path for pattern in ("*.md", "docs/**/*.md", "plugins/*/*.md", "perf/*.md", "spark/*.md") for path in ROOT.glob(pattern))
+DOCUMENTS = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "plugins/*/*.md", "perf/*.md", "spark/*.md")
+    for path in ROOT.glob(pattern)
+)
 LINK = re.compile(r"\[[^]]*]\((?!https?://|#)([^)#\s]+)")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
-    assert [link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()] == []
+    assert [
+        link for link in LINK.findall(document.read_text()) if not (document.parent / link).exists()
+    ] == []
 
 
 def test_exit_codes() -> None:
@@ -37,7 +44,11 @@ def test_decisions_are_listed() -> None:
 def test_served_apis_are_listed() -> None:
     listed = re.findall(r"(\w+) \((\d+): ([\d-]+)\)", (ROOT / "docs" / "clients.md").read_text())
     served = [
-        (api.module.title().replace("_", ""), str(api.key), f"{api.first}-{api.last}" if api.first < api.last else str(api.last))
+        (
+            api.module.title().replace("_", ""),
+            str(api.key),
+            f"{api.first}-{api.last}" if api.first < api.last else str(api.last),
+        )
         for api in APIS.values()
     ]
     assert sorted(listed) == sorted(served)

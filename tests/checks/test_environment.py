@@ -1,4 +1,5 @@
-"""Making the Makefile's environments: an unsuitable Python is refused in one line, and what is half made or broken is made anew."""
+"""Making the Makefile's environments: an unsuitable Python is refused in one line, and what is half
+made or broken is made anew."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ runpy.run_path({script!r}, run_name="__main__")
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(
+        [str(part) for part in command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+    )
 
 
 def make_environment(directory: Path, *pip_arguments: str) -> subprocess.CompletedProcess[str]:
@@ -51,7 +54,9 @@ PRETENDED = [sys.executable, "-c", PRETEND.format(script=str(SCRIPT))]
 
 
 @pytest.mark.parametrize("command", [PRETENDED, *([path, SCRIPT] for path in old_pythons())])
-def test_a_python_that_is_too_old_is_refused_before_anything_is_made(tmp_path: Path, command: list[str | Path]) -> None:
+def test_a_python_that_is_too_old_is_refused_before_anything_is_made(
+    tmp_path: Path, command: list[str | Path]
+) -> None:
     ended = run(*command, tmp_path / "venv", "nothing", *NOTHING_NEW)
     assert ended.returncode == 1
     assert ended.stdout == ""
@@ -62,7 +67,14 @@ def test_a_python_that_is_too_old_is_refused_before_anything_is_made(tmp_path: P
 
 
 def test_a_python_without_venv_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    ended = run(sys.executable, "-c", WITHOUT_VENV.format(script=str(SCRIPT)), tmp_path / "venv", "nothing", *NOTHING_NEW)
+    ended = run(
+        sys.executable,
+        "-c",
+        WITHOUT_VENV.format(script=str(SCRIPT)),
+        tmp_path / "venv",
+        "nothing",
+        *NOTHING_NEW,
+    )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.endswith(f": apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv\n")
     assert list(tmp_path.iterdir()) == []
@@ -81,7 +93,10 @@ def test_what_is_half_made_or_broken_is_made_anew(tmp_path: Path) -> None:
     made = make_environment(venv, *NOTHING_NEW)
     assert (made.returncode, made.stderr) == (0, "")
     first, last = made.stdout.splitlines()
-    assert first.startswith(f"{venv}: making it anew, as it was not complete or did not run; Python {sys.version.split()[0]}; downloading")
+    assert first.startswith(
+        f"{venv}: making it anew, as it was not complete or did not run; Python {sys.version.split()[0]}; "
+        "downloading"
+    )
     assert last.startswith(f"{venv}: ready after ")
     assert (venv / ".ready").exists()
     assert not left.exists()

@@ -1,4 +1,5 @@
-"""docs/internals/moved.md: each name on its right side is there, and none on its left side, but for the listed ones."""
+"""docs/internals/moved.md: each name on its right side is there, and none on its left side, but for
+the listed ones."""
 
 from __future__ import annotations
 

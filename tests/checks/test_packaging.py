@@ -1,4 +1,5 @@
-"""The files pyproject.toml and constraints.txt hold together: every range has a pin within it, every entry point names something."""
+"""The files pyproject.toml and constraints.txt hold together: every range has a pin within it,
+every entry point names something."""
 
 from __future__ import annotations
 
@@ -20,23 +21,34 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 SPARK = tomllib.loads((ROOT / "spark" / "pyproject.toml").read_text())["project"]
 PINS = {
     canonicalize_name(name): version
-    for name, version in re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    for name, version in re.findall(
+        r"^([A-Za-z0-9._-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE
+    )
 }
-ENTRY_POINTS = [(group, name, target) for group, entries in PROJECT.get("entry-points", {}).items() for name, target in entries.items()] + [
-    ("console", name, target) for name, target in PROJECT["scripts"].items()
+ENTRY_POINTS = [
+    (group, name, target)
+    for group, entries in PROJECT.get("entry-points", {}).items()
+    for name, target in entries.items()
+] + [("console", name, target) for name, target in PROJECT["scripts"].items()]
+
+
+RANGES = [
+    (project, extra) for project in (PROJECT, SPARK) for extra in ("", *project["optional-dependencies"])
 ]
 
 
-RANGES = [(project, extra) for project in (PROJECT, SPARK) for extra in ("", *project["optional-dependencies"])]
-
-
-@pytest.mark.parametrize(("project", "extra"), RANGES, ids=[f"{project['name']}[{extra}]" for project, extra in RANGES])
+@pytest.mark.parametrize(
+    ("project", "extra"), RANGES, ids=[f"{project['name']}[{extra}]" for project, extra in RANGES]
+)
 def test_every_range_has_a_pin_within_it(project: Mapping[str, Any], extra: str) -> None:
-    requirements = map(Requirement, project["optional-dependencies"][extra] if extra else project["dependencies"])
+    requirements = map(
+        Requirement, project["optional-dependencies"][extra] if extra else project["dependencies"]
+    )
     wrong = {
         str(each): PINS.get(canonicalize_name(each.name))
         for each in requirements
-        if each.name != PROJECT["name"] and not each.specifier.contains(PINS.get(canonicalize_name(each.name), "0.dev0"))
+        if each.name != PROJECT["name"]
+        and not each.specifier.contains(PINS.get(canonicalize_name(each.name), "0.dev0"))
     }
     assert wrong == {}
 

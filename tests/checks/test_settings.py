@@ -1,4 +1,5 @@
-"""Settings and their documentation are the same list, and every setting is read by code that does something with it."""
+"""Settings and their documentation are the same list, and every setting is read by code that does
+something with it."""
 
 from __future__ import annotations
 
@@ -11,23 +12,37 @@ from kbroker.settings.definition import ConfigDef
 from tests.checks.settings_doc import SETTINGS_DOC, render
 
 PACKAGE = Path(__file__).parents[2] / "kbroker"
-TABLES = {"settings/broker.py", "settings/topic.py", "settings/group.py", "settings/broker_groups.py", "settings/broker_share_groups.py"}
+TABLES = {
+    "settings/broker.py",
+    "settings/topic.py",
+    "settings/group.py",
+    "settings/broker_groups.py",
+    "settings/broker_share_groups.py",
+}
 CODE = "\n".join(path.read_text() for path in sorted(PACKAGE.rglob("*.py")) if path.name not in TABLES)
 BOUNDED = ("group.share.", "group.consumer.")
 READ_IN_TABLES = {
-    # Bounds and units of other settings, which settings/broker.py, settings/topic.py and settings/group.py turn into the effective ones.
+    # Bounds and units of other settings, which settings/broker.py, settings/topic.py and
+    # settings/group.py turn into the effective ones.
     name
     for scope in (Scope.TOPIC, Scope.GROUP)
     for each in CONFIGS[scope].values()
     for synonym, _ in each.synonyms
-    for name in (synonym, *(synonym.replace(kind, f"{kind}{bound}.") for kind in BOUNDED for bound in ("min", "max")))
+    for name in (
+        synonym,
+        *(synonym.replace(kind, f"{kind}{bound}.") for kind in BOUNDED for bound in ("min", "max")),
+    )
 } | {"internal.segment.bytes"}
 WITHOUT_A_DIFFERENCE = {"share.isolation.level"}
 """Both of its values mean the same as long as there are no transactions."""
 
 
 def working(scope: Scope) -> list[ConfigDef]:
-    return [each for each in CONFIGS[scope].values() if not each.only and each.name not in READ_IN_TABLES | WITHOUT_A_DIFFERENCE]
+    return [
+        each
+        for each in CONFIGS[scope].values()
+        if not each.only and each.name not in READ_IN_TABLES | WITHOUT_A_DIFFERENCE
+    ]
 
 
 def test_the_document_is_made_from_the_tables() -> None:

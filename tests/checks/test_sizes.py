@@ -1,4 +1,5 @@
-"""Size limits for every Python file of the repository: 600 lines a file, 60 lines a function (its decorators not counted)."""
+"""Size limits for every Python file of the repository: 600 lines a file, 60 lines a function (its
+decorators not counted)."""
 
 from __future__ import annotations
 
@@ -14,7 +15,10 @@ OUTSIDE = {"build", "dist"}
 
 def python_files() -> list[Path]:
     return sorted(
-        path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py") if not OUTSIDE.intersection(path.relative_to(ROOT).parts)
+        path
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*.py")
+        if not OUTSIDE.intersection(path.relative_to(ROOT).parts)
     )
 
 

@@ -1,4 +1,5 @@
-"""Spark's distribution reads files: what it may import of the broker, and that its parts depend on each other in one direction.
+"""Spark's distribution reads files: what it may import of the broker, and that its parts depend on
+each other in one direction.
 
 Read from the sources, as neither Spark nor Arrow is installed where these checks run.
 """
@@ -13,10 +14,21 @@ import pytest
 
 SOURCES = Path(__file__).parents[2] / "spark" / "src"
 FILES = sorted(SOURCES.rglob("*.py"))
-FORMATS_AND_STORES = {"errors", "formats", "groups", "plugins", "protocol.consumer_protocol", "settings", "share", "share_state", "storage"}
+FORMATS_AND_STORES = {
+    "errors",
+    "formats",
+    "groups",
+    "plugins",
+    "protocol.consumer_protocol",
+    "settings",
+    "share",
+    "share_state",
+    "storage",
+}
 """Parts of kbroker that decide purely, and those that know what is on disk."""
 ABOVE = {"kbroker_spark": ("kbroker_pipeline", "pyspark_kbroker"), "kbroker_pipeline": ("pyspark_kbroker",)}
-"""What a package must not import; the packages that Spark looks for (pyspark_kbroker*) import kbroker_spark."""
+"""What a package must not import; the packages that Spark looks for (pyspark_kbroker*) import
+kbroker_spark."""
 RUNS_A_BROKER = {"kbroker_pipeline/demo.py", "kbroker_pipeline/demo_work.py"}
 
 

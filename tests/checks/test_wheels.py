@@ -1,4 +1,5 @@
-"""Building the distributions: a wheel has what the checkout has, nothing stays behind, and an old Python is told what is needed."""
+"""Building the distributions: a wheel has what the checkout has, nothing stays behind, and an old
+Python is told what is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ DISTRIBUTIONS = {
     "kbroker_sqlite": ("plugins/kbroker-sqlite", "kbroker_sqlite"),
     "pyspark_kbroker": ("spark", "src"),
 }
-"""By the name that their wheels begin with: the folder, and what lies in it beside the files for the build."""
+"""By the name that their wheels begin with: the folder, and what lies in it beside the files for
+the build."""
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
@@ -30,26 +32,40 @@ def test_a_wheel_has_what_the_checkout_has_and_leaves_nothing_there(tmp_path: Pa
     folder, package = DISTRIBUTIONS[name]
     checkout = copy_for_the_build(folder, package, tmp_path / "checkout")
     first = build_wheel(checkout, tmp_path / "first")
-    module = next(path for path in sorted((checkout / package).rglob("*.py")) if not path.name.startswith("__"))
+    module = next(
+        path for path in sorted((checkout / package).rglob("*.py")) if not path.name.startswith("__")
+    )
     module.rename(module.with_name("renamed.py"))
     before = files_below(checkout)
     second = build_wheel(checkout, tmp_path / "second")
     assert files_below(checkout) == before
-    old, new = (str(path.relative_to(checkout / ("src" if package == "src" else "."))) for path in (module, module.with_name("renamed.py")))
+    old, new = (
+        str(path.relative_to(checkout / ("src" if package == "src" else ".")))
+        for path in (module, module.with_name("renamed.py"))
+    )
     assert set(second.namelist()) - set(first.namelist()) == {new}
     assert set(first.namelist()) - set(second.namelist()) == {old}
-    metadata = Parser().parsestr(first.read(next(each for each in first.namelist() if each.endswith("/METADATA"))).decode())
+    metadata = Parser().parsestr(
+        first.read(next(each for each in first.namelist() if each.endswith("/METADATA"))).decode()
+    )
     assert metadata["Requires-Python"] == PROJECT["requires-python"]
     description = metadata.get_payload()
     assert isinstance(description, str)
     assert description.startswith("# ")
-    assert re.findall(r"\]\((?!https://)[^)]*\)", description) == [], "links to files that a package does not have"
+    assert re.findall(r"\]\((?!https://)[^)]*\)", description) == [], (
+        "links to files that a package does not have"
+    )
 
 
 def test_a_wheel_has_the_pages_and_shows_them(tmp_path: Path) -> None:
     """As pip installs it: the checkout is out of sight. In a checkout kbroker/docs is a link."""
     checkout, wheels, installed = (tmp_path / name for name in ("checkout", "wheels", "installed"))
-    shutil.copytree(ROOT / "kbroker", checkout / "kbroker", symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copytree(
+        ROOT / "kbroker",
+        checkout / "kbroker",
+        symlinks=True,
+        ignore=shutil.ignore_patterns("__pycache__", "*.so"),
+    )
     shutil.copytree(ROOT / "docs", checkout / "docs")
     for path in ROOT.iterdir():
         if path.is_file():
@@ -57,9 +73,21 @@ def test_a_wheel_has_the_pages_and_shows_them(tmp_path: Path) -> None:
     built = build_wheel(checkout, wheels)
     pages = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
     assert {name.removeprefix("kbroker/") for name in built.namelist() if name.endswith(".md")} == pages
-    install = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps", "--no-index"]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--quiet",
+        "--disable-pip-version-check",
+        "install",
+        "--no-deps",
+        "--no-index",
+    ]
     subprocess.run([*install, "--target", installed, next(wheels.iterdir())], check=True, timeout=300)
-    code = "import sys, kbroker; from kbroker.cli import run; print(kbroker.__file__, flush=True); sys.exit(run(sys.argv[1:]))"
+    code = (
+        "import sys, kbroker; from kbroker.cli import run; print(kbroker.__file__, flush=True); "
+        "sys.exit(run(sys.argv[1:]))"
+    )
     for page in ("exit-codes", "decisions/0004-segment-log"):
         ran = subprocess.run(
             [sys.executable, "-P", "-c", code, "docs", page],
@@ -78,11 +106,14 @@ runpy.run_path("setup.py", run_name="__main__")
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_for_an_old_python_nothing_is_required_but_another_one(tmp_path: Path, name: str) -> None:
-    """Where a requirement is not there for the old Python, most versions of pip report that instead."""
+    """Where a requirement is not there for the old Python, most versions of pip report that
+    instead."""
     folder, package = DISTRIBUTIONS[name]
     checkout, target = copy_for_the_build(folder, package, tmp_path / "checkout"), tmp_path / "metadata"
     target.mkdir()
-    ended = subprocess.run([sys.executable, "-c", AS_PYTHON_3_10, target], cwd=checkout, check=False, timeout=300)
+    ended = subprocess.run(
+        [sys.executable, "-c", AS_PYTHON_3_10, target], cwd=checkout, check=False, timeout=300
+    )
     assert ended.returncode == 0
     (file,) = target.glob("*.dist-info/METADATA")
     metadata = Parser().parsestr(file.read_text())
@@ -91,7 +122,8 @@ def test_for_an_old_python_nothing_is_required_but_another_one(tmp_path: Path, n
 
 
 def test_for_an_old_python_a_wheel_requires_nothing_that_is_not_there() -> None:
-    """What has no release at all for Python 3.10; a wheel's requirements are those of every Python."""
+    """What has no release at all for Python 3.10; a wheel's requirements are those of every
+    Python."""
     (kio,) = (each for each in map(Requirement, PROJECT["dependencies"]) if each.name == "kio")
     assert kio.marker is not None
     assert not kio.marker.evaluate({"python_version": "3.10"})
@@ -99,7 +131,11 @@ def test_for_an_old_python_a_wheel_requires_nothing_that_is_not_there() -> None:
 
 
 def copy_for_the_build(folder: str, package: str, checkout: Path) -> Path:
-    shutil.copytree(ROOT / folder / package, checkout / package, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"))
+    shutil.copytree(
+        ROOT / folder / package,
+        checkout / package,
+        ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so"),
+    )
     for path in (ROOT / folder).iterdir():
         if path.is_file():
             shutil.copy(path, checkout)
@@ -107,8 +143,20 @@ def copy_for_the_build(folder: str, package: str, checkout: Path) -> Path:
 
 
 def build_wheel(checkout: Path, target: Path) -> zipfile.ZipFile:
-    options = ["--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--no-cache-dir", "--disable-pip-version-check"]
-    ended = subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "-w", target, "."], cwd=checkout, check=False, timeout=300)
+    options = [
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--no-build-isolation",
+        "--no-cache-dir",
+        "--disable-pip-version-check",
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", *options, "-w", target, "."],
+        cwd=checkout,
+        check=False,
+        timeout=300,
+    )
     assert ended.returncode == 0
     (wheel,) = target.iterdir()
     return zipfile.ZipFile(wheel)

@@ -42,14 +42,20 @@ Command = Callable[..., Ran]
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
     """On the engine that a test asks for by `indirect` parameters; most do not care."""
-    config = {"group.initial.rebalance.delay.ms": "0"}  # no three seconds for the first member of each consumer group
-    with open_test_broker(storage=require_engine(getattr(request, "param", "segment")), config=config) as running:
+    # no three seconds for the first member of each consumer group
+    config = {"group.initial.rebalance.delay.ms": "0"}
+    with open_test_broker(
+        storage=require_engine(getattr(request, "param", "segment")), config=config
+    ) as running:
         yield running
 
 
 @pytest.fixture
-def command(broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """Runs a command line against the broker, in this process; one that never ends is interrupted by an alarm."""
+def command(
+    broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Command]:
+    """Runs a command line against the broker, in this process; one that never ends is interrupted
+    by an alarm."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)
     previous = signal.signal(signal.SIGALRM, _too_long)
 

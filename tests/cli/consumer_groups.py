@@ -1,4 +1,5 @@
-"""Consumer groups for tests of commands: members that stay, offsets that were committed, and which brokers such tests run on."""
+"""Consumer groups for tests of commands: members that stay, offsets that were committed, and which
+brokers such tests run on."""
 
 from __future__ import annotations
 
@@ -19,7 +20,12 @@ from kbroker.client.group_admin import TopicPartition
 from kbroker.testing.broker import RunningBroker
 
 ON_EACH_ENGINE = pytest.mark.parametrize(
-    "broker", ["segment", *(pytest.param(name, marks=pytest.mark.full) for name in ("lmdb", "rocksdb", "sqlite", "memory"))], indirect=True
+    "broker",
+    [
+        "segment",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("lmdb", "rocksdb", "sqlite", "memory")),
+    ],
+    indirect=True,
 )
 PROTOCOLS = ("classic", "consumer")
 EITHER_PROTOCOL = ("classic", pytest.param("consumer", marks=pytest.mark.full))
@@ -40,20 +46,36 @@ def until(what: str, found: Callable[[], T | None]) -> T:
 def commit(broker: RunningBroker, group: str, offsets: Mapping[tuple[str, int], int]) -> str:
     """Offsets of a group without members."""
     with broker.connect() as connection:
-        assert consumer_group_admin.commit_offsets(connection, group, {TopicPartition(*at): each for at, each in offsets.items()}) == {}
+        assert (
+            consumer_group_admin.commit_offsets(
+                connection, group, {TopicPartition(*at): each for at, each in offsets.items()}
+            )
+            == {}
+        )
     return group
 
 
 def committed(broker: RunningBroker, group: str) -> dict[tuple[str, int], int]:
     with broker.connect() as connection:
-        return {tuple(at): each.offset for at, each in consumer_group_admin.committed_offsets(connection, group).items()}
+        return {
+            tuple(at): each.offset
+            for at, each in consumer_group_admin.committed_offsets(connection, group).items()
+        }
 
 
 @contextmanager
-def member(broker: RunningBroker, group: str, topic: str, protocol: str = "classic", **settings: Any) -> Iterator[Consumer]:
+def member(
+    broker: RunningBroker, group: str, topic: str, protocol: str = "classic", **settings: Any
+) -> Iterator[Consumer]:
     """A member that has its partitions; its library keeps it alive while nobody polls."""
     names = {name.replace("_", "."): value for name, value in settings.items()}
-    config = {"bootstrap.servers": broker.bootstrap, "group.id": group, "group.protocol": protocol, "enable.auto.commit": False, **names}
+    config = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group,
+        "group.protocol": protocol,
+        "enable.auto.commit": False,
+        **names,
+    }
     consumer = Consumer(config)
     try:
         consumer.subscribe([topic])

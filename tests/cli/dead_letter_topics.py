@@ -31,21 +31,32 @@ def append_raw(broker: RunningBroker, topic: str, partition: int, batch: bytes) 
 def read(broker: RunningBroker, topic: str) -> dict[int, list[Record]]:
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [topic])
-        return {p: list(read_records(connection, found, p, *span)) for p, span in bounds(connection, found).items()}
+        return {
+            p: list(read_records(connection, found, p, *span))
+            for p, span in bounds(connection, found).items()
+        }
 
 
 def fill(broker: RunningBroker, source: str, count: int, *, copy: bool = True, group: str = "workers") -> str:
-    """`count` records in each partition of the source, all of them dead: every third one rejected. The dead letter topic's name."""
+    """`count` records in each partition of the source, all of them dead: every third one rejected.
+    The dead letter topic's name."""
     name = f"dlq.{source}"
     broker.create_topic(name, partitions=2)
     for partition in range(PARTITIONS):
-        records = [Record(0, 1_000 + n, b"k%d" % n, b"order %d of %d" % (n, partition), (("own", b"header"),)) for n in range(count)]
+        records = [
+            Record(0, 1_000 + n, b"k%d" % n, b"order %d of %d" % (n, partition), (("own", b"header"),))
+            for n in range(count)
+        ]
         append(broker, source, partition, records)
         letters = []
         for offset, record in enumerate(records):
-            origin = Origin(source, partition, offset, group, 1 + offset % 5, EXHAUSTED if offset % 3 else REJECTED)
+            origin = Origin(
+                source, partition, offset, group, 1 + offset % 5, EXHAUSTED if offset % 3 else REJECTED
+            )
             key, value = (record.key, record.value) if copy else (None, None)
-            letters.append(Record(0, 5_000 + offset, key, value, headers_of(origin) + (record.headers if copy else ())))
+            letters.append(
+                Record(0, 5_000 + offset, key, value, headers_of(origin) + (record.headers if copy else ()))
+            )
         append(broker, name, partition % 2, letters)
     return name
 
@@ -58,4 +69,6 @@ def mark(record: Record) -> dict[str, object]:
 def redriven(broker: RunningBroker, source: str, name: str) -> Counter[tuple[int, bytes | None]]:
     """How often each record came back, by partition and value."""
     found = read(broker, source)
-    return Counter((p, each.value) for p, records in found.items() for each in records if mark(each).get("name") == name)
+    return Counter(
+        (p, each.value) for p, records in found.items() for each in records if mark(each).get("name") == name
+    )

@@ -29,7 +29,9 @@ def test_a_broker_that_is_back_is_forgiven() -> None:
 
 
 def test_a_broker_that_stays_away_is_reported_after_a_while() -> None:
-    patient, hasty = (ClientErrors(Address("127.0.0.1", free_port()), patience_s=seconds) for seconds in (600, 0))
+    patient, hasty = (
+        ClientErrors(Address("127.0.0.1", free_port()), patience_s=seconds) for seconds in (600, 0)
+    )
     for errors in (patient, hasty):
         errors.check()
         errors(ALL_DOWN)

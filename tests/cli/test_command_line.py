@@ -1,4 +1,5 @@
-"""The command line as a whole: help, usage errors and how errors become one line and an exit code. No broker is needed."""
+"""The command line as a whole: help, usage errors and how errors become one line and an exit code.
+No broker is needed."""
 
 from __future__ import annotations
 
@@ -107,9 +108,18 @@ WRONG_USAGE = [
     (["consume", "t", "--partition", str(1 << 31)], "is not in the range"),
     (["share-consume", "t", "-g", " "], "must not be empty"),
     (["share-consume", "t", "-g", "g", "--release", "--reject"], "exclude each other"),
-    (["configs", "set", "--topic", "t", "retention.ms=1", "retention.bytes=1", "retention.ms=2"], "retention.ms is given 2 times"),
-    (["topics", "create", "t", "--config", "retention.ms=1", "--config", "retention.ms = 1"], "retention.ms is given 2 times"),
-    (["start", "--config", "num.partitions=1", "--config", "num.partitions=2"], "num.partitions is given 2 times"),
+    (
+        ["configs", "set", "--topic", "t", "retention.ms=1", "retention.bytes=1", "retention.ms=2"],
+        "retention.ms is given 2 times",
+    ),
+    (
+        ["topics", "create", "t", "--config", "retention.ms=1", "--config", "retention.ms = 1"],
+        "retention.ms is given 2 times",
+    ),
+    (
+        ["start", "--config", "num.partitions=1", "--config", "num.partitions=2"],
+        "num.partitions is given 2 times",
+    ),
     (["consume", "t", "--from", str(1 << 63)], "is neither earliest nor latest nor an offset"),
     (["start", "--data-dir", ""], "must not be empty"),
     (["start", "--state-storage", ""], "must not be empty"),
@@ -123,23 +133,50 @@ WRONG_USAGE = [
     (["share-groups", "delete"], "Missing argument 'GROUP...'"),
     (["share-groups", "delete-offsets", "g"], "Missing option '--topic'"),
     (["share-groups", "delete-offsets", " ", "--topic", "t"], "must not be empty"),
-    ([*RESET, "--topic", "t", "--dry-run"], "exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --to-current"),
-    ([*RESET, "--topic", "t", "--to-offset", "0", "--to-latest", "--dry-run"], "exactly one of --to-earliest"),
+    (
+        [*RESET, "--topic", "t", "--dry-run"],
+        "exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --to-current",
+    ),
+    (
+        [*RESET, "--topic", "t", "--to-offset", "0", "--to-latest", "--dry-run"],
+        "exactly one of --to-earliest",
+    ),
     ([*RESET, "--to-latest", "--dry-run"], "exactly one of --topic, --all-topics and --from-file"),
-    ([*RESET, "--topic", "t", "--all-topics", "--to-latest", "--dry-run"], "exactly one of --topic, --all-topics and --from-file"),
-    ([*RESET, "--from-file", "-", "--topic", "t", "--dry-run"], "exactly one of --topic, --all-topics and --from-file"),
+    (
+        [*RESET, "--topic", "t", "--all-topics", "--to-latest", "--dry-run"],
+        "exactly one of --topic, --all-topics and --from-file",
+    ),
+    (
+        [*RESET, "--from-file", "-", "--topic", "t", "--dry-run"],
+        "exactly one of --topic, --all-topics and --from-file",
+    ),
     ([*RESET, "--from-file", "-", "--to-latest", "--dry-run"], "exactly one of --to-earliest"),
     ([*RESET, "--topic", "t", "--to-latest"], "exactly one of --dry-run and --execute"),
-    ([*RESET, "--topic", "t", "--to-latest", "--dry-run", "--execute"], "exactly one of --dry-run and --execute"),
-    ([*RESET, "--topic", "t", "--to-latest", "--dry-run", "--export", "--json"], "--export and --json exclude each other"),
+    (
+        [*RESET, "--topic", "t", "--to-latest", "--dry-run", "--execute"],
+        "exactly one of --dry-run and --execute",
+    ),
+    (
+        [*RESET, "--topic", "t", "--to-latest", "--dry-run", "--export", "--json"],
+        "--export and --json exclude each other",
+    ),
     ([*RESET, "--topic", "t:", "--to-latest", "--dry-run"], "'' in 't:' is no partition"),
     ([*RESET, "--topic", "t:0,x", "--to-latest", "--dry-run"], "'x' in 't:0,x' is no partition"),
     ([*RESET, "--topic", f"t:{1 << 31}", "--to-latest", "--dry-run"], "is no partition"),
     ([*RESET, "--topic", ":0", "--to-latest", "--dry-run"], "has no topic"),
     ([*RESET, "--topic", "t", "--to-offset", "-1", "--dry-run"], "is not in the range"),
-    ([*RESET, "--topic", "t", "--to-datetime", "yesterday", "--dry-run"], "'yesterday' is not YYYY-MM-DDTHH:mm:SS.sss"),
-    ([*RESET, "--topic", "t", "--to-datetime", "2026-01-31", "--dry-run"], "'2026-01-31' is not YYYY-MM-DDTHH:mm:SS.sss"),
-    ([*RESET, "--topic", "t", "--to-datetime", "2026-02-30T00:00:00.000", "--dry-run"], "day is out of range"),
+    (
+        [*RESET, "--topic", "t", "--to-datetime", "yesterday", "--dry-run"],
+        "'yesterday' is not YYYY-MM-DDTHH:mm:SS.sss",
+    ),
+    (
+        [*RESET, "--topic", "t", "--to-datetime", "2026-01-31", "--dry-run"],
+        "'2026-01-31' is not YYYY-MM-DDTHH:mm:SS.sss",
+    ),
+    (
+        [*RESET, "--topic", "t", "--to-datetime", "2026-02-30T00:00:00.000", "--dry-run"],
+        "day is out of range",
+    ),
     ([*RESET, "--topic", "t", "--to-datetime", "1969-12-31T23:59:59.999", "--dry-run"], "is before 1970"),
     ([*RESET, "--from-file", "/no/such/file", "--dry-run"], "No such file"),
     (["groups", "list", "--group-type", "private"], "'private' is not one of"),
@@ -155,15 +192,30 @@ WRONG_USAGE = [
     (["groups", "delete-offsets", "--topic", "t"], "either GROUP or --all-groups"),
     (["groups", "delete-offsets", "g", "-g", "h", "--topic", "t"], "one GROUP is needed"),
     (["groups", "delete-offsets", "g"], "Missing option '--topic'"),
-    ([*CONSUMER_RESET, "--topic", "t"], "exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --to-current, --from-file"),
-    ([*CONSUMER_RESET, "--topic", "t", "--shift-by", "0", "--to-latest"], "--from-file, --shift-by and --by-duration is needed"),
+    (
+        [*CONSUMER_RESET, "--topic", "t"],
+        "exactly one of --to-earliest, --to-latest, --to-datetime, --to-offset, --to-current, --from-file",
+    ),
+    (
+        [*CONSUMER_RESET, "--topic", "t", "--shift-by", "0", "--to-latest"],
+        "--from-file, --shift-by and --by-duration is needed",
+    ),
     ([*CONSUMER_RESET, "--to-latest"], "exactly one of --topic, --all-topics and --from-file"),
-    ([*CONSUMER_RESET, "--topic", "t", "--to-latest", "--dry-run", "--execute"], "--dry-run and --execute exclude each other"),
-    ([*CONSUMER_RESET, "--topic", "t", "--to-latest", "--export", "--json"], "--export and --json exclude each other"),
+    (
+        [*CONSUMER_RESET, "--topic", "t", "--to-latest", "--dry-run", "--execute"],
+        "--dry-run and --execute exclude each other",
+    ),
+    (
+        [*CONSUMER_RESET, "--topic", "t", "--to-latest", "--export", "--json"],
+        "--export and --json exclude each other",
+    ),
     ([*CONSUMER_RESET, "--topic", "t", "--by-duration", "1h"], "'1h' is not PnDTnHnMnS"),
     ([*CONSUMER_RESET, "--topic", "t", "--shift-by", "far"], "'far' is not a valid integer"),
     ([*CONSUMER_RESET, "--all-groups", "--topic", "t", "--to-latest"], "either GROUP or --all-groups"),
-    (["consume", "t", "--from", "latest", "--from-beginning"], "--from and --from-beginning exclude each other"),
+    (
+        ["consume", "t", "--from", "latest", "--from-beginning"],
+        "--from and --from-beginning exclude each other",
+    ),
     (["consume", "t", "--group-protocol", "classic"], "--group-protocol needs --group"),
     (["consume", "t", "--group", "g", "--from", "5"], "--group excludes --partition and --from OFFSET"),
     (["consume", "t", "--group", "g", "--partition", "0"], "--group excludes --partition and --from OFFSET"),
@@ -172,7 +224,9 @@ WRONG_USAGE = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "text"), WRONG_USAGE, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize(
+    ("arguments", "text"), WRONG_USAGE, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
 def test_wrong_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == USAGE
     output = capsys.readouterr()
@@ -183,13 +237,18 @@ def test_wrong_usage(arguments: list[str], text: str, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("arguments", NEEDS_A_BROKER, ids=" ".join)
-def test_no_broker(arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_broker(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     port = free_port()
     monkeypatch.setenv("KBROKER_BOOTSTRAP", f"127.0.0.1:{port}")
     assert run(arguments) == UNREACHABLE
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == f"kbroker: cannot connect to 127.0.0.1:{port}: Connection refused; is the broker running there?\n"
+    assert (
+        output.err
+        == f"kbroker: cannot connect to 127.0.0.1:{port}: Connection refused; is the broker running there?\n"
+    )
 
 
 def test_produce_without_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,10 +265,16 @@ def test_produce_without_a_broker(tmp_path: Path, capsys: pytest.CaptureFixture[
         (BrokerUnreachable("no answer"), UNREACHABLE, "kbroker: no answer\n"),
         (CommandFailed("3 failed"), REFUSED, "kbroker: 3 failed\n"),
         (KeyboardInterrupt(), INTERRUPTED, ""),
-        (OSError(errno.ENOSPC, "No space left on device"), REFUSED, "kbroker: [Errno 28] No space left on device\n"),
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            REFUSED,
+            "kbroker: [Errno 28] No space left on device\n",
+        ),
     ],
 )
-def test_each_error_has_its_line_and_code(error: BaseException, code: int, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_error_has_its_line_and_code(
+    error: BaseException, code: int, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert end_of(error) == code
     assert capsys.readouterr().err == text
 
@@ -219,7 +284,9 @@ def test_a_bug_is_not_dressed_up() -> None:
         end_of(ZeroDivisionError())
 
 
-@pytest.mark.parametrize(("redirection", "text"), [(">/dev/full", "kbroker: [Errno 28] No space left on device\n"), ("| true", "")])
+@pytest.mark.parametrize(
+    ("redirection", "text"), [(">/dev/full", "kbroker: [Errno 28] No space left on device\n"), ("| true", "")]
+)
 def test_an_output_that_takes_nothing(redirection: str, text: str) -> None:
     line = f"set -o pipefail; {sys.executable} -m kbroker --help {redirection}"
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
@@ -232,7 +299,9 @@ def test_closed_streams_are_opened_as_devnull() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (OK, "", "")
 
 
-def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     yield path, command
     if isinstance(command, click.Group):
         context = click.Context(command)
@@ -246,26 +315,36 @@ ALL_COMMANDS = list(commands(cli))
 
 
 @pytest.mark.parametrize(("path", "command"), ALL_COMMANDS, ids=[" ".join(path) for path, _ in ALL_COMMANDS])
-def test_every_command_has_help(path: tuple[str, ...], command: click.Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(
+    path: tuple[str, ...], command: click.Command, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run([*path, "--help"]) == OK
     assert capsys.readouterr().out.startswith("Usage: kbroker")
     assert command.help
 
 
 def test_the_summaries_shown_without_importing_are_those_of_the_commands() -> None:
-    first_lines = {path[0]: (command.help or "").split("\n")[0] for path, command in ALL_COMMANDS if len(path) == 1}
+    first_lines = {
+        path[0]: (command.help or "").split("\n")[0] for path, command in ALL_COMMANDS if len(path) == 1
+    }
     assert first_lines == {name: entry.summary for name, entry in COMMANDS.items()}
 
 
 def test_help_imports_no_command() -> None:
-    code = "import sys; from kbroker.cli import run; run(['--help']); print([m for m in sys.modules if 'confluent' in m or 'trio' == m])"
+    code = (
+        "import sys; from kbroker.cli import run; run(['--help']); print([m for m in sys.modules if "
+        "'confluent' in m or 'trio' == m])"
+    )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output.endswith("[]\n")
 
 
 def test_every_command_and_option_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    sections = {line.removeprefix("## ").strip("` "): body for line, _, body in (part.partition("\n") for part in text.split("\n## "))}
+    sections = {
+        line.removeprefix("## ").strip("` "): body
+        for line, _, body in (part.partition("\n") for part in text.split("\n## "))
+    }
     for path, command in ALL_COMMANDS:
         if not path or isinstance(command, click.Group):
             continue
@@ -279,7 +358,8 @@ def test_every_command_and_option_is_documented() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "host", "port"), [("a.b:9092", "a.b", 9092), ("[::1]:1", "::1", 1), ("127.0.0.1:65535", "127.0.0.1", 65535)]
+    ("text", "host", "port"),
+    [("a.b:9092", "a.b", 9092), ("[::1]:1", "::1", 1), ("127.0.0.1:65535", "127.0.0.1", 65535)],
 )
 def test_addresses(text: str, host: str, port: int) -> None:
     address = AddressType().convert(text, None, None)
@@ -348,7 +428,10 @@ def test_spans(text: str, milliseconds: int) -> None:
     assert parse_span(span_text(milliseconds)) == milliseconds
 
 
-@pytest.mark.parametrize("text", ["", "5", "1.5", "-1s", "s", "1 hour", "1H", "1e3s", "1s1", "PT1S", "\u0665s", "1..5s", "9" * 20 + "d"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "1.5", "-1s", "s", "1 hour", "1H", "1e3s", "1s1", "PT1S", "\u0665s", "1..5s", "9" * 20 + "d"],
+)
 def test_what_is_no_span(text: str) -> None:
     with pytest.raises(ValueError, match="write 500ms, 30s, 10m, 1h or 30d"):
         parse_span(text)
@@ -359,7 +442,9 @@ def test_spans_are_shown_in_their_greatest_unit() -> None:
     assert [span_text(each) for each in (-1, 0, 1, 1500, 60_000, 90_000, 86_400_000)] == shown
 
 
-@pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1D", "PT1D", "P1H", "PT-1H", "PT1.5H", "PT1S ", "PT1S1S"])
+@pytest.mark.parametrize(
+    "text", ["", "P", "PT", "P1DT", "1D", "PT1D", "P1H", "PT-1H", "PT1.5H", "PT1S ", "PT1S1S"]
+)
 def test_what_is_no_duration(text: str) -> None:
     with pytest.raises(click.BadParameter):
         DurationType().convert(text, None, None)

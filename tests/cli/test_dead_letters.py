@@ -1,4 +1,5 @@
-"""`kbroker dead-letters` against a real broker; the dead letters are written here, as KIP-1191 describes them."""
+"""`kbroker dead-letters` against a real broker; the dead letters are written here, as KIP-1191
+describes them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,16 @@ from tests.cli.dead_letter_topics import EXHAUSTED, PARTITIONS, REJECTED, append
 def test_list(broker: RunningBroker, command: Command, topic: str) -> None:
     letters = fill(broker, topic, 4)
     listed = command("dead-letters", "list", letters)
-    assert listed.lines[0].split() == ["AT", "TIME", "SOURCE", "GROUP", "DELIVERIES", "CAUSE", "REDRIVEN", "VALUE"]
+    assert listed.lines[0].split() == [
+        "AT",
+        "TIME",
+        "SOURCE",
+        "GROUP",
+        "DELIVERIES",
+        "CAUSE",
+        "REDRIVEN",
+        "VALUE",
+    ]
     assert listed.lines[1].split() == [
         "0:0",
         "1970-01-01",
@@ -47,7 +57,14 @@ def test_list(broker: RunningBroker, command: Command, topic: str) -> None:
     assert rejected[0]["message"] == REJECTED
     assert len(command("dead-letters", "list", letters, "--max", "5", "--json").json) == 5
     late = command(
-        "dead-letters", "list", letters, "--since", "1970-01-01T00:00:05.002", "--until", "1970-01-01T00:00:05.003", "--json"
+        "dead-letters",
+        "list",
+        letters,
+        "--since",
+        "1970-01-01T00:00:05.002",
+        "--until",
+        "1970-01-01T00:00:05.003",
+        "--json",
     ).json
     assert {row["timestamp_ms"] for row in late} == {5_002}
     assert command("dead-letters", "list", letters, "--group", "others") == (
@@ -59,8 +76,15 @@ def test_list(broker: RunningBroker, command: Command, topic: str) -> None:
     assert command("dead-letters", "list", letters, "--at", "0-1").code == USAGE
 
 
-def test_records_that_are_no_dead_letters_are_left_out(broker: RunningBroker, command: Command, topic: str) -> None:
-    append(broker, topic, 0, [Record(0, 1, b"k", b"v", (("__dlq.errors.topic", b"t"),)), Record(0, 1, None, None)])
+def test_records_that_are_no_dead_letters_are_left_out(
+    broker: RunningBroker, command: Command, topic: str
+) -> None:
+    append(
+        broker,
+        topic,
+        0,
+        [Record(0, 1, b"k", b"v", (("__dlq.errors.topic", b"t"),)), Record(0, 1, None, None)],
+    )
     assert command("dead-letters", "list", topic, "--json").json == []
 
 
@@ -83,7 +107,9 @@ def test_show(broker: RunningBroker, command: Command, topic: str) -> None:
 
 
 @pytest.mark.parametrize("copy", [True, False], ids=["with copies", "from the source"])
-def test_redrive_sends_each_record_back_once(broker: RunningBroker, command: Command, topic: str, copy: bool) -> None:
+def test_redrive_sends_each_record_back_once(
+    broker: RunningBroker, command: Command, topic: str, copy: bool
+) -> None:
     letters = fill(broker, topic, 5, copy=copy)
     planned = command("dead-letters", "redrive", letters, "--name", "first", "--dry-run", "--json").json
     targets = [{"topic": topic, "partition": p, "dead_letters": 5} for p in range(3)]
@@ -100,15 +126,22 @@ def test_redrive_sends_each_record_back_once(broker: RunningBroker, command: Com
         assert [each.headers[0] for each in returned] == [("own", b"header")] * 5
         assert {mark(each)["partition"] for each in returned} == {partition % 2}
         assert all(len(each.headers) == 2 for each in returned)
-    assert {row["redriven_by"] for row in command("dead-letters", "list", letters, "--json").json} == {"first"}
+    assert {row["redriven_by"] for row in command("dead-letters", "list", letters, "--json").json} == {
+        "first"
+    }
     again = command("dead-letters", "redrive", letters, "--name", "first", "--json").json
     assert (again["sent"], again["sent_before"], again["finished"]) == (0, 15, True)
     assert sum(redriven(broker, topic, "first").values()) == 15
 
 
-def test_a_second_redrive_leaves_out_what_was_redriven(broker: RunningBroker, command: Command, topic: str) -> None:
+def test_a_second_redrive_leaves_out_what_was_redriven(
+    broker: RunningBroker, command: Command, topic: str
+) -> None:
     letters = fill(broker, topic, 6)
-    assert command("dead-letters", "redrive", letters, "--name", "rejected-ones", "--cause", "rejected").code == OK
+    assert (
+        command("dead-letters", "redrive", letters, "--name", "rejected-ones", "--cause", "rejected").code
+        == OK
+    )
     second = command("dead-letters", "redrive", letters, "--name", "rest", "--json").json
     assert (second["chosen"], second["sent"], second["skipped"]) == (12, 12, 6)
     third = command("dead-letters", "redrive", letters, "--name", "everything", "--again", "--json").json
@@ -129,7 +162,8 @@ def test_what_was_scheduled_does_not_wait_again(broker: RunningBroker, command: 
     assert command(*again, "--keep-schedule").code == OK
     refused = command(*again)
     assert refused.err == (
-        "kbroker: redrive later was started with --again --keep-schedule; give the same options, or choose another name\n"
+        "kbroker: redrive later was started with --again --keep-schedule; give the same options, or choose "
+        "another name\n"
     )
     now, later = read(broker, topic)[0]
     assert now.headers[:-1] == own[1:2]
@@ -142,8 +176,16 @@ def test_redrive_elsewhere(broker: RunningBroker, command: Command, topic: str) 
     refused = command("dead-letters", "redrive", letters, "--name", "r", "--to", f"{topic}.repaired")
     assert refused == (REFUSED, "", f"kbroker: there is no topic {topic}.repaired\n")
     broker.create_topic(f"{topic}.repaired", partitions=2)
-    assert command("dead-letters", "redrive", letters, "--name", "r", "--to", f"{topic}.repaired", "--json").json["sent"] == 6
-    values = {partition: {each.value for each in records} for partition, records in read(broker, f"{topic}.repaired").items()}
+    assert (
+        command(
+            "dead-letters", "redrive", letters, "--name", "r", "--to", f"{topic}.repaired", "--json"
+        ).json["sent"]
+        == 6
+    )
+    values = {
+        partition: {each.value for each in records}
+        for partition, records in read(broker, f"{topic}.repaired").items()
+    }
     assert values[1] == {b"order 0 of 1", b"order 1 of 1"}
     assert len(values[0]) == 4
 
@@ -155,20 +197,32 @@ def test_dead_letters_without_a_record_are_named(broker: RunningBroker, command:
         connection.call("delete_records", topics=[{"name": topic, "partitions": [row]}], timeout=10_000)
     done = command("dead-letters", "redrive", letters, "--name", "r")
     assert done.code == REFUSED
-    assert done.out == "r: 6 dead letters, 5 sent now, 0 before, 1 could not be sent; 0 left out, which other redrives had sent\n"
-    assert done.err == f"kbroker: dead letter 0:0: its record cannot be read in {topic} any more, nor was it copied\n"
+    assert (
+        done.out
+        == "r: 6 dead letters, 5 sent now, 0 before, 1 could not be sent; 0 left out, which other redrives "
+        "had sent\n"
+    )
+    assert (
+        done.err
+        == f"kbroker: dead letter 0:0: its record cannot be read in {topic} any more, nor was it copied\n"
+    )
 
 
 def test_refusals(broker: RunningBroker, command: Command, topic: str) -> None:
     letters = fill(broker, topic, 1)
     assert command("dead-letters", "redrive", letters, "--name", "mine", "--cause", "rejected").code == OK
     other = command("dead-letters", "redrive", letters, "--name", "mine")
-    assert other.err == "kbroker: redrive mine was started with --cause rejected; give the same options, or choose another name\n"
+    assert (
+        other.err
+        == "kbroker: redrive mine was started with --cause rejected; give the same options, or choose "
+        "another name\n"
+    )
     assert other.code == REFUSED
 
 
 def test_too_large_for_the_topic(broker: RunningBroker, command: Command, topic: str) -> None:
-    """A record that a smaller max.message.bytes does not let back in is named; the others of its batch are sent."""
+    """A record that a smaller max.message.bytes does not let back in is named; the others of its
+    batch are sent."""
     letters = fill(broker, topic, 3)
     origin = Origin(topic, 0, 7, "workers", 5, EXHAUSTED)
     append(broker, letters, 0, [Record(0, 1, None, b"x" * 5_000, headers_of(origin))])
@@ -181,12 +235,25 @@ def test_too_large_for_the_topic(broker: RunningBroker, command: Command, topic:
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.full)])
-def test_an_interrupted_redrive_goes_on(broker: RunningBroker, command: Command, topic: str, kills: int) -> None:
-    """Killed at random moments, before its first note and behind its last record among them; every chosen record comes back once."""
+def test_an_interrupted_redrive_goes_on(
+    broker: RunningBroker, command: Command, topic: str, kills: int
+) -> None:
+    """Killed at random moments, before its first note and behind its last record among them; every
+    chosen record comes back once."""
     random_ = random.Random(kills)
     count = 60 * kills
     letters = fill(broker, topic, count, copy=False)
-    arguments = [sys.executable, "-m", "kbroker", "dead-letters", "redrive", letters, "--name", "again-and-again", "--json"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        "dead-letters",
+        "redrive",
+        letters,
+        "--name",
+        "again-and-again",
+        "--json",
+    ]
     environment = {**os.environ, "KBROKER_BOOTSTRAP": broker.bootstrap}
     sent = killed = 0
     with broker.connect() as connection:
@@ -197,8 +264,12 @@ def test_an_interrupted_redrive_goes_on(broker: RunningBroker, command: Command,
 
         while killed < kills:
             until = sent + random_.randrange(0, 3 * count // kills)
-            process = subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            _wait_until(lambda until=until, process=process: returned() >= until or process.poll() is not None)
+            process = subprocess.Popen(
+                arguments, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            _wait_until(
+                lambda until=until, process=process: returned() >= until or process.poll() is not None
+            )
             process.kill()
             process.wait()
             killed += 1
@@ -220,12 +291,29 @@ def _wait_until(condition) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN
 
 def test_two_at_the_same_time_send_nothing_twice(broker: RunningBroker, topic: str) -> None:
     letters = fill(broker, topic, 400, copy=False)
-    arguments = [sys.executable, "-m", "kbroker", "dead-letters", "redrive", letters, "--name", "both", "--json"]
+    arguments = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        "dead-letters",
+        "redrive",
+        letters,
+        "--name",
+        "both",
+        "--json",
+    ]
     environment = {**os.environ, "KBROKER_BOOTSTRAP": broker.bootstrap}
-    both = [subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    both = [
+        subprocess.Popen(
+            arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
     ends = [(each.communicate(timeout=4 * PATIENCE_S), each.returncode) for each in both]
     assert any(code == OK for _, code in ends), ends
-    assert redriven(broker, topic, "both") == {(p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)}
+    assert redriven(broker, topic, "both") == {
+        (p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)
+    }
 
 
 def test_the_causes_that_can_be_chosen_are_those_there_are() -> None:

@@ -1,4 +1,5 @@
-"""Commands that grow topics and delete records for good: `topics alter`, `topics delete-records`, `dead-letters count` and `purge`."""
+"""Commands that grow topics and delete records for good: `topics alter`, `topics delete-records`,
+`dead-letters count` and `purge`."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from tests.cli.dead_letter_topics import EXHAUSTED, append, fill
 
 
 def starts(command: Command, topic: str) -> list[int]:
-    return [each["start_offset"] for each in command("topics", "describe", topic, "--json").json[0]["partitions"]]
+    return [
+        each["start_offset"] for each in command("topics", "describe", topic, "--json").json[0]["partitions"]
+    ]
 
 
 @pytest.fixture
@@ -41,7 +44,9 @@ def at_a_terminal(broker: RunningBroker, answer: bytes, arguments: Sequence[str]
     """Exit code, stdout and what was asked; the person types `answer`."""
     person, terminal = pty.openpty()
     command = [sys.executable, "-m", "kbroker", *arguments, "-b", broker.bootstrap]
-    process = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     os.close(terminal)
     os.write(person, answer)
     out, err = process.communicate(timeout=60)
@@ -57,10 +62,22 @@ def test_partitions_are_added(command: Command, topic: str) -> None:
 
 def test_partitions_are_never_taken_away(command: Command, topic: str) -> None:
     fewer = "and partitions are never taken away; to have fewer, make a new topic"
-    assert command("topics", "alter", topic, "-p", "2") == (REFUSED, "", f"kbroker: topic {topic} has 3 partitions, {fewer}\n")
+    assert command("topics", "alter", topic, "-p", "2") == (
+        REFUSED,
+        "",
+        f"kbroker: topic {topic} has 3 partitions, {fewer}\n",
+    )
     same = "already; --partitions is how many it is to have in all"
-    assert command("topics", "alter", topic, "-p", "3") == (REFUSED, "", f"kbroker: topic {topic} has 3 partitions {same}\n")
-    assert command("topics", "alter", "nowhere", "-p", "3") == (REFUSED, "", "kbroker: there is no topic nowhere\n")
+    assert command("topics", "alter", topic, "-p", "3") == (
+        REFUSED,
+        "",
+        f"kbroker: topic {topic} has 3 partitions {same}\n",
+    )
+    assert command("topics", "alter", "nowhere", "-p", "3") == (
+        REFUSED,
+        "",
+        "kbroker: there is no topic nowhere\n",
+    )
     assert "10000" in command("topics", "alter", topic, "-p", "1000000").err
     assert starts(command, topic) == [0] * 3
 
@@ -78,13 +95,19 @@ def test_records_below_an_offset_are_deleted(command: Command, filled: str) -> N
     assert starts(command, filled) == [6, 0, 0]
     assert command("consume", filled, "-p", "0", "-n", "1").out == "value-6\n"
     again = command("topics", "delete-records", filled, "-p", "0", "--to-offset", "2", "--yes")
-    assert (again.code, again.err, starts(command, filled)) == (OK, "kbroker: there is nothing to delete\n", [6, 0, 0])
+    assert (again.code, again.err, starts(command, filled)) == (
+        OK,
+        "kbroker: there is nothing to delete\n",
+        [6, 0, 0],
+    )
 
 
 def test_all_records_are_deleted(command: Command, filled: str) -> None:
     done = command("topics", "delete-records", filled, "--to-end", "--yes", "--json")
     row = {"topic": filled, "start_offset": 0, "error": None}
-    assert done.json == [{**row, "partition": p, "new_start_offset": n, "records": n} for p, n in enumerate((10, 4, 0))]
+    assert done.json == [
+        {**row, "partition": p, "new_start_offset": n, "records": n} for p, n in enumerate((10, 4, 0))
+    ]
     assert starts(command, filled) == [10, 4, 0]
 
 
@@ -93,14 +116,31 @@ def test_all_records_are_deleted(command: Command, filled: str) -> None:
     [
         ([], USAGE, "exactly one of --to-offset and --to-end is needed"),
         (["--to-end", "--to-offset", "1"], USAGE, "exactly one of --to-offset and --to-end is needed"),
-        (["--to-offset", "3", "--yes"], USAGE, "--to-offset is an offset of one partition, and {topic} has 3: name one with --partition"),
-        (["--to-offset", "11", "-p", "0", "--yes"], REFUSED, "{topic}-0 ends at offset 10, before --to-offset 11"),
+        (
+            ["--to-offset", "3", "--yes"],
+            USAGE,
+            "--to-offset is an offset of one partition, and {topic} has 3: name one with --partition",
+        ),
+        (
+            ["--to-offset", "11", "-p", "0", "--yes"],
+            REFUSED,
+            "{topic}-0 ends at offset 10, before --to-offset 11",
+        ),
         (["--to-end", "-p", "3", "--yes"], REFUSED, "topic {topic} has no partition 3: it has 3, from 0 on"),
         (["--to-end"], USAGE, "nothing was deleted: nobody can be asked here, so --yes is needed"),
     ],
-    ids=["no-place", "two-places", "several-partitions", "beyond-the-end", "no-such-partition", "nobody-to-ask"],
+    ids=[
+        "no-place",
+        "two-places",
+        "several-partitions",
+        "beyond-the-end",
+        "no-such-partition",
+        "nobody-to-ask",
+    ],
 )
-def test_nothing_is_deleted(command: Command, filled: str, arguments: list[str], code: int, text: str) -> None:
+def test_nothing_is_deleted(
+    command: Command, filled: str, arguments: list[str], code: int, text: str
+) -> None:
     refused = command("topics", "delete-records", filled, *arguments)
     assert (refused.code, refused.err.count("\n")) == (code, 1)
     assert text.format(topic=filled) in refused.err
@@ -112,29 +152,47 @@ def test_nothing_is_deleted(command: Command, filled: str, arguments: list[str],
     [(b"y\n", OK, 4), (b"n\n", REFUSED, 0), (b"\n", REFUSED, 0), (b"\x04", REFUSED, 0)],
     ids=["yes", "no", "enter", "end-of-file"],
 )
-def test_a_person_is_asked(broker: RunningBroker, command: Command, filled: str, answer: bytes, code: int, start: int) -> None:
-    ended, _, asked = at_a_terminal(broker, answer, ["topics", "delete-records", filled, "-p", "1", "--to-end"])
+def test_a_person_is_asked(
+    broker: RunningBroker, command: Command, filled: str, answer: bytes, code: int, start: int
+) -> None:
+    ended, _, asked = at_a_terminal(
+        broker, answer, ["topics", "delete-records", filled, "-p", "1", "--to-end"]
+    )
     assert f"Delete 4 records of {filled} for good? [y/N]" in asked
     assert (ended, starts(command, filled)[1]) == (code, start)
     assert ("nothing was deleted" in asked) == (code == REFUSED)
 
 
-def test_groups_that_are_not_done_are_named_first(broker: RunningBroker, command: Command, filled: str) -> None:
+def test_groups_that_are_not_done_are_named_first(
+    broker: RunningBroker, command: Command, filled: str
+) -> None:
     """Those that are done, or elsewhere, are not."""
     commit(broker, f"{filled}-late", {(filled, 0): 3, (filled, 1): 4})
     commit(broker, f"{filled}-done", {(filled, 0): 8})
     for name, offset in (("share", "5"), ("finished", "9")):
-        reset = ("share-groups", "reset-offsets", f"{filled}-{name}", "--topic", f"{filled}:0", "--to-offset", offset, "--execute")
+        reset = (
+            "share-groups",
+            "reset-offsets",
+            f"{filled}-{name}",
+            "--topic",
+            f"{filled}:0",
+            "--to-offset",
+            offset,
+            "--execute",
+        )
         assert command(*reset).code == OK
     dry = command("topics", "delete-records", filled, "-p", "0", "--to-offset", "8", "--dry-run")
     mine = [line for line in dry.err.splitlines() if filled in line]
     assert mine == [
         f"kbroker: warning: consumer group {filled}-late has not read 5 of these records",
-        f"kbroker: warning: share group {filled}-share has not finished up to 3 of these records and will not get them any more",
+        f"kbroker: warning: share group {filled}-share has not finished up to 3 of these records and will "
+        "not get them any more",
     ]
 
 
-def test_a_group_that_starts_beyond_the_end_takes_nothing_from_a_warning(broker: RunningBroker, command: Command, filled: str) -> None:
+def test_a_group_that_starts_beyond_the_end_takes_nothing_from_a_warning(
+    broker: RunningBroker, command: Command, filled: str
+) -> None:
     """Its lag in partition 0 is negative: it has finished none of partition 1 all the same."""
     delete = ("topics", "delete-records", filled, "--to-end", "--dry-run")
     for offsets, warned in (({0: 1003}, []), ({0: 1003, 1: 1}, ["3"])):
@@ -142,7 +200,9 @@ def test_a_group_that_starts_beyond_the_end_takes_nothing_from_a_warning(broker:
             places = {TopicPartition(filled, number): offset for number, offset in offsets.items()}
             assert group_admin.alter_share_group_offsets(connection, f"{filled}-far", places) == {}
         warnings = [line for line in command(*delete).err.splitlines() if f"{filled}-far" in line]
-        assert [re.findall(r"has not finished up to (\S+) of", line) for line in warnings] == [[count] for count in warned]
+        assert [re.findall(r"has not finished up to (\S+) of", line) for line in warnings] == [
+            [count] for count in warned
+        ]
 
 
 @pytest.mark.parametrize("broker", ENGINES, indirect=True)
@@ -151,7 +211,9 @@ def test_on_every_engine(broker: RunningBroker, command: Command, filled: str) -
     assert command("topics", "delete-records", filled, "--to-end", "--yes").code == OK
     assert starts(command, filled) == [10, 4, 0, 0]
     letters = fill(broker, filled, 2)
-    assert command("dead-letters", "purge", letters, "--yes").out.endswith(f"deleted 6 dead letters of {letters}\n")
+    assert command("dead-letters", "purge", letters, "--yes").out.endswith(
+        f"deleted 6 dead letters of {letters}\n"
+    )
     assert command("dead-letters", "list", letters, "--json").json == []
 
 
@@ -166,7 +228,13 @@ def test_counting_dead_letters(broker: RunningBroker, command: Command, topic: s
         ["workers", topic, "rejected", "6", "6"],
     ]
     assert counted.err == f"kbroker: 12 dead letters in {letters}, of which 6 were redriven\n"
-    rejected = {"group": "workers", "source_topic": topic, "cause": "rejected", "dead_letters": 6, "redriven": 6}
+    rejected = {
+        "group": "workers",
+        "source_topic": topic,
+        "cause": "rejected",
+        "dead_letters": 6,
+        "redriven": 6,
+    }
     chosen = command("dead-letters", "count", letters, "--cause", "rejected", "--json").json
     assert chosen == {"topic": letters, "dead_letters": 6, "redriven": 6, "kinds": [rejected]}
     none = command("dead-letters", "count", letters, "--group", "others")
@@ -182,7 +250,11 @@ def test_purging_all(broker: RunningBroker, command: Command, topic: str) -> Non
     ]  # fmt: skip
     assert dry.err == "kbroker: 9 dead letters would be deleted; nothing was (--dry-run)\n"
     unasked = command("dead-letters", "purge", letters)
-    assert (unasked.code, "so --yes is needed" in unasked.err, starts(command, letters)) == (USAGE, True, [0, 0])
+    assert (unasked.code, "so --yes is needed" in unasked.err, starts(command, letters)) == (
+        USAGE,
+        True,
+        [0, 0],
+    )
     done = command("dead-letters", "purge", letters, "--yes", "--json")
     rows = [{"partition": 0, "below": 6, "letters": 6, "not_redriven": 6, "staying": 0, "error": None}]
     rows.append({"partition": 1, "below": 3, "letters": 3, "not_redriven": 3, "staying": 0, "error": None})
@@ -202,7 +274,10 @@ def test_what_is_not_chosen_is_never_deleted(broker: RunningBroker, command: Com
     done = command("dead-letters", "purge", letters, "--group", "mine", "--yes")
     assert (done.code, done.lines[-1]) == (OK, f"deleted 2 dead letters of {letters}")
     assert done.err.startswith(f"kbroker: 1 dead letters of {letters} stay: something else lies before them")
-    assert [row["group"] for row in command("dead-letters", "list", letters, "--json").json] == ["others", "mine"]
+    assert [row["group"] for row in command("dead-letters", "list", letters, "--json").json] == [
+        "others",
+        "mine",
+    ]
 
 
 def test_a_topic_that_holds_no_dead_letters_is_left_alone(command: Command, filled: str) -> None:
@@ -213,7 +288,9 @@ def test_a_topic_that_holds_no_dead_letters_is_left_alone(command: Command, fill
 
 def test_only_what_was_redriven_is_purged(broker: RunningBroker, command: Command, topic: str) -> None:
     letters = fill(broker, topic, 2)
-    assert command("dead-letters", "redrive", letters, "--name", "some", "--at", "0:0", "--at", "0:1").code == OK
+    assert (
+        command("dead-letters", "redrive", letters, "--name", "some", "--at", "0:0", "--at", "0:1").code == OK
+    )
     done = command("dead-letters", "purge", letters, "--redriven", "--yes", "--json").json
     assert [(row["letters"], row["not_redriven"]) for row in done["partitions"]] == [(2, 0), (0, 0)]
     assert starts(command, letters) == [2, 0]
@@ -222,6 +299,9 @@ def test_only_what_was_redriven_is_purged(broker: RunningBroker, command: Comman
 def test_a_person_is_asked_before_a_purge(broker: RunningBroker, command: Command, topic: str) -> None:
     letters = fill(broker, topic, 1)
     refused = at_a_terminal(broker, b"n\n", ["dead-letters", "purge", letters])
-    assert (refused[0], f"Delete 3 dead letters of {letters} for good? [y/N]" in refused[2]) == (REFUSED, True)
+    assert (refused[0], f"Delete 3 dead letters of {letters} for good? [y/N]" in refused[2]) == (
+        REFUSED,
+        True,
+    )
     assert at_a_terminal(broker, b"y\n", ["dead-letters", "purge", letters])[0] == OK
     assert command("dead-letters", "list", letters, "--json").json == []

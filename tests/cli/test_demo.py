@@ -22,7 +22,8 @@ from kbroker.cli.demo.view import open_bars
 
 
 def test_the_tally_is_exact_after_two_kills() -> None:
-    """A consumer and the broker are killed while orders are in flight; each order is finished all the same, and once."""
+    """A consumer and the broker are killed while orders are in flight; each order is finished all
+    the same, and once."""
     shown, summary = run_demo("--orders", "3000", "--consumers", "2")
     fates = Counter((handle(order, 1), handle(order, 2)) for order in orders(3000))
     flaky = fates[Verdict.RELEASE, Verdict.ACCEPT]
@@ -32,14 +33,21 @@ def test_the_tally_is_exact_after_two_kills() -> None:
     assert number(summary["given up after 5 deliveries"]) == hopeless
     assert summary["finished"] == "3,000 of 3,000, each exactly once"
     assert number(summary["lag, read from disk"]) == 0
-    in_hand, in_flight = number(summary["in hand when the consumer was killed"]), number(summary["in flight when the broker was killed"])
+    in_hand, in_flight = (
+        number(summary["in hand when the consumer was killed"]),
+        number(summary["in flight when the broker was killed"]),
+    )
     assert summary["in hand when the consumer was killed"] == f"{in_hand:,}, all delivered again"
     assert f"killed with kill -9, {in_hand:,} orders in its hands; consumer 3 comes\n" in shown
     assert f"broker killed with kill -9, {in_flight:,} orders in flight to " in shown
     assert min(in_hand, in_flight) > 0
-    assert number(summary["deliveries, all of one partition"]) == 3000 + number(summary["again, after failures and kills"])
+    assert number(summary["deliveries, all of one partition"]) == 3000 + number(
+        summary["again, after failures and kills"]
+    )
     assert number(summary["again, after failures and kills"]) >= in_hand
-    killed_at, again_at, done_at = (shown.index(text) for text in ("broker killed", "broker ready again", "3,000 of 3,000 finished"))
+    killed_at, again_at, done_at = (
+        shown.index(text) for text in ("broker killed", "broker ready again", "3,000 of 3,000 finished")
+    )
     assert killed_at < again_at < done_at
 
 
@@ -73,17 +81,25 @@ def test_bars_fit_into_80_columns() -> None:
         view.produced(50_000)
         view.say("consumer 4 killed with kill -9, 50,000 orders in its hands; consumer 5 comes")
         view.consumed(tally)
-    lines = [line for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines() if line.strip()]
+    lines = [
+        line
+        for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).replace("\r", "\n").splitlines()
+        if line.strip()
+    ]
     assert [line for line in lines if len(line) > 80 or "…" in line] == []
     last = [line.split() for line in lines[-8:]]
     assert [words[-3:] for words in last[:2]] == [["50,000", "of", "50,000"]] * 2
-    assert [(words[1], words[-1]) for words in last[2:7]] == [(str(number), "12,500") for number in range(1, 6)]
+    assert [(words[1], words[-1]) for words in last[2:7]] == [
+        (str(number), "12,500") for number in range(1, 6)
+    ]
     assert lines[-1] == "12,345 delivered again, 0 rejected, 0 given up"
 
 
 def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "kbroker", "demo"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}) as process:
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    ) as process:
         assert process.stdout is not None
         found = re.match(r"broker ready on 127.0.0.1:(\d+), data in ", process.stdout.readline())
         assert found
@@ -96,14 +112,19 @@ def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
 
 
 def run_demo(*arguments: str) -> tuple[str, dict[str, str]]:
-    """What it printed, every line short enough for a small terminal, and the rows of its summary."""
+    """What it printed, every line short enough for a small terminal, and the rows of its
+    summary."""
     command = [sys.executable, "-m", "kbroker", "demo", *arguments]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "COLUMNS": "80"})
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "COLUMNS": "80"}
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "\nthe broker was stopped and ended cleanly; " in ended.stdout
     body = ended.stdout.partition("\n")[2].partition("To go on ")[0]
     assert [line for line in body.splitlines() if len(line) > 80] == []
-    return ended.stdout, dict(re.split(" {2,}", line.strip(), maxsplit=1) for line in body.splitlines() if "  " in line.strip())
+    return ended.stdout, dict(
+        re.split(" {2,}", line.strip(), maxsplit=1) for line in body.splitlines() if "  " in line.strip()
+    )
 
 
 def number(text: str) -> int:

@@ -1,4 +1,5 @@
-"""The demo's tally: exact whatever was killed, and wrong for a broker that delivers what is finished."""
+"""The demo's tally: exact whatever was killed, and wrong for a broker that delivers what is
+finished."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from kbroker.cli.demo.worker import Order
 LIMIT = 3
 
 
-def take(tally: Tally, worker: int, *offsets: int, verdict: Verdict = Verdict.ACCEPT, delivery_count: int = 1) -> None:
+def take(
+    tally: Tally, worker: int, *offsets: int, verdict: Verdict = Verdict.ACCEPT, delivery_count: int = 1
+) -> None:
     tally.taken(worker, [Order(offset, delivery_count, verdict) for offset in offsets])
 
 

@@ -59,10 +59,15 @@ def test_a_page_that_there_is_not(page: str, hint: str, capsys: pytest.CaptureFi
     assert hint in error
 
 
-def test_an_installation_without_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_installation_without_pages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(docs_command, "FOLDER", tmp_path)
     assert run(["docs"]) == REFUSED
-    assert capsys.readouterr().err == f"kbroker: this installation of kbroker has no pages in {tmp_path}; install it again\n"
+    assert (
+        capsys.readouterr().err
+        == f"kbroker: this installation of kbroker has no pages in {tmp_path}; install it again\n"
+    )
 
 
 def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
@@ -72,7 +77,9 @@ def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
     pager.chmod(0o755)
     person, terminal = pty.openpty()
     env = {**os.environ, "PAGER": str(pager), "COLUMNS": "80", "TERM": "xterm"}
-    process = subprocess.Popen([sys.executable, "-m", "kbroker", "docs", "exit-codes"], stdin=terminal, stdout=terminal, env=env)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kbroker", "docs", "exit-codes"], stdin=terminal, stdout=terminal, env=env
+    )
     os.close(terminal)
     assert process.wait(timeout=60) == OK
     os.close(person)
@@ -85,7 +92,8 @@ def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
 
 
 def strings(path: Path) -> Iterator[str]:
-    """Of a module, without docstrings of modules, classes and attributes. A command's docstring is its help."""
+    """Of a module, without docstrings of modules, classes and attributes. A command's docstring is
+    its help."""
     tree = ast.parse(path.read_text())
     commands = {
         id(node.body[0].value)
@@ -98,11 +106,18 @@ def strings(path: Path) -> Iterator[str]:
             yield node.value
 
 
-TEXTS = [(path, text) for folder in ("kbroker", "plugins") for path in sorted((ROOT / folder).rglob("*.py")) for text in strings(path)]
+TEXTS = [
+    (path, text)
+    for folder in ("kbroker", "plugins")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    for text in strings(path)
+]
 
 
 def test_no_text_names_a_file_that_an_installation_does_not_have() -> None:
-    named = [(str(path.relative_to(ROOT)), text) for path, text in TEXTS if re.search(r"docs/|[\w-]\.md\b", text)]
+    named = [
+        (str(path.relative_to(ROOT)), text) for path, text in TEXTS if re.search(r"docs/|[\w-]\.md\b", text)
+    ]
     mine = [(file, text) for file, text in named if file != "kbroker/cli/docs.py"]
     assert mine == []
 

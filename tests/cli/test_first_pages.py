@@ -1,4 +1,5 @@
-"""The first pages that a newcomer reads: their snippets run as they stand, and librdkafka logs what they say it logs."""
+"""The first pages that a newcomer reads: their snippets run as they stand, and librdkafka logs what
+they say it logs."""
 
 from __future__ import annotations
 
@@ -23,9 +24,15 @@ PREVIEW = 'The share consumer is in "Preview"'
 @pytest.mark.parametrize("page", PAGES)
 def test_snippets_run_as_they_stand(page: str) -> None:
     text = (ROOT / page).read_text()
-    snippets = [code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if code.startswith("from confluent_kafka import")]
+    snippets = [
+        code
+        for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        if code.startswith("from confluent_kafka import")
+    ]
     assert len(snippets) == PAGES[page]
-    with open_test_broker(storage=require_engine("segment"), config={"group.initial.rebalance.delay.ms": "0"}) as broker:
+    with open_test_broker(
+        storage=require_engine("segment"), config={"group.initial.rebalance.delay.ms": "0"}
+    ) as broker:
         broker.set_group_config("workers", {"share.auto.offset.reset": "earliest"})
         produce = [sys.executable, "-m", "kbroker", "produce", "orders", "-b", broker.bootstrap]
         broker.create_topic("orders")
@@ -41,9 +48,12 @@ def test_snippets_run_as_they_stand(page: str) -> None:
 
 
 def test_sixty_seconds(tmp_path: Path) -> None:
-    """README's worker, run twice, takes the jobs of README's queue; the job of the one that is killed goes to the other one."""
+    """README's worker, run twice, takes the jobs of README's queue; the job of the one that is
+    killed goes to the other one."""
     text = (ROOT / "README.md").read_text()
-    (code,) = (code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ShareConsumer" in code)
+    (code,) = (
+        code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ShareConsumer" in code
+    )
     lines = re.findall(r"^    (kbroker queues create .*|.*kbroker queues send .*)$", text, re.MULTILINE)
     workers = dict(re.findall(r"^    python worker.py (\w+) > (\S+) 2>&1 &$", text, re.MULTILINE))
     assert len(workers) == 2
@@ -70,12 +80,17 @@ def test_sixty_seconds(tmp_path: Path) -> None:
 
 def start_worker(folder: Path, name: str, log: str) -> subprocess.Popen[bytes]:
     with (folder / log).open("w") as file:
-        return subprocess.Popen([sys.executable, str(folder / "worker.py"), name], stdout=file, stderr=subprocess.STDOUT)
+        return subprocess.Popen(
+            [sys.executable, str(folder / "worker.py"), name], stdout=file, stderr=subprocess.STDOUT
+        )
 
 
 def begun(log: Path, delivery: str) -> str | None:
     """The last job that a worker has begun with this delivery."""
-    return next(iter(reversed(re.findall(rf"begins job (\d+) delivery {delivery}$", log.read_text(), re.MULTILINE))), None)
+    return next(
+        iter(reversed(re.findall(rf"begins job (\d+) delivery {delivery}$", log.read_text(), re.MULTILINE))),
+        None,
+    )
 
 
 def test_the_preview_line_is_hidden_as_the_pages_say() -> None:
@@ -88,6 +103,8 @@ ShareConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "workers", "log_l
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
     assert ran.returncode == 0, ran.stderr
     return ran

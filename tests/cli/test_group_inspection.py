@@ -1,4 +1,5 @@
-"""What `kbroker storage inspect` sees of groups of all types and of what they have committed, on the memory stores."""
+"""What `kbroker storage inspect` sees of groups of all types and of what they have committed, on
+the memory stores."""
 
 from __future__ import annotations
 
@@ -33,22 +34,38 @@ def seen(directory: Directory) -> Inspection:
     return inspect(directory.logs, directory.state)
 
 
-def put(directory: Directory, record_type: RecordType, group: str, value: Message, member_id: str | None = None) -> None:
+def put(
+    directory: Directory, record_type: RecordType, group: str, value: Message, member_id: str | None = None
+) -> None:
     directory.state.write([(GroupKey(record_type, group, member_id).encode(), value.encode())])
 
 
-def commit(directory: Directory, group: str, value: GroupOffset | ExpiringGroupOffset, topic: UUID = ORDERS, partition: int = 0) -> None:
+def commit(
+    directory: Directory,
+    group: str,
+    value: GroupOffset | ExpiringGroupOffset,
+    topic: UUID = ORDERS,
+    partition: int = 0,
+) -> None:
     directory.state.write([(GroupOffsetKey(group, topic, partition).encode(), value.encode())])
 
 
 def test_groups_of_all_types_and_their_members(directory: Directory) -> None:
     members = tuple(
         ClassicGroupMember(
-            member_id=name, client_id="c", client_host="/h", rebalance_timeout=1, session_timeout=1, subscription=b"", assignment=b""
+            member_id=name,
+            client_id="c",
+            client_host="/h",
+            rebalance_timeout=1,
+            session_timeout=1,
+            subscription=b"",
+            assignment=b"",
         )
         for name in ("one", "two")
     )
-    generation = ClassicGroupMetadata(protocol_type="consumer", generation=3, protocol="range", leader="one", members=members)
+    generation = ClassicGroupMetadata(
+        protocol_type="consumer", generation=3, protocol="range", leader="one", members=members
+    )
     put(directory, RecordType.CLASSIC_GROUP_METADATA, "classic", generation)
     put(directory, RecordType.CONSUMER_GROUP_METADATA, "consumer", ConsumerGroupMetadata(epoch=1))
     put(
@@ -59,7 +76,13 @@ def test_groups_of_all_types_and_their_members(directory: Directory) -> None:
         "m",
     )
     put(directory, RecordType.SHARE_GROUP_METADATA, "share", ShareGroupMetadata(epoch=1, metadata_hash=0))
-    put(directory, RecordType.SHARE_GROUP_MEMBER, "share", ShareGroupMember(client_id="", client_host="", subscribed_topic_names=()), "m")
+    put(
+        directory,
+        RecordType.SHARE_GROUP_MEMBER,
+        "share",
+        ShareGroupMember(client_id="", client_host="", subscribed_topic_names=()),
+        "m",
+    )
     commit(directory, "a simple one", GroupOffset(offset=1, commit_timestamp=5))
     commit(directory, "consumer", GroupOffset(offset=1, commit_timestamp=5))
     report = seen(directory)
@@ -73,7 +96,8 @@ def test_groups_of_all_types_and_their_members(directory: Directory) -> None:
 
 
 def test_offsets_and_lag(directory: Directory) -> None:
-    """A topic that a broker had no time to forget the offsets of is no problem: the next start does that."""
+    """A topic that a broker had no time to forget the offsets of is no problem: the next start does
+    that."""
     commit(directory, "g", GroupOffset(offset=4, leader_epoch=2, metadata="m", commit_timestamp=5))
     commit(directory, "g", ExpiringGroupOffset(offset=3, commit_timestamp=6, expire_timestamp=7), GONE, 1)
     commit(directory, "beyond", GroupOffset(offset=40, commit_timestamp=8))

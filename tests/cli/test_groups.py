@@ -1,4 +1,5 @@
-"""`kbroker groups` against a real broker: what is shown of consumer groups of both protocols, and what deleting does."""
+"""`kbroker groups` against a real broker: what is shown of consumer groups of both protocols, and
+what deleting does."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from tests.cli.conftest import Command, Ran
 from tests.cli.consumer_groups import ON_EACH_ENGINE, PROTOCOLS, commit, committed, consuming, member, until
 
 pytestmark = ON_EACH_ENGINE
-OFFSET_COLUMNS = ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG", "CONSUMER-ID", "HOST", "CLIENT-ID"]
+OFFSET_COLUMNS = [
+    "GROUP",
+    "TOPIC",
+    "PARTITION",
+    "CURRENT-OFFSET",
+    "LOG-END-OFFSET",
+    "LAG",
+    "CONSUMER-ID",
+    "HOST",
+    "CLIENT-ID",
+]
 
 
 @pytest.fixture
@@ -62,15 +73,28 @@ def test_offsets_and_lag_of_a_group_without_members(command: Command, one_log: s
     (described,) = command("groups", "describe", group, "--json").json
     assert (described["group"], described["type"], described["state"]) == (group, "classic", "Empty")
     nobody = {"member_id": None, "client_host": None, "client_id": None}
-    row = {"topic": one_log, "partition": 1, "leader_epoch": None, "current_offset": 4, "log_end_offset": 10, "lag": 6, "metadata": ""}
+    row = {
+        "topic": one_log,
+        "partition": 1,
+        "leader_epoch": None,
+        "current_offset": 4,
+        "log_end_offset": 10,
+        "lag": 6,
+        "metadata": "",
+    }
     assert described["offsets"] == [{**row, **nobody}]
 
 
-def test_offsets_of_partitions_that_members_have(command: Command, broker: RunningBroker, one_log: str, group: str, protocol: str) -> None:
+def test_offsets_of_partitions_that_members_have(
+    command: Command, broker: RunningBroker, one_log: str, group: str, protocol: str
+) -> None:
     with member(broker, group, one_log, protocol, client_id="reader") as consumer:
         (who,) = stable(command, group)["members"]
         rows = table(command("groups", "describe", group))
-        consumer.commit(asynchronous=False, offsets=[each for each in consumer.committed(consumer.assignment()) if each.partition == 1])
+        consumer.commit(
+            asynchronous=False,
+            offsets=[each for each in consumer.committed(consumer.assignment()) if each.partition == 1],
+        )
     owner = [who["member_id"], who["client_host"], "reader"]
     assert rows[0] == OFFSET_COLUMNS
     assert rows[1:] == [
@@ -80,7 +104,9 @@ def test_offsets_of_partitions_that_members_have(command: Command, broker: Runni
     ]
 
 
-def test_members_of_a_classic_group(command: Command, broker: RunningBroker, one_log: str, group: str) -> None:
+def test_members_of_a_classic_group(
+    command: Command, broker: RunningBroker, one_log: str, group: str
+) -> None:
     with member(broker, group, one_log, client_id="reader"):
         (who,) = stable(command, group)["members"]
         plain = table(command("groups", "describe", group, "--members"))
@@ -88,23 +114,42 @@ def test_members_of_a_classic_group(command: Command, broker: RunningBroker, one
     row = [group, who["member_id"], who["client_host"], "reader", "3"]
     columns = ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
     assert plain == [columns, row]
-    assert verbose[0] == [*columns, "CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT"]
+    assert verbose[0] == [
+        *columns,
+        "CURRENT-EPOCH",
+        "CURRENT-ASSIGNMENT",
+        "TARGET-EPOCH",
+        "TARGET-ASSIGNMENT",
+    ]
     assert verbose[1] == [*row, "-", f"{one_log}:0,1,2", "-", "-"]
-    assert (who["subscribed_topics"], who["assignment"], who["target_assignment"]) == ([one_log], {one_log: [0, 1, 2]}, None)
+    assert (who["subscribed_topics"], who["assignment"], who["target_assignment"]) == (
+        [one_log],
+        {one_log: [0, 1, 2]},
+        None,
+    )
 
 
-def test_members_of_a_consumer_group_with_their_epochs(command: Command, broker: RunningBroker, one_log: str, group: str) -> None:
+def test_members_of_a_consumer_group_with_their_epochs(
+    command: Command, broker: RunningBroker, one_log: str, group: str
+) -> None:
     with member(broker, group, one_log, "consumer", client_id="reader"):
         described = stable(command, group)
         verbose = table(command("groups", "describe", group, "--members", "--verbose"))
     (who,) = described["members"]
-    epochs = [str(who["member_epoch"]), f"{one_log}:0,1,2", str(described["assignment_epoch"]), f"{one_log}:0,1,2"]
+    epochs = [
+        str(who["member_epoch"]),
+        f"{one_log}:0,1,2",
+        str(described["assignment_epoch"]),
+        f"{one_log}:0,1,2",
+    ]
     assert verbose[1] == [group, who["member_id"], who["client_host"], "reader", "3", *epochs]
     assert who["member_epoch"] == described["assignment_epoch"] > 0
     assert (described["type"], who["is_classic"], who["subscribed_topics"]) == ("consumer", False, [one_log])
 
 
-def test_static_members_show_their_instance_id(command: Command, broker: RunningBroker, one_log: str, protocol: str) -> None:
+def test_static_members_show_their_instance_id(
+    command: Command, broker: RunningBroker, one_log: str, protocol: str
+) -> None:
     group = f"{one_log}-static"
     with member(broker, group, one_log, protocol, group_instance_id="desk-1"):
         rows = table(command("groups", "describe", group, "--members"))
@@ -112,10 +157,14 @@ def test_static_members_show_their_instance_id(command: Command, broker: Running
     assert rows[1][2] == "desk-1"
 
 
-def test_members_that_are_not_upgraded_yet(command: Command, broker: RunningBroker, one_log: str, group: str) -> None:
+def test_members_that_are_not_upgraded_yet(
+    command: Command, broker: RunningBroker, one_log: str, group: str
+) -> None:
     """A group of KIP-848 with a member of each protocol."""
     with consuming(broker, one_log, "-g", group, "--group-protocol", "consumer"):
-        members = lambda: [each["members"] for each in command("groups", "describe", group, "--members", "--json").json]  # noqa: E731
+        members = lambda: [  # noqa: E731
+            each["members"] for each in command("groups", "describe", group, "--members", "--json").json
+        ]
         until("the first member is there", lambda: any(members()) or None)
         with member(broker, group, one_log, partition_assignment_strategy="cooperative-sticky"):
             stable(command, group)
@@ -151,9 +200,14 @@ def test_the_state_of_a_consumer_group(command: Command, broker: RunningBroker, 
     assert f"{described['coordinator']['host']}:{described['coordinator']['port']}" == broker.bootstrap
 
 
-def test_what_is_no_consumer_group_is_named_and_the_others_are_described(command: Command, one_log: str, group: str) -> None:
+def test_what_is_no_consumer_group_is_named_and_the_others_are_described(
+    command: Command, one_log: str, group: str
+) -> None:
     share = f"{one_log}-share"
-    assert command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code == OK
+    assert (
+        command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code
+        == OK
+    )
     for view in ("--offsets", "--members", "--state"):
         ran = command("groups", "describe", "absent", group, "-g", share, view, "--json")
         assert (ran.code, [each["group"] for each in ran.json]) == (REFUSED, [group])
@@ -164,10 +218,15 @@ def wrong_type(share: str, subcommand: str) -> str:
     return f"kbroker: group {share} is a share group; use `kbroker share-groups {subcommand} {share}`"
 
 
-def test_all_groups_are_all_consumer_groups(command: Command, broker: RunningBroker, one_log: str, group: str) -> None:
+def test_all_groups_are_all_consumer_groups(
+    command: Command, broker: RunningBroker, one_log: str, group: str
+) -> None:
     commit(broker, f"{group}-other", {(one_log, 0): 0})
     share = f"{one_log}-share"
-    assert command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code == OK
+    assert (
+        command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code
+        == OK
+    )
     named = [each["group"] for each in command("groups", "describe", "--all-groups", "--json").json]
     assert {group, f"{group}-other"} <= set(named)
     assert share not in named
@@ -202,7 +261,10 @@ def test_what_cannot_be_deleted_is_named_and_the_others_are_deleted(
     command: Command, broker: RunningBroker, one_log: str, group: str, protocol: str
 ) -> None:
     share = f"{one_log}-share"
-    assert command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code == OK
+    assert (
+        command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code
+        == OK
+    )
     why = {
         "used": "it has members; stop them first",
         share: f"it is a share group; use `kbroker share-groups delete {share}`",
@@ -211,9 +273,17 @@ def test_what_cannot_be_deleted_is_named_and_the_others_are_deleted(
     with member(broker, "used", one_log, protocol):
         ended = command("groups", "delete", "used", group, share, "none")
         as_json = command("groups", "delete", "used", "--json")
-    assert (ended.code, ended.out) == (REFUSED, f"These consumer groups were deleted successfully: '{group}'\n")
-    assert sorted(ended.err.splitlines()) == sorted(f"kbroker: consumer group {name} could not be deleted: {why[name]}" for name in why)
-    assert (as_json.code, as_json.json) == (REFUSED, [{"group": "used", "deleted": False, "error": why["used"]}])
+    assert (ended.code, ended.out) == (
+        REFUSED,
+        f"These consumer groups were deleted successfully: '{group}'\n",
+    )
+    assert sorted(ended.err.splitlines()) == sorted(
+        f"kbroker: consumer group {name} could not be deleted: {why[name]}" for name in why
+    )
+    assert (as_json.code, as_json.json) == (
+        REFUSED,
+        [{"group": "used", "deleted": False, "error": why["used"]}],
+    )
     assert share in command("share-groups", "list").lines
 
 
@@ -230,7 +300,9 @@ def test_deleting_offsets(command: Command, broker: RunningBroker, one_log: str,
     assert ended.err == "kbroker: offsets of 2 of 3 partitions could not be deleted\n"
     assert committed(broker, group) == {(one_log, 0): 0, (one_log, 2): 0}
     rows = command("groups", "delete-offsets", "--group", group, "--topic", one_log, "--json").json
-    assert rows == [{"topic": one_log, "partition": number, "deleted": True, "error": None} for number in range(3)]
+    assert rows == [
+        {"topic": one_log, "partition": number, "deleted": True, "error": None} for number in range(3)
+    ]
     assert committed(broker, group) == {}
 
 
@@ -240,10 +312,20 @@ def test_offsets_of_topics_that_members_read_are_not_deleted(
     with member(broker, group, one_log, protocol):
         in_use = command("groups", "delete-offsets", group, "--topic", f"{one_log}:1", "--json")
     why = "the group has members that are subscribed to the topic"
-    assert (in_use.code, in_use.json) == (REFUSED, [{"topic": one_log, "partition": 1, "deleted": False, "error": why}])
+    assert (in_use.code, in_use.json) == (
+        REFUSED,
+        [{"topic": one_log, "partition": 1, "deleted": False, "error": why}],
+    )
     assert committed(broker, group) == {(one_log, 1): 4}
     missing = command("groups", "delete-offsets", "nobody", "--topic", one_log)
     assert missing == (REFUSED, "", "kbroker: group nobody: there is no consumer group of this name\n")
     share = f"{one_log}-share"
-    assert command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code == OK
-    assert command("groups", "delete-offsets", share, "--topic", one_log) == (REFUSED, "", wrong_type(share, "delete-offsets") + "\n")
+    assert (
+        command("share-groups", "reset-offsets", share, "--topic", one_log, "--to-latest", "--execute").code
+        == OK
+    )
+    assert command("groups", "delete-offsets", share, "--topic", one_log) == (
+        REFUSED,
+        "",
+        wrong_type(share, "delete-offsets") + "\n",
+    )

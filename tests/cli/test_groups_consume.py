@@ -1,4 +1,5 @@
-"""`kbroker consume --group` against a real broker, in both protocols: where it begins, what it commits, and how it ends."""
+"""`kbroker consume --group` against a real broker, in both protocols: where it begins, what it
+commits, and how it ends."""
 
 from __future__ import annotations
 
@@ -24,14 +25,18 @@ from tests.cli.consumer_groups import EITHER_PROTOCOL, ON_EACH_ENGINE, committed
 pytestmark = ON_EACH_ENGINE
 RECORDS = 12
 NOTHING_COMES_MS = "500"
-WARNING = re.compile("kbroker: warning: ([0-9]+) records were printed, but not committed, and may come again: ")
+WARNING = re.compile(
+    "kbroker: warning: ([0-9]+) records were printed, but not committed, and may come again: "
+)
 
 
 @pytest.fixture
 def filled(command: Command, topic: str, tmp_path: Path) -> str:
     """The topic with twelve records, four in each of three partitions: value-0 and so on."""
     for partition in range(3):
-        (tmp_path / "lines").write_text("".join(f"value-{number}\n" for number in range(partition, RECORDS, 3)))
+        (tmp_path / "lines").write_text(
+            "".join(f"value-{number}\n" for number in range(partition, RECORDS, 3))
+        )
         assert command("produce", topic, tmp_path / "lines", "-p", str(partition)).code == OK
     return topic
 
@@ -51,11 +56,15 @@ def members(command: Command, group: str) -> list[Any]:
     return list(described.json[0]["members"]) if described.code == OK else []
 
 
-def test_a_group_goes_on_where_it_has_committed(command: Command, broker: RunningBroker, filled: str, as_member: tuple[str, ...]) -> None:
+def test_a_group_goes_on_where_it_has_committed(
+    command: Command, broker: RunningBroker, filled: str, as_member: tuple[str, ...]
+) -> None:
     first = command("consume", filled, *as_member, "--from-beginning", "-n", "5")
     assert (first.code, len(first.lines), first.err) == (OK, 5, "")
     assert sum(committed(broker, filled).values()) == 5
-    rest = command("consume", filled, *as_member, "--from-beginning", "--timeout-ms", NOTHING_COMES_MS, "--json")
+    rest = command(
+        "consume", filled, *as_member, "--from-beginning", "--timeout-ms", NOTHING_COMES_MS, "--json"
+    )
     assert rest.code == OK
     assert sorted(first.lines + [row["value"] for row in rest.json_lines]) == values(*range(RECORDS))
     assert committed(broker, filled) == {(filled, number): 4 for number in range(3)}
@@ -66,12 +75,23 @@ def test_a_new_group_begins_at_the_end_unless_it_is_told(
 ) -> None:
     assert command("consume", filled, *as_member, "--timeout-ms", NOTHING_COMES_MS) == (OK, "", "")
     assert committed(broker, filled) == {}
-    assert len(command("consume", filled, *as_member, "--from", "earliest", "--timeout-ms", NOTHING_COMES_MS).lines) == RECORDS
+    assert (
+        len(
+            command(
+                "consume", filled, *as_member, "--from", "earliest", "--timeout-ms", NOTHING_COMES_MS
+            ).lines
+        )
+        == RECORDS
+    )
 
 
-def test_several_topics_and_expressions(command: Command, broker: RunningBroker, filled: str, as_member: tuple[str, ...]) -> None:
+def test_several_topics_and_expressions(
+    command: Command, broker: RunningBroker, filled: str, as_member: tuple[str, ...]
+) -> None:
     broker.create_topic(f"{filled}.more")
-    by_name = command("consume", filled, f"{filled}.more", *as_member, "--from-beginning", "--timeout-ms", NOTHING_COMES_MS)
+    by_name = command(
+        "consume", filled, f"{filled}.more", *as_member, "--from-beginning", "--timeout-ms", NOTHING_COMES_MS
+    )
     assert sorted(by_name.lines) == values(*range(RECORDS))
     pattern = "^" + filled.replace(".", "[.]") + "([.]more)?$"
     assert command("groups", "delete", filled).code == OK
@@ -82,12 +102,16 @@ def test_several_topics_and_expressions(command: Command, broker: RunningBroker,
 def test_logs_of_several_topics(command: Command, broker: RunningBroker, filled: str) -> None:
     """Without a group nothing is committed."""
     broker.create_topic(f"{filled}.more")
-    read = command("consume", filled, f"{filled}.more", "--from-beginning", "--timeout-ms", NOTHING_COMES_MS, "-p", "0")
+    read = command(
+        "consume", filled, f"{filled}.more", "--from-beginning", "--timeout-ms", NOTHING_COMES_MS, "-p", "0"
+    )
     assert read.lines == [f"value-{number}" for number in range(0, RECORDS, 3)]
     assert "kbroker-consume" not in [row["group"] for row in command("groups", "list", "--json").json]
 
 
-def test_members_share_the_partitions(command: Command, broker: RunningBroker, filled: str, as_member: tuple[str, ...]) -> None:
+def test_members_share_the_partitions(
+    command: Command, broker: RunningBroker, filled: str, as_member: tuple[str, ...]
+) -> None:
     arguments = (filled, *as_member, "--from-beginning")
     with consuming(broker, *arguments) as one, consuming(broker, *arguments) as other:
 
@@ -129,7 +153,8 @@ def is_full(pipe: IO[str]) -> bool:
 
 @pytest.fixture
 def many(command: Command, topic: str, tmp_path: Path) -> str:
-    """The topic with 2000 records of 1 KB in partition 0: more than one batch, and a batch is more than a pipe takes."""
+    """The topic with 2000 records of 1 KB in partition 0: more than one batch, and a batch is more
+    than a pipe takes."""
     (tmp_path / "many").write_text("".join(f"{number:05}{'x' * 995}\n" for number in range(2000)))
     assert command("produce", topic, tmp_path / "many", "-p", "0").code == OK
     return topic
@@ -140,8 +165,11 @@ def many(command: Command, topic: str, tmp_path: Path) -> str:
     [((signal.SIGKILL,), -signal.SIGKILL), ((signal.SIGTERM, signal.SIGINT), INTERRUPTED)],
     ids=["killed", "told-twice"],
 )
-def test_what_was_not_printed_is_never_committed(broker: RunningBroker, many: str, signals: tuple[signal.Signals, ...], code: int) -> None:
-    """The reader takes one line and waits: the pipe is full when the command is killed, or is told twice to end."""
+def test_what_was_not_printed_is_never_committed(
+    broker: RunningBroker, many: str, signals: tuple[signal.Signals, ...], code: int
+) -> None:
+    """The reader takes one line and waits: the pipe is full when the command is killed, or is told
+    twice to end."""
     with consuming(broker, many, "--group", many, "--from-beginning") as process:
         output = process.stdout
         assert output is not None
@@ -180,25 +208,40 @@ def expel(broker: RunningBroker, group: str, member_id: str, protocol: str) -> N
             row = {"member_id": member_id, "group_instance_id": None, "reason": None}
             answer = connection.call("leave_group", group_id=group, members=[row]).members[0]
         else:
-            leaving = {"group_id": group, "member_id": member_id, "member_epoch": -1, "topic_partitions": None}
+            leaving = {
+                "group_id": group,
+                "member_id": member_id,
+                "member_epoch": -1,
+                "topic_partitions": None,
+            }
             answer = connection.call("consumer_group_heartbeat", **leaving)
         assert answer.error_code is ErrorCode.none
 
 
-def test_a_reader_that_leaves_early(command: Command, broker: RunningBroker, topic: str, tmp_path: Path) -> None:
+def test_a_reader_that_leaves_early(
+    command: Command, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
     """What it did not take is not committed."""
     (tmp_path / "many").write_text("".join(f"{'x' * 200}\n" for _ in range(5000)))
     assert command("produce", topic, tmp_path / "many", "-p", "0").code == OK
-    line = f"{sys.executable} -m kbroker consume {topic} -g {topic} --from-beginning -n 5000 -b {broker.bootstrap} | head -n 1"
+    line = (
+        f"{sys.executable} -m kbroker consume {topic} -g {topic} --from-beginning -n 5000 -b "
+        f"{broker.bootstrap} | head -n 1"
+    )
     ended = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60)
     assert (ended.stdout, ended.stderr) == (f"{'x' * 200}\n", "")
     assert sum(committed(broker, topic).values()) < 5000
 
 
 def test_a_member_without_partitions_ends_when_nothing_comes(
-    command: Command, broker: RunningBroker, filled: str, as_member: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    command: Command,
+    broker: RunningBroker,
+    filled: str,
+    as_member: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the new protocol the client library does not say that it has joined where it has got nothing."""
+    """In the new protocol the client library does not say that it has joined where it has got
+    nothing."""
     monkeypatch.setattr(consumed, "JOINING_S", 1.0)
     arguments = (filled, *as_member, "--from-beginning")
     with consuming(broker, *arguments), consuming(broker, *arguments), consuming(broker, *arguments):
@@ -210,7 +253,13 @@ def test_what_cannot_be_joined_or_read(command: Command, filled: str) -> None:
     missing = command("consume", filled, "no-such-topic", "--group", "g")
     assert missing == (REFUSED, "", "kbroker: there is no topic no-such-topic\n")
     share = f"{filled}-share"
-    assert command("share-groups", "reset-offsets", share, "--topic", filled, "--to-latest", "--execute").code == OK
+    assert (
+        command("share-groups", "reset-offsets", share, "--topic", filled, "--to-latest", "--execute").code
+        == OK
+    )
     refused = command("consume", filled, "--group", share)
-    text = f"kbroker: group {share} is a share group, and this command is for consumer groups; `kbroker share-consume` is for those\n"
+    text = (
+        f"kbroker: group {share} is a share group, and this command is for consumer groups; `kbroker "
+        "share-consume` is for those\n"
+    )
     assert refused == (REFUSED, "", text)

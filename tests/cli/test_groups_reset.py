@@ -1,4 +1,5 @@
-"""`kbroker groups reset-offsets` against a real broker: where each target leads, what it refuses, and what a group then reads."""
+"""`kbroker groups reset-offsets` against a real broker: where each target leads, what it refuses,
+and what a group then reads."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def dated(broker: RunningBroker, topic: str) -> str:
-    """A topic of three partitions with ten records in the first: the last is half an hour old, each one an hour older than the next."""
+    """A topic of three partitions with ten records in the first: the last is half an hour old, each
+    one an hour older than the next."""
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     last = datetime.now(UTC) - HOUR / 2
     for number in range(10):
@@ -53,11 +55,16 @@ TARGETS: Mapping[str, tuple[list[str], int]] = {
 
 
 @pytest.mark.parametrize(("target", "offset"), TARGETS.values(), ids=TARGETS)
-def test_where_each_target_leads(command: Command, broker: RunningBroker, dated: str, group: str, target: list[str], offset: int) -> None:
+def test_where_each_target_leads(
+    command: Command, broker: RunningBroker, dated: str, group: str, target: list[str], offset: int
+) -> None:
     where = ("groups", "reset-offsets", group, "--topic", f"{dated}:0", *target)
     planned = command(*where, "--dry-run")
     assert (planned.code, planned.err) == (OK, "")
-    assert [line.split() for line in planned.lines] == [["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], [group, dated, "0", str(offset)]]
+    assert [line.split() for line in planned.lines] == [
+        ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"],
+        [group, dated, "0", str(offset)],
+    ]
     default = command(*where)
     assert default == (OK, planned.out, "kbroker: nothing was changed: that needs --execute\n")
     assert committed(broker, group) == {(dated, 0): 4}
@@ -85,7 +92,9 @@ def test_all_partitions_or_some(command: Command, dated: str, group: str) -> Non
     assert planned("--all-topics") == {0: 10}
 
 
-def test_offsets_outside_of_the_log_are_moved_into_it(command: Command, broker: RunningBroker, dated: str, group: str) -> None:
+def test_offsets_outside_of_the_log_are_moved_into_it(
+    command: Command, broker: RunningBroker, dated: str, group: str
+) -> None:
     where = ("groups", "reset-offsets", group, "--topic", f"{dated}:0", "--execute")
     beyond = command(*where, "--shift-by", "95")
     assert beyond.err == f"kbroker: warning: offset 99 is beyond the end of {dated}-0; 10 is taken\n"
@@ -99,26 +108,49 @@ def test_a_partition_without_an_offset(command: Command, dated: str, group: str)
     where = ("groups", "reset-offsets", group, "--topic", f"{dated}:0,1", "--dry-run", "--export")
     current = command(*where, "--to-current")
     assert (current.code, current.lines) == (OK, [f"{dated},0,4", f"{dated},1,0"])
-    assert current.err == f"kbroker: warning: consumer group {group} has no offset of {dated}-1 yet; its end is taken\n"
+    assert (
+        current.err
+        == f"kbroker: warning: consumer group {group} has no offset of {dated}-1 yet; its end is taken\n"
+    )
     shifted = command(*where, "--shift-by", "1")
-    assert shifted == (REFUSED, "", f"kbroker: consumer group {group} has no offset of {dated}-1 that could be shifted\n")
+    assert shifted == (
+        REFUSED,
+        "",
+        f"kbroker: consumer group {group} has no offset of {dated}-1 that could be shifted\n",
+    )
 
 
-def test_what_is_exported_can_be_brought_back(command: Command, broker: RunningBroker, dated: str, group: str, tmp_path: Path) -> None:
-    exported = command("groups", "reset-offsets", group, "--all-topics", "--to-current", "--dry-run", "--export")
+def test_what_is_exported_can_be_brought_back(
+    command: Command, broker: RunningBroker, dated: str, group: str, tmp_path: Path
+) -> None:
+    exported = command(
+        "groups", "reset-offsets", group, "--all-topics", "--to-current", "--dry-run", "--export"
+    )
     assert (exported.code, exported.out) == (OK, f"{dated},0,4\n")
     (tmp_path / "plan.csv").write_text(exported.out)
     commit(broker, group, {(dated, 0): 9})
-    assert command("groups", "reset-offsets", group, "--from-file", tmp_path / "plan.csv", "--execute").code == OK
+    assert (
+        command("groups", "reset-offsets", group, "--from-file", tmp_path / "plan.csv", "--execute").code
+        == OK
+    )
     assert committed(broker, group) == {(dated, 0): 4}
 
 
-def test_several_groups_and_their_file(command: Command, broker: RunningBroker, dated: str, group: str, tmp_path: Path) -> None:
+def test_several_groups_and_their_file(
+    command: Command, broker: RunningBroker, dated: str, group: str, tmp_path: Path
+) -> None:
     other = commit(broker, f"{group}-other", {(dated, 0): 8})
-    exported = command("groups", "reset-offsets", group, "-g", other, "--all-topics", "--to-current", "--dry-run", "--export")
+    exported = command(
+        "groups", "reset-offsets", group, "-g", other, "--all-topics", "--to-current", "--dry-run", "--export"
+    )
     assert exported.lines == [f"{group},{dated},0,4", f"{other},{dated},0,8"]
     (tmp_path / "plan.csv").write_text(exported.out.replace(",8", ",3"))
-    assert command("groups", "reset-offsets", "--all-groups", "--from-file", tmp_path / "plan.csv", "--execute").code == OK
+    assert (
+        command(
+            "groups", "reset-offsets", "--all-groups", "--from-file", tmp_path / "plan.csv", "--execute"
+        ).code
+        == OK
+    )
     assert (committed(broker, group), committed(broker, other)) == ({(dated, 0): 4}, {(dated, 0): 3})
     one = command("groups", "reset-offsets", other, "--from-file", tmp_path / "plan.csv", "--export")
     assert one.out == f"{dated},0,3\n"
@@ -126,10 +158,16 @@ def test_several_groups_and_their_file(command: Command, broker: RunningBroker, 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("t,0,1\n", "line 1 of"), ("g,t,0,1\nh,t,0\n", "line 2 of"), ("g,t,0,1\n", "has no offsets for consumer group h")],
+    [
+        ("t,0,1\n", "line 1 of"),
+        ("g,t,0,1\nh,t,0\n", "line 2 of"),
+        ("g,t,0,1\n", "has no offsets for consumer group h"),
+    ],
     ids=["no-group", "too-few", "a-group-is-missing"],
 )
-def test_a_file_that_does_not_fit_the_groups(command: Command, tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_file_that_does_not_fit_the_groups(
+    command: Command, tmp_path: Path, text: str, complaint: str
+) -> None:
     (tmp_path / "plan").write_text(text)
     refused = command("groups", "reset-offsets", "g", "h", "--from-file", tmp_path / "plan")
     assert (refused.code, refused.out, refused.err.count("\n")) == (USAGE, "", 1)
@@ -143,19 +181,42 @@ def test_a_group_that_has_members_is_refused_and_the_others_are_reset(
     taken = f"{group}-taken"
     with member(broker, taken, dated, protocol):
         for mode in ("--dry-run", "--execute"):
-            ended = command("groups", "reset-offsets", taken, group, "--topic", f"{dated}:0", "--to-latest", mode, "--json")
+            ended = command(
+                "groups",
+                "reset-offsets",
+                taken,
+                group,
+                "--topic",
+                f"{dated}:0",
+                "--to-latest",
+                mode,
+                "--json",
+            )
             assert (ended.code, [row["group"] for row in ended.json]) == (REFUSED, [group])
-            assert ended.err == f"kbroker: consumer group {taken} is not empty: it has 1 member; stop them first\n"
+            assert (
+                ended.err
+                == f"kbroker: consumer group {taken} is not empty: it has 1 member; stop them first\n"
+            )
     assert committed(broker, group) == {(dated, 0): 10}
     assert committed(broker, taken) == {}
 
 
-def test_a_group_that_had_members_of_the_new_protocol(command: Command, broker: RunningBroker, dated: str) -> None:
+def test_a_group_that_had_members_of_the_new_protocol(
+    command: Command, broker: RunningBroker, dated: str
+) -> None:
     group = f"{dated}-kip848"
     with member(broker, group, dated, "consumer"):
         pass
-    assert command("groups", "reset-offsets", group, "--topic", f"{dated}:0", "--to-offset", "8", "--execute").code == OK
-    assert command("consume", dated, "--group", group, "--group-protocol", "consumer", "-n", "1").out == "value-8\n"
+    assert (
+        command(
+            "groups", "reset-offsets", group, "--topic", f"{dated}:0", "--to-offset", "8", "--execute"
+        ).code
+        == OK
+    )
+    assert (
+        command("consume", dated, "--group", group, "--group-protocol", "consumer", "-n", "1").out
+        == "value-8\n"
+    )
 
 
 def test_a_group_that_does_not_exist_yet_begins_there(command: Command, dated: str) -> None:
@@ -169,20 +230,35 @@ def test_a_group_that_does_not_exist_yet_begins_there(command: Command, dated: s
 
 def test_a_share_group_is_not_reset(command: Command, dated: str) -> None:
     share = f"{dated}-share"
-    assert command("share-groups", "reset-offsets", share, "--topic", dated, "--to-latest", "--execute").code == OK
+    assert (
+        command("share-groups", "reset-offsets", share, "--topic", dated, "--to-latest", "--execute").code
+        == OK
+    )
     refused = command("groups", "reset-offsets", share, "--topic", dated, "--to-earliest", "--execute")
-    assert refused == (REFUSED, "", f"kbroker: group {share} is a share group; use `kbroker share-groups reset-offsets {share}`\n")
+    assert refused == (
+        REFUSED,
+        "",
+        f"kbroker: group {share} is a share group; use `kbroker share-groups reset-offsets {share}`\n",
+    )
 
 
-def test_nothing_is_changed_where_something_does_not_exist(command: Command, broker: RunningBroker, dated: str, group: str) -> None:
+def test_nothing_is_changed_where_something_does_not_exist(
+    command: Command, broker: RunningBroker, dated: str, group: str
+) -> None:
     complaints = {
         "no-such-topic": "there is no topic no-such-topic",
         "no-such-topic:0": "there is no topic no-such-topic",
         f"{dated}:3,7,0": f"there is no partition {dated}-3, {dated}-7",
     }
     for place, complaint in complaints.items():
-        refused = command("groups", "reset-offsets", group, "--topic", dated, "--topic", place, "--to-earliest", "--execute")
+        refused = command(
+            "groups", "reset-offsets", group, "--topic", dated, "--topic", place, "--to-earliest", "--execute"
+        )
         assert refused == (REFUSED, "", f"kbroker: {complaint}\n")
     nothing = command("groups", "reset-offsets", "nobody", "--all-topics", "--to-earliest", "--execute")
-    assert nothing == (REFUSED, "", "kbroker: consumer group nobody has committed no offsets: name topics with --topic\n")
+    assert nothing == (
+        REFUSED,
+        "",
+        "kbroker: consumer group nobody has committed no offsets: name topics with --topic\n",
+    )
     assert committed(broker, group) == {(dated, 0): 4}

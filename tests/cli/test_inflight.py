@@ -1,4 +1,5 @@
-"""`kbroker share-groups inflight`: the strip and the table for made-up windows, and the command against a broker."""
+"""`kbroker share-groups inflight`: the strip and the table for made-up windows, and the command
+against a broker."""
 
 from __future__ import annotations
 
@@ -26,7 +27,13 @@ GROUP = "workers"
 
 
 def in_flight(
-    first: int, last: int, state: str, deliveries: int = 1, holder: str | None = None, left_ms: int | None = None, saving: bool = False
+    first: int,
+    last: int,
+    state: str,
+    deliveries: int = 1,
+    holder: str | None = None,
+    left_ms: int | None = None,
+    saving: bool = False,
 ) -> dict[str, Any]:
     return {
         "first_offset": first,
@@ -42,14 +49,18 @@ def in_flight(
     }
 
 
-def window(*ranges: dict[str, Any], start: int = 0, log_end: int = 1000, partition: int = 0) -> dict[str, Any]:
+def window(
+    *ranges: dict[str, Any], start: int = 0, log_end: int = 1000, partition: int = 0
+) -> dict[str, Any]:
     end = ranges[-1]["last_offset"] if ranges else start
     offsets = {"start_offset": start, "end_offset": end, "log_end_offset": log_end, "lock_limit": 2000}
     return {"topic": "orders", "partition": partition, **offsets, "ranges": list(ranges)}
 
 
 def drawn(*windows: dict[str, Any], width: int = 60) -> list[str]:
-    return [line.plain for line in draw({"group": GROUP, "now_ms": 1, "share_partitions": list(windows)}, width)]
+    return [
+        line.plain for line in draw({"group": GROUP, "now_ms": 1, "share_partitions": list(windows)}, width)
+    ]
 
 
 def test_a_character_for_every_offset_and_a_row_for_what_a_member_holds() -> None:
@@ -84,7 +95,9 @@ def test_a_character_for_every_offset_and_a_row_for_what_a_member_holds() -> Non
 def held_by(*holders: dict[str, Any], member_ids: bool = False) -> list[list[str]]:
     """The last columns of the table, where each holder has one record."""
     ranges = [{**in_flight(n, n, "acquired", 1, "M", 1000), **holder} for n, holder in enumerate(holders)]
-    lines = draw({"group": GROUP, "now_ms": 1, "share_partitions": [window(*ranges)]}, 60, member_ids=member_ids)
+    lines = draw(
+        {"group": GROUP, "now_ms": 1, "share_partitions": [window(*ranges)]}, 60, member_ids=member_ids
+    )
     return [re.split("  +", line.plain)[6:] for line in lines[-len(holders) :]]
 
 
@@ -95,7 +108,11 @@ def test_holders_are_told_apart() -> None:
         {"member_id": "aaaabb2", "client_id": "rdkafka", "client_host": "h1"},
         {"member_id": "aaaabb3", "client_id": "rdkafka", "client_host": "h2"},
     )
-    assert rows == [["rdkafka (aaaabb1)", "h1", "1.0 s"], ["rdkafka (aaaabb2)", "h1", "1.0 s"], ["rdkafka", "h2", "1.0 s"]]
+    assert rows == [
+        ["rdkafka (aaaabb1)", "h1", "1.0 s"],
+        ["rdkafka (aaaabb2)", "h1", "1.0 s"],
+        ["rdkafka", "h2", "1.0 s"],
+    ]
 
 
 def test_holders_that_have_left_or_have_no_name() -> None:
@@ -145,8 +162,12 @@ def test_a_window_wider_than_the_terminal() -> None:
 
 
 def test_nothing_in_flight() -> None:
-    assert drawn(window(start=7, log_end=9))[2:3] == ["orders-0  nothing in flight, next offset 7, 2 behind it"]
-    assert drawn(window(start=7, log_end=5))[2:3] == ["orders-0  nothing in flight, next offset 7, 0 behind it"]
+    assert drawn(window(start=7, log_end=9))[2:3] == [
+        "orders-0  nothing in flight, next offset 7, 2 behind it"
+    ]
+    assert drawn(window(start=7, log_end=5))[2:3] == [
+        "orders-0  nothing in flight, next offset 7, 0 behind it"
+    ]
     assert drawn() == ["group workers: 0 share-partitions in the broker's memory"]
 
 
@@ -159,13 +180,16 @@ def test_names_cannot_steer_the_terminal() -> None:
 def test_states_have_colours_on_a_terminal() -> None:
     console = Console(force_terminal=True, color_system="standard", width=60)
     with console.capture() as captured:
-        for line in draw({"group": GROUP, "now_ms": 1, "share_partitions": [window(in_flight(0, 3, "acknowledged"))]}, 60):
+        for line in draw(
+            {"group": GROUP, "now_ms": 1, "share_partitions": [window(in_flight(0, 3, "acknowledged"))]}, 60
+        ):
             console.print(line)
     assert "\x1b[32m++++\x1b[0m" in captured.get()
 
 
 @pytest.mark.parametrize(
-    ("text", "address"), [("9644", ("127.0.0.1", 9644)), ("::1:5", None), ("[::1]:5", ("::1", 5)), ("h:70000", None), ("0", None)]
+    ("text", "address"),
+    [("9644", ("127.0.0.1", 9644)), ("::1:5", None), ("[::1]:5", ("::1", 5)), ("h:70000", None), ("0", None)],
 )
 def test_a_port_alone_is_the_loopback_addresss(text: str, address: tuple[str, int] | None) -> None:
     if address is not None:
@@ -188,7 +212,9 @@ def admin(admin_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> str:
     return admin_broker.ready_line.rpartition("admin http://")[2].rstrip(")")
 
 
-def test_the_command(command: Command, admin: str, admin_broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_command(
+    command: Command, admin: str, admin_broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     lines = tmp_path_factory.mktemp("lines") / "lines"
     lines.write_text("a\nb\nc\nd\n")
     assert command("topics", "create", "orders").code == OK
@@ -197,21 +223,45 @@ def test_the_command(command: Command, admin: str, admin_broker: RunningBroker, 
     with admin_broker.connect() as connection:
         member = {"group_id": GROUP, "member_id": "M1"}
         joined = connection.call(
-            "share_group_heartbeat", 1, member_epoch=0, rack_id=None, subscribed_topic_names=["orders"], **member
+            "share_group_heartbeat",
+            1,
+            member_epoch=0,
+            rack_id=None,
+            subscribed_topic_names=["orders"],
+            **member,
         )
         rows = [{"partition_index": 0, "acknowledgement_batches": ()}]
         topics = [{"topic_id": joined.assignment.topic_partitions[0].topic_id, "partitions": rows}]
-        limits = {"max_wait": 10_000, "min_bytes": 1, "max_bytes": 1 << 20, "max_records": 3, "batch_size": 3, "share_acquire_mode": 1}
+        limits = {
+            "max_wait": 10_000,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 3,
+            "batch_size": 3,
+            "share_acquire_mode": 1,
+        }
         connection.call(
-            "share_fetch", 2, share_session_epoch=0, topics=topics, forgotten_topics_data=(), is_renew_ack=False, **member, **limits
+            "share_fetch",
+            2,
+            share_session_epoch=0,
+            topics=topics,
+            forgotten_topics_data=(),
+            is_renew_ack=False,
+            **member,
+            **limits,
         )
         ran = command("share-groups", "inflight", GROUP, "--admin", admin)
         assert ran.code == OK
         assert ran.lines[2:4] == ["orders-0  offsets 0 to 3: 4 of 2000 in flight, 0 behind them", "###o"]
         assert ran.lines[-1].split()[:8] == ["orders", "0", "0-2", "1", "3", "1", "test", "127.0.0.1"]
-        assert command("share-groups", "inflight", GROUP, "--member-ids", "--admin", admin).lines[-1].split()[-1] == "M1"
+        assert (
+            command("share-groups", "inflight", GROUP, "--member-ids", "--admin", admin).lines[-1].split()[-1]
+            == "M1"
+        )
 
-        found = command("share-groups", "inflight", GROUP, "--topic", "orders", "--json", "--admin", admin).json
+        found = command(
+            "share-groups", "inflight", GROUP, "--topic", "orders", "--json", "--admin", admin
+        ).json
         (partition,) = found["share_partitions"]
         left_ms = partition["ranges"][0].pop("lock_ms_left")
         assert 0 < left_ms <= 30_000
@@ -222,12 +272,16 @@ def test_the_command(command: Command, admin: str, admin_broker: RunningBroker, 
         assert (found["group"], partition["log_end_offset"]) == (GROUP, 4)
         assert partition["ranges"][1]["client_id"] is partition["ranges"][1]["in_group"] is None
 
-        connection.call("share_group_heartbeat", 1, member_epoch=-1, rack_id=None, subscribed_topic_names=None, **member)
+        connection.call(
+            "share_group_heartbeat", 1, member_epoch=-1, rack_id=None, subscribed_topic_names=None, **member
+        )
         ran = command("share-groups", "inflight", GROUP, "--admin", admin)
         assert "test, left the group  127.0.0.1" in ran.lines[-1]
 
 
-def test_watching_goes_on_until_it_is_interrupted(command: Command, admin: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watching_goes_on_until_it_is_interrupted(
+    command: Command, admin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     times = count(1)
 
     def sleep(seconds: float) -> None:
@@ -245,10 +299,16 @@ def test_watching_goes_on_until_it_is_interrupted(command: Command, admin: str, 
     assert (ran.code, sum(line.startswith("group workers") for line in ran.lines)) == (INTERRUPTED, 3)
 
 
-def test_watching_on_a_terminal_draws_in_place(admin: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_on_a_terminal_draws_in_place(
+    admin: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     drawn_lines = []
     monkeypatch.setattr(watching.sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(inflight_module, "ask_in_flight", lambda *_: {"group": GROUP, "now_ms": 1, "share_partitions": [window()]})
+    monkeypatch.setattr(
+        inflight_module,
+        "ask_in_flight",
+        lambda *_: {"group": GROUP, "now_ms": 1, "share_partitions": [window()]},
+    )
     times = count(1)
 
     def sleep(_: float) -> None:
@@ -278,7 +338,10 @@ def test_refusals_are_one_line(command: Command, admin: str, broker: RunningBrok
 
 def test_a_group_name_with_anything_in_it(command: Command, admin: str) -> None:
     for name in ("a/b", "?x=1#y", "ü & %2F"):
-        assert f"there is no share group {name}" in command("share-groups", "inflight", name, "--admin", admin).err
+        assert (
+            f"there is no share group {name}"
+            in command("share-groups", "inflight", name, "--admin", admin).err
+        )
 
 
 def test_json_is_what_the_broker_says(command: Command, admin: str) -> None:
@@ -288,7 +351,12 @@ def test_json_is_what_the_broker_says(command: Command, admin: str) -> None:
 
 def test_a_consumer_group_leads_to_the_command_for_it(command: Command, admin: str) -> None:
     assert command("topics", "create", "offsets-only").code == OK
-    made = command("groups", "reset-offsets", "billing", "--topic", "offsets-only", "--to-latest", "--execute")
+    made = command(
+        "groups", "reset-offsets", "billing", "--topic", "offsets-only", "--to-latest", "--execute"
+    )
     assert made.code == OK
-    text = "kbroker: group billing is a consumer group: it holds no records, and `kbroker groups describe` shows its offsets\n"
+    text = (
+        "kbroker: group billing is a consumer group: it holds no records, and `kbroker groups describe` "
+        "shows its offsets\n"
+    )
     assert command("share-groups", "inflight", "billing", "--admin", admin) == (REFUSED, "", text)

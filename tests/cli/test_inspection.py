@@ -1,4 +1,5 @@
-"""What `kbroker storage inspect` sees, on the memory stores: every figure, and every kind of damage it must name."""
+"""What `kbroker storage inspect` sees, on the memory stores: every figure, and every kind of damage
+it must name."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ TOPIC = (TopicKey(ORDERS).encode(), Topic("orders", 1, 0).encode())
 
 
 class Directory:
-    """A log store and a state store with one topic `orders` of one partition with ten one-record batches."""
+    """A log store and a state store with one topic `orders` of one partition with ten one-record
+    batches."""
 
     def __init__(self, path: Path) -> None:
         self.logs: LogStore = LOG_STORE.open(path / "log", {}, 1)
@@ -48,20 +50,35 @@ def batch(offset: int, log: LogId = LOG) -> StampedBatch:
     return StampedBatch(log, offset, offset, 1000 + offset, data)
 
 
-def share_state(number: int, *, start: int, complete: int, batches: list[tuple[int, int, int, int]]) -> Change:
+def share_state(
+    number: int, *, start: int, complete: int, batches: list[tuple[int, int, int, int]]
+) -> Change:
     names = ("first_offset", "last_offset", "delivery_state", "delivery_count")
     rows = tuple(StateBatchRecord(**dict(zip(names, row, strict=True))) for row in batches)
-    both = {"snapshot_epoch": 0, "start_offset": start, "state_batches": rows, "delivery_complete_count": complete}
+    both = {
+        "snapshot_epoch": 0,
+        "start_offset": start,
+        "state_batches": rows,
+        "delivery_complete_count": complete,
+    }
     key = ShareStateKey(ORDERS, 0, "workers", number).encode()
     if number:
         return key, ShareUpdate(leader_epoch=-1, **both).encode()
-    return key, ShareSnapshot(state_epoch=7, leader_epoch=1, create_timestamp=0, write_timestamp=0, **both).encode()
+    return key, ShareSnapshot(
+        state_epoch=7, leader_epoch=1, create_timestamp=0, write_timestamp=0, **both
+    ).encode()
 
 
 def test_a_healthy_log(directory: Directory) -> None:
     report = inspect(directory.logs, directory.state, check_batches=True)
     (log,) = report.logs
-    assert (log.topic, log.partition, log.start_offset, log.end_offset, log.newest_ms) == ("orders", 0, 0, 10, 1009)
+    assert (log.topic, log.partition, log.start_offset, log.end_offset, log.newest_ms) == (
+        "orders",
+        0,
+        0,
+        10,
+        1009,
+    )
     assert log.size_bytes == report.bytes_checked == sum(len(batch(offset).data) for offset in range(10))
     assert report.problems == []
 
@@ -79,15 +96,27 @@ def test_share_state_is_merged_from_snapshot_and_updates(directory: Directory) -
         ]
     )
     (found,) = inspect(directory.logs, directory.state).share_partitions
-    assert (found.group, found.topic, found.start_offset, found.state_epoch, found.updates) == ("workers", "orders", 2, 7, 1)
+    assert (found.group, found.topic, found.start_offset, found.state_epoch, found.updates) == (
+        "workers",
+        "orders",
+        2,
+        7,
+        1,
+    )
     assert found.records == {"available": 1, "acknowledged": 2, "archived": 1}
     assert found.lag == 10 - 2 - 3
 
 
 def test_lag_counts_only_records_that_are_still_there(directory: Directory) -> None:
-    """The group has not been used since 0 to 3 were removed: 1 and 3 were finished, 0 and 2 never will be; 4 and 5 are finished."""
+    """The group has not been used since 0 to 3 were removed: 1 and 3 were finished, 0 and 2 never
+    will be; 4 and 5 are finished."""
     batches = [(1, 1, 2, 1), (3, 5, 4, 1)]
-    directory.state.write([share_state(0, start=0, complete=4, batches=batches), (LogStartKey(ORDERS, 0).encode(), LogStart(4).encode())])
+    directory.state.write(
+        [
+            share_state(0, start=0, complete=4, batches=batches),
+            (LogStartKey(ORDERS, 0).encode(), LogStart(4).encode()),
+        ]
+    )
     assert inspect(directory.logs, directory.state).share_partitions[0].lag == len(range(6, 10))
 
 
@@ -96,7 +125,9 @@ def test_records_that_wait_are_lag_as_far_as_the_log_has_them(directory: Directo
     prefix = prefix_of("workers", at, generation)
     found = [Parked(offset, Lane.SCHEDULE, 9000 - offset, 1, 1) for offset in (1, 2, 3, 6)]
     changes = changes_of(prefix, [ParkingChange(each.offset, (), each) for each in found])
-    other = changes_of(prefix_of("workers", at, 7), [ParkingChange(9, (), Parked(9, Lane.REDELIVERY, 1, 1, 1))])
+    other = changes_of(
+        prefix_of("workers", at, 7), [ParkingChange(9, (), Parked(9, Lane.REDELIVERY, 1, 1, 1))]
+    )
     snapshot = encode_share_snapshot(1, 7, 1, 5, 1, 1, 1, 1, [(6, 6, 4, 1)], generation)
     key = ShareStateKey(ORDERS, 0, "workers", 0).encode()
     directory.state.write([*changes.items(), *other.items(), counter(prefix, 4), (key, snapshot)])
@@ -108,9 +139,12 @@ def test_records_that_wait_are_lag_as_far_as_the_log_has_them(directory: Directo
     kept = [keep._replace(kept=True) for keep in found[:1]]
     directory.state.write([*changes_of(prefix, [ParkingChange(1, (), kept[0], b"a batch")]).items()])
     (report,) = inspect(directory.logs, directory.state).share_partitions
-    assert (report.waiting, report.next_due_ms, report.lag) == (3, 8994, 4 + 3), "the log has it no more, the state has it"
+    assert (report.waiting, report.next_due_ms, report.lag) == (3, 8994, 4 + 3), (
+        "the log has it no more, the state has it"
+    )
     directory.state.write([(next(iter(changes)), b"?"), (prefix + b"\0", b"?")])
-    assert directory.problems() == ["share state of group workers on orders-0: records that wait cannot be read: "
+    assert directory.problems() == ["share state of group workers on orders-0: records that wait cannot be "
+                                    "read: "
                                     "not the value of a parked record, or of a later version: 3f"]  # fmt: skip
 
 
@@ -138,7 +172,8 @@ def test_a_deletion_that_was_not_finished(directory: Directory) -> None:
 def test_share_state_beyond_the_end_of_the_log(directory: Directory) -> None:
     directory.state.write([share_state(0, start=0, complete=0, batches=[(8, 12, 2, 1)])])
     assert directory.problems() == [
-        "share state of group workers on orders-0 goes on after the end of the log at 10: the next start cuts it"
+        "share state of group workers on orders-0 goes on after the end of the log at 10: the next start "
+        "cuts it"
     ]
 
 
@@ -150,7 +185,9 @@ def test_share_state_of_no_topic(directory: Directory) -> None:
 
 def test_state_that_cannot_be_read(directory: Directory) -> None:
     broken = ShareStateKey(ORDERS, 0, "workers", 0).encode()
-    directory.state.write([(broken, b"\0\0junk"), (TopicKey(UUID(int=2)).encode(), b"{"), (b"share/short", b"")])
+    directory.state.write(
+        [(broken, b"\0\0junk"), (TopicKey(UUID(int=2)).encode(), b"{"), (b"share/short", b"")]
+    )
     found = directory.problems()
     assert len(found) == 3
     assert all("cannot be read" in problem for problem in found)
@@ -167,7 +204,8 @@ def test_a_damaged_batch_is_found_by_its_crc(directory: Directory, position: int
 
 
 class ChangingState:
-    """A state reader beside a live broker: what the first snapshot shows is older than what `get` finds."""
+    """A state reader beside a live broker: what the first snapshot shows is older than what `get`
+    finds."""
 
     def __init__(self, state: StateStore, now: dict[bytes, bytes | None]) -> None:
         self._state, self._now = state, now

@@ -25,7 +25,8 @@ from tests.cli.conftest import PATIENCE_S, Command
 
 @pytest.fixture
 def _ctrl_c_interrupts() -> Iterator[None]:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children would ignore it
+    # a background job's children would ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
@@ -83,7 +84,9 @@ def test_produce_is_interrupted_in_a_callback(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_the_demo_is_interrupted_in_a_callback(broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_is_interrupted_in_a_callback(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(produce_command, "Outcome", Interrupted)
     monkeypatch.setattr(demo, "TOPIC", topic)
     signals = Deferred().install()
@@ -92,8 +95,11 @@ def test_the_demo_is_interrupted_in_a_callback(broker: RunningBroker, topic: str
     signals.remove()
 
 
-def test_a_consumer_that_starts_does_not_take_ctrl_c(broker: RunningBroker, topic: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its interpreter begins with the signal blocked; it leaves its group and ends as if there had been none."""
+def test_a_consumer_that_starts_does_not_take_ctrl_c(
+    broker: RunningBroker, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its interpreter begins with the signal blocked; it leaves its group and ends as if there had
+    been none."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with Team(broker.bootstrap, topic, topic, Deferred()) as team:
         team.hire()

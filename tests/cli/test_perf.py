@@ -10,10 +10,23 @@ from tests.cli.conftest import Command
 
 SHORT = ("--seconds", "1", "--warm-up", "0")
 # Ends before the records are used up.
-UNTIL_DONE = ("--records", "2000", "--small-batches", "--max-poll-records", "1", "--seconds", "60", "--warm-up", "0")
+UNTIL_DONE = (
+    "--records",
+    "2000",
+    "--small-batches",
+    "--max-poll-records",
+    "1",
+    "--seconds",
+    "60",
+    "--warm-up",
+    "0",
+)
 LATENCIES = ["P50-MS", "P95-MS", "P99-MS", "P99.9-MS", "MAX-MS"]
 COMMANDS = {
-    "produce": ((*SHORT, "--record-bytes", "50", "--batch-bytes", "16384", "--idempotence", "--partitions", "2"), []),
+    "produce": (
+        (*SHORT, "--record-bytes", "50", "--batch-bytes", "16384", "--idempotence", "--partitions", "2"),
+        [],
+    ),
     "fetch": ((*SHORT, "--records", "2000", "--compression", "lz4", "--consumers", "2"), []),
     "share-consume": ((*UNTIL_DONE, "--mode", "explicit", "--release", "0.1"), ["RELEASED"]),
     "latency": ((*SHORT, "--rate", "100", "--via", "share"), [*LATENCIES, "MISSING"]),
@@ -45,7 +58,9 @@ def test_json_has_everything(command: Command) -> None:
 
 def test_a_topic_and_a_group_of_ones_own_stay(command: Command, topic: str) -> None:
     assert command("perf", "produce", "--topic", topic, *SHORT).code == OK
-    assert command("perf", "share-consume", "--topic", topic, "--group", "those-that-measure", *SHORT).code == OK
+    assert (
+        command("perf", "share-consume", "--topic", topic, "--group", "those-that-measure", *SHORT).code == OK
+    )
     assert topic in command("topics", "list").lines
     assert "those-that-measure" in command("share-groups", "list").lines
 

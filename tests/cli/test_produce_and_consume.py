@@ -49,11 +49,15 @@ def test_consume_as_json_from_an_offset(command: Command, filled: str) -> None:
     assert [(each["partition"], each["offset"], each["key"], each["value"]) for each in found] == [
         (1, n, f"key-{n}", f"value-{n}") for n in range(15, 20)
     ]
-    assert all(each["topic"] == filled and each["headers"] == [] and each["timestamp_ms"] > 0 for each in found)
+    assert all(
+        each["topic"] == filled and each["headers"] == [] and each["timestamp_ms"] > 0 for each in found
+    )
 
 
 def test_consume_ends_when_nothing_comes(command: Command, filled: str) -> None:
-    assert command("consume", filled, "--timeout-ms", "300", "-k", "=").lines == [f"key-{n}=value-{n}" for n in range(20)]
+    assert command("consume", filled, "--timeout-ms", "300", "-k", "=").lines == [
+        f"key-{n}=value-{n}" for n in range(20)
+    ]
     assert command("consume", filled, "--timeout-ms", "300", "--from", "latest").lines == []
     assert len(command("consume", filled, "--timeout-ms", "300", "-p", "1", "-p", "1").lines) == 20
 
@@ -65,7 +69,10 @@ def test_an_offset_out_of_range_is_refused(command: Command, filled: str) -> Non
 
 
 def test_a_partition_that_does_not_exist(command: Command, filled: str, lines: Path) -> None:
-    assert command("consume", filled, "-p", "7").err == f"kbroker: topic {filled} has no partition 7 (it has 3)\n"
+    assert (
+        command("consume", filled, "-p", "7").err
+        == f"kbroker: topic {filled} has no partition 7 (it has 3)\n"
+    )
     refused = command("produce", filled, lines, "-p", "7", "--timeout-ms", "2000")
     assert refused.code == REFUSED
     assert "20 records were not confirmed" in refused.err
@@ -86,7 +93,9 @@ def test_a_record_that_is_too_large(command: Command, broker: RunningBroker, tmp
     assert "1 record was not confirmed" in refused.err
 
 
-def test_a_new_share_group_begins_at_the_earliest_record_and_goes_on_where_it_was(command: Command, filled: str) -> None:
+def test_a_new_share_group_begins_at_the_earliest_record_and_goes_on_where_it_was(
+    command: Command, filled: str
+) -> None:
     first = command("share-consume", filled, "-g", "begins", "-n", "8", "--json")
     assert first.code == OK
     assert [each["value"] for each in first.json_lines] == [f"value-{n}" for n in range(8)]
@@ -109,8 +118,15 @@ def test_rejected_records_are_gone(command: Command, filled: str) -> None:
 
 
 def test_from_latest_and_a_group_that_exists(command: Command, filled: str) -> None:
-    assert command("share-consume", filled, "-g", "late", "--from", "latest", "--timeout-ms", NOTHING_COMES_MS).lines == []
-    again = command("share-consume", filled, "-g", "late", "--from", "earliest", "--timeout-ms", NOTHING_COMES_MS)
+    assert (
+        command(
+            "share-consume", filled, "-g", "late", "--from", "latest", "--timeout-ms", NOTHING_COMES_MS
+        ).lines
+        == []
+    )
+    again = command(
+        "share-consume", filled, "-g", "late", "--from", "earliest", "--timeout-ms", NOTHING_COMES_MS
+    )
     assert (again.code, again.out) == (OK, "")
     assert "share group late exists" in again.err
 
@@ -138,14 +154,20 @@ def share_consumer(broker: RunningBroker, topic: str, group: str) -> Iterator[su
             process.kill()
 
 
-def test_groups_with_a_member_that_leaves_on_ctrl_c(command: Command, broker: RunningBroker, filled: str) -> None:
+def test_groups_with_a_member_that_leaves_on_ctrl_c(
+    command: Command, broker: RunningBroker, filled: str
+) -> None:
     with share_consumer(broker, filled, "watched") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "value-0\n"
         assert "watched" in command("share-groups", "list").lines
         (group,) = command("share-groups", "describe", "watched", "--members", "--json").json
         (member,) = group["members"]
-        assert (group["state"], member["client_id"], member["assignment"]) == ("Stable", "kbroker-cli", {filled: [0, 1, 2]})
+        assert (group["state"], member["client_id"], member["assignment"]) == (
+            "Stable",
+            "kbroker-cli",
+            {filled: [0, 1, 2]},
+        )
         row = command("share-groups", "describe", "watched", "--members").lines[1].split()
         assert (row[0], row[1], row[4], row[-1]) == ("watched", member["member_id"], "3", f"{filled}:0,1,2")
         process.send_signal(signal.SIGINT)
@@ -155,7 +177,9 @@ def test_groups_with_a_member_that_leaves_on_ctrl_c(command: Command, broker: Ru
     assert (group["state"], group["member_count"]) == ("Empty", 0)
 
 
-def test_a_reader_that_leaves_early_is_no_error_message(command: Command, broker: RunningBroker, topic: str, tmp_path: Path) -> None:
+def test_a_reader_that_leaves_early_is_no_error_message(
+    command: Command, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
     (tmp_path / "many").write_text(f"{'x' * 200}\n" * 5000)
     assert command("produce", topic, tmp_path / "many").code == OK
     pipe = f"{sys.executable} -m kbroker consume {topic} -n 5000 -b {broker.bootstrap} | head -n 1"

@@ -1,4 +1,5 @@
-"""How values of settings are written and shown, for each kind of config that a queue's setting may have."""
+"""How values of settings are written and shown, for each kind of config that a queue's setting may
+have."""
 
 from __future__ import annotations
 

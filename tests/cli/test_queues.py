@@ -1,5 +1,5 @@
-"""`kbroker queues` against a real broker: looking at queues, filling, emptying and deleting them.
-"""
+"""`kbroker queues` against a real broker: looking at queues, filling, emptying and deleting
+them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,14 @@ def test_jobs_are_sent_and_looked_at(command: Command, queue: str) -> None:
     first, second = command("queues", "peek", queue, "--json").json
     assert first.pop("timestamp_ms") > 1_700_000_000_000
     headers = [{"name": "origin", "value": "test"}, {"name": "origin", "value": "x=y"}]
-    assert first == {"partition": 0, "offset": 0, "due_ms": None, "key": "k", "value": "one", "headers": headers}
+    assert first == {
+        "partition": 0,
+        "offset": 0,
+        "due_ms": None,
+        "key": "k",
+        "value": "one",
+        "headers": headers,
+    }
     assert second["value"] == "two words"
     rows = [line.split(None, 4) for line in command("queues", "peek", queue, "-n", "1").lines]
     assert [rows[0], rows[1][0], rows[1][3:]] == [["AT", "TIME", "KEY", "VALUE"], "0:0", ["k", "one"]]
@@ -377,7 +384,17 @@ def test_describe_with_an_endpoint_that_is_none(command: Command, queue: str) ->
 
 
 @pytest.mark.parametrize(
-    "arguments", [["describe"], ["peek"], ["pause"], ["resume"], ["purge", "--yes"], ["delete"], ["export"], ["send", "job"]]
+    "arguments",
+    [
+        ["describe"],
+        ["peek"],
+        ["pause"],
+        ["resume"],
+        ["purge", "--yes"],
+        ["delete"],
+        ["export"],
+        ["send", "job"],
+    ],
 )
 def test_a_queue_that_does_not_exist(command: Command, arguments: list[str]) -> None:
     ran = command("queues", arguments[0], "no-such-queue", *arguments[1:])
@@ -396,7 +413,10 @@ def test_a_queue_that_is_made_in_part(
     changes = Changes(monkeypatch)
     changes.at(3, before=True)
     assert command("queues", "create", name).code == INTERRUPTED
-    why = f"queue {name} is not whole: `kbroker queues create {name}` makes what is missing, `kbroker queues delete` removes the rest"
+    why = (
+        f"queue {name} is not whole: `kbroker queues create {name}` makes what is missing, `kbroker "
+        "queues delete` removes the rest"
+    )
     for arguments in (("describe", name), ("send", name, "job")):
         assert command("queues", *arguments) == (REFUSED, "", f"kbroker: {why}\n")
     changes.no_more()
@@ -517,7 +537,9 @@ def test_a_queue_is_deleted_and_its_dead_letters_stay(
     ran = command("queues", "delete", queue, "--yes")
     assert ran == (OK, f"deleted queue {queue}\n", f"kbroker: its dead letters stay in topic dlq.{queue}\n")
     assert left_of(broker, queue) == {f"topic dlq.{queue}"}
-    assert command("queues", "create", queue).lines[0] == f"set {GROUP_CONFIGS} configs of share group {queue}"
+    assert (
+        command("queues", "create", queue).lines[0] == f"set {GROUP_CONFIGS} configs of share group {queue}"
+    )
     assert summary(command, queue)["unfinished"] == 0
     assert command("queues", "delete", queue, "--json").json == {
         "queue": queue,
@@ -526,7 +548,9 @@ def test_a_queue_is_deleted_and_its_dead_letters_stay(
     }
 
 
-def test_jobs_and_dead_letters_are_not_deleted_unasked(command: Command, broker: RunningBroker, queue: str, tmp_path: Path) -> None:
+def test_jobs_and_dead_letters_are_not_deleted_unasked(
+    command: Command, broker: RunningBroker, queue: str, tmp_path: Path
+) -> None:
     (tmp_path / "letters").write_text("a\n", encoding="utf-8")
     everything = left_of(broker, queue)
     refused = (USAGE, "", "kbroker: nothing was deleted: nobody can be asked here, so --yes is needed\n")
@@ -567,7 +591,10 @@ def test_a_queue_with_workers_is_deleted_with_force_only(
     command("queues", "send", queue, "a")
     with worker(broker, queue) as consumer:
         taken(consumer)
-        text = f"queue {queue} has 1 worker (one that was killed counts for 45 s more): stop them first, or put them out with --force"
+        text = (
+            f"queue {queue} has 1 worker (one that was killed counts for 45 s more): stop them first, "
+            "or put them out with --force"
+        )
         assert command("queues", "delete", queue) == (REFUSED, "", f"kbroker: {text}\n")
         assert len(left_of(broker, queue)) == 4
         ran = command("queues", "delete", queue, "--force", "--with-dead-letters", "--yes")

@@ -1,4 +1,5 @@
-"""`kbroker queues describe` where jobs are kept beside the log, or groups hold it; and jobs without a timestamp."""
+"""`kbroker queues describe` where jobs are kept beside the log, or groups hold it; and jobs without
+a timestamp."""
 
 from __future__ import annotations
 
@@ -79,9 +80,7 @@ def test_the_oldest_job_may_lie_beside_the_log(
     assert sent_ms(command, queue, http) == pytest.approx(first_ms, abs=1_000), "without a worker"
 
 
-def test_who_holds_the_log_is_shown(
-    command: Command, broker: RunningBroker, queue: str, http: str
-) -> None:
+def test_who_holds_the_log_is_shown(command: Command, broker: RunningBroker, queue: str, http: str) -> None:
     """One group alone, or several of which none does it alone."""
     assert command("configs", "set", "--topic", queue, "internal.segment.bytes=2000").code == OK
     for number in range(5):

@@ -67,7 +67,8 @@ def test_a_queue_has_all_its_parts_and_the_defaults_of_the_table(
         f"set {GROUP_CONFIGS} configs of share group {queue}",
         f"created topic {queue}",
         f"share group {queue} begins at offset 0",
-        f"queue {queue} is ready: `kbroker queues send {queue}` sends it jobs, `kbroker docs queues` has a worker",
+        f"queue {queue} is ready: `kbroker queues send {queue}` sends it jobs, `kbroker docs queues` has a "
+        "worker",
     ]
     assert changes.made == STEPS
     made = found(broker, queue)
@@ -249,7 +250,18 @@ def test_what_differs_is_said_line_by_line_and_altered_on_demand(
 
 def another_makes_it(broker: RunningBroker, changes: Changes, queue: str, before: int) -> None:
     """Just before the request with that number."""
-    other = [sys.executable, "-m", "kbroker", "queues", "create", queue, "--ttl", "5m", "-b", broker.bootstrap]
+    other = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        "queues",
+        "create",
+        queue,
+        "--ttl",
+        "5m",
+        "-b",
+        broker.bootstrap,
+    ]
 
     def make() -> None:
         changes.no_more()
@@ -284,7 +296,9 @@ def test_two_that_differ_at_once(
 def test_a_new_queue_that_would_alter_a_dead_letter_topic(command: Command, queue: str) -> None:
     assert command("topics", "create", f"{queue}-letters").code == OK
     ran = command("queues", "create", queue, "--dead-letters", f"{queue}-letters")
-    assert ran.err.splitlines()[-1] == f"kbroker: queue {queue} was not made: --update makes it and alters that"
+    assert (
+        ran.err.splitlines()[-1] == f"kbroker: queue {queue} was not made: --update makes it and alters that"
+    )
     assert command("queues", "create", queue, "--dead-letters", f"{queue}-letters", "--update").code == OK
 
 
@@ -344,7 +358,10 @@ def test_a_topic_that_exists_is_made_a_queue_on_demand_only(
         ("delete", queue),
     ):
         ran = command("queues", *arguments)
-        text = f"there is no queue {queue}, only a topic of this name: `kbroker queues create {queue} --update` makes it a queue"
+        text = (
+            f"there is no queue {queue}, only a topic of this name: `kbroker queues create {queue} "
+            "--update` makes it a queue"
+        )
         assert ran == (REFUSED, "", f"kbroker: {text}\n")
     assert command("queues", "create", queue, "--update").code == OK
     assert [(row.partition, row.start_offset) for row in found(broker, queue).offsets] == [(0, 0), (1, 0)]
@@ -354,7 +371,10 @@ def test_a_consumer_group_of_the_name(
     command: Command, broker: RunningBroker, queue: str, topic: str, changes: Changes
 ) -> None:
     with member(broker, queue, topic):
-        text = f"group {queue} is a consumer group, and a queue needs the name for its share group: choose another one"
+        text = (
+            f"group {queue} is a consumer group, and a queue needs the name for its share group: choose "
+            "another one"
+        )
         assert command("queues", "create", queue, "--update") == (REFUSED, "", f"kbroker: {text}\n")
         missing = f"kbroker: there is no queue {queue}: group {queue} is a consumer group\n"
         assert command("queues", "describe", queue).err == missing
@@ -403,7 +423,8 @@ def test_a_topic_of_the_dead_letters_name_that_is_for_something_else(
     ran = command("queues", "create", queue)
     assert (ran.code, ran.err.splitlines()[0]) == (
         REFUSED,
-        f"kbroker: queue {queue}: dead letter topic: errors.deadletterqueue.group.enable is false, asked for is true",
+        f"kbroker: queue {queue}: dead letter topic: errors.deadletterqueue.group.enable is false, asked "
+        "for is true",
     )
     assert changes.made == []
     ran = command("queues", "create", queue, "--update")
@@ -467,11 +488,17 @@ def test_a_queue_is_not_its_own_dead_letter_topic(command: Command, queue: str, 
 # --- order of keys ---
 
 
-def test_more_partitions_would_break_the_order_of_keys(command: Command, broker: RunningBroker, queue: str) -> None:
-    """Also of a topic that has another name than the share group, and with Kafka's tools it is not known."""
+def test_more_partitions_would_break_the_order_of_keys(
+    command: Command, broker: RunningBroker, queue: str
+) -> None:
+    """Also of a topic that has another name than the share group, and with Kafka's tools it is not
+    known."""
     assert command("queues", "create", queue, "--ordering", "key").code == OK
     why = f"share group {queue} keeps the order of keys on topic {queue}, and more partitions break it"
-    for refused in (("queues", "create", queue, "-p", "2", "--update"), ("topics", "alter", queue, "-p", "2")):
+    for refused in (
+        ("queues", "create", queue, "-p", "2", "--update"),
+        ("topics", "alter", queue, "-p", "2"),
+    ):
         answer = command(*refused)
         assert answer.code == REFUSED
         assert answer.err.startswith(f"kbroker: {why}")
@@ -485,7 +512,9 @@ def test_more_partitions_would_break_the_order_of_keys(command: Command, broker:
     assert command("topics", "alter", queue, "-p", "4").code == OK
 
 
-def test_a_group_of_another_name_keeps_order_on_a_topic(command: Command, broker: RunningBroker, queue: str) -> None:
+def test_a_group_of_another_name_keeps_order_on_a_topic(
+    command: Command, broker: RunningBroker, queue: str
+) -> None:
     other = f"{queue}.other"
     assert command("topics", "create", other).code == OK
     assert command("configs", "set", "--group", queue, "kbroker.queue.ordering=key").code == OK

@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 
 from kbroker.cli.exits import OK, REFUSED, USAGE, CommandFailed
 from kbroker.cli.queues.file import KEYS, read_wishes, toml_lines
-from kbroker.client.queues.settings import DEAD_LETTER_TOPIC, SETTINGS, Kind, Part, Setting, Wish, look, wish_of
+from kbroker.client.queues.settings import (
+    DEAD_LETTER_TOPIC,
+    SETTINGS,
+    Kind,
+    Part,
+    Setting,
+    Wish,
+    look,
+    wish_of,
+)
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigType
 from kbroker.settings.topic import TOPIC_CONFIGS
 from kbroker.testing.broker import RunningBroker, open_test_broker
@@ -97,26 +106,34 @@ def test_what_is_left_out_is_not_said() -> None:
         ("queues = 5", "queues is not a table: write [queues]"),
         ("[queues]\njobs = 5", "queues.jobs is not a table: write [queues.jobs]"),
         ("[queues.jobs]\nprefech = 1", "unknown key 'prefech' of queue jobs: did you mean 'prefetch'?"),
-        ("[queues.jobs]\nmax_delay = '1h'", "unknown key 'max_delay' of queue jobs: did you mean 'max-delay'?"),
+        ("[queues.jobs]\nmax_delay = '1h'", "unknown key 'max_delay' of queue jobs: did you mean "
+                                            "'max-delay'?"),
         ("[queues.jobs]\nzzz = 1", f"unknown key 'zzz' of queue jobs: there are {', '.join(KEYS)}"),
         ("[queues.a.b]\nprefetch = 1", "a name with a dot is written [queues.\"a.b\"]"),
-        ("[queues.jobs]\npartitions = 0", "partitions of queue jobs: 0 is not a whole number from 1 to 2147483647"),
+        ("[queues.jobs]\npartitions = 0", "partitions of queue jobs: 0 is not a whole number from 1 to "
+                                          "2147483647"),
         ("[queues.jobs]\npartitions = '1'", "partitions of queue jobs: '1' is not a whole number"),
         ("[queues.jobs]\npartitions = true", "partitions of queue jobs: True is not a whole number"),
         ("[queues.jobs]\nprefetch = -1", "prefetch of queue jobs: -1 is not a whole number from 0 to 10000"),
         ("[queues.jobs]\nprefetch = true", "prefetch of queue jobs: True is not a whole number"),
         ("[queues.jobs]\nprefetch = [1]", "prefetch of queue jobs: [1] is not a whole number"),
         ("[queues.jobs]\njitter = nan", "jitter of queue jobs: nan is not a number from 0 to 1"),
-        ("[queues.jobs]\ndelay = 5", "delay of queue jobs: 5 is no duration: write '500ms', '30s', '10m', '1h' or '30d'"),
+        ("[queues.jobs]\ndelay = 5", "delay of queue jobs: 5 is no duration: write '500ms', '30s', '10m', "
+                                     "'1h' or '30d'"),
         ("[queues.jobs]\ndelay = '5'", "delay of queue jobs: '5' has no unit"),
         ("[queues.jobs]\ndelay = '2d'", "delay of queue jobs: '2d' is more than 1d, the most that it may be"),
         ("[queues.jobs]\nassignment = 1", "assignment of queue jobs: 1 is not one of simple, all"),
-        ("[queues.jobs]\ndead-letters = ''", "dead-letters of queue jobs: '' is neither the name of a topic nor true nor false"),
+        ("[queues.jobs]\ndead-letters = ''", "dead-letters of queue jobs: '' is neither the name of a "
+                                             "topic nor true nor false"),
         ("[queues.jobs]\ngroup-configs = 1", "queues.jobs.group-configs is not a table"),
-        ("[queues.jobs.group-configs]\nshare.x = 1", "a config has dots in its name, and is written \"share.…\""),
-        ("[queues.jobs.group-configs]\n'kbroker.queue.prefetch' = 1", "kbroker.queue.prefetch is written as 'prefetch'"),
-        (f"[queues.jobs.group-configs]\n'{DEAD_LETTER_TOPIC}' = 'x'", "is written as 'dead-letters' beside the table"),
-        ("[queues.jobs.topic-configs]\n'retention.ms' = [1]", "[1] is neither a text nor a number nor true nor false"),
+        ("[queues.jobs.group-configs]\nshare.x = 1", "a config has dots in its name, and is written "
+                                                     "\"share.…\""),
+        ("[queues.jobs.group-configs]\n'kbroker.queue.prefetch' = 1", "kbroker.queue.prefetch is written "
+                                                                      "as 'prefetch'"),
+        (f"[queues.jobs.group-configs]\n'{DEAD_LETTER_TOPIC}' = 'x'", "is written as 'dead-letters' beside "
+                                                                      "the table"),
+        ("[queues.jobs.topic-configs]\n'retention.ms' = [1]", "[1] is neither a text nor a number nor true "
+                                                              "nor false"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_file_is_said_in_one_line(text: str, why: str) -> None:
@@ -145,7 +162,9 @@ def texts(setting: Setting) -> st.SearchStrategy[str]:
 topic_names = st.from_regex(r"[a-zA-Z0-9._-]{1,20}", fullmatch=True)
 config_texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=20)
 configs = st.dictionaries(
-    st.sampled_from([each for each in TOPIC_CONFIGS if each not in {row.config for row in SETTINGS.values()}]),
+    st.sampled_from(
+        [each for each in TOPIC_CONFIGS if each not in {row.config for row in SETTINGS.values()}]
+    ),
     config_texts,
     min_size=1,
 )
@@ -209,7 +228,8 @@ def test_one_queue_that_is_refused_keeps_no_other_from_being_made(
     assert command("queues", "create", differing).code == OK
     file = tmp_path / "queues.toml"
     file.write_text(
-        f"[queues.{first}]\n[queues.{wrong}]\ndeliveries = 99\n[queues.{differing}]\nprefetch = 9\n[queues.{last}]\npartitions = 2"
+        f"[queues.{first}]\n[queues.{wrong}]\ndeliveries = 99\n[queues.{differing}]\nprefetch = "
+        f"9\n[queues.{last}]\npartitions = 2"
     )
     ran = command("queues", "create", "--from", file)
     assert ran.code == REFUSED

@@ -33,7 +33,6 @@ QUEUE = "jobs"
 PATIENCE_S = 60
 
 
-
 class Worker:
     """A process that runs the page's worker; its stderr is a file, which never blocks a reader."""
 
@@ -191,7 +190,9 @@ def test_the_snippets_for_sending(command: Command, broker: RunningBroker) -> No
         timeout=PATIENCE_S,
     )
     assert (ran.returncode, ran.stderr) == (0, "")
-    values = [json.loads(each["value"])["seconds"] for each in command("queues", "peek", QUEUE, "--json").json]
+    values = [
+        json.loads(each["value"])["seconds"] for each in command("queues", "peek", QUEUE, "--json").json
+    ]
     assert sorted(values) == [0.5, 1, 1, 2, 2, 2, 3]
 
 
@@ -205,7 +206,9 @@ def test_the_snippets_for_later(command: Command, broker: RunningBroker) -> None
     (first,) = (each for each in snippets() if "Producer" in each)
     (later,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     code = (first + later).replace("127.0.0.1:9092", broker.bootstrap)
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE_S
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     found = command("queues", "peek", QUEUE, "--json").json
     headers = [{header["name"]: header["value"] for header in job["headers"]} for job in found]

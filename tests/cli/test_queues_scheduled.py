@@ -1,4 +1,5 @@
-"""Jobs for later: `kbroker queues send --delay` and `--at`, how they are shown, and when they come."""
+"""Jobs for later: `kbroker queues send --delay` and `--at`, how they are shown, and when they
+come."""
 
 from __future__ import annotations
 
@@ -161,7 +162,10 @@ def test_how_far_ahead(command: Command, queue: str) -> None:
         (["--delay", "5"], "'5' has no unit: write 500ms, 30s, 10m, 1h or 30d"),
         (["--delay", "-5s"], "'-5s' is no duration"),
         (["--at", "noon"], "'noon' is not YYYY-MM-DDTHH:mm:SS.sss"),
-        (["--delay", "1h", "--header", f"kbroker-deliver-at={FAR_MS}"], "kbroker-deliver-at says already when these jobs are due"),
+        (
+            ["--delay", "1h", "--header", f"kbroker-deliver-at={FAR_MS}"],
+            "kbroker-deliver-at says already when these jobs are due",
+        ),
     ],
 )
 def test_what_is_not_clear(command: Command, queue: str, options: list[str], why: str) -> None:

@@ -1,4 +1,5 @@
-"""Dead letters and redrives beside batches whose payload contradicts their header: in each topic that they read, they end nothing."""
+"""Dead letters and redrives beside batches whose payload contradicts their header: in each topic
+that they read, they end nothing."""
 
 from __future__ import annotations
 
@@ -52,8 +53,11 @@ def test_a_redrive_tells_once_what_it_left_out(broker: RunningBroker, command: C
 
 
 @pytest.mark.parametrize("kind", ODD_BATCHES)
-def test_in_the_topic_that_records_go_back_to(broker: RunningBroker, command: Command, topic: str, kind: str) -> None:
-    """What another producer has sent there since the redrive was started, and since it was interrupted."""
+def test_in_the_topic_that_records_go_back_to(
+    broker: RunningBroker, command: Command, topic: str, kind: str
+) -> None:
+    """What another producer has sent there since the redrive was started, and since it was
+    interrupted."""
     letters = fill(broker, topic, 300)
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [letters])
@@ -84,13 +88,20 @@ def test_a_damaged_batch_of_its_own(broker: RunningBroker, command: Command, top
             redrive(connection, found, "mine", Wish(Choice()), interfere)
         started = Notes(connection).redrives[found.topic_id, "mine"].started
         assert started is not None
-        sent = {p: list(read_batches(connection, source, p, 300, len(each))) for p, each in read(broker, topic).items()}
+        sent = {
+            p: list(read_batches(connection, source, p, 300, len(each)))
+            for p, each in read(broker, topic).items()
+        }
         ((partition, (own,)),) = ((p, each) for p, each in sent.items() if each)
         producer = ProducerInfo(started.producer_id, 0, own.header.record_count)
         append_raw(broker, topic, partition, odd_batch("no gzip", producer=producer))
     done = command("dead-letters", "redrive", letters, "--name", "mine", "--json")
     reason = f"a batch of {topic}-{partition} cannot be read, so that nobody can tell whether it was sent"
-    assert (done.code, done.json["finished"], done.json["not_sent"]) == (REFUSED, True, 300 - own.header.record_count)
+    assert (done.code, done.json["finished"], done.json["not_sent"]) == (
+        REFUSED,
+        True,
+        300 - own.header.record_count,
+    )
     assert all(line.endswith(reason) for line in done.json["problems"])
     assert set(redriven(broker, topic, "mine").values()) == {1}
 
@@ -100,12 +111,17 @@ def test_in_the_notes(broker: RunningBroker, command: Command, topic: str, kind:
     letters = fill(broker, topic, 2)
     assert command("dead-letters", "redrive", letters, "--name", "first", "--cause", "rejected").code == OK
     append_raw(broker, NOTES_TOPIC, 0, odd_batch(kind))
-    assert command("dead-letters", "redrive", letters, "--name", "second", "--json").json["skipped"] == PARTITIONS
+    assert (
+        command("dead-letters", "redrive", letters, "--name", "second", "--json").json["skipped"]
+        == PARTITIONS
+    )
     assert command("dead-letters", "list", letters).code == OK
 
 
 @pytest.mark.parametrize("kind", ODD_BATCHES)
-def test_what_a_dead_letter_without_a_copy_stands_for(broker: RunningBroker, command: Command, topic: str, kind: str) -> None:
+def test_what_a_dead_letter_without_a_copy_stands_for(
+    broker: RunningBroker, command: Command, topic: str, kind: str
+) -> None:
     letters = fill(broker, topic, 2, copy=False)
     first = append_raw(broker, topic, 0, odd_batch(kind))
     append(broker, topic, 0, [Record(0, 1, None, b"behind")])

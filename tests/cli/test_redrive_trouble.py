@@ -1,4 +1,5 @@
-"""Redrives that meet what nobody wished for: lost logs and notes, foreign notes, rivals, odd timestamps and many dead letters."""
+"""Redrives that meet what nobody wished for: lost logs and notes, foreign notes, rivals, odd
+timestamps and many dead letters."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ def _id_of(broker: RunningBroker, topic: str) -> UUID:
 
 
 def test_sent_records_that_were_deleted(broker: RunningBroker, command: Command, topic: str) -> None:
-    """What the dead process has sent cannot be told any more: those dead letters are named, the others sent, and the redrive ends."""
+    """What the dead process has sent cannot be told any more: those dead letters are named, the
+    others sent, and the redrive ends."""
     letters = fill(broker, topic, 300)
     _interrupt(broker, letters, "mine")
     (lost,) = (partition for partition, records in read(broker, topic).items() if len(records) > 300)
@@ -73,14 +75,19 @@ def test_what_was_sent_may_be_deleted_meanwhile(broker: RunningBroker, topic: st
             _delete_records(broker, topic, partition)
 
     with broker.connect() as connection:
-        done = redrive(connection, admin.topics(connection, [letters])[0], "mine", Wish(Choice(group="workers")), delete)
+        done = redrive(
+            connection, admin.topics(connection, [letters])[0], "mine", Wish(Choice(group="workers")), delete
+        )
     assert (done.finished, done.chosen) == (True, 900)
     assert done.sent + done.not_sent == 900
     assert done.sent >= 300
 
 
-def test_a_rival_sends_between_asking_for_the_end_and_reading(broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch behind the end that was asked for has a sequence number, but its records are not looked at: it must not be seen at all."""
+def test_a_rival_sends_between_asking_for_the_end_and_reading(
+    broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch behind the end that was asked for has a sequence number, but its records are not
+    looked at: it must not be seen at all."""
     letters = fill(broker, topic, 400)
     _interrupt(broker, letters, "mine")
     rivals: list[Summary] = []
@@ -97,7 +104,9 @@ def test_a_rival_sends_between_asking_for_the_end_and_reading(broker: RunningBro
     with broker.connect() as connection:
         done = redrive(connection, admin.topics(connection, [letters])[0], "mine", Wish(Choice()))
     assert [done.finished, *(each.finished for each in rivals)] == [True, True]
-    assert redriven(broker, topic, "mine") == {(p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)}
+    assert redriven(broker, topic, "mine") == {
+        (p, b"order %d of %d" % (n, p)): 1 for p in range(PARTITIONS) for n in range(400)
+    }
 
 
 def test_foreign_and_broken_notes(broker: RunningBroker, command: Command, topic: str) -> None:
@@ -106,7 +115,8 @@ def test_foreign_and_broken_notes(broker: RunningBroker, command: Command, topic
     topic_id = str(_id_of(broker, letters))
     progress = {"note": "progress", "redrive": "lost", "topic_id": topic_id}
     notes = [
-        b"\xff", b"{", b"[]", b"null", b"7", b"{}", b'{"note": "started"}', b'{"note": "finished", "redrive": "first"}',
+        b"\xff", b"{", b"[]", b"null", b"7", b"{}", b'{"note": "started"}', b'{"note": "finished", '
+                                                                            b'"redrive": "first"}',
         json.dumps(progress | {"sent": {"x": [[0, 1]]}}).encode(), json.dumps(progress | {"sent": {"0": [7]}}).encode(),
         json.dumps(progress | {"redrive": ["x"], "sent": {}}).encode(), json.dumps(progress | {"topic_id": 5, "sent": {}}).encode(),
         json.dumps({"note": "started", "redrive": "half", "topic_id": topic_id, "wish": {}}).encode(),
@@ -118,14 +128,20 @@ def test_foreign_and_broken_notes(broker: RunningBroker, command: Command, topic
     assert set(redriven(broker, topic, "rest").values()) == {1}
 
 
-def test_notes_outlive_a_topic_that_was_created_by_hand(broker: RunningBroker, command: Command, topic: str) -> None:
-    """With retention as other topics have it, the notes would go, and every record would be sent again."""
+def test_notes_outlive_a_topic_that_was_created_by_hand(
+    broker: RunningBroker, command: Command, topic: str
+) -> None:
+    """With retention as other topics have it, the notes would go, and every record would be sent
+    again."""
     letters = fill(broker, topic, 2)
     command("topics", "delete", NOTES_TOPIC)
     assert command("topics", "create", NOTES_TOPIC, "--config", "retention.ms=1").code == OK
     assert command("dead-letters", "redrive", letters, "--name", "one").code == OK
     with broker.connect() as connection:
-        configs = {each.name: each.value for each in admin.describe_configs(connection, admin.ResourceType.TOPIC, NOTES_TOPIC)}
+        configs = {
+            each.name: each.value
+            for each in admin.describe_configs(connection, admin.ResourceType.TOPIC, NOTES_TOPIC)
+        }
     assert (configs["retention.ms"], configs["retention.bytes"]) == ("-1", "-1")
     assert set(redriven(broker, topic, "one").values()) == {1}
 
@@ -133,28 +149,42 @@ def test_notes_outlive_a_topic_that_was_created_by_hand(broker: RunningBroker, c
 def test_a_lost_start_note(broker: RunningBroker, command: Command, topic: str) -> None:
     """What is still noted as sent is not sent again, and the redrive cannot go on."""
     letters = fill(broker, topic, 2)
-    note = {"note": "progress", "redrive": "old", "topic_id": str(_id_of(broker, letters)), "sent": {"0": [[0, 1]]}}
+    note = {
+        "note": "progress",
+        "redrive": "old",
+        "topic_id": str(_id_of(broker, letters)),
+        "sent": {"0": [[0, 1]]},
+    }
     command("dead-letters", "redrive", letters, "--name", "none", "--group", "nobody")
     append(broker, NOTES_TOPIC, 0, [Record(0, 0, None, json.dumps(note).encode())])
     refused = command("dead-letters", "redrive", letters, "--name", "old")
-    assert refused == (REFUSED, "", "kbroker: what redrive old noted when it started is lost; choose another name\n")
+    assert refused == (
+        REFUSED,
+        "",
+        "kbroker: what redrive old noted when it started is lost; choose another name\n",
+    )
     rest = command("dead-letters", "redrive", letters, "--name", "rest", "--json").json
     assert (rest["sent"], rest["skipped"]) == (4, 2)
 
 
-def test_an_unfinished_redrive_keeps_others_waiting(broker: RunningBroker, command: Command, topic: str) -> None:
+def test_an_unfinished_redrive_keeps_others_waiting(
+    broker: RunningBroker, command: Command, topic: str
+) -> None:
     letters = fill(broker, topic, 300)
     _interrupt(broker, letters, "first")
     refused = command("dead-letters", "redrive", letters, "--name", "second", "--cause", "rejected")
     assert refused.err == (
-        f"kbroker: redrive first of {letters} is not finished; run it again first, as it was started: without options beside its name\n"
+        f"kbroker: redrive first of {letters} is not finished; run it again first, as it was started: "
+        "without options beside its name\n"
     )
     assert command("dead-letters", "redrive", letters, "--name", "first").code == OK
     again = command("dead-letters", "redrive", letters, "--name", "first")
     assert "nothing was left to send" in again.err
 
 
-def test_of_two_started_at_the_same_moment_the_first_goes_on(broker: RunningBroker, command: Command, topic: str) -> None:
+def test_of_two_started_at_the_same_moment_the_first_goes_on(
+    broker: RunningBroker, command: Command, topic: str
+) -> None:
     """Neither saw the other one's note before it wrote its own."""
     letters = fill(broker, topic, 2)
     with broker.connect() as connection:
@@ -163,7 +193,9 @@ def test_of_two_started_at_the_same_moment_the_first_goes_on(broker: RunningBrok
         targets = {topic: (source.topic_id, dict.fromkeys(source.partitions, 2))}
         for name in ("first", "second"):
             producer_id = new_producer_id(connection)
-            Notes(connection).start(Started(name, letters, found.topic_id, {0: 4, 1: 2}, targets, Wish(Choice()), producer_id, 0))
+            Notes(connection).start(
+                Started(name, letters, found.topic_id, {0: 4, 1: 2}, targets, Wish(Choice()), producer_id, 0)
+            )
     assert "redrive first of" in command("dead-letters", "redrive", letters, "--name", "second").err
     assert command("dead-letters", "redrive", letters, "--name", "first", "--json").json["sent"] == 6
     second = command("dead-letters", "redrive", letters, "--name", "second", "--json").json
@@ -171,14 +203,17 @@ def test_of_two_started_at_the_same_moment_the_first_goes_on(broker: RunningBrok
 
 
 def test_dead_letters_that_a_power_cut_took(broker: RunningBroker, command: Command, topic: str) -> None:
-    """With durability `os` the dead letter topic may end before where it ended when the redrive was started: the rest is redriven."""
+    """With durability `os` the dead letter topic may end before where it ended when the redrive was
+    started: the rest is redriven."""
     letters = fill(broker, topic, 2)
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [letters])
         (source,) = admin.topics(connection, [topic])
         targets = {topic: (source.topic_id, dict.fromkeys(source.partitions, 2))}
         producer_id = new_producer_id(connection)
-        Notes(connection).start(Started("cut", letters, found.topic_id, {0: 9, 1: 2}, targets, Wish(Choice()), producer_id, 0))
+        Notes(connection).start(
+            Started("cut", letters, found.topic_id, {0: 9, 1: 2}, targets, Wish(Choice()), producer_id, 0)
+        )
     done = command("dead-letters", "redrive", letters, "--name", "cut", "--json").json
     assert (done["sent"], done["not_sent"], done["finished"]) == (6, 0, True)
 
@@ -200,17 +235,31 @@ def test_notes_of_earlier_versions(broker: RunningBroker) -> None:
     with broker.connect() as connection:
         notes = Notes(connection)
         for name, keep_schedule in (("early", False), ("late", True)):
-            started = Started(name, "t", UUID(int=78), {}, {}, Wish(Choice(), keep_schedule=keep_schedule), 0, 0)
+            started = Started(
+                name, "t", UUID(int=78), {}, {}, Wish(Choice(), keep_schedule=keep_schedule), 0, 0
+            )
             assert ("keep_schedule" in json.loads(started.encode())["wish"]) == keep_schedule
             notes.start(started)
         found = {each.name: each.started for each in Notes(connection).of_topic(UUID(int=78))}
-    assert {name: each and each.wish.keep_schedule for name, each in found.items()} == {"early": False, "late": True}
+    assert {name: each and each.wish.keep_schedule for name, each in found.items()} == {
+        "early": False,
+        "late": True,
+    }
 
 
 def test_any_timestamp(broker: RunningBroker, command: Command, topic: str) -> None:
     for timestamp_ms in (-(1 << 62), -1, 0):
-        append(broker, topic, 0, [Record(0, timestamp_ms, None, b"v", headers_of(Origin("gone", 0, 0, "workers", 1, EXHAUSTED)))])
-    assert [line.split()[1] for line in command("dead-letters", "list", topic).lines[1:]] == [str(-(1 << 62)), "1969-12-31", "1970-01-01"]
+        append(
+            broker,
+            topic,
+            0,
+            [Record(0, timestamp_ms, None, b"v", headers_of(Origin("gone", 0, 0, "workers", 1, EXHAUSTED)))],
+        )
+    assert [line.split()[1] for line in command("dead-letters", "list", topic).lines[1:]] == [
+        str(-(1 << 62)),
+        "1969-12-31",
+        "1970-01-01",
+    ]
     assert str(-(1 << 62)) in command("dead-letters", "show", topic, "0:0").out
 
 
@@ -230,7 +279,9 @@ def test_sources_with_a_record_in_each_batch(broker: RunningBroker, command: Com
     for offset in range(60):
         append(broker, topic, 0, [Record(0, 1, None, b"%d" % offset)])
     dead = [*range(30), *range(31, 60, 2)]
-    letters = [Record(0, 1, None, None, headers_of(Origin(topic, 0, each, "workers", 1, EXHAUSTED))) for each in dead]
+    letters = [
+        Record(0, 1, None, None, headers_of(Origin(topic, 0, each, "workers", 1, EXHAUSTED))) for each in dead
+    ]
     broker.create_topic(f"dlq.{topic}")
     append(broker, f"dlq.{topic}", 0, letters)
     assert command("dead-letters", "redrive", f"dlq.{topic}", "--name", "r", "--json").json["sent"] == 45
@@ -240,9 +291,17 @@ def test_sources_with_a_record_in_each_batch(broker: RunningBroker, command: Com
 def test_the_same_places_in_another_order(broker: RunningBroker, command: Command, topic: str) -> None:
     letters = fill(broker, topic, 2)
     assert command("dead-letters", "redrive", letters, "--name", "r", "--at", "0:1", "--at", "1:0").code == OK
-    assert command("dead-letters", "redrive", letters, "--name", "r", "--at", "1:0", "--at", "0:1", "--at", "0:1").code == OK
+    assert (
+        command(
+            "dead-letters", "redrive", letters, "--name", "r", "--at", "1:0", "--at", "0:1", "--at", "0:1"
+        ).code
+        == OK
+    )
 
 
-@pytest.mark.parametrize("arguments", [("dead-letters", "list"), ("share-groups", "delete-offsets", "g", "--topic"), ("topics", "create")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("dead-letters", "list"), ("share-groups", "delete-offsets", "g", "--topic"), ("topics", "create")],
+)
 def test_names_that_are_no_utf_8(command: Command, arguments: tuple[str, ...]) -> None:
     assert command(*arguments, "\udcff") == (USAGE, "", "kbroker: '\\udcff' is no UTF-8\n")

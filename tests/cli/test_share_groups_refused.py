@@ -1,4 +1,5 @@
-"""`kbroker share-groups` where a broker refuses a part of what is asked, or knows groups of other types: answers by a fake broker."""
+"""`kbroker share-groups` where a broker refuses a part of what is asked, or knows groups of other
+types: answers by a fake broker."""
 
 from __future__ import annotations
 
@@ -25,12 +26,27 @@ Answers = dict[str, Callable[[Any], dict[str, Any]]]
 
 
 def describe_groups(request: Any) -> dict[str, Any]:
-    epochs = {"group_epoch": 3, "assignment_epoch": 3, "assignor_name": "simple", "members": (), "authorized_operations": 0}
-    return {"groups": [{"group_id": name, "group_state": "Empty", **FINE, **epochs} for name in request.group_ids]}
+    epochs = {
+        "group_epoch": 3,
+        "assignment_epoch": 3,
+        "assignor_name": "simple",
+        "members": (),
+        "authorized_operations": 0,
+    }
+    return {
+        "groups": [{"group_id": name, "group_state": "Empty", **FINE, **epochs} for name in request.group_ids]
+    }
 
 
 def no_share_group(request: Any) -> dict[str, Any]:
-    row = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": (), "authorized_operations": 0}
+    row = {
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+        "members": (),
+        "authorized_operations": 0,
+    }
     return {"groups": [{"group_id": name, **NOT_FOUND, **row} for name in request.group_ids]}
 
 
@@ -52,7 +68,14 @@ def describe_offsets(request: Any) -> dict[str, Any]:
 
 
 def metadata(request: Any) -> dict[str, Any]:
-    row = {"error_code": ErrorCode.none, "leader_id": 0, "leader_epoch": 0, "replica_nodes": (), "isr_nodes": (), "offline_replicas": ()}
+    row = {
+        "error_code": ErrorCode.none,
+        "leader_id": 0,
+        "leader_epoch": 0,
+        "replica_nodes": (),
+        "isr_nodes": (),
+        "offline_replicas": (),
+    }
     topic = {
         "error_code": ErrorCode.none,
         "name": "orders",
@@ -66,7 +89,12 @@ def list_offsets(request: Any) -> dict[str, Any]:
     row = {"error_code": ErrorCode.none, "timestamp": -1, "offset": 2, "leader_epoch": 0}
     return {
         "topics": [
-            {"name": "orders", "partitions": [{"partition_index": each.partition_index, **row} for each in request.topics[0].partitions]}
+            {
+                "name": "orders",
+                "partitions": [
+                    {"partition_index": each.partition_index, **row} for each in request.topics[0].partitions
+                ],
+            }
         ]
     }
 
@@ -91,13 +119,19 @@ ANSWERS: Answers = {
 
 
 @contextmanager
-def broker(monkeypatch: pytest.MonkeyPatch, **answers: Callable[[Any], dict[str, Any]]) -> Iterator[FakeBroker]:
-    with fake_broker(serving({API_KEYS[name]: answer for name, answer in {**ANSWERS, **answers}.items()})) as running:
+def broker(
+    monkeypatch: pytest.MonkeyPatch, **answers: Callable[[Any], dict[str, Any]]
+) -> Iterator[FakeBroker]:
+    with fake_broker(
+        serving({API_KEYS[name]: answer for name, answer in {**ANSWERS, **answers}.items()})
+    ) as running:
         monkeypatch.setenv("KBROKER_BOOTSTRAP", f"127.0.0.1:{running.port}")
         yield running
 
 
-def test_offsets_that_are_not_known(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_offsets_that_are_not_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with broker(monkeypatch):
         assert run(["share-groups", "describe", "g", "--verbose"]) == REFUSED
         table = capsys.readouterr()
@@ -108,10 +142,15 @@ def test_offsets_that_are_not_known(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ]  # fmt: skip
     assert table.err == "kbroker: group g, orders-2: It is gone.\n"
     unknown = {"topic": "orders", "start_offset": None, "leader_epoch": None, "lag": None}
-    assert group["offsets"][1:] == [{**unknown, "partition": 1, "error": None}, {**unknown, "partition": 2, "error": "It is gone."}]
+    assert group["offsets"][1:] == [
+        {**unknown, "partition": 1, "error": None},
+        {**unknown, "partition": 2, "error": "It is gone."},
+    ]
 
 
-def test_a_partition_that_is_not_reset(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_partition_that_is_not_reset(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with broker(monkeypatch):
         assert run([*RESET, "--execute"]) == REFUSED
     output = capsys.readouterr()
@@ -119,36 +158,66 @@ def test_a_partition_that_is_not_reset(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert output.err == "kbroker: orders-1 could not be reset: It is gone.\n"
 
 
-def test_a_member_that_comes_between(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_member_that_comes_between(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with broker(monkeypatch, alter_share_group_offsets=alter_too_late):
         assert run([*RESET, "--execute"]) == REFUSED
-    assert capsys.readouterr() == ("", "kbroker: share group g is not empty any more: a member joined; nothing was changed\n")
+    assert capsys.readouterr() == (
+        "",
+        "kbroker: share group g is not empty any more: a member joined; nothing was changed\n",
+    )
 
 
-def test_a_dry_run_alters_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_alters_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with broker(monkeypatch) as running:
         assert run([*RESET, "--dry-run", "--export"]) == OK
     assert capsys.readouterr().out == "orders,0,2\norders,1,2\n"
     assert API_KEYS["alter_share_group_offsets"] not in [key for key, _, _ in running.requests]
 
 
-def test_the_current_offset_where_there_is_none(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_current_offset_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with broker(monkeypatch):
-        assert run(["share-groups", "reset-offsets", "g", "--topic", "orders", "--to-current", "--dry-run", "--export"]) == OK
+        assert (
+            run(
+                [
+                    "share-groups",
+                    "reset-offsets",
+                    "g",
+                    "--topic",
+                    "orders",
+                    "--to-current",
+                    "--dry-run",
+                    "--export",
+                ]
+            )
+            == OK
+        )
     output = capsys.readouterr()
     assert output.out == "orders,0,5\norders,1,2\n"
     assert output.err == "kbroker: warning: share group g has no offset of orders-1 yet; its end is taken\n"
 
 
 @pytest.mark.parametrize("mode", ["--dry-run", "--execute"])
-def test_a_group_of_another_type_is_not_reset(mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_of_another_type_is_not_reset(
+    mode: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with broker(monkeypatch, share_group_describe=no_share_group) as running:
         assert run([*RESET, mode]) == REFUSED
-    assert capsys.readouterr() == ("", "kbroker: group g is a consumer group; use `kbroker groups reset-offsets g`\n")
+    assert capsys.readouterr() == (
+        "",
+        "kbroker: group g is a consumer group; use `kbroker groups reset-offsets g`\n",
+    )
     assert API_KEYS["alter_share_group_offsets"] not in [key for key, _, _ in running.requests]
 
 
-def test_a_group_of_another_type_is_not_deleted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_of_another_type_is_not_deleted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """DeleteGroups would take it."""
     with broker(monkeypatch) as running:
         assert run(["share-groups", "delete", "g"]) == REFUSED
@@ -157,9 +226,16 @@ def test_a_group_of_another_type_is_not_deleted(monkeypatch: pytest.MonkeyPatch,
     assert API_KEYS["delete_groups"] not in [key for key, _, _ in running.requests]
 
 
-def test_a_group_of_another_type_is_not_described(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_group_of_another_type_is_not_described(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with broker(monkeypatch, share_group_describe=no_share_group):
         assert run(["share-groups", "describe", "g"]) == REFUSED
-        assert capsys.readouterr() == ("", "kbroker: group g is a consumer group; use `kbroker groups describe g`\n")
+        assert capsys.readouterr() == (
+            "",
+            "kbroker: group g is a consumer group; use `kbroker groups describe g`\n",
+        )
         assert run(["groups", "list", "--json"]) == OK
-    assert json.loads(capsys.readouterr().out) == [{"group": "g", "type": "classic", "protocol": "consumer", "state": "Stable"}]
+    assert json.loads(capsys.readouterr().out) == [
+        {"group": "g", "type": "classic", "protocol": "consumer", "state": "Stable"}
+    ]

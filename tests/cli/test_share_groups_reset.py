@@ -1,4 +1,5 @@
-"""`kbroker share-groups reset-offsets` against a real broker: every place to go to, what is refused, and that consumers follow."""
+"""`kbroker share-groups reset-offsets` against a real broker: every place to go to, what is
+refused, and that consumers follow."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def dated(broker: RunningBroker, topic: str) -> str:
 def group(command: Command, dated: str, request: pytest.FixtureRequest) -> str:
     """Stands at offset 4 of partition 0, and at 0, the end, of the others."""
     name = f"g-{request.node.name}"
-    assert command("share-groups", "reset-offsets", name, "--topic", dated, "--to-offset", "4", "--execute").code == OK
+    assert (
+        command("share-groups", "reset-offsets", name, "--topic", dated, "--to-offset", "4", "--execute").code
+        == OK
+    )
     return name
 
 
@@ -50,7 +54,9 @@ def start_offset(command: Command, group: str, partition: int = 0) -> int | None
 
 
 def at(record: int) -> str:
-    return datetime.fromtimestamp((FIRST_MS + record * 1000) / 1000, UTC).isoformat(timespec="milliseconds")[:-6]
+    return datetime.fromtimestamp((FIRST_MS + record * 1000) / 1000, UTC).isoformat(timespec="milliseconds")[
+        :-6
+    ]
 
 
 TARGETS = [
@@ -65,12 +71,19 @@ TARGETS = [
 
 
 @pytest.mark.parametrize(
-    ("target", "offset", "next_value"), TARGETS, ids=["earliest", "offset", "offset-0", "current", "datetime", "datetime-Z", "later"]
+    ("target", "offset", "next_value"),
+    TARGETS,
+    ids=["earliest", "offset", "offset-0", "current", "datetime", "datetime-Z", "later"],
 )
-def test_consumers_go_on_from_there(command: Command, dated: str, group: str, target: list[str], offset: int, next_value: str) -> None:
+def test_consumers_go_on_from_there(
+    command: Command, dated: str, group: str, target: list[str], offset: int, next_value: str
+) -> None:
     where = ["share-groups", "reset-offsets", group, "--topic", f"{dated}:0", *target]
     planned = command(*where, "--dry-run")
-    assert [line.split() for line in planned.lines] == [["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], [group, dated, "0", str(offset)]]
+    assert [line.split() for line in planned.lines] == [
+        ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"],
+        [group, dated, "0", str(offset)],
+    ]
     assert start_offset(command, group) == 4, "a dry run changes nothing"
     assert command(*where, "--execute") == (OK, planned.out, "")
     assert start_offset(command, group) == offset
@@ -78,14 +91,19 @@ def test_consumers_go_on_from_there(command: Command, dated: str, group: str, ta
 
 
 def test_to_latest(command: Command, broker: RunningBroker, dated: str, group: str) -> None:
-    assert command("share-groups", "reset-offsets", group, "--all-topics", "--to-latest", "--execute").code == OK
+    assert (
+        command("share-groups", "reset-offsets", group, "--all-topics", "--to-latest", "--execute").code == OK
+    )
     (described,) = command("share-groups", "describe", group, "--json").json
     assert [(row["start_offset"], row["lag"]) for row in described["offsets"]] == [(10, 0), (0, 0), (0, 0)]
 
 
 def test_all_partitions_or_some(command: Command, dated: str, group: str) -> None:
     assert new_offsets(command, group, "--topic", dated, "--to-latest") == {0: 10, 1: 0, 2: 0}
-    assert new_offsets(command, group, "--topic", f"{dated}:2,0", "--topic", f"{dated}:0", "--to-latest") == {0: 10, 2: 0}
+    assert new_offsets(command, group, "--topic", f"{dated}:2,0", "--topic", f"{dated}:0", "--to-latest") == {
+        0: 10,
+        2: 0,
+    }
     assert new_offsets(command, group, "--all-topics", "--to-earliest") == {0: 0, 1: 0, 2: 0}
 
 
@@ -96,19 +114,44 @@ def test_other_time_zones(command: Command, dated: str, group: str) -> None:
 
 
 def test_a_time_after_the_last_record_is_the_end(command: Command, dated: str, group: str) -> None:
-    ran = command("share-groups", "reset-offsets", group, "--topic", f"{dated}:0", "--to-datetime", at(11), "--dry-run", "--json")
+    ran = command(
+        "share-groups",
+        "reset-offsets",
+        group,
+        "--topic",
+        f"{dated}:0",
+        "--to-datetime",
+        at(11),
+        "--dry-run",
+        "--json",
+    )
     assert (ran.code, ran.json[0]["new_offset"]) == (OK, 10)
     assert ran.err == f"kbroker: warning: {dated}-0 has no record from that time on; its end is taken\n"
 
 
-def test_the_current_offset_of_a_partition_that_was_never_used_is_its_end(command: Command, dated: str) -> None:
-    ran = command("share-groups", "reset-offsets", "unborn", "--topic", f"{dated}:0", "--to-current", "--dry-run", "--json")
+def test_the_current_offset_of_a_partition_that_was_never_used_is_its_end(
+    command: Command, dated: str
+) -> None:
+    ran = command(
+        "share-groups",
+        "reset-offsets",
+        "unborn",
+        "--topic",
+        f"{dated}:0",
+        "--to-current",
+        "--dry-run",
+        "--json",
+    )
     assert (ran.code, ran.json[0]["new_offset"]) == (OK, 10)
     assert "has no offset of" in ran.err
 
 
-def test_offsets_outside_of_the_log_are_moved_into_it(command: Command, dated: str, group: str, tmp_path: Path) -> None:
-    beyond = command("share-groups", "reset-offsets", group, "--topic", f"{dated}:0", "--to-offset", "99", "--execute")
+def test_offsets_outside_of_the_log_are_moved_into_it(
+    command: Command, dated: str, group: str, tmp_path: Path
+) -> None:
+    beyond = command(
+        "share-groups", "reset-offsets", group, "--topic", f"{dated}:0", "--to-offset", "99", "--execute"
+    )
     assert beyond.lines[1].split()[-1] == "10"
     assert beyond.err == f"kbroker: warning: offset 99 is beyond the end of {dated}-0; 10 is taken\n"
     (tmp_path / "plan").write_text(f"{dated},0,-5\n")
@@ -117,12 +160,21 @@ def test_offsets_outside_of_the_log_are_moved_into_it(command: Command, dated: s
     assert below.err == f"kbroker: warning: offset -5 is below the start of {dated}-0; 0 is taken\n"
 
 
-def test_what_is_exported_can_be_brought_back(command: Command, dated: str, group: str, tmp_path: Path) -> None:
-    exported = command("share-groups", "reset-offsets", group, "--all-topics", "--to-current", "--dry-run", "--export")
+def test_what_is_exported_can_be_brought_back(
+    command: Command, dated: str, group: str, tmp_path: Path
+) -> None:
+    exported = command(
+        "share-groups", "reset-offsets", group, "--all-topics", "--to-current", "--dry-run", "--export"
+    )
     assert exported.lines == [f"{dated},0,4", f"{dated},1,0", f"{dated},2,0"]
     (tmp_path / "plan.csv").write_text(exported.out)
     assert len(command("share-consume", dated, "-g", group, "-n", "6").lines) == 6
-    assert command("share-groups", "reset-offsets", group, "--from-file", tmp_path / "plan.csv", "--execute").code == OK
+    assert (
+        command(
+            "share-groups", "reset-offsets", group, "--from-file", tmp_path / "plan.csv", "--execute"
+        ).code
+        == OK
+    )
     assert start_offset(command, group) == 4
 
 
@@ -155,16 +207,27 @@ def test_a_group_that_has_members_is_refused(command: Command, broker: RunningBr
         assert process.stdout is not None
         process.stdout.readline()
         for mode in ("--dry-run", "--execute"):
-            refused = command("share-groups", "reset-offsets", "taken", "--topic", dated, "--to-earliest", mode)
+            refused = command(
+                "share-groups", "reset-offsets", "taken", "--topic", dated, "--to-earliest", mode
+            )
             assert (refused.code, refused.out) == (REFUSED, "")
-            assert refused.err == "kbroker: share group taken is not empty: it has 1 member; stop them first\n"
+            assert (
+                refused.err == "kbroker: share group taken is not empty: it has 1 member; stop them first\n"
+            )
         process.terminate()
 
 
 def test_a_group_that_does_not_exist_yet_begins_there(command: Command, dated: str) -> None:
-    assert command("share-groups", "reset-offsets", "newborn", "--topic", dated, "--to-offset", "8", "--dry-run").code == OK
+    assert (
+        command(
+            "share-groups", "reset-offsets", "newborn", "--topic", dated, "--to-offset", "8", "--dry-run"
+        ).code
+        == OK
+    )
     assert "newborn" not in command("share-groups", "list").lines
-    made = command("share-groups", "reset-offsets", "newborn", "--topic", f"{dated}:0", "--to-offset", "8", "--execute")
+    made = command(
+        "share-groups", "reset-offsets", "newborn", "--topic", f"{dated}:0", "--to-offset", "8", "--execute"
+    )
     assert (made.code, made.err) == (OK, "")
     assert command("share-consume", dated, "-g", "newborn", "-n", "1").out == "value-8\n"
 
@@ -176,8 +239,22 @@ def test_nothing_is_changed_where_something_does_not_exist(command: Command, dat
         f"{dated}:3,7,0": f"there is no partition {dated}-3, {dated}-7",
     }
     for place, complaint in complaints.items():
-        refused = command("share-groups", "reset-offsets", group, "--topic", dated, "--topic", place, "--to-earliest", "--execute")
+        refused = command(
+            "share-groups",
+            "reset-offsets",
+            group,
+            "--topic",
+            dated,
+            "--topic",
+            place,
+            "--to-earliest",
+            "--execute",
+        )
         assert refused == (REFUSED, "", f"kbroker: {complaint}\n")
     nothing = command("share-groups", "reset-offsets", "nobody", "--all-topics", "--to-earliest", "--execute")
-    assert nothing == (REFUSED, "", "kbroker: share group nobody has no offset information: name topics with --topic\n")
+    assert nothing == (
+        REFUSED,
+        "",
+        "kbroker: share group nobody has no offset information: name topics with --topic\n",
+    )
     assert start_offset(command, group) == 4

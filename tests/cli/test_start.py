@@ -33,7 +33,9 @@ def start(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
 def ready_port(process: subprocess.Popen[str]) -> int:
     assert process.stdout is not None
     line = process.stdout.readline()
-    found = re.match(r"kbroker ready on \S+:(\d+) \(log (\w+), state (\w+), durability (\w+), data .*\)\n", line)
+    found = re.match(
+        r"kbroker ready on \S+:(\d+) \(log (\w+), state (\w+), durability (\w+), data .*\)\n", line
+    )
     assert found, line
     return int(found[1])
 
@@ -56,9 +58,13 @@ def test_a_free_port_the_ready_line_and_a_clean_end(tmp_path: Path, number: sign
 
 
 def test_the_command_line_wins_over_the_config_file(tmp_path: Path) -> None:
-    (tmp_path / "server.properties").write_text("# as in Kafka\nnum.partitions=3\nauto.create.topics.enable=false\n\n")
+    (tmp_path / "server.properties").write_text(
+        "# as in Kafka\nnum.partitions=3\nauto.create.topics.enable=false\n\n"
+    )
     listen = ("--data-dir", tmp_path / "data", "--listen", "127.0.0.1:0")
-    with start(*listen, "--config-file", tmp_path / "server.properties", "--config", "num.partitions=5") as process:
+    with start(
+        *listen, "--config-file", tmp_path / "server.properties", "--config", "num.partitions=5"
+    ) as process:
         with Connection("127.0.0.1", ready_port(process)) as connection:
             admin.create_topic(connection, "t")
             (topic,) = admin.topics(connection)
@@ -68,7 +74,9 @@ def test_the_command_line_wins_over_the_config_file(tmp_path: Path) -> None:
 
 
 def test_clients_are_told_the_advertised_address_and_strangers_bring_a_warning(tmp_path: Path) -> None:
-    with start("--data-dir", tmp_path / "data", "--listen", "0.0.0.0:0", "--advertise", "broker.example:1234") as process:
+    with start(
+        "--data-dir", tmp_path / "data", "--listen", "0.0.0.0:0", "--advertise", "broker.example:1234"
+    ) as process:
         with Connection("127.0.0.1", ready_port(process)) as connection:
             answer = connection.call("metadata", 1, topics=[])
         process.terminate()
@@ -129,8 +137,11 @@ def test_a_data_directory_of_another_engine(tmp_path: Path) -> None:
         (("--config", "group.consumer.assignors=uniform,floppy"), "range"),
     ],
 )
-def test_what_is_not_installed_is_refused_before_the_directory_is_made(tmp_path: Path, arguments: tuple[str, str], installed: str) -> None:
-    """A directory notes its engines for good: the next start, with the right one, must find none."""
+def test_what_is_not_installed_is_refused_before_the_directory_is_made(
+    tmp_path: Path, arguments: tuple[str, str], installed: str
+) -> None:
+    """A directory notes its engines for good: the next start, with the right one, must find
+    none."""
     code, err = refused("--data-dir", tmp_path / "data", *arguments)
     assert code == USAGE
     assert "floppy" in err

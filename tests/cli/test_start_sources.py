@@ -1,4 +1,5 @@
-"""`kbroker start` from the command line, the environment and the file: which wins, and that an error says where the wrong value stands."""
+"""`kbroker start` from the command line, the environment and the file: which wins, and that an
+error says where the wrong value stands."""
 
 from __future__ import annotations
 
@@ -30,7 +31,12 @@ def started(directory: Path, *arguments: str, env: Mapping[str, str]) -> Iterato
     """In a directory of its own, with nothing in the environment but this."""
     command = [sys.executable, "-m", "kbroker", "start", *arguments]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=directory, env={"PYTHONPATH": str(ROOT), **env}
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=directory,
+        env={"PYTHONPATH": str(ROOT), **env},
     ) as process:
         try:
             yield process
@@ -90,19 +96,26 @@ def test_everything_comes_from_the_file(tmp_path: Path) -> None:
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     """Each option for itself, and each setting of the broker for itself."""
     settings = "num.partitions=2\nauto.create.topics.enable=false\nlog.retention.hours=5\n"
-    (tmp_path / "f").write_text(f"data-dir=from-file\nstorage=memory\ndurability=os\nlisten=nowhere\n{settings}")
+    (tmp_path / "f").write_text(
+        f"data-dir=from-file\nstorage=memory\ndurability=os\nlisten=nowhere\n{settings}"
+    )
     env = {
         "KBROKER_START_DATA_DIR": "from-env",
         "KBROKER_START_DURABILITY": "disk",
         "KBROKER_START_CONFIG": "num.partitions=3 auto.create.topics.enable=true",
         "KBROKER_START_CONFIG_FILE": "f",
     }
-    with started(tmp_path, "--data-dir", "given", "--listen", "127.0.0.1:0", "--config", "num.partitions=4", env=env) as process:
+    with started(
+        tmp_path, "--data-dir", "given", "--listen", "127.0.0.1:0", "--config", "num.partitions=4", env=env
+    ) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         port = int(line.split()[3].rpartition(":")[2])
         with Connection("127.0.0.1", port) as connection:
-            configs = {each.name: each.value for each in admin.describe_configs(connection, admin.ResourceType.BROKER, "1")}
+            configs = {
+                each.name: each.value
+                for each in admin.describe_configs(connection, admin.ResourceType.BROKER, "1")
+            }
         process.terminate()
         assert ends(process)[0] == OK
     assert "(log memory, state memory, durability disk, data given)" in line
@@ -113,26 +126,68 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
 @pytest.mark.parametrize(
     ("env", "text"),
     [
-        ({"LISTEN": "nowhere"}, "Invalid value for KBROKER_START_LISTEN (environment): 'nowhere' is not HOST:PORT"),
-        ({"LISTEN": "0.0.0.0:0"}, "KBROKER_START_LISTEN (environment): 0.0.0.0:0 is every address of this machine"),
+        (
+            {"LISTEN": "nowhere"},
+            "Invalid value for KBROKER_START_LISTEN (environment): 'nowhere' is not HOST:PORT",
+        ),
+        (
+            {"LISTEN": "0.0.0.0:0"},
+            "KBROKER_START_LISTEN (environment): 0.0.0.0:0 is every address of this machine",
+        ),
         ({"STORAGE": "floppy"}, "KBROKER_START_STORAGE (environment): unknown storage engine 'floppy'"),
-        ({"STATE_STORAGE": "floppy"}, "KBROKER_START_STATE_STORAGE (environment): unknown state storage engine 'floppy'"),
-        ({"ADOPT": "maybe"}, "Invalid value for KBROKER_START_ADOPT (environment): 'maybe' is not a valid boolean"),
+        (
+            {"STATE_STORAGE": "floppy"},
+            "KBROKER_START_STATE_STORAGE (environment): unknown state storage engine 'floppy'",
+        ),
+        (
+            {"ADOPT": "maybe"},
+            "Invalid value for KBROKER_START_ADOPT (environment): 'maybe' is not a valid boolean",
+        ),
         ({"ADMIN": "here"}, "Invalid value for KBROKER_START_ADMIN (environment): 'here' is not [HOST:]PORT"),
-        ({"ADMIN_HOST": "a,,b"}, "Invalid value for KBROKER_START_ADMIN_HOST (environment): a name must not be empty"),
-        ({"LOG_LEVEL": "loud"}, "Invalid value for KBROKER_START_LOG_LEVEL (environment): 'loud' is not one of"),
-        ({"CONFIG": "num.partitions=1 more"}, "KBROKER_START_CONFIG (environment): 'more' is not NAME=VALUE; settings are separated"),
-        ({"CONFIG": "num.partitions=none"}, "KBROKER_START_CONFIG (environment): Invalid value none for configuration num.partitions"),
-        ({"CONFIG": "num.partitions=1 num.partitions=1"}, "KBROKER_START_CONFIG (environment): num.partitions is given more than once"),
+        (
+            {"ADMIN_HOST": "a,,b"},
+            "Invalid value for KBROKER_START_ADMIN_HOST (environment): a name must not be empty",
+        ),
+        (
+            {"LOG_LEVEL": "loud"},
+            "Invalid value for KBROKER_START_LOG_LEVEL (environment): 'loud' is not one of",
+        ),
+        (
+            {"CONFIG": "num.partitions=1 more"},
+            "KBROKER_START_CONFIG (environment): 'more' is not NAME=VALUE; settings are separated",
+        ),
+        (
+            {"CONFIG": "num.partitions=none"},
+            "KBROKER_START_CONFIG (environment): Invalid value none for configuration num.partitions",
+        ),
+        (
+            {"CONFIG": "num.partitions=1 num.partitions=1"},
+            "KBROKER_START_CONFIG (environment): num.partitions is given more than once",
+        ),
         ({"CONFIG": "kbroker.persister=x"}, "KBROKER_START_CONFIG (environment): unknown persister 'x'"),
-        ({"CONFIG_FILE": "/no/file"}, "Invalid value for KBROKER_START_CONFIG_FILE (environment): File '/no/file' does not exist"),
-        ({"DATADIR": "x"}, "environment variable KBROKER_START_DATADIR names no option; did you mean KBROKER_START_DATA_DIR?"),
-        ({"X": "x"}, "environment variable KBROKER_START_X names no option; there are KBROKER_START_DATA_DIR, KBROKER_START_STORAGE,"),
+        (
+            {"CONFIG_FILE": "/no/file"},
+            "Invalid value for KBROKER_START_CONFIG_FILE (environment): File '/no/file' does not exist",
+        ),
+        (
+            {"DATADIR": "x"},
+            "environment variable KBROKER_START_DATADIR names no option; did you mean "
+            "KBROKER_START_DATA_DIR?",
+        ),
+        (
+            {"X": "x"},
+            "environment variable KBROKER_START_X names no option; there are KBROKER_START_DATA_DIR, "
+            "KBROKER_START_STORAGE,",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
 )
 def test_errors_name_the_variable(
-    env: dict[str, str], text: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    env: dict[str, str],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, value in env.items():
@@ -156,16 +211,30 @@ def test_errors_name_the_variable(
         ("group.consumer.assignors=floppy", "{file}, line 2: unknown assignor 'floppy'"),
         ("num.partitions=0", "{file}, line 2: Invalid value 0 for configuration num.partitions"),
         ("lsten=1", "{file}, line 2: unknown setting 'lsten'; did you mean listen?"),
-        ("listeners=PLAINTEXT://:9092", "{file}, line 2: unknown setting 'listeners'; use --listen, or a line listen=HOST:PORT"),
+        (
+            "listeners=PLAINTEXT://:9092",
+            "{file}, line 2: unknown setting 'listeners'; use --listen, or a line listen=HOST:PORT",
+        ),
         ("config=a=b", "{file}, line 2: config cannot be given in the file: a setting is a line of its own"),
-        ("config-file=f", "{file}, line 2: config-file cannot be given in the file: a file cannot name another one"),
-        ("num.partitions=1\n\nnum.partitions=1", "{file}, line 4: num.partitions is given more than once, first by {file}, line 2"),
-        ("data-dir=a\ndata-dir = b", "{file}, line 3: data-dir is given more than once, first by {file}, line 2"),
+        (
+            "config-file=f",
+            "{file}, line 2: config-file cannot be given in the file: a file cannot name another one",
+        ),
+        (
+            "num.partitions=1\n\nnum.partitions=1",
+            "{file}, line 4: num.partitions is given more than once, first by {file}, line 2",
+        ),
+        (
+            "data-dir=a\ndata-dir = b",
+            "{file}, line 3: data-dir is given more than once, first by {file}, line 2",
+        ),
         ("listen 127.0.0.1:0", "{file}, line 2: expected name=value, found 'listen 127.0.0.1:0'"),
         (
             "group.share.heartbeat.interval.ms=100000",
-            "the configuration contradicts itself: group.share.max.heartbeat.interval.ms (15000) must be greater than or equal to "
-            "group.share.heartbeat.interval.ms (100000): raise the one or lower the other, both in one request where both are "
+            "the configuration contradicts itself: group.share.max.heartbeat.interval.ms (15000) must be "
+            "greater than or equal to "
+            "group.share.heartbeat.interval.ms (100000): raise the one or lower the other, both in one "
+            "request where both are "
             "altered; set: group.share.heartbeat.interval.ms by {file}, line 2",
         ),
     ],
@@ -183,7 +252,9 @@ def test_errors_name_the_file_and_the_line(
     assert (error.count("\n"), list(tmp_path.iterdir())) == (1, [file])
 
 
-def test_a_value_that_does_not_count_is_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_that_does_not_count_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next stronger place has the option."""
     monkeypatch.setenv("KBROKER_START_LISTEN", "nowhere")
     (tmp_path / "f").write_text("durability=hope\n")

@@ -14,7 +14,9 @@ from tests.cli.conftest import Command
 
 
 @pytest.mark.parametrize("storage", ["segment", "lmdb", "rocksdb"])
-def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, storage: str) -> None:
+def test_beside_a_live_broker_and_after_it(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, storage: str
+) -> None:
     (tmp_path / "lines").write_text("".join(f"order {n}\n" for n in range(10)))
     data = tmp_path / "data"
     with open_test_broker(storage=storage, data_dir=data) as broker:
@@ -23,8 +25,20 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
         assert command("produce", "orders", tmp_path / "lines").code == OK
         assert len(command("share-consume", "orders", "-g", "workers", "-n", "4").lines) == 4
         with broker.connect() as connection:
-            rows = [{"partition_index": 0, "committed_offset": 4, "committed_leader_epoch": 1, "committed_metadata": "half"}]
-            member = {"group_id": "readers", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+            rows = [
+                {
+                    "partition_index": 0,
+                    "committed_offset": 4,
+                    "committed_leader_epoch": 1,
+                    "committed_metadata": "half",
+                }
+            ]
+            member = {
+                "group_id": "readers",
+                "generation_id_or_member_epoch": -1,
+                "member_id": "",
+                "group_instance_id": None,
+            }
             connection.call("offset_commit", 9, **member, topics=[{"name": "orders", "partitions": rows}])
         beside = command("storage", "inspect", data, "--check", "--json")
         assert beside.code == OK
@@ -33,7 +47,12 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
     for found in (beside.json, after.json):
         assert (found["log_engine"], found["state_engine"], found["problems"]) == (storage, storage, [])
         (log,) = found["logs"]
-        assert (log["topic"], log["partition"], log["start_offset"], log["end_offset"]) == ("orders", 0, 0, 10)
+        assert (log["topic"], log["partition"], log["start_offset"], log["end_offset"]) == (
+            "orders",
+            0,
+            0,
+            10,
+        )
         (share,) = found["share_partitions"]
         assert (share["group"], share["topic"], share["lag"]) == ("workers", "orders", 6)
         assert found["groups"] == [
@@ -41,7 +60,13 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
             {"group": "workers", "type": "share", "members": 0},
         ]
         (offset,) = found["offsets"]
-        assert (offset["group"], offset["topic"], offset["partition"], offset["offset"], offset["lag"]) == ("readers", "orders", 0, 4, 6)
+        assert (offset["group"], offset["topic"], offset["partition"], offset["offset"], offset["lag"]) == (
+            "readers",
+            "orders",
+            0,
+            4,
+            6,
+        )
         assert (offset["leader_epoch"], offset["metadata"], offset["expires_ms"]) == (1, "half", None)
         assert offset["committed_ms"] > 1_700_000_000_000
     assert after.json["bytes_checked"] > 0
@@ -55,7 +80,12 @@ def test_beside_a_live_broker_and_after_it(command: Command, monkeypatch: pytest
 
 @pytest.mark.parametrize(
     ("timestamp_ms", "shown"),
-    [(-1, None), (0, "1970-01-01 00:00:00Z"), (253_402_300_800_000, "253402300800000 ms"), (2**63 - 1, f"{2**63 - 1} ms")],
+    [
+        (-1, None),
+        (0, "1970-01-01 00:00:00Z"),
+        (253_402_300_800_000, "253402300800000 ms"),
+        (2**63 - 1, f"{2**63 - 1} ms"),
+    ],
 )
 def test_timestamps_of_producers(timestamp_ms: int, shown: str | None) -> None:
     assert _moment(timestamp_ms) == shown

@@ -1,4 +1,5 @@
-"""What a wrong command or option may have meant is said in the one line of the refusal. No broker is needed."""
+"""What a wrong command or option may have meant is said in the one line of the refusal. No broker
+is needed."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from kbroker.cli.suggesting import OTHER_NAMES, SuggestingGroup
 from tests.cli.test_command_line import ALL_COMMANDS
 
 DESCRIBE = (
-    "one of 'kbroker queues describe', 'kbroker topics describe', 'kbroker share-groups describe', 'kbroker groups describe', "
+    "one of 'kbroker queues describe', 'kbroker topics describe', 'kbroker share-groups describe', "
+    "'kbroker groups describe', "
     "'kbroker configs describe'?"
 )
 
@@ -50,7 +52,9 @@ def test_what_was_meant(arguments: str, meant: str, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("arguments", ["frobnicate", "topics x"])
-def test_what_resembles_nothing_is_refused_all_the_same(arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_resembles_nothing_is_refused_all_the_same(
+    arguments: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(arguments.split()) == USAGE
     error = capsys.readouterr().err
     assert "No such command" in error
@@ -63,7 +67,11 @@ def test_an_option_before_its_command(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_every_group_suggests() -> None:
-    assert [path for path, command in ALL_COMMANDS if isinstance(command, click.Group) and not isinstance(command, SuggestingGroup)] == []
+    assert [
+        path
+        for path, command in ALL_COMMANDS
+        if isinstance(command, click.Group) and not isinstance(command, SuggestingGroup)
+    ] == []
 
 
 def test_other_tools_words_lead_to_commands_that_there_are() -> None:

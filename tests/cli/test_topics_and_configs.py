@@ -10,7 +10,11 @@ from tests.cli.conftest import Command
 
 
 def test_a_topic_from_creation_to_deletion(command: Command) -> None:
-    assert command("topics", "create", "life", "-p", "2", "--config", "retention.ms=1000000") == (OK, "created topic life\n", "")
+    assert command("topics", "create", "life", "-p", "2", "--config", "retention.ms=1000000") == (
+        OK,
+        "created topic life\n",
+        "",
+    )
     assert "life" in command("topics", "list").lines
     assert "life" in command("topics", "list", "--json").json
     (described,) = command("topics", "describe", "life", "--json").json
@@ -25,7 +29,11 @@ def test_deleting_topics_goes_on_after_one_that_is_missing(command: Command) -> 
     ended = command("topics", "delete", "nowhere", "short-lived")
     assert ended == (REFUSED, "deleted topic short-lived\n", "kbroker: there is no topic nowhere\n")
     again = command("topics", "delete", "nowhere", "short-lived")
-    assert again == (REFUSED, "", "kbroker: there is no topic nowhere\nkbroker: there is no topic short-lived\n")
+    assert again == (
+        REFUSED,
+        "",
+        "kbroker: there is no topic nowhere\nkbroker: there is no topic short-lived\n",
+    )
 
 
 def test_describing_goes_on_after_a_topic_that_is_missing(command: Command, topic: str) -> None:
@@ -40,14 +48,19 @@ def test_describing_goes_on_after_a_topic_that_is_missing(command: Command, topi
     ids=lambda arguments: str(arguments[0]),
 )
 def test_a_name_that_no_topic_may_have(command: Command, arguments: list[str]) -> None:
-    sentence = "Topic name is invalid: 'nosüch' is not 1 to 249 characters out of ASCII alphanumerics, '.', '_' and '-'"
+    sentence = (
+        "Topic name is invalid: 'nosüch' is not 1 to 249 characters out of ASCII alphanumerics, "
+        "'.', '_' and '-'"
+    )
     assert command("topics", *arguments, "nosüch") == (REFUSED, "", f"kbroker: {sentence}\n")
 
 
 def test_describe_prints_a_table(command: Command, topic: str) -> None:
     lines = command("topics", "describe", topic).lines
     assert lines[0].split() == ["TOPIC", "PARTITION", "START-OFFSET", "END-OFFSET", "OFFSETS"]
-    assert [line.split() for line in lines[1:]] == [[topic, str(partition), "0", "0", "0"] for partition in range(3)]
+    assert [line.split() for line in lines[1:]] == [
+        [topic, str(partition), "0", "0", "0"] for partition in range(3)
+    ]
 
 
 def test_creating_twice(command: Command, topic: str) -> None:
@@ -55,7 +68,11 @@ def test_creating_twice(command: Command, topic: str) -> None:
     assert refused.code == REFUSED
     assert refused.err.startswith("kbroker: ")
     assert "already exists" in refused.err
-    assert command("topics", "create", topic, "--if-not-exists") == (OK, f"topic {topic} exists already\n", "")
+    assert command("topics", "create", topic, "--if-not-exists") == (
+        OK,
+        f"topic {topic} exists already\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,13 +105,24 @@ def test_refusals_are_one_line(command: Command, arguments: tuple[str, ...]) -> 
 
 
 def test_topic_configs(command: Command, topic: str) -> None:
-    assert command("configs", "describe", "--topic", topic).out == "all configs have their default values (--all shows them)\n"
-    assert command("configs", "set", "--topic", topic, "retention.ms=5000", "segment.bytes=2000000").code == OK
-    shown = {entry["name"]: (entry["value"], entry["source"]) for entry in command("configs", "describe", "--topic", topic, "--json").json}
+    assert (
+        command("configs", "describe", "--topic", topic).out
+        == "all configs have their default values (--all shows them)\n"
+    )
+    assert (
+        command("configs", "set", "--topic", topic, "retention.ms=5000", "segment.bytes=2000000").code == OK
+    )
+    shown = {
+        entry["name"]: (entry["value"], entry["source"])
+        for entry in command("configs", "describe", "--topic", topic, "--json").json
+    }
     assert shown == {"retention.ms": ("5000", "topic"), "segment.bytes": ("2000000", "topic")}
     assert command("configs", "delete", "--topic", topic, "retention.ms").code == OK
     rows = [line.split() for line in command("configs", "describe", "--topic", topic).lines]
-    assert rows == [["NAME", "VALUE", "SOURCE", "DEFAULT"], ["segment.bytes", "2000000", "topic", "1073741824"]]
+    assert rows == [
+        ["NAME", "VALUE", "SOURCE", "DEFAULT"],
+        ["segment.bytes", "2000000", "topic", "1073741824"],
+    ]
 
 
 def test_group_configs_need_no_group(command: Command) -> None:
@@ -106,7 +134,10 @@ def test_group_configs_need_no_group(command: Command) -> None:
 
 def test_what_a_topic_has_from_the_broker(command: Command, topic: str) -> None:
     command("configs", "set", "--broker", "", "log.retention.ms=7000000")
-    assert "retention.ms  7000000  dynamic cluster  7000000" in command("configs", "describe", "--topic", topic).lines
+    assert (
+        "retention.ms  7000000  dynamic cluster  7000000"
+        in command("configs", "describe", "--topic", topic).lines
+    )
     command("configs", "set", "--topic", topic, "retention.ms=5000")
     assert "retention.ms  5000   topic   7000000" in command("configs", "describe", "--topic", topic).lines
     command("configs", "delete", "--broker", "", "log.retention.ms")
@@ -114,22 +145,52 @@ def test_what_a_topic_has_from_the_broker(command: Command, topic: str) -> None:
 
 def test_configs_of_a_group_with_sources_and_defaults(command: Command) -> None:
     """The names of dead letters among them."""
-    values = {"errors.deadletterqueue.topic.name": "dlq.orders", "errors.deadletterqueue.copy.record.enable": "true"}
-    assert command("configs", "set", "--group", "known", *(f"{name}={value}" for name, value in values.items())).code == OK
-    assert {entry["name"]: entry["value"] for entry in command("configs", "describe", "--group", "known", "--json").json} == values
-    shown = {entry["name"]: entry for entry in command("configs", "describe", "--group", "known", "--all", "--json").json}
+    values = {
+        "errors.deadletterqueue.topic.name": "dlq.orders",
+        "errors.deadletterqueue.copy.record.enable": "true",
+    }
+    assert (
+        command(
+            "configs", "set", "--group", "known", *(f"{name}={value}" for name, value in values.items())
+        ).code
+        == OK
+    )
+    assert {
+        entry["name"]: entry["value"]
+        for entry in command("configs", "describe", "--group", "known", "--json").json
+    } == values
+    shown = {
+        entry["name"]: entry
+        for entry in command("configs", "describe", "--group", "known", "--all", "--json").json
+    }
     limit = shown["share.delivery.count.limit"]
     assert (limit["value"], limit["source"], limit["default"]) == ("5", "default", "5")
     assert shown["errors.deadletterqueue.copy.record.enable"]["default"] == "false"
-    assert command("configs", "delete", "--group", "known", *values).out == f"deleted {', '.join(values)} of group known\n"
-    assert command("configs", "describe", "--group", "known").out == "all configs have their default values (--all shows them)\n"
+    assert (
+        command("configs", "delete", "--group", "known", *values).out
+        == f"deleted {', '.join(values)} of group known\n"
+    )
+    assert (
+        command("configs", "describe", "--group", "known").out
+        == "all configs have their default values (--all shows them)\n"
+    )
 
 
 def test_configs_of_all_brokers(command: Command) -> None:
-    assert command("configs", "set", "--broker", "", "log.retention.ms=5000000").out == "set log.retention.ms of all brokers\n"
+    assert (
+        command("configs", "set", "--broker", "", "log.retention.ms=5000000").out
+        == "set log.retention.ms of all brokers\n"
+    )
     (entry,) = command("configs", "describe", "--broker", "", "--json").json
-    assert (entry["name"], entry["value"], entry["source"]) == ("log.retention.ms", "5000000", "dynamic cluster")
-    assert command("configs", "delete", "--broker", "", "log.retention.ms").out == "deleted log.retention.ms of all brokers\n"
+    assert (entry["name"], entry["value"], entry["source"]) == (
+        "log.retention.ms",
+        "5000000",
+        "dynamic cluster",
+    )
+    assert (
+        command("configs", "delete", "--broker", "", "log.retention.ms").out
+        == "deleted log.retention.ms of all brokers\n"
+    )
     again = command("configs", "delete", "--broker", "", "log.retention.ms")
     assert again == (REFUSED, "", "kbroker: log.retention.ms is not set for all brokers\n")
 
@@ -161,7 +222,12 @@ def test_deleting_configs_that_are_not_set(command: Command, topic: str) -> None
 
 def test_broker_configs(command: Command, broker: RunningBroker) -> None:
     with broker.connect() as connection:
-        cluster = connection.call("describe_cluster", include_cluster_authorized_operations=False, include_fenced_brokers=False)
+        cluster = connection.call(
+            "describe_cluster", include_cluster_authorized_operations=False, include_fenced_brokers=False
+        )
         node_id = str(cluster.brokers[0].broker_id)
-    given = {entry["name"]: entry["value"] for entry in command("configs", "describe", "--broker", node_id, "--json").json}
+    given = {
+        entry["name"]: entry["value"]
+        for entry in command("configs", "describe", "--broker", node_id, "--json").json
+    }
     assert given.items() >= broker.config.items()

@@ -1,4 +1,5 @@
-"""A broker of a few lines on a real socket: answers each request with whatever bytes the test's function gives."""
+"""A broker of a few lines on a real socket: answers each request with whatever bytes the test's
+function gives."""
 
 from __future__ import annotations
 
@@ -16,13 +17,17 @@ from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import encode_response, read_request, read_request_head, response_header
 
 Answer = Callable[[int, int, Any], dict[str, Any] | bytes | None]
-"""(api key, version, request entity) -> fields of the response, the bytes of a whole frame, or None to hang up."""
+"""(api key, version, request entity) -> fields of the response, the bytes of a whole frame, or None
+to hang up."""
 
 API_VERSIONS = 18
 
 
-def serving(answers: Mapping[int, Callable[[Any], dict[str, Any]]], highest: Mapping[int, int] | None = None) -> Answer:
-    """Answers these api keys, each up to the highest version that there is unless `highest` says less; hangs up on any other."""
+def serving(
+    answers: Mapping[int, Callable[[Any], dict[str, Any]]], highest: Mapping[int, int] | None = None
+) -> Answer:
+    """Answers these api keys, each up to the highest version that there is unless `highest` says
+    less; hangs up on any other."""
     versions = {key: (highest or {}).get(key, max(schema_name_map[api_key_map[key]])) for key in answers}
     rows = [{"api_key": key, "min_version": 0, "max_version": version} for key, version in versions.items()]
 
@@ -67,7 +72,9 @@ class FakeBroker:
             if answer is None:
                 return
             if not isinstance(answer, bytes):
-                payload = struct.pack(">i", head.correlation_id) + response_header(head.api_key, head.api_version)
+                payload = struct.pack(">i", head.correlation_id) + response_header(
+                    head.api_key, head.api_version
+                )
                 payload += encode_response(head.api_key, head.api_version, answer)
                 answer = struct.pack(">i", len(payload)) + payload
             peer.sendall(answer)

@@ -1,4 +1,5 @@
-"""Requests about consumer groups against a fake broker: which are asked, and what is made of both kinds of groups and of older versions."""
+"""Requests about consumer groups against a fake broker: which are asked, and what is made of both
+kinds of groups and of older versions."""
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ FINE = {"error_code": ErrorCode.none, "error_message": None}
 
 
 def assigned(partitions: Mapping[str, list[int]]) -> dict[str, Any]:
-    return {"topic_partitions": [{"topic_id": UUID(int=1), "topic_name": name, "partitions": each} for name, each in partitions.items()]}
+    return {
+        "topic_partitions": [
+            {"topic_id": UUID(int=1), "topic_name": name, "partitions": each}
+            for name, each in partitions.items()
+        ]
+    }
 
 
 def consumer_describe(request: Any) -> dict[str, Any]:
@@ -36,12 +42,32 @@ def consumer_describe(request: Any) -> dict[str, Any]:
         "target_assignment": assigned({"a": [2]}),
         "member_type": 0,
     }
-    row = {"group_state": "Stable", "group_epoch": 5, "assignment_epoch": 4, "assignor_name": "uniform", "members": [member], **FINE}
-    unknown = {"error_code": ErrorCode.group_id_not_found, "group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": ""}
+    row = {
+        "group_state": "Stable",
+        "group_epoch": 5,
+        "assignment_epoch": 4,
+        "assignor_name": "uniform",
+        "members": [member],
+        **FINE,
+    }
+    unknown = {
+        "error_code": ErrorCode.group_id_not_found,
+        "group_state": "",
+        "group_epoch": 0,
+        "assignment_epoch": 0,
+        "assignor_name": "",
+    }
     other = {**unknown, "members": ()}
     return {
         "groups": [
-            {"group_id": name, **(row if name == "new" else {**other, "error_message": f"Group {name} is not a consumer group."})}
+            {
+                "group_id": name,
+                **(
+                    row
+                    if name == "new"
+                    else {**other, "error_message": f"Group {name} is not a consumer group."}
+                ),
+            }
             for name in request.group_ids
         ]
     }
@@ -57,19 +83,35 @@ def classic_describe(request: Any) -> dict[str, Any]:
         "member_metadata": SUBSCRIPTION_V3,
         "member_assignment": ASSIGNMENT_V1,
     }
-    stable = {"group_state": "Stable", "protocol_type": "consumer", "protocol_data": "range", "members": [member], **FINE}
+    stable = {
+        "group_state": "Stable",
+        "protocol_type": "consumer",
+        "protocol_data": "range",
+        "members": [member],
+        **FINE,
+    }
     known = {"old": stable, "connect": {**stable, "protocol_type": "connect"}}
     dead = {"group_state": "Dead", "protocol_type": "", "protocol_data": "", "members": (), **FINE}
     return {"groups": [{"group_id": name, **known.get(name, dead)} for name in request.groups]}
 
 
-DESCRIBING = {API_KEYS["consumer_group_describe"]: consumer_describe, API_KEYS["describe_groups"]: classic_describe}
+DESCRIBING = {
+    API_KEYS["consumer_group_describe"]: consumer_describe,
+    API_KEYS["describe_groups"]: classic_describe,
+}
 
 
 def test_groups_of_both_kinds_in_the_order_of_the_question() -> None:
-    with connected(DESCRIBING, {API_KEYS["consumer_group_describe"]: 1, API_KEYS["describe_groups"]: 5}) as (connection, broker):
-        old, none, new, connect = consumer_group_admin.describe_consumer_groups(connection, ["old", "none", "new", "connect"])
-    classic = ConsumerMember("m", "desk", "c", "/h", "rack-1", None, ("a", "b"), None, {"a": (2,), "b": (0, 1)}, None, None)
+    with connected(DESCRIBING, {API_KEYS["consumer_group_describe"]: 1, API_KEYS["describe_groups"]: 5}) as (
+        connection,
+        broker,
+    ):
+        old, none, new, connect = consumer_group_admin.describe_consumer_groups(
+            connection, ["old", "none", "new", "connect"]
+        )
+    classic = ConsumerMember(
+        "m", "desk", "c", "/h", "rack-1", None, ("a", "b"), None, {"a": (2,), "b": (0, 1)}, None, None
+    )
     modern = ConsumerMember("m", None, "c", "/h", None, 4, ("a", "b"), None, {"a": (0, 1)}, {"a": (2,)}, True)
     assert old == ConsumerGroup("old", "classic", "Stable", "range", None, None, (classic,))
     assert new == ConsumerGroup("new", "consumer", "Stable", "uniform", 5, 4, (modern,))
@@ -77,13 +119,16 @@ def test_groups_of_both_kinds_in_the_order_of_the_question() -> None:
     assert (none.code, none.message) == (ErrorCode.group_id_not_found, "Group none is not a consumer group.")
     assert isinstance(connect, KafkaError)
     assert connect.message == "Group connect is no consumer group: its protocol type is connect."
-    assert [set(request.groups) for key, _, request in broker.requests if key == API_KEYS["describe_groups"]] == [
-        {"old", "none", "connect"}
-    ]
+    assert [
+        set(request.groups) for key, _, request in broker.requests if key == API_KEYS["describe_groups"]
+    ] == [{"old", "none", "connect"}]
 
 
 def test_a_broker_that_knows_classic_groups_only() -> None:
-    with connected({API_KEYS["describe_groups"]: classic_describe}, {API_KEYS["describe_groups"]: 0}) as (connection, _):
+    with connected({API_KEYS["describe_groups"]: classic_describe}, {API_KEYS["describe_groups"]: 0}) as (
+        connection,
+        _,
+    ):
         old, none = consumer_group_admin.describe_consumer_groups(connection, ["old", "none"])
     assert isinstance(old, ConsumerGroup)
     assert (old.members[0].instance_id, old.members[0].assignment) == (None, {"a": (2,), "b": (0, 1)})
@@ -92,7 +137,11 @@ def test_a_broker_that_knows_classic_groups_only() -> None:
 
 
 def offset_row(
-    partition: int, offset: int, epoch: int = -1, metadata: str | None = None, code: ErrorCode = ErrorCode.none
+    partition: int,
+    offset: int,
+    epoch: int = -1,
+    metadata: str | None = None,
+    code: ErrorCode = ErrorCode.none,
 ) -> dict[str, Any]:
     return {
         "partition_index": partition,
@@ -115,20 +164,31 @@ def test_committed_offsets_of_any_version_with_topics_by_name(version: int) -> N
     def answer(request: Any) -> dict[str, Any]:
         asked = request.groups[0] if hasattr(request, "groups") else request
         assert (asked.group_id, asked.topics) == ("g", None)
-        return {"groups": [{"group_id": "g", "error_code": ErrorCode.none, **rows}], "error_code": ErrorCode.none, **rows}
+        return {
+            "groups": [{"group_id": "g", "error_code": ErrorCode.none, **rows}],
+            "error_code": ErrorCode.none,
+            **rows,
+        }
 
     key = API_KEYS["offset_fetch"]
     with connected({key: answer}, {key: version}) as (connection, broker):
         found = consumer_group_admin.committed_offsets(connection, "g")
     epoch = 3 if version >= 5 else None
-    assert found == {TopicPartition("a", 2): CommittedOffset(0, None, ""), TopicPartition("b", 1): CommittedOffset(7, epoch, "m")}
+    assert found == {
+        TopicPartition("a", 2): CommittedOffset(0, None, ""),
+        TopicPartition("b", 1): CommittedOffset(7, epoch, "m"),
+    }
     assert list(found) == sorted(found)
     assert broker.requests[-1][:2] == (key, min(version, 9))
 
 
 def test_an_offset_that_is_not_told() -> None:
     row = offset_row(0, -1, code=ErrorCode.unstable_offset_commit)
-    answer = {"groups": [{"group_id": "g", "error_code": ErrorCode.none, "topics": [{"name": "a", "partitions": [row]}]}]}
+    answer = {
+        "groups": [
+            {"group_id": "g", "error_code": ErrorCode.none, "topics": [{"name": "a", "partitions": [row]}]}
+        ]
+    }
     with (
         connected({API_KEYS["offset_fetch"]: lambda _: answer}) as (connection, _),
         pytest.raises(KafkaError, match="offset of group g, a-0: unstable offset commit"),
@@ -142,13 +202,20 @@ def test_offsets_are_committed_by_nobody_and_refusals_come_back(version: int) ->
         assert (request.generation_id_or_member_epoch, request.member_id) == (-1, "")
         (topic,) = request.topics
         assert [(row.partition_index, row.committed_offset) for row in topic.partitions] == [(1, 5), (0, 6)]
-        rows = [{"partition_index": 1, "error_code": ErrorCode.none}, {"partition_index": 0, "error_code": ErrorCode.unknown_member_id}]
+        rows = [
+            {"partition_index": 1, "error_code": ErrorCode.none},
+            {"partition_index": 0, "error_code": ErrorCode.unknown_member_id},
+        ]
         return {"topics": [{"name": "a", "partitions": rows}]}
 
     key = API_KEYS["offset_commit"]
     with connected({key: answer}, {key: version}) as (connection, broker):
-        refused = consumer_group_admin.commit_offsets(connection, "g", {TopicPartition("a", 1): 5, TopicPartition("a", 0): 6})
-    assert {place: error.code for place, error in refused.items()} == {TopicPartition("a", 0): ErrorCode.unknown_member_id}
+        refused = consumer_group_admin.commit_offsets(
+            connection, "g", {TopicPartition("a", 1): 5, TopicPartition("a", 0): 6}
+        )
+    assert {place: error.code for place, error in refused.items()} == {
+        TopicPartition("a", 0): ErrorCode.unknown_member_id
+    }
     assert broker.requests[-1][:2] == (key, min(version, 9))
 
 
@@ -170,7 +237,10 @@ def test_which_groups_are_consumer_groups() -> None:
         ("share", "share"),
         ("streams", "streams"),
     ]
-    rows = [{"group_id": f"{t}-{p}", "protocol_type": p, "group_state": "Empty", "group_type": t} for t, p in kinds]
+    rows = [
+        {"group_id": f"{t}-{p}", "protocol_type": p, "group_state": "Empty", "group_type": t}
+        for t, p in kinds
+    ]
     answer = {"error_code": ErrorCode.none, "groups": rows}
     key = API_KEYS["list_groups"]
     for version in (4, 5):  # before version 5 a broker does not tell types

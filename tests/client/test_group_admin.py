@@ -1,4 +1,5 @@
-"""Requests about groups against a fake broker: what is asked, and what is made of answers, refusals and older versions."""
+"""Requests about groups against a fake broker: what is asked, and what is made of answers, refusals
+and older versions."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ from tests.client.fake_broker import FakeBroker, connected
 FIND_COORDINATOR, LIST_GROUPS, DELETE_GROUPS, SHARE_GROUP_DESCRIBE = 10, 16, 42, 77
 DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92
 OK = {"error_code": ErrorCode.none, "error_message": None}
-NO_TOPIC = {"error_code": ErrorCode.unknown_topic_or_partition, "error_message": "This server does not host it."}
+NO_TOPIC = {
+    "error_code": ErrorCode.unknown_topic_or_partition,
+    "error_message": "This server does not host it.",
+}
 
 
 def answering(
@@ -29,7 +33,14 @@ def answering(
 
 
 def offset_row(partition: int, start: int, lag: int, **fields: object) -> dict[str, Any]:
-    return {"partition_index": partition, "start_offset": start, "leader_epoch": 4, "lag": lag, **OK, **fields}
+    return {
+        "partition_index": partition,
+        "start_offset": start,
+        "leader_epoch": 4,
+        "lag": lag,
+        **OK,
+        **fields,
+    }
 
 
 def offsets_answer(*rows: dict[str, Any], **fields: object) -> dict[str, Any]:
@@ -56,27 +67,38 @@ def test_offsets_of_some_partitions() -> None:
         return offsets_answer(offset_row(2, 1, 1))
 
     with answering(DESCRIBE_OFFSETS, answer) as (connection, _):
-        assert [each.partition for each in group_admin.describe_share_group_offsets(connection, "g", {"orders": [2, 3]})] == [2]
+        assert [
+            each.partition
+            for each in group_admin.describe_share_group_offsets(connection, "g", {"orders": [2, 3]})
+        ] == [2]
 
 
 def test_an_offset_that_nobody_knows() -> None:
-    """Kafka leaves start offset 0 in a row with an error; -1 elsewhere is a share-partition that nobody has used."""
+    """Kafka leaves start offset 0 in a row with an error; -1 elsewhere is a share-partition that
+    nobody has used."""
     rows = (offset_row(0, -1, -1), offset_row(1, 0, -1, **NO_TOPIC), offset_row(2, 9, -1))
     with answering(DESCRIBE_OFFSETS, lambda _: offsets_answer(*rows)) as (connection, _):
         unused, refused, without_lag = group_admin.describe_share_group_offsets(connection, "g")
     assert unused == ShareOffset("orders", 0, None, None, None, None)
     assert (refused.start_offset, refused.lag) == (None, None)
     assert refused.error is not None
-    assert (refused.error.code, refused.error.message) == (ErrorCode.unknown_topic_or_partition, "This server does not host it.")
+    assert (refused.error.code, refused.error.message) == (
+        ErrorCode.unknown_topic_or_partition,
+        "This server does not host it.",
+    )
     assert (without_lag.start_offset, without_lag.lag) == (9, None)
 
 
 def test_version_0_has_no_lag() -> None:
-    with answering(DESCRIBE_OFFSETS, lambda _: offsets_answer({**offset_row(0, 5, 0)}), highest={DESCRIBE_OFFSETS: 0}) as (
+    with answering(
+        DESCRIBE_OFFSETS, lambda _: offsets_answer({**offset_row(0, 5, 0)}), highest={DESCRIBE_OFFSETS: 0}
+    ) as (
         connection,
         broker,
     ):
-        assert group_admin.describe_share_group_offsets(connection, "g") == [ShareOffset("orders", 0, 5, 4, None, None)]
+        assert group_admin.describe_share_group_offsets(connection, "g") == [
+            ShareOffset("orders", 0, 5, 4, None, None)
+        ]
     assert broker.requests[-1][:2] == (DESCRIBE_OFFSETS, 0)
 
 
@@ -89,7 +111,10 @@ def test_a_group_whose_offsets_are_refused() -> None:
 
 def test_altering_offsets_of_several_topics() -> None:
     def answer(request: Any) -> dict[str, Any]:
-        asked = {topic.topic_name: [(row.partition_index, row.start_offset) for row in topic.partitions] for topic in request.topics}
+        asked = {
+            topic.topic_name: [(row.partition_index, row.start_offset) for row in topic.partitions]
+            for topic in request.topics
+        }
         assert (request.group_id, asked) == ("g", {"orders": [(0, 5), (1, 6)], "returns": [(0, 7)]})
         rows = [{"partition_index": 0, **OK}, {"partition_index": 1, **NO_TOPIC}]
         return {**OK, "responses": [{"topic_name": "orders", "topic_id": UUID(int=7), "partitions": rows}]}
@@ -97,7 +122,9 @@ def test_altering_offsets_of_several_topics() -> None:
     wanted = {TopicPartition("orders", 0): 5, TopicPartition("orders", 1): 6, TopicPartition("returns", 0): 7}
     with answering(ALTER_OFFSETS, answer) as (connection, _):
         refused = group_admin.alter_share_group_offsets(connection, "g", wanted)
-    assert {str(place): error.code for place, error in refused.items()} == {"orders-1": ErrorCode.unknown_topic_or_partition}
+    assert {str(place): error.code for place, error in refused.items()} == {
+        "orders-1": ErrorCode.unknown_topic_or_partition
+    }
 
 
 def test_nothing_is_done_for_a_group_with_members() -> None:
@@ -113,18 +140,28 @@ def test_deleting_offsets() -> None:
     def answer(request: Any) -> dict[str, Any]:
         assert [topic.topic_name for topic in request.topics] == ["orders", "other"]
         rows = [("orders", UUID(int=7), OK), ("other", None, {**NO_TOPIC, "error_message": None})]
-        return {**OK, "responses": [{"topic_name": name, "topic_id": topic_id, **code} for name, topic_id, code in rows]}
+        return {
+            **OK,
+            "responses": [
+                {"topic_name": name, "topic_id": topic_id, **code} for name, topic_id, code in rows
+            ],
+        }
 
     with answering(DELETE_OFFSETS, answer) as (connection, _):
         refused = group_admin.delete_share_group_offsets(connection, "g", ["orders", "other"])
-    assert {topic: error.message for topic, error in refused.items()} == {"other": "unknown topic or partition"}
+    assert {topic: error.message for topic, error in refused.items()} == {
+        "other": "unknown topic or partition"
+    }
 
 
 def test_groups_by_state_and_type() -> None:
     def answer(request: Any) -> dict[str, Any]:
         assert (request.types_filter, request.states_filter) == (("share",), ("Empty",))
         names = ("b", "a")
-        rows = [{"group_id": name, "protocol_type": "share", "group_state": "Empty", "group_type": "share"} for name in names]
+        rows = [
+            {"group_id": name, "protocol_type": "share", "group_state": "Empty", "group_type": "share"}
+            for name in names
+        ]
         return {"error_code": ErrorCode.none, "groups": rows}
 
     with answering(LIST_GROUPS, answer) as (connection, _):
@@ -138,18 +175,29 @@ def test_deleting_groups() -> None:
 
     with answering(DELETE_GROUPS, answer) as (connection, _):
         refused = group_admin.delete_groups(connection, ["a", "b"])
-    assert {name: (error.code, error.message) for name, error in refused.items()} == {"b": (ErrorCode.non_empty_group, "non empty group")}
+    assert {name: (error.code, error.message) for name, error in refused.items()} == {
+        "b": (ErrorCode.non_empty_group, "non empty group")
+    }
 
 
 def described(group_id: str, **fields: object) -> dict[str, Any]:
     epochs = {"group_epoch": 3, "assignment_epoch": 3, "assignor_name": "simple", "members": ()}
-    return {"group_id": group_id, "group_state": "Empty", "authorized_operations": -(1 << 31), **OK, **epochs, **fields}
+    return {
+        "group_id": group_id,
+        "group_state": "Empty",
+        "authorized_operations": -(1 << 31),
+        **OK,
+        **epochs,
+        **fields,
+    }
 
 
 def test_describing_several_groups_one_of_them_missing() -> None:
     """In the order of the question, whatever the order of the answer."""
     missing = {"error_code": ErrorCode.group_id_not_found, "error_message": "Group b not found."}
-    with answering(SHARE_GROUP_DESCRIBE, lambda _: {"groups": [described("b", **missing), described("a")]}) as (connection, _):
+    with answering(
+        SHARE_GROUP_DESCRIBE, lambda _: {"groups": [described("b", **missing), described("a")]}
+    ) as (connection, _):
         first, second = group_admin.describe_share_groups(connection, ["a", "b"])
         with pytest.raises(KafkaError, match=r"Group b not found\."):
             group_admin.describe_share_group(connection, "b")
@@ -164,11 +212,20 @@ def test_coordinators() -> None:
         return {"coordinators": [{"key": key, **node} for key in request.coordinator_keys]}
 
     with answering(FIND_COORDINATOR, answer) as (connection, _):
-        assert group_admin.find_coordinators(connection, ["a", "b"]) == dict.fromkeys("ab", group_admin.Coordinator(3, "h", 9092))
+        assert group_admin.find_coordinators(connection, ["a", "b"]) == dict.fromkeys(
+            "ab", group_admin.Coordinator(3, "h", 9092)
+        )
 
 
 def test_a_coordinator_that_nobody_knows() -> None:
-    row = {"key": "a", "node_id": -1, "host": "", "port": -1, "error_code": ErrorCode.coordinator_not_available, "error_message": None}
+    row = {
+        "key": "a",
+        "node_id": -1,
+        "host": "",
+        "port": -1,
+        "error_code": ErrorCode.coordinator_not_available,
+        "error_message": None,
+    }
     refused = pytest.raises(KafkaError, match="coordinator_not_available")
     with answering(FIND_COORDINATOR, lambda _: {"coordinators": [row]}) as (connection, _), refused:
         group_admin.find_coordinators(connection, ["a"])

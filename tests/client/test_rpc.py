@@ -1,4 +1,5 @@
-"""The RPC client against a fake broker on a real socket: versions, headers, field conversion and every way of going wrong."""
+"""The RPC client against a fake broker on a real socket: versions, headers, field conversion and
+every way of going wrong."""
 
 from __future__ import annotations
 
@@ -40,7 +41,14 @@ def metadata_answer(key: int, version: int, request: Any) -> dict[str, Any]:
     if key == API_VERSIONS:
         return versions((METADATA, 0, 12), (API_VERSIONS, 0, 3))
     partitions = [
-        {"error_code": ErrorCode.none, "partition_index": i, "leader_id": 0, "replica_nodes": [0], "isr_nodes": [0], "offline_replicas": []}
+        {
+            "error_code": ErrorCode.none,
+            "partition_index": i,
+            "leader_id": 0,
+            "replica_nodes": [0],
+            "isr_nodes": [0],
+            "offline_replicas": [],
+        }
         for i in (1, 0)
     ]
     row = {"error_code": ErrorCode.none, "name": "orders", "topic_id": TOPIC_ID, "partitions": partitions}
@@ -52,7 +60,11 @@ def test_the_highest_common_version_is_asked_for_once_per_connection() -> None:
         for _ in range(2):
             (topic,) = admin.topics(connection)
             assert (topic.name, topic.partitions) == ("orders", (0, 1))
-    assert [(key, version) for key, version, _ in broker.requests] == [(API_VERSIONS, 3), (METADATA, 12), (METADATA, 12)]
+    assert [(key, version) for key, version, _ in broker.requests] == [
+        (API_VERSIONS, 3),
+        (METADATA, 12),
+        (METADATA, 12),
+    ]
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -67,7 +79,12 @@ def test_every_version_of_a_request_with_both_kinds_of_header(version: int) -> N
 
 def test_nested_fields_times_and_correlation_ids() -> None:
     def answer(key: int, version: int, request: Any) -> dict[str, Any]:
-        return {"error_code": ErrorCode.none, "acquisition_lock_timeout": 1, "responses": [], "node_endpoints": []}
+        return {
+            "error_code": ErrorCode.none,
+            "acquisition_lock_timeout": 1,
+            "responses": [],
+            "node_endpoints": [],
+        }
 
     with fake_broker(answer) as broker, Connection("127.0.0.1", broker.port) as connection:
         for _ in range(3):
@@ -92,7 +109,9 @@ def test_mistaken_fields_are_type_errors() -> None:
     with fake_broker(lambda *_: None) as broker, Connection("127.0.0.1", broker.port) as connection:
         with pytest.raises(TypeError, match="no version of CreatableTopic has a field 'partitions'"):
             connection.encode("create_topics", 7, {"topics": [{"partitions": 1}], "timeout": 1})
-        with pytest.raises(TypeError, match=r"ShareGroupDescribeRequest\.include_authorized_operations has no default"):
+        with pytest.raises(
+            TypeError, match=r"ShareGroupDescribeRequest\.include_authorized_operations has no default"
+        ):
             connection.encode("share_group_describe", 1, {"group_ids": ["g"]})
         with pytest.raises(KeyError):
             key_of("no_such_api")
@@ -102,7 +121,12 @@ def test_an_error_code_becomes_a_kafka_error_with_the_brokers_text() -> None:
     def answer(key: int, version: int, request: Any) -> dict[str, Any]:
         if key == API_VERSIONS:
             return versions((CREATE_TOPICS, 2, 7))
-        row = {"name": "t", "topic_id": None, "error_code": ErrorCode.topic_already_exists, "error_message": "Topic 't' already exists."}
+        row = {
+            "name": "t",
+            "topic_id": None,
+            "error_code": ErrorCode.topic_already_exists,
+            "error_message": "Topic 't' already exists.",
+        }
         return {"topics": [{**row, "topic_config_error_code": 0, "configs": [], "is_sensitive": False}]}
 
     with fake_broker(answer) as broker, Connection("127.0.0.1", broker.port) as connection:
@@ -114,7 +138,10 @@ def test_an_error_code_becomes_a_kafka_error_with_the_brokers_text() -> None:
 
 
 def test_no_common_version() -> None:
-    with fake_broker(lambda *_: versions((METADATA, 99, 99))) as broker, Connection("127.0.0.1", broker.port) as connection:
+    with (
+        fake_broker(lambda *_: versions((METADATA, 99, 99))) as broker,
+        Connection("127.0.0.1", broker.port) as connection,
+    ):
         for api in ("metadata", "list_groups"):
             with pytest.raises(KafkaError, match=f"serves no version of {api}"):
                 connection.call(api)
@@ -124,7 +151,9 @@ def test_nobody_listens() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-        with pytest.raises(BrokerUnreachable, match=f"cannot connect to 127.0.0.1:{port}: Connection refused"):
+        with pytest.raises(
+            BrokerUnreachable, match=f"cannot connect to 127.0.0.1:{port}: Connection refused"
+        ):
             Connection("127.0.0.1", port)
 
 

@@ -1,6 +1,7 @@
 """Real clients against one broker per engine (`tests.brokers`).
 
-What is waited for is polled under a deadline that is far longer than it takes, so a slow machine makes a test slow, not red.
+What is waited for is polled under a deadline that is far longer than it takes, so a slow machine
+makes a test slow, not red.
 """
 
 from __future__ import annotations

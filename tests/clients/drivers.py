@@ -1,7 +1,8 @@
 """The unmodified clients behind one small face, so that each promise is tested with all of them.
 
-A driver sends contents to partitions in turn and waits for every answer (`Refused` carries Kafka's code of the first record that
-was not taken), and yields what a consumer with assigned partitions gets. Nothing is retried here, and every wait has an end.
+A driver sends contents to partitions in turn and waits for every answer (`Refused` carries Kafka's
+code of the first record that was not taken), and yields what a consumer with assigned partitions
+gets. Nothing is retried here, and every wait has an end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tests.clients.workload import Content, Placed
 PATIENCE_S = 60.0
 EARLIEST, LATEST = -2, -1
 QUICK_RECONNECT: Mapping[str, Any] = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500}
-"""Tests of restarts would wait for seconds otherwise; the other clients have their own names for it."""
+"""Tests of restarts would wait for seconds otherwise; the other clients have their own names for
+it."""
 
 
 class Refused(Exception):
@@ -41,7 +43,8 @@ class Sending(NamedTuple):
     max_request_bytes: int = 1_000_000
 
     def python_settings(self, batch_size: str) -> dict[str, Any]:
-        """For the two clients that are written in Python; only the setting for the size of a batch has two names."""
+        """For the two clients that are written in Python; only the setting for the size of a batch
+        has two names."""
         return {
             "compression_type": None if self.codec == "none" else self.codec,
             "acks": "all" if self.acks == -1 else self.acks,
@@ -57,7 +60,8 @@ class Driver(ABC):
     codecs: tuple[str, ...]
 
     def send(self, bootstrap: str, topic: str, contents: Iterable[Content], **how: Any) -> list[int]:
-        """`how`: the fields of Sending. Returns the offsets that were answered, in no certain order (with acks 0 they say nothing)."""
+        """`how`: the fields of Sending. Returns the offsets that were answered, in no certain order
+        (with acks 0 they say nothing)."""
         return self._send(bootstrap, topic, contents, Sending(**how))
 
     @abstractmethod
@@ -65,9 +69,16 @@ class Driver(ABC):
 
     @abstractmethod
     def receive(
-        self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
+        self,
+        bootstrap: str,
+        topic: str,
+        count: int,
+        *,
+        start: Mapping[int, int] | None = None,
+        partitions: int = 1,
     ) -> Iterator[Placed]:
-        """`count` records from `start` (partition -> offset; None: all partitions from the earliest offset)."""
+        """`count` records from `start` (partition -> offset; None: all partitions from the earliest
+        offset)."""
 
     @abstractmethod
     def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
@@ -81,7 +92,12 @@ class Confluent(Driver):
     def _send(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]:
         from confluent_kafka import Producer
 
-        settings: dict[str, Any] = {"bootstrap.servers": bootstrap, "compression.type": how.codec, "acks": how.acks, "linger.ms": 5}
+        settings: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "compression.type": how.codec,
+            "acks": how.acks,
+            "linger.ms": 5,
+        }
         settings |= {"enable.idempotence": how.idempotent, "message.max.bytes": how.max_request_bytes}
         producer = Producer(settings | QUICK_RECONNECT)
         offsets: list[int] = []
@@ -94,7 +110,12 @@ class Confluent(Driver):
 
         for partition, content in zip(cycle(range(how.partitions)), contents, strict=False):
             timestamp_ms, key, value, headers = content
-            more = {"partition": partition, "timestamp": timestamp_ms, "headers": list(headers), "on_delivery": answered}
+            more = {
+                "partition": partition,
+                "timestamp": timestamp_ms,
+                "headers": list(headers),
+                "on_delivery": answered,
+            }
             while True:
                 try:
                     producer.produce(topic, value, key, **more)
@@ -109,18 +130,33 @@ class Confluent(Driver):
         return offsets
 
     def receive(
-        self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
+        self,
+        bootstrap: str,
+        topic: str,
+        count: int,
+        *,
+        start: Mapping[int, int] | None = None,
+        partitions: int = 1,
     ) -> Iterator[Placed]:
         from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, TopicPartition
 
         places = start if start is not None else dict.fromkeys(range(partitions), EARLIEST)
-        settings = {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False, "fetch.message.max.bytes": 4_000_000}
+        settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "fetch.message.max.bytes": 4_000_000,
+        }
         consumer = Consumer(settings | QUICK_RECONNECT)
         try:
-            consumer.assign([TopicPartition(topic, partition, offset) for partition, offset in places.items()])
+            consumer.assign(
+                [TopicPartition(topic, partition, offset) for partition, offset in places.items()]
+            )
             left = count
             while left > 0:
-                messages = consumer.consume(min(left, 1000), 1.0) or consumer.consume(min(left, 1000), PATIENCE_S)
+                messages = consumer.consume(min(left, 1000), 1.0) or consumer.consume(
+                    min(left, 1000), PATIENCE_S
+                )
                 if not messages:
                     raise TooLittle(f"{count - left} of {count} records came")
                 for message in messages:
@@ -128,7 +164,11 @@ class Confluent(Driver):
                     kind, timestamp_ms = message.timestamp()
                     assert kind != TIMESTAMP_NOT_AVAILABLE
                     headers = tuple(message.headers() or ())
-                    yield Placed(message.partition(), message.offset(), Content(timestamp_ms, message.key(), message.value(), headers))
+                    yield Placed(
+                        message.partition(),
+                        message.offset(),
+                        Content(timestamp_ms, message.key(), message.value(), headers),
+                    )
                 left -= len(messages)
         finally:
             consumer.close()
@@ -141,7 +181,9 @@ class Confluent(Driver):
             if timestamp_ms in (EARLIEST, LATEST):
                 bounds = consumer.get_watermark_offsets(TopicPartition(topic, partition), PATIENCE_S)
                 return int(bounds[0 if timestamp_ms == EARLIEST else 1])
-            found = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], PATIENCE_S)[0]
+            found = consumer.offsets_for_times([TopicPartition(topic, partition, timestamp_ms)], PATIENCE_S)[
+                0
+            ]
             assert found.error is None, found.error
             return None if found.offset == OFFSET_END else int(found.offset)
         finally:
@@ -164,7 +206,14 @@ class KafkaPython(Driver):
             for partition, content in zip(cycle(range(how.partitions)), contents, strict=False):
                 timestamp_ms, key, value, headers = content
                 sent.append(
-                    producer.send(topic, value=value, key=key, headers=list(headers), partition=partition, timestamp_ms=timestamp_ms)
+                    producer.send(
+                        topic,
+                        value=value,
+                        key=key,
+                        headers=list(headers),
+                        partition=partition,
+                        timestamp_ms=timestamp_ms,
+                    )
                 )
             producer.flush(PATIENCE_S)
             return [future.get(PATIENCE_S).offset for future in sent]
@@ -174,11 +223,21 @@ class KafkaPython(Driver):
             producer.close(PATIENCE_S)
 
     def receive(
-        self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
+        self,
+        bootstrap: str,
+        topic: str,
+        count: int,
+        *,
+        start: Mapping[int, int] | None = None,
+        partitions: int = 1,
     ) -> Iterator[Placed]:
         from kafka import KafkaConsumer, TopicPartition
 
-        settings: dict[str, Any] = {"enable_auto_commit": False, "auto_offset_reset": "earliest", "max_poll_records": 5000}
+        settings: dict[str, Any] = {
+            "enable_auto_commit": False,
+            "auto_offset_reset": "earliest",
+            "max_poll_records": 5000,
+        }
         settings |= {"reconnect_backoff_max_ms": 500}
         consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, **settings)
         try:
@@ -220,18 +279,30 @@ class AioKafka(Driver):
     def _send(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]:
         return asyncio.run(self._produce(bootstrap, topic, contents, how))
 
-    async def _produce(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]:
+    async def _produce(
+        self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending
+    ) -> list[int]:
         from aiokafka import AIOKafkaProducer
         from aiokafka.errors import KafkaError
 
         settings = how.python_settings(batch_size="max_batch_size")
-        async with asyncio.timeout(PATIENCE_S * 5), AIOKafkaProducer(bootstrap_servers=bootstrap, **settings) as producer:
+        async with (
+            asyncio.timeout(PATIENCE_S * 5),
+            AIOKafkaProducer(bootstrap_servers=bootstrap, **settings) as producer,
+        ):
             try:
                 sent = []
                 for partition, content in zip(cycle(range(how.partitions)), contents, strict=False):
                     timestamp_ms, key, value, headers = content
                     sent.append(
-                        await producer.send(topic, value, key, partition=partition, timestamp_ms=timestamp_ms, headers=list(headers))
+                        await producer.send(
+                            topic,
+                            value,
+                            key,
+                            partition=partition,
+                            timestamp_ms=timestamp_ms,
+                            headers=list(headers),
+                        )
                     )
                 answers = await asyncio.gather(*sent)
             except KafkaError as error:
@@ -239,7 +310,13 @@ class AioKafka(Driver):
             return [answer.offset if answer is not None else -1 for answer in answers]
 
     def receive(
-        self, bootstrap: str, topic: str, count: int, *, start: Mapping[int, int] | None = None, partitions: int = 1
+        self,
+        bootstrap: str,
+        topic: str,
+        count: int,
+        *,
+        start: Mapping[int, int] | None = None,
+        partitions: int = 1,
     ) -> Iterator[Placed]:
         with asyncio.Runner() as runner:
             consumer = runner.run(self._start_consumer(bootstrap, topic, start or {}, partitions))
@@ -254,10 +331,14 @@ class AioKafka(Driver):
             finally:
                 runner.run(consumer.stop())
 
-    async def _start_consumer(self, bootstrap: str, topic: str, start: Mapping[int, int], partitions: int) -> Any:
+    async def _start_consumer(
+        self, bootstrap: str, topic: str, start: Mapping[int, int], partitions: int
+    ) -> Any:
         from aiokafka import AIOKafkaConsumer, TopicPartition
 
-        consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest")
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, group_id=None, enable_auto_commit=False, auto_offset_reset="earliest"
+        )
         await consumer.start()
         consumer.assign([TopicPartition(topic, partition) for partition in start or range(partitions)])
         for partition, offset in start.items():
@@ -267,7 +348,11 @@ class AioKafka(Driver):
     async def _poll(self, consumer: Any, most: int) -> list[Placed]:
         fetched = await consumer.getmany(timeout_ms=int(PATIENCE_S * 1000), max_records=min(most, 5000))
         return [
-            Placed(record.partition, record.offset, Content(record.timestamp, record.key, record.value, tuple(record.headers)))
+            Placed(
+                record.partition,
+                record.offset,
+                Content(record.timestamp, record.key, record.value, tuple(record.headers)),
+            )
             for records in fetched.values()
             for record in records
         ]

@@ -1,7 +1,9 @@
-"""Unmodified consumers of a group behind one face, so that each of their habits is tested with all of them.
+"""Unmodified consumers of a group behind one face, so that each of their habits is tested with all
+of them.
 
-A consumer joins by `subscribe` or `subscribe_pattern`; everything else happens within `poll`, as in an application. Settings carry the
-names of librdkafka and of the Java client; each face knows what its library calls them, and which it does not have (`lacks`).
+A consumer joins by `subscribe` or `subscribe_pattern`; everything else happens within `poll`, as in
+an application. Settings carry the names of librdkafka and of the Java client; each face knows what
+its library calls them, and which it does not have (`lacks`).
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ QUICK: Mapping[str, Any] = {
     "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 250,
 }
-"""What tests want unless they say otherwise: a consumer that soon notices what happens around it."""
+"""What tests want unless they say otherwise: a consumer that soon notices what happens around
+it."""
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 
@@ -42,7 +45,8 @@ class Committed(NamedTuple):
 
 
 class ClientError(Exception):
-    """What a client library says to its application: Kafka's code, or None where it has none, and the library's own words."""
+    """What a client library says to its application: Kafka's code, or None where it has none, and
+    the library's own words."""
 
     def __init__(self, code: int | None, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -76,7 +80,8 @@ class GroupConsumer(ABC):
         """Reads these, without being a member of the group."""
 
     def poll(self, seconds: float = 0.1) -> list[Got]:
-        """What came; `got` keeps all. Raises ClientError, but not for a topic that is not there: the library goes on asking for it."""
+        """What came; `got` keeps all. Raises ClientError, but not for a topic that is not there:
+        the library goes on asking for it."""
         try:
             new = self._poll(max(seconds, self.shortest_poll_s))
         except ClientError as error:
@@ -126,7 +131,8 @@ class GroupConsumer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """In good order: a member that is not static leaves; with auto commit, what was read is committed."""
+        """In good order: a member that is not static leaves; with auto commit, what was read is
+        committed."""
 
     def __enter__(self) -> GroupConsumer:
         return self
@@ -143,21 +149,35 @@ class GroupConsumer(ABC):
 class ConfluentConsumer(GroupConsumer):
     protocol = "classic"
     _NAMES: Mapping[str, str] = {"fetch.max.wait.ms": "fetch.wait.max.ms"}
-    _OF_THE_BROKER = frozenset({"session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"})
+    _OF_THE_BROKER = frozenset(
+        {"session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy"}
+    )
 
     def _open(self, bootstrap: str, group: str, settings: Mapping[str, Any]) -> None:
         from confluent_kafka import Consumer
 
         self.errors: list[Any] = []
-        ours = {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": self.protocol, "error_cb": self.errors.append}
-        ours |= {"topic.metadata.refresh.interval.ms": settings["metadata.max.age.ms"], "topic.metadata.propagation.max.ms": 100}
+        ours = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": self.protocol,
+            "error_cb": self.errors.append,
+        }
+        ours |= {
+            "topic.metadata.refresh.interval.ms": settings["metadata.max.age.ms"],
+            "topic.metadata.propagation.max.ms": 100,
+        }
         ours |= {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500}
         left_out = self._OF_THE_BROKER if self.protocol == "consumer" else frozenset()
-        ours |= {self._NAMES.get(name, name): value for name, value in settings.items() if name not in left_out}
+        ours |= {
+            self._NAMES.get(name, name): value for name, value in settings.items() if name not in left_out
+        }
         self._consumer = Consumer(ours)
 
     def subscribe(self, *topics: str) -> None:
-        self._consumer.subscribe(list(topics), on_assign=self._changed, on_revoke=self._changed, on_lost=self._changed)
+        self._consumer.subscribe(
+            list(topics), on_assign=self._changed, on_revoke=self._changed, on_lost=self._changed
+        )
 
     def subscribe_pattern(self, pattern: str) -> None:
         self.subscribe(f"^{pattern}$")
@@ -175,7 +195,9 @@ class ConfluentConsumer(GroupConsumer):
         for message in self._consumer.consume(500, seconds):
             if (error := message.error()) is not None:
                 raise ClientError(error.code(), error.str())
-            new.append(Got(message.topic(), message.partition(), message.offset(), (message.value() or b"").decode()))
+            new.append(
+                Got(message.topic(), message.partition(), message.offset(), (message.value() or b"").decode())
+            )
         return new
 
     def assignment(self) -> set[Place]:
@@ -184,7 +206,11 @@ class ConfluentConsumer(GroupConsumer):
     def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
         from confluent_kafka import KafkaException, TopicPartition
 
-        rows = None if offsets is None else [TopicPartition(*place, row.offset, row.metadata) for place, row in offsets.items()]
+        rows = (
+            None
+            if offsets is None
+            else [TopicPartition(*place, row.offset, row.metadata) for place, row in offsets.items()]
+        )
         try:
             answer = self._consumer.commit(asynchronous=False, **({} if rows is None else {"offsets": rows}))
         except KafkaException as error:
@@ -245,13 +271,19 @@ def _python_settings(library: str, settings: Mapping[str, Any]) -> dict[str, Any
 
     ours = {name.replace(".", "_"): value for name, value in settings.items()}
     if strategies := ours.pop("partition_assignment_strategy", None):
-        paths = [f"{library}.coordinator.assignors.{_STRATEGIES[name]}".rpartition(".") for name in strategies.split(",")]
-        ours["partition_assignment_strategy"] = [getattr(import_module(module), name) for module, _, name in paths]
+        paths = [
+            f"{library}.coordinator.assignors.{_STRATEGIES[name]}".rpartition(".")
+            for name in strategies.split(",")
+        ]
+        ours["partition_assignment_strategy"] = [
+            getattr(import_module(module), name) for module, _, name in paths
+        ]
     return ours
 
 
 class KafkaPythonConsumer(GroupConsumer):
-    """A poll that ends just as the group is joined leaves the library without partitions for good: those of tests are long enough."""
+    """A poll that ends just as the group is joined leaves the library without partitions for good:
+    those of tests are long enough."""
 
     lacks = frozenset({"allow.auto.create.topics", "topics made again at once"})
     shortest_poll_s = 1.0
@@ -271,7 +303,9 @@ class KafkaPythonConsumer(GroupConsumer):
         ours["client_rack"] = ours.get("client_rack", "")
         ours["allow_auto_create_topics"] = ours.pop("allow_auto_create_topics", False)
         self._listener = Listener()
-        self._consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, reconnect_backoff_max_ms=500, **ours)
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap, group_id=group, reconnect_backoff_max_ms=500, **ours
+        )
 
     def subscribe(self, *topics: str) -> None:
         self._consumer.subscribe(list(topics), listener=self._listener)
@@ -294,7 +328,11 @@ class KafkaPythonConsumer(GroupConsumer):
     def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
         from kafka.structs import OffsetAndMetadata, TopicPartition
 
-        rows = None if offsets is None else {TopicPartition(*place): OffsetAndMetadata(*row, -1) for place, row in offsets.items()}
+        rows = (
+            None
+            if offsets is None
+            else {TopicPartition(*place): OffsetAndMetadata(*row, -1) for place, row in offsets.items()}
+        )
         _asked(lambda: self._consumer.commit(rows))
 
     def commit_async(self) -> None:
@@ -397,7 +435,11 @@ class AiokafkaConsumer(GroupConsumer):
     def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
         from aiokafka import TopicPartition
 
-        rows = None if offsets is None else {TopicPartition(*place): tuple(row) for place, row in offsets.items()}
+        rows = (
+            None
+            if offsets is None
+            else {TopicPartition(*place): tuple(row) for place, row in offsets.items()}
+        )
         self._run(self._consumer.commit(rows))
 
     def commit_async(self) -> None:
@@ -429,7 +471,9 @@ class AiokafkaConsumer(GroupConsumer):
     def offset_for_time(self, place: Place, timestamp_ms: int) -> int | None:
         from aiokafka import TopicPartition
 
-        row = self._run(self._consumer.offsets_for_times({TopicPartition(*place): timestamp_ms}))[TopicPartition(*place)]
+        row = self._run(self._consumer.offsets_for_times({TopicPartition(*place): timestamp_ms}))[
+            TopicPartition(*place)
+        ]
         return None if row is None else row.offset
 
     def close(self) -> None:
@@ -449,7 +493,8 @@ def _got(record: Any) -> Got:
 
 
 def _asked(ask: Callable[[], Any]) -> Any:
-    """With the errors of the two clients that are written in Python as ClientError: both give Kafka's code."""
+    """With the errors of the two clients that are written in Python as ClientError: both give
+    Kafka's code."""
     from aiokafka.errors import KafkaError as OneError
     from kafka.errors import KafkaError as OtherError
 

@@ -1,4 +1,5 @@
-"""The Java consumer behind the face of group_consumers: each is a process that runs tests/kafka_tools/ConsumerProgram.java."""
+"""The Java consumer behind the face of group_consumers: each is a process that runs
+tests/kafka_tools/ConsumerProgram.java."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from tests.clients.group_consumers import ClientError, Committed, Got, GroupCons
 from tests.differential.apache_kafka import class_path
 from tests.kafka_tools.java import HERE, MISSING
 
-_ASSIGNORS = {"range": "Range", "roundrobin": "RoundRobin", "sticky": "Sticky", "cooperative-sticky": "CooperativeSticky"}
+_ASSIGNORS = {
+    "range": "Range",
+    "roundrobin": "RoundRobin",
+    "sticky": "Sticky",
+    "cooperative-sticky": "CooperativeSticky",
+}
 _CLOSE_TIMEOUT_S = 60.0
 
 
@@ -22,12 +28,16 @@ _CLOSE_TIMEOUT_S = 60.0
 def _compiled() -> tempfile.TemporaryDirectory[str]:
     """Kept until the tests end: compiling takes longer than what most tests do."""
     classes = tempfile.TemporaryDirectory(prefix="kbroker-java-")
-    subprocess.run(["javac", "-cp", class_path(), "-d", classes.name, str(HERE / "ConsumerProgram.java")], check=True)
+    subprocess.run(
+        ["javac", "-cp", class_path(), "-d", classes.name, str(HERE / "ConsumerProgram.java")], check=True
+    )
     return classes
 
 
 def _assignors(names: str) -> str:
-    return ",".join(f"org.apache.kafka.clients.consumer.{_ASSIGNORS[name]}Assignor" for name in names.split(","))
+    return ",".join(
+        f"org.apache.kafka.clients.consumer.{_ASSIGNORS[name]}Assignor" for name in names.split(",")
+    )
 
 
 class JavaConsumer(GroupConsumer):
@@ -37,12 +47,29 @@ class JavaConsumer(GroupConsumer):
     def _open(self, bootstrap: str, group: str, settings: Mapping[str, Any]) -> None:
         if MISSING is not None:
             pytest.skip(MISSING)
-        ours = {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": self.protocol, **settings}
+        ours = {
+            "bootstrap.servers": bootstrap,
+            "group.id": group,
+            "group.protocol": self.protocol,
+            **settings,
+        }
         if strategies := ours.get("partition.assignment.strategy"):
             ours["partition.assignment.strategy"] = _assignors(strategies)
-        command = ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", f"{_compiled().name}:{class_path()}", "ConsumerProgram"]
+        command = [
+            "java",
+            "-Xmx128m",
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{_compiled().name}:{class_path()}",
+            "ConsumerProgram",
+        ]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, encoding="utf-8"
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
         )
         try:
             for name, value in ours.items():
@@ -128,4 +155,6 @@ class JavaNewConsumer(JavaConsumer):
 
     def _open(self, bootstrap: str, group: str, settings: Mapping[str, Any]) -> None:
         the_broker_s = ("session.timeout.ms", "heartbeat.interval.ms", "partition.assignment.strategy")
-        super()._open(bootstrap, group, {name: value for name, value in settings.items() if name not in the_broker_s})
+        super()._open(
+            bootstrap, group, {name: value for name, value in settings.items() if name not in the_broker_s}
+        )

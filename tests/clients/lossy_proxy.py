@@ -1,7 +1,8 @@
-"""Between clients and a broker: everything passes, but the one answer that a test wants to be lost; its connection breaks then.
+"""Between clients and a broker: everything passes, but the one answer that a test wants to be lost;
+its connection breaks then.
 
-For a broker that is told to `--advertise` the proxy's address. What a broker does before it dies and its clients never hear of looks
-the same to both of them, and cannot be timed with a kill.
+For a broker that is told to `--advertise` the proxy's address. What a broker does before it dies
+and its clients never hear of looks the same to both of them, and cannot be timed with a kill.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class LossyProxy:
         for each in self._open:
             _break(each)
 
-    def _requests(self, client: socket.socket, broker: socket.socket, asked: dict[int, tuple[int, int]]) -> None:
+    def _requests(
+        self, client: socket.socket, broker: socket.socket, asked: dict[int, tuple[int, int]]
+    ) -> None:
         for frame in _frames(client):
             head = read_request_head(frame[_LENGTH.size :])
             asked[head.correlation_id] = head.api_key, head.api_version
@@ -67,7 +70,9 @@ class LossyProxy:
                 break
         _break(broker)
 
-    def _answers(self, client: socket.socket, broker: socket.socket, asked: dict[int, tuple[int, int]]) -> None:
+    def _answers(
+        self, client: socket.socket, broker: socket.socket, asked: dict[int, tuple[int, int]]
+    ) -> None:
         for frame in _frames(broker):
             (correlation_id,) = _LENGTH.unpack_from(frame, _LENGTH.size)
             if self._is_lost(*asked.pop(correlation_id), frame[_LENGTH.size + _HEADER_1 :]):

@@ -1,14 +1,18 @@
-"""A share consumer in a process of its own, which a test may steer, kill or freeze. It is confluent-kafka's, unmodified.
+"""A share consumer in a process of its own, which a test may steer, kill or freeze. It is
+confluent-kafka's, unmodified.
 
     python -m tests.clients.share_worker BOOTSTRAP GROUP MODE MAX_POLL_RECORDS
 
-Commands are lines on stdin, events are JSON lines on stdout; share_workers.py is the other side of both.
+Commands are lines on stdin, events are JSON lines on stdout; share_workers.py is the other side of
+both.
 
     subscribe TOPIC...      subscribe and begin to poll
     accept|release|reject   what to do with each record of a poll, those held back at the moment first
-    obey                    the record's value says it: "accept…", "reject…", "release N…" (release the first N deliveries, then
+    obey                    the record's value says it: "accept…", "reject…", "release N…" (release
+                            the first N deliveries, then
                             accept) or "hold N…" (release the first N, then hold)
-    hold                    from the next poll on that brings something: acknowledge nothing and poll no more until told otherwise
+    hold                    from the next poll on that brings something: acknowledge nothing and
+                            poll no more until told otherwise
     close                   leave in good order, with whatever is held
 
 Times are of the monotonic clock, which all processes of a machine share.
@@ -73,14 +77,20 @@ class Worker:
         self.orders = Orders()
         self.explicit = mode == "explicit"
         settings = {"bootstrap.servers": bootstrap, "group.id": group, "share.acknowledgement.mode": mode}
-        settings |= {"max.poll.records": max_poll_records, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500}
+        settings |= {
+            "max.poll.records": max_poll_records,
+            "reconnect.backoff.ms": 20,
+            "reconnect.backoff.max.ms": 500,
+        }
         self.consumer = ShareConsumer(settings)
         self.consumer.set_acknowledgement_commit_callback(self.acknowledged)
 
     def acknowledged(self, offsets: Mapping[TopicPartition, set[int]], error: KafkaException | None) -> None:
         code = 0 if error is None else error.args[0].code()
         for place, which in offsets.items():
-            say("acknowledged", topic=place.topic, partition=place.partition, offsets=sorted(which), code=code)
+            say(
+                "acknowledged", topic=place.topic, partition=place.partition, offsets=sorted(which), code=code
+            )
 
     def run(self) -> None:
         threading.Thread(target=self.orders.read, daemon=True).start()

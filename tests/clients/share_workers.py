@@ -1,4 +1,5 @@
-"""The test's side of share_worker.py: start workers, tell them what to do, wait for what they saw."""
+"""The test's side of share_worker.py: start workers, tell them what to do, wait for what they
+saw."""
 
 from __future__ import annotations
 
@@ -52,9 +53,22 @@ class ShareWorker:
         self.errors: list[dict[str, Any]] = []
         self.moments: dict[str, float] = {}
         self._log: list[str] = []
-        command = [sys.executable, "-m", "tests.clients.share_worker", bootstrap, group, mode, str(max_poll_records)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.clients.share_worker",
+            bootstrap,
+            group,
+            mode,
+            str(max_poll_records),
+        ]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=REPOSITORY,
         )
         self._threads = [threading.Thread(target=read) for read in (self._read_events, self._read_log)]
         for thread in self._threads:
@@ -151,9 +165,14 @@ class Crew:
         self.changed = threading.Condition()
         self.workers: list[ShareWorker] = []
 
-    def start(self, count: int, group: str, *, mode: str = "explicit", max_poll_records: int = 500) -> list[ShareWorker]:
+    def start(
+        self, count: int, group: str, *, mode: str = "explicit", max_poll_records: int = 500
+    ) -> list[ShareWorker]:
         """`count` processes that are ready to subscribe."""
-        new = [ShareWorker(self, self.broker.bootstrap, group, mode=mode, max_poll_records=max_poll_records) for _ in range(count)]
+        new = [
+            ShareWorker(self, self.broker.bootstrap, group, mode=mode, max_poll_records=max_poll_records)
+            for _ in range(count)
+        ]
         self.workers += new
         self.until("ready", lambda: all("ready" in worker.moments for worker in new))
         return new
@@ -170,7 +189,8 @@ class Crew:
                     return
                 self.changed.wait(0.1)
         state = [
-            f"worker {number}: {len(worker.deliveries)} deliveries, {len(worker.acknowledged)} acknowledged, errors {worker.errors[-3:]}, "
+            f"worker {number}: {len(worker.deliveries)} deliveries, {len(worker.acknowledged)} "
+            f"acknowledged, errors {worker.errors[-3:]}, "
             f"ended: {worker.has_ended}, log: {worker.log[-1500:]}"
             for number, worker in enumerate(self.workers)
         ]
@@ -179,7 +199,10 @@ class Crew:
     def until_delivered(self, values: Iterable[str]) -> None:
         """Every one of `values` has been delivered, to whomever."""
         wanted = set(values)
-        self.until(f"{len(wanted)} values are delivered", lambda: wanted <= {value for worker in self.workers for value in worker.values})
+        self.until(
+            f"{len(wanted)} values are delivered",
+            lambda: wanted <= {value for worker in self.workers for value in worker.values},
+        )
 
     def until_delivered_to(self, worker: ShareWorker, values: Iterable[str]) -> None:
         wanted = set(values)
@@ -187,7 +210,9 @@ class Crew:
 
     def deliveries(self) -> list[Delivery]:
         with self.changed:
-            return sorted((each for worker in self.workers for each in worker.deliveries), key=lambda each: each.at)
+            return sorted(
+                (each for worker in self.workers for each in worker.deliveries), key=lambda each: each.at
+            )
 
     def counts(self) -> dict[str | None, list[int]]:
         """Delivery counts by value, in the order of delivery."""
@@ -205,9 +230,16 @@ class Crew:
 
     def check_what_was_done_stays_done(self, since: float) -> None:
         """What had been confirmed before the moment `since` was not delivered after it."""
-        done = {each.place for worker in self.workers for each in worker.acknowledged if each.code == 0 and each.at < since}
+        done = {
+            each.place
+            for worker in self.workers
+            for each in worker.acknowledged
+            if each.code == 0 and each.at < since
+        }
         again = [delivery for delivery in self.deliveries() if delivery.at > since and delivery.place in done]
-        assert not again, f"{len(again)} of {len(done)} records were delivered after they were done: {again[:5]}"
+        assert not again, (
+            f"{len(again)} of {len(done)} records were delivered after they were done: {again[:5]}"
+        )
 
 
 @contextmanager

@@ -27,7 +27,9 @@ PART = 100
 
 def answer_for(message: Message) -> AcknowledgeType:
     is_first = message.delivery_count() == 1
-    return AcknowledgeType.RELEASE if (message.offset() or 0) % 3 == 0 and is_first else AcknowledgeType.ACCEPT
+    return (
+        AcknowledgeType.RELEASE if (message.offset() or 0) % 3 == 0 and is_first else AcknowledgeType.ACCEPT
+    )
 
 
 def rows_of(path: Path) -> list[tuple[int, int, int, int]]:

@@ -1,4 +1,5 @@
-"""The administration clients that come with the libraries, unmodified; and what clients are told about what is not served."""
+"""The administration clients that come with the libraries, unmodified; and what clients are told
+about what is not served."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ from tests.clients.drivers import DRIVERS
 from tests.clients.group_consumers import CONSUMERS, ConfluentConsumer, GroupConsumer
 from tests.clients.workload import BASE_MS, Content
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python on Python 3.11 and 3.12
+# kafka-python on Python 3.11 and 3.12
+pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
 PATIENCE_S = 60
 
 
@@ -54,7 +56,11 @@ def test_confluent_kafka(broker: RunningBroker, name: str) -> None:
     topic = ConfigResource(ConfigResource.Type.TOPIC, name)
     assert only(client.describe_configs([topic]))["retention.ms"].value == "100000"
     change = ConfigEntry("retention.ms", "200000", incremental_operation=AlterConfigOpType.SET)
-    only(client.incremental_alter_configs([ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[change])]))
+    only(
+        client.incremental_alter_configs(
+            [ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[change])]
+        )
+    )
     assert only(client.describe_configs([topic]))["retention.ms"].value == "200000"
 
     DRIVERS["confluent-kafka"].send(broker.bootstrap, name, [Content(BASE_MS, None, b"x")] * 10)
@@ -117,9 +123,15 @@ def test_transactions_are_refused_for_good(broker: RunningBroker, name: str) -> 
     from kafka.errors import TransactionalIdAuthorizationFailedError
 
     with pytest.raises(KafkaException) as refused:
-        Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name, "log_level": 0}).init_transactions(PATIENCE_S)
+        Producer(
+            {"bootstrap.servers": broker.bootstrap, "transactional.id": name, "log_level": 0}
+        ).init_transactions(PATIENCE_S)
     error = refused.value.args[0]
-    assert (error.code(), error.fatal(), error.retriable()) == (ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, True, False)
+    assert (error.code(), error.fatal(), error.retriable()) == (
+        ClientError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        True,
+        False,
+    )
     assert "transactions are not supported" in error.str()
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=name)
     try:
@@ -162,7 +174,11 @@ def test_groups_with_confluent_kafka(broker: RunningBroker, member: ConfluentCon
 
     member.close()
     assert listed() == [(ConsumerGroupState.EMPTY, kind)]
-    only(client.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(name, [TopicPartition(name, 0, 1, metadata="again")])]))
+    only(
+        client.alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(name, [TopicPartition(name, 0, 1, metadata="again")])]
+        )
+    )
     (row,) = only(client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])).topic_partitions
     assert (row.topic, row.partition, row.offset, row.metadata) == (name, 0, 1, "again")
     only(client.delete_consumer_groups([name]))

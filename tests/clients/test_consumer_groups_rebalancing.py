@@ -1,8 +1,9 @@
-"""Groups of unmodified consumers that speak the classic protocol, on every engine: members come, leave, die and freeze, and the broker
-dies. What members do of their own accord stands in test_consumer_members.py.
+"""Groups of unmodified consumers that speak the classic protocol, on every engine: members come,
+leave, die and freeze, and the broker dies. What members do of their own accord stands in
+test_consumer_members.py.
 
-Consumers that are to die or freeze are processes of their own; the others live here and are polled in turn, as one application with
-several consumers would do it.
+Consumers that are to die or freeze are processes of their own; the others live here and are polled
+in turn, as one application with several consumers would do it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.brokers import DURABLE_ENGINES, ENGINES, require_engine
 from tests.clients.group_consumers import CONSUMERS, GroupConsumer
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python on Python 3.11 and 3.12
+# kafka-python on Python 3.11 and 3.12
+pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
 PATIENCE_S = 60.0
 PARTITIONS = 4
 CLIENTS = ("confluent-classic", "kafka-python", "aiokafka")
@@ -45,16 +47,27 @@ def matrix() -> Iterator[object]:
     for client in CLIENTS:
         for engine in ENGINES:
             by_default = (client, engine) in (("confluent-classic", "lmdb"), ("aiokafka", "segment"))
-            yield pytest.param(client, engine, marks=[] if by_default else [pytest.mark.full], id=f"{client}-{engine}")
+            yield pytest.param(
+                client, engine, marks=[] if by_default else [pytest.mark.full], id=f"{client}-{engine}"
+            )
 
 
 every_client = pytest.mark.parametrize(
-    "client", ["confluent-classic", *(pytest.param(client, marks=pytest.mark.full) for client in CLIENTS if client != "confluent-classic")]
+    "client",
+    [
+        "confluent-classic",
+        *(
+            pytest.param(client, marks=pytest.mark.full)
+            for client in CLIENTS
+            if client != "confluent-classic"
+        ),
+    ],
 )
 
 
 class Group:
-    """Consumers of one topic of the same name; all of them are polled whenever something is waited for."""
+    """Consumers of one topic of the same name; all of them are polled whenever something is waited
+    for."""
 
     def __init__(self, broker: RunningBroker, name: str, stack: ExitStack) -> None:
         self.broker = broker
@@ -65,7 +78,11 @@ class Group:
         broker.create_topic(name, partitions=PARTITIONS)
 
     def start(self, client: str, **settings: Any) -> GroupConsumer:
-        consumer = CONSUMERS[client](self.broker.bootstrap, self.name, {key.replace("_", "."): value for key, value in settings.items()})
+        consumer = CONSUMERS[client](
+            self.broker.bootstrap,
+            self.name,
+            {key.replace("_", "."): value for key, value in settings.items()},
+        )
         self._stack.callback(lambda: self.close(consumer))
         consumer.subscribe(self.name)
         self.members.append(consumer)
@@ -77,7 +94,9 @@ class Group:
             consumer.close()
 
     def start_process(self, client: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", PROCESS, client, self.broker.bootstrap, self.name])
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-c", PROCESS, client, self.broker.bootstrap, self.name]
+        )
 
         def end() -> None:
             process.kill()
@@ -97,25 +116,37 @@ class Group:
         deadline = time.monotonic() + PATIENCE_S
         while not condition():
             found = [(sorted(member.assignment()), len(member.got)) for member in self.members]
-            assert time.monotonic() < deadline, f"not within {PATIENCE_S:.0f} s: {what}; {found}; {self.described()}"
+            assert time.monotonic() < deadline, (
+                f"not within {PATIENCE_S:.0f} s: {what}; {found}; {self.described()}"
+            )
             for member in self.members:
                 member.poll(0.05)
-            time.sleep(0.005)  # kafka-python's poll returns at once during a rebalance, and would leave its own thread no time.
+            # kafka-python's poll returns at once during a rebalance, and would leave its own thread
+            # no time.
+            time.sleep(0.005)
 
     def until_shared(self, *members: GroupConsumer) -> None:
         """Each has as much as any other, and nothing is left over."""
         each = PARTITIONS // len(members)
-        self.until(f"{len(members)} members have {each} partitions each", lambda: has_all(members) and _sizes(members) == {each})
+        self.until(
+            f"{len(members)} members have {each} partitions each",
+            lambda: has_all(members) and _sizes(members) == {each},
+        )
 
     def until_read(self) -> None:
-        self.until(f"{self._sent} values are read", lambda: {value for each in self.members for value in each.values} >= self.sent())
+        self.until(
+            f"{self._sent} values are read",
+            lambda: {value for each in self.members for value in each.values} >= self.sent(),
+        )
 
     def sent(self) -> set[str]:
         return set(map(str, range(self._sent)))
 
     def described(self) -> Entity:
         with self.broker.connect() as connection:
-            return connection.call("describe_groups", 6, groups=[self.name], include_authorized_operations=False).groups[0]
+            return connection.call(
+                "describe_groups", 6, groups=[self.name], include_authorized_operations=False
+            ).groups[0]
 
     def state(self) -> tuple[str, int]:
         group = self.described()
@@ -157,7 +188,9 @@ def test_partitions_are_shared_out_anew_when_members_come_and_leave(group: Group
     for member in (first, second):
         member.commit()
     read_by_both = [*first.values, *second.values]
-    assert sorted(read_by_both, key=int) == sorted(group.sent(), key=int), "nothing was read twice: everything read was committed"
+    assert sorted(read_by_both, key=int) == sorted(group.sent(), key=int), (
+        "nothing was read twice: everything read was committed"
+    )
     group.close(second)
     group.until_shared(first)
     group.send(100)
@@ -170,7 +203,10 @@ def test_partitions_are_shared_out_anew_when_members_come_and_leave(group: Group
 def test_what_a_killed_member_had_goes_to_the_others_when_its_session_ends(group: Group, client: str) -> None:
     survivor = group.start(client, **SHORT_SESSION)
     process = group.start_process(client)
-    group.until("both are members", lambda: len(survivor.assignment()) == PARTITIONS // 2 and group.state() == ("Stable", 2))
+    group.until(
+        "both are members",
+        lambda: len(survivor.assignment()) == PARTITIONS // 2 and group.state() == ("Stable", 2),
+    )
     process.kill()
     group.send(100)
     group.until_read()
@@ -180,15 +216,25 @@ def test_what_a_killed_member_had_goes_to_the_others_when_its_session_ends(group
 def test_a_frozen_member_is_given_up_and_joins_again(group: Group) -> None:
     other = group.start("confluent-classic", **SHORT_SESSION)
     process = group.start_process("confluent-classic")
-    group.until("both are members", lambda: len(other.assignment()) == PARTITIONS // 2 and group.state() == ("Stable", 2))
+    group.until(
+        "both are members",
+        lambda: len(other.assignment()) == PARTITIONS // 2 and group.state() == ("Stable", 2),
+    )
     process.send_signal(signal.SIGSTOP)
     group.until_shared(other)
     process.send_signal(signal.SIGCONT)
-    group.until("both are members again", lambda: len(other.assignment()) == PARTITIONS // 2 and group.state() == ("Stable", 2))
+    group.until(
+        "both are members again",
+        lambda: len(other.assignment()) == PARTITIONS // 2 and group.state() == ("Stable", 2),
+    )
 
 
 @pytest.mark.parametrize(
-    "engine", ["segment", *(pytest.param(each, marks=pytest.mark.full) for each in DURABLE_ENGINES if each != "segment")]
+    "engine",
+    [
+        "segment",
+        *(pytest.param(each, marks=pytest.mark.full) for each in DURABLE_ENGINES if each != "segment"),
+    ],
 )
 def test_members_go_on_in_their_generation_after_the_broker_was_killed(engine: str, name: str) -> None:
     with open_test_broker(storage=require_engine(engine)) as broker, a_group(broker, name) as group:

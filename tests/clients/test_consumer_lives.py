@@ -1,5 +1,6 @@
-"""What happens to ordinary consumers of a group in their lives, with each client library: topics that come, grow, go and come again, and
-offsets that are committed, sought, out of range, or older than the broker's last life. `make test` takes some libraries, the full run all.
+"""What happens to ordinary consumers of a group in their lives, with each client library: topics
+that come, grow, go and come again, and offsets that are committed, sought, out of range, or older
+than the broker's last life. `make test` takes some libraries, the full run all.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from tests.clients.java_consumers import JavaConsumer, JavaNewConsumer
 from tests.clients.workload import Content
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"),  # kafka-python on Python 3.11 and 3.12
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # it leaves refused connections to the garbage collector
+    # kafka-python on Python 3.11 and 3.12
+    pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"),
+    # it leaves refused connections to the garbage collector
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
 LIVELY: Mapping[str, str] = {
@@ -37,19 +40,29 @@ LIVELY: Mapping[str, str] = {
     "group.consumer.assignment.interval.ms": "0",
 }
 """Whatever happens to a group is seen soon."""
-ENDINGS: Mapping[str, Callable[[RunningBroker], None]] = {"stop": RunningBroker.stop, "kill": RunningBroker.kill}
-KINDS: Mapping[str, type[GroupConsumer]] = {**CONSUMERS, "java-classic": JavaConsumer, "java-consumer": JavaNewConsumer}
+ENDINGS: Mapping[str, Callable[[RunningBroker], None]] = {
+    "stop": RunningBroker.stop,
+    "kill": RunningBroker.kill,
+}
+KINDS: Mapping[str, type[GroupConsumer]] = {
+    **CONSUMERS,
+    "java-classic": JavaConsumer,
+    "java-consumer": JavaNewConsumer,
+}
 NO_OFFSET = "an error where there is no offset to begin at"
 
 
 def kinds(*by_default: str) -> pytest.MarkDecorator:
     """The consumers to test; those that are not named only in the full run."""
-    return pytest.mark.parametrize("kind", [pytest.param(kind, marks=[] if kind in by_default else [pytest.mark.full]) for kind in KINDS])
+    return pytest.mark.parametrize(
+        "kind", [pytest.param(kind, marks=[] if kind in by_default else [pytest.mark.full]) for kind in KINDS]
+    )
 
 
 @pytest.fixture(autouse=True)
 def collect_refused_connections(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Within the test, whose filter for their warnings ends with it; log records of their errors would keep them alive."""
+    """Within the test, whose filter for their warnings ends with it; log records of their errors
+    would keep them alive."""
     caplog.set_level(logging.CRITICAL, "kafka")
     caplog.set_level(logging.CRITICAL, "aiokafka")
     yield
@@ -66,14 +79,18 @@ def open_one(kind: str, broker: RunningBroker, group: str, **settings: object) -
     """`settings`: with underscores for points."""
     consumer = KINDS[kind]
     known = {name.replace("_", "."): value for name, value in settings.items()}
-    return consumer(broker.bootstrap, group, {name: value for name, value in known.items() if name not in consumer.lacks})
+    return consumer(
+        broker.bootstrap, group, {name: value for name, value in known.items() if name not in consumer.lacks}
+    )
 
 
 def numbered(first: int, count: int) -> list[str]:
     return [str(number) for number in range(first, first + count)]
 
 
-def send(broker: RunningBroker, topic: str, values: list[str], partitions: int = 1, timestamp_ms: int | None = None) -> None:
+def send(
+    broker: RunningBroker, topic: str, values: list[str], partitions: int = 1, timestamp_ms: int | None = None
+) -> None:
     at_ms = int(time.time() * 1000) if timestamp_ms is None else timestamp_ms
     contents = [Content(at_ms, None, value.encode()) for value in values]
     DRIVERS["confluent-kafka"].send(broker.bootstrap, topic, contents, partitions=partitions)
@@ -99,7 +116,11 @@ def test_a_topic_that_comes_after_its_subscribers(broker: RunningBroker, kind: s
         read_all(consumer, numbered(0, 10))
 
 
-MAKERS = ["kafka-python", "aiokafka", *[pytest.param(kind, marks=pytest.mark.full) for kind in ("java-classic", "java-consumer")]]
+MAKERS = [
+    "kafka-python",
+    "aiokafka",
+    *[pytest.param(kind, marks=pytest.mark.full) for kind in ("java-classic", "java-consumer")],
+]
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -134,8 +155,11 @@ def test_a_pattern_follows_topics_that_come_and_go(broker: RunningBroker, kind: 
 
 
 @kinds("confluent-consumer", "kafka-python")
-def test_a_topic_is_deleted_and_made_again_under_its_reader(broker: RunningBroker, kind: str, name: str) -> None:
-    """Its offsets went with it: reading begins anew, at 0, and nobody is told to go on at an offset of the old one."""
+def test_a_topic_is_deleted_and_made_again_under_its_reader(
+    broker: RunningBroker, kind: str, name: str
+) -> None:
+    """Its offsets went with it: reading begins anew, at 0, and nobody is told to go on at an offset
+    of the old one."""
     broker.create_topic(name, partitions=2)
     send(broker, name, numbered(0, 20), 2)
     with open_one(kind, broker, name) as consumer:
@@ -204,17 +228,23 @@ def test_commits_with_and_without_waiting(broker: RunningBroker, kind: str, name
         read_all(consumer, numbered(0, 20))
         assert consumer.committed((name, 0)) is None
         consumer.commit({(name, 0): Committed(3, "märz"), (name, 1): Committed(4, "")})
-        assert [consumer.committed((name, partition)) for partition in (0, 1)] == [Committed(3, "märz"), Committed(4, "")]
+        assert [consumer.committed((name, partition)) for partition in (0, 1)] == [
+            Committed(3, "märz"),
+            Committed(4, ""),
+        ]
         with pytest.raises(ClientError) as refused:
             consumer.commit({(name, 0): Committed(5, "x" * 5000)})
         assert refused.value.code == 12
         consumer.commit_async()
-        consumer.until("what was read is committed", lambda: consumer.committed((name, 0)) == Committed(10, ""))
+        consumer.until(
+            "what was read is committed", lambda: consumer.committed((name, 0)) == Committed(10, "")
+        )
 
 
 @kinds("confluent-consumer", "aiokafka")
 def test_offsets_of_a_group_without_members(broker: RunningBroker, kind: str, name: str) -> None:
-    """A reader with partitions of its own choice may commit for a group as long as that has no members."""
+    """A reader with partitions of its own choice may commit for a group as long as that has no
+    members."""
     broker.create_topic(name, partitions=2)
     send(broker, name, numbered(0, 20), 2)
     with open_one(kind, broker, name) as reader:
@@ -247,7 +277,9 @@ def test_auto_commit(broker: RunningBroker, kind: str, name: str) -> None:
         consumer.subscribe(name)
         send(broker, name, numbered(24, 2), 2)
         read_all(consumer, numbered(24, 2))
-        assert consumer.values == {*numbered(24, 2)}, "what was read before is committed when a consumer closes"
+        assert consumer.values == {*numbered(24, 2)}, (
+            "what was read before is committed when a consumer closes"
+        )
 
 
 @kinds("confluent-consumer", "aiokafka")
@@ -262,7 +294,9 @@ def test_where_a_group_without_offsets_begins(broker: RunningBroker, kind: str, 
         send(broker, name, numbered(5, 5))
         read_all(consumer, numbered(5, 5))
         assert consumer.values == {*numbered(5, 5)}
-    with open_one(kind, broker, f"{name}-none", auto_offset_reset="error" if kind.startswith("confluent") else "none") as consumer:
+    with open_one(
+        kind, broker, f"{name}-none", auto_offset_reset="error" if kind.startswith("confluent") else "none"
+    ) as consumer:
         consumer.subscribe(name)
         with pytest.raises(ClientError, match=r"(?i)no.*offset"):
             consumer.until(NO_OFFSET, lambda: False)
@@ -323,7 +357,8 @@ LIVES = [
 
 @pytest.mark.parametrize(("engine", "kind", "ending"), LIVES)
 def test_a_group_goes_on_over_a_restart(engine: str, kind: str, ending: str) -> None:
-    """One that lives through it, and one that comes later: both go on at what was committed, and no record is missed."""
+    """One that lives through it, and one that comes later: both go on at what was committed, and no
+    record is missed."""
     with open_test_broker(storage=require_engine(engine), config=LIVELY) as broker:
         broker.create_topic("log", partitions=2)
         send(broker, "log", numbered(0, 20), 2)
@@ -343,13 +378,17 @@ def test_a_group_goes_on_over_a_restart(engine: str, kind: str, ending: str) -> 
         with open_one(kind, broker, "leaver") as later:
             later.subscribe("log")
             read_all(later, numbered(20, 6))
-            offsets = {partition: min(each.offset for each in later.got if each.partition == partition) for partition in (0, 1)}
+            offsets = {
+                partition: min(each.offset for each in later.got if each.partition == partition)
+                for partition in (0, 1)
+            }
             assert offsets == {0: 7, 1: 8}
 
 
 @kinds("confluent-consumer", "kafka-python")
 def test_group_ids(broker: RunningBroker, kind: str, name: str) -> None:
-    """Any text, up to the length that the keys of all engines have room for; a longer one is refused in words."""
+    """Any text, up to the length that the keys of all engines have room for; a longer one is
+    refused in words."""
     broker.create_topic(name)
     send(broker, name, numbered(0, 3))
     for group in (f" {name} ü 你好 / ", "g" * 250):
@@ -374,14 +413,24 @@ def test_several_groups_read_one_topic(broker: RunningBroker, kind: str, name: s
     send(broker, name, numbered(0, 30), 3)
     with ExitStack() as stack:
         consumers = [
-            stack.enter_context(open_one(kind, broker, f"{name}-{number}", isolation_level="read_committed", client_rack=f"rack {number}"))
+            stack.enter_context(
+                open_one(
+                    kind,
+                    broker,
+                    f"{name}-{number}",
+                    isolation_level="read_committed",
+                    client_rack=f"rack {number}",
+                )
+            )
             for number in range(3)
         ]
         for number, consumer in enumerate(consumers):
             consumer.subscribe(name)
             read_all(consumer, numbered(0, 30))
             consumer.commit({(name, 0): Committed(number, "")})
-        assert [consumer.committed((name, 0)) for consumer in consumers] == [Committed(number, "") for number in range(3)]
+        assert [consumer.committed((name, 0)) for consumer in consumers] == [
+            Committed(number, "") for number in range(3)
+        ]
 
 
 @kinds("confluent-consumer", "aiokafka")
@@ -396,7 +445,9 @@ def test_many_topics(broker: RunningBroker, kind: str, name: str) -> None:
         for consumer in (one, other):
             consumer.subscribe(*names)
         wanted = {(each, partition) for each in names for partition in (0, 1)}
-        one.until("both have half of it", lambda: {len(one.assignment()), len(other.assignment())} == {200}, other)
+        one.until(
+            "both have half of it", lambda: {len(one.assignment()), len(other.assignment())} == {200}, other
+        )
         assert one.assignment() | other.assignment() == wanted
         for each in names[::20]:
             send(broker, each, [each], 1)
@@ -409,9 +460,16 @@ def test_an_ordinary_consumer_of_a_dead_letter_topic(broker: RunningBroker, name
     letters = f"dlq.{name}"
     broker.create_topic(name)
     broker.create_topic(letters, config={"errors.deadletterqueue.group.enable": "true"})
-    broker.set_group_config(name, {"share.auto.offset.reset": "earliest", "errors.deadletterqueue.topic.name": letters})
+    broker.set_group_config(
+        name, {"share.auto.offset.reset": "earliest", "errors.deadletterqueue.topic.name": letters}
+    )
     send(broker, name, numbered(0, 4))
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": name, "share.acknowledgement.mode": "explicit", "log_level": 0}
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": name,
+        "share.acknowledgement.mode": "explicit",
+        "log_level": 0,
+    }
     share_consumer = ShareConsumer(settings)
     try:
         share_consumer.subscribe([name])

@@ -1,5 +1,6 @@
-"""Members of a group that restart: static ones, with another assignor or the other protocol, one after the other while records flow; and
-members that do not come back to poll. With each client library that can; `make test` takes some, the full run all.
+"""Members of a group that restart: static ones, with another assignor or the other protocol, one
+after the other while records flow; and members that do not come back to poll. With each client
+library that can; `make test` takes some, the full run all.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ import pytest
 
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.clients.group_consumers import ClientError, GroupConsumer
-from tests.clients.test_consumer_lives import LIVELY, collect_refused_connections, kinds, numbered, open_one, send
+from tests.clients.test_consumer_lives import (
+    LIVELY,
+    collect_refused_connections,
+    kinds,
+    numbered,
+    open_one,
+    send,
+)
 
 __all__ = ["collect_refused_connections"]
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"),  # kafka-python on Python 3.11 and 3.12
+    # kafka-python on Python 3.11 and 3.12
+    pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
@@ -64,8 +73,8 @@ def test_a_static_member_restarts_without_a_rebalance(broker: RunningBroker, kin
 
 @pytest.mark.parametrize("kind", ["confluent-classic", "confluent-consumer"])
 def test_two_with_one_instance_id(broker: RunningBroker, kind: str, name: str) -> None:
-    """The classic protocol fences the older one; the new one refuses the younger while the older is there.
-    kafka-python keeps that to itself."""
+    """The classic protocol fences the older one; the new one refuses the younger while the older is
+    there. kafka-python keeps that to itself."""
     broker.create_topic(name)
     with ExitStack() as stack:
         older = stack.enter_context(open_one(kind, broker, name, group_instance_id="one"))
@@ -79,35 +88,52 @@ def test_two_with_one_instance_id(broker: RunningBroker, kind: str, name: str) -
 
 CHANGES_OF_ASSIGNOR = [
     pytest.param("confluent-classic", ["range", "range,roundrobin", "roundrobin"]),
-    pytest.param("kafka-python", ["range", "range,roundrobin", "roundrobin"], marks=pytest.mark.full),  # no cooperative one beside others
+    # no cooperative one beside others
+    pytest.param("kafka-python", ["range", "range,roundrobin", "roundrobin"], marks=pytest.mark.full),
     pytest.param("aiokafka", ["roundrobin", "sticky,roundrobin", "sticky"], marks=pytest.mark.full),
-    pytest.param("java-classic", ["range", "cooperative-sticky,range", "cooperative-sticky"], marks=pytest.mark.full),
+    pytest.param(
+        "java-classic", ["range", "cooperative-sticky,range", "cooperative-sticky"], marks=pytest.mark.full
+    ),
 ]
 
 
 @pytest.mark.parametrize(("kind", "strategies"), CHANGES_OF_ASSIGNOR)
-def test_another_assignor_by_a_rolling_restart(broker: RunningBroker, kind: str, strategies: list[str], name: str) -> None:
+def test_another_assignor_by_a_rolling_restart(
+    broker: RunningBroker, kind: str, strategies: list[str], name: str
+) -> None:
     roll(broker, name, [(kind, {"partition_assignment_strategy": strategy}) for strategy in strategies])
     with broker.connect() as connection:
-        (group,) = connection.call("describe_groups", groups=[name], include_authorized_operations=False).groups
+        (group,) = connection.call(
+            "describe_groups", groups=[name], include_authorized_operations=False
+        ).groups
     assert group.protocol_type == "consumer"
 
 
 @pytest.mark.parametrize(
     ("library", "strategy"),
-    [("confluent", "range"), *(pytest.param("java", strategy, marks=pytest.mark.full) for strategy in ("range", "cooperative-sticky"))],
+    [
+        ("confluent", "range"),
+        *(
+            pytest.param("java", strategy, marks=pytest.mark.full)
+            for strategy in ("range", "cooperative-sticky")
+        ),
+    ],
 )
-def test_the_other_protocol_and_back_by_a_rolling_restart(broker: RunningBroker, library: str, strategy: str, name: str) -> None:
-    """KIP-848: groups change over with their first and last member of the new protocol; offsets stay. Not from librdkafka's sticky
-    assignors: the assignments hold data of their own, which the other protocol has no place for, and so the group is refused."""
+def test_the_other_protocol_and_back_by_a_rolling_restart(
+    broker: RunningBroker, library: str, strategy: str, name: str
+) -> None:
+    """KIP-848: groups change over with their first and last member of the new protocol; offsets
+    stay. Not from librdkafka's sticky assignors: the assignments hold data of their own, which the
+    other protocol has no place for, and so the group is refused."""
     classic: tuple[str, dict[str, Any]] = (f"{library}-classic", {"partition_assignment_strategy": strategy})
     seen = roll(broker, name, [classic, (f"{library}-consumer", {}), classic])
     assert seen == ["classic", "consumer", "consumer", "consumer", "classic"]
 
 
 def roll(broker: RunningBroker, name: str, lives: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-    """Two members; each is closed and opened again as the next life says. What is sent meanwhile is read and committed, and nothing
-    is missed. Returns the type of the group before and after each of it."""
+    """Two members; each is closed and opened again as the next life says. What is sent meanwhile is
+    read and committed, and nothing is missed. Returns the type of the group before and after each
+    of it."""
     broker.create_topic(name, partitions=4)
     numbers = itertools.count()
     got: set[str] = set()
@@ -128,7 +154,9 @@ def roll(broker: RunningBroker, name: str, lives: Sequence[tuple[str, dict[str, 
     return types
 
 
-def _exchange(broker: RunningBroker, name: str, members: Sequence[GroupConsumer], numbers: Iterator[int], got: set[str]) -> str:
+def _exchange(
+    broker: RunningBroker, name: str, members: Sequence[GroupConsumer], numbers: Iterator[int], got: set[str]
+) -> str:
     settle(members, places(name, 4))
     sent = [str(next(numbers)) for _ in range(12)]
     send(broker, name, sent, 4)
@@ -147,7 +175,10 @@ def test_a_member_that_does_not_come_back_to_poll(broker: RunningBroker, kind: s
     """max.poll.interval.ms: the others take over, and it joins again when it polls."""
     broker.create_topic(name, partitions=2)
     settings = {"session_timeout_ms": 1500, "heartbeat_interval_ms": 300}
-    with open_one(kind, broker, name, **settings) as busy, open_one(kind, broker, name, **settings, max_poll_interval_ms=2000) as lazy:
+    with (
+        open_one(kind, broker, name, **settings) as busy,
+        open_one(kind, broker, name, **settings, max_poll_interval_ms=2000) as lazy,
+    ):
         for member in (busy, lazy):
             member.subscribe(name)
         settle([busy, lazy], places(name, 2))
@@ -158,7 +189,11 @@ def test_a_member_that_does_not_come_back_to_poll(broker: RunningBroker, kind: s
 
 
 @pytest.mark.parametrize(
-    "kind", ["confluent-classic", *[pytest.param(kind, marks=pytest.mark.full) for kind in ("kafka-python", "java-classic")]]
+    "kind",
+    [
+        "confluent-classic",
+        *[pytest.param(kind, marks=pytest.mark.full) for kind in ("kafka-python", "java-classic")],
+    ],
 )
 def test_a_cooperative_rebalance_takes_only_what_moves(broker: RunningBroker, kind: str, name: str) -> None:
     broker.create_topic(name, partitions=4)

@@ -1,6 +1,7 @@
-"""Groups of unmodified consumers that speak the new protocol (KIP-848), on every engine: members come, leave, die and freeze, subscribe
-by regular expressions, and the broker dies. One engine by default, all in the full run; the Java consumer and what members do of their
-own accord stand in test_consumer_lives.py and test_consumer_members.py.
+"""Groups of unmodified consumers that speak the new protocol (KIP-848), on every engine: members
+come, leave, die and freeze, subscribe by regular expressions, and the broker dies. One engine by
+default, all in the full run; the Java consumer and what members do of their own accord stand in
+test_consumer_lives.py and test_consumer_members.py.
 """
 
 from __future__ import annotations
@@ -26,17 +27,24 @@ LIVELY = {
     "group.consumer.assignment.interval.ms": "0",
 }
 every_engine = pytest.mark.parametrize(
-    "engine", ["segment", *(pytest.param(each, marks=pytest.mark.full) for each in ENGINES if each != "segment")]
+    "engine",
+    ["segment", *(pytest.param(each, marks=pytest.mark.full) for each in ENGINES if each != "segment")],
 )
 every_durable_engine = pytest.mark.parametrize(
-    "engine", ["segment", *(pytest.param(each, marks=pytest.mark.full) for each in DURABLE_ENGINES if each != "segment")]
+    "engine",
+    [
+        "segment",
+        *(pytest.param(each, marks=pytest.mark.full) for each in DURABLE_ENGINES if each != "segment"),
+    ],
 )
 
 
 class NewGroup(Group):
     def described(self) -> Entity:
         with self.broker.connect() as connection:
-            answer = connection.call("consumer_group_describe", 1, group_ids=[self.name], include_authorized_operations=False)
+            answer = connection.call(
+                "consumer_group_describe", 1, group_ids=[self.name], include_authorized_operations=False
+            )
         return answer.groups[0]
 
 
@@ -54,14 +62,18 @@ def test_partitions_go_from_member_to_member(group: NewGroup) -> None:
     group.until_read()
     first.commit()
     second, third = group.start(CLIENT), group.start(CLIENT)
-    group.until("all have something", lambda: has_all([first, second, third]) and group.state() == ("Stable", 3))
+    group.until(
+        "all have something", lambda: has_all([first, second, third]) and group.state() == ("Stable", 3)
+    )
     kept = first.assignment()
     group.send(1_000)
     group.until_read()
     for member in (first, second, third):
         member.commit()
     read_by_all = [*first.values, *second.values, *third.values]
-    assert sorted(read_by_all, key=int) == sorted(group.sent(), key=int), "nothing was read twice: everything read was committed"
+    assert sorted(read_by_all, key=int) == sorted(group.sent(), key=int), (
+        "nothing was read twice: everything read was committed"
+    )
     group.close(third)
     group.until("two share", lambda: has_all([first, second]) and group.state() == ("Stable", 2))
     assert first.assignment() >= kept, "a member keeps what it need not give up"
@@ -81,7 +93,10 @@ def test_members_that_die_and_that_freeze(group: NewGroup) -> None:
     group.until_read()
     assert has_all([survivor])
     freezing.send_signal(signal.SIGCONT)
-    group.until("the frozen one is back", lambda: group.state() == ("Stable", 2) and len(survivor.assignment()) == PARTITIONS // 2)
+    group.until(
+        "the frozen one is back",
+        lambda: group.state() == ("Stable", 2) and len(survivor.assignment()) == PARTITIONS // 2,
+    )
 
 
 @every_durable_engine
@@ -103,7 +118,9 @@ def test_members_go_on_in_their_epoch_after_the_broker_was_killed(group: NewGrou
     assert [(member.assignment(), member.changes) for member in members] == had
     after = group.described()
     assert (after.group_epoch, after.group_state) == (before.group_epoch, "Stable")
-    assert {row.member_id: row.member_epoch for row in after.members} == {row.member_id: row.member_epoch for row in before.members}
+    assert {row.member_id: row.member_epoch for row in after.members} == {
+        row.member_id: row.member_epoch for row in before.members
+    }
 
 
 def test_the_broker_resolves_regular_expressions(group: NewGroup) -> None:

@@ -1,4 +1,5 @@
-"""A broker that keeps share state in control records, and unmodified clients: share consumers work on, nobody sees the records."""
+"""A broker that keeps share state in control records, and unmodified clients: share consumers work
+on, nobody sees the records."""
 
 from __future__ import annotations
 
@@ -12,24 +13,32 @@ from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.clients.drivers import EARLIEST, LATEST, Confluent, Driver
 from tests.clients.workload import Content
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python on Python 3.11 and 3.12
+# kafka-python on Python 3.11 and 3.12
+pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
 CONTROL_RECORDS = {"kbroker.persister": "control-records"}
 _PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module", params=["segment", "lmdb"])
 def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
-    with open_test_broker(storage=request.param, state_storage=request.param, config=CONTROL_RECORDS) as broker:
+    with open_test_broker(
+        storage=request.param, state_storage=request.param, config=CONTROL_RECORDS
+    ) as broker:
         yield broker
 
 
 def contents(first: int, count: int) -> list[Content]:
-    return [Content(1_700_000_000_000 + number, None, b"%d" % number, ()) for number in range(first, first + count)]
+    return [
+        Content(1_700_000_000_000 + number, None, b"%d" % number, ())
+        for number in range(first, first + count)
+    ]
 
 
 def accept(broker: RunningBroker, topic: str, group: str, count: int) -> list[int]:
     """Take and accept so many records, some at a time."""
-    consumer = ShareConsumer({"bootstrap.servers": broker.bootstrap, "group.id": group, "max.poll.records": 3})
+    consumer = ShareConsumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": group, "max.poll.records": 3}
+    )
     consumer.subscribe([topic])
     values: list[int] = []
     while len(values) < count:
@@ -44,7 +53,8 @@ def accept(broker: RunningBroker, topic: str, group: str, count: int) -> list[in
 
 
 def test_records_and_control_records_in_turns(broker: RunningBroker, driver: Driver, name: str) -> None:
-    """Each round a few records are produced and two groups accept them, each in commits of its own."""
+    """Each round a few records are produced and two groups accept them, each in commits of its
+    own."""
     broker.create_topic(name)
     groups = [f"{name}-a", f"{name}-b"]
     for group in groups:
@@ -53,10 +63,14 @@ def test_records_and_control_records_in_turns(broker: RunningBroker, driver: Dri
     for number in range(rounds):
         driver.send(broker.bootstrap, name, contents(number * size, size))
         for group in groups:
-            assert sorted(accept(broker, name, group, size)) == list(range(number * size, number * size + size))
+            assert sorted(accept(broker, name, group, size)) == list(
+                range(number * size, number * size + size)
+            )
     placed = list(driver.receive(broker.bootstrap, name, rounds * size))
     assert [int(each.content.value or b"") for each in placed] == list(range(rounds * size))
-    assert [each.content.timestamp_ms for each in placed] == [1_700_000_000_000 + number for number in range(rounds * size)]
+    assert [each.content.timestamp_ms for each in placed] == [
+        1_700_000_000_000 + number for number in range(rounds * size)
+    ]
     assert placed[-1].offset > rounds * size, "there is more in the log than records"
     end = driver.find_offset(broker.bootstrap, name, 0, LATEST)
     assert end is not None

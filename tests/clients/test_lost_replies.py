@@ -1,4 +1,5 @@
-"""Answers that a broker gave and a client never got: the connection broke in between, or the broker died."""
+"""Answers that a broker gave and a client never got: the connection broke in between, or the broker
+died."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ BehindProxy: TypeAlias = tuple[RunningBroker, LossyProxy]
 @pytest.fixture
 def broker_behind_proxy() -> Iterator[BehindProxy]:
     port = free_port()
-    with open_lossy_proxy(("127.0.0.1", port)) as proxy, open_test_broker(port=port, extra_args=["--advertise", proxy.address]) as broker:
+    with (
+        open_lossy_proxy(("127.0.0.1", port)) as proxy,
+        open_test_broker(port=port, extra_args=["--advertise", proxy.address]) as broker,
+    ):
         yield broker, proxy
 
 
@@ -42,13 +46,15 @@ def test_a_share_consumer_whose_new_assignment_was_lost(broker_behind_proxy: Beh
 
 
 def test_records_that_were_lost_on_their_way_to_a_share_consumer(broker_behind_proxy: BehindProxy) -> None:
-    """Its session ends with the connection, so that they come again at once, and not after the lock of 30 s."""
+    """Its session ends with the connection, so that they come again at once, and not after the lock
+    of 30 s."""
     broker, proxy = broker_behind_proxy
     broker.set_group_config("group", EARLIEST)
     broker.create_topic("topic")
     send(broker, "topic", numbered(5))
     proxy.lose_next(
-        API_KEYS["share_fetch"], lambda answer: any(row.acquired_records for each in answer.responses for row in each.partitions)
+        API_KEYS["share_fetch"],
+        lambda answer: any(row.acquired_records for each in answer.responses for row in each.partitions),
     )
     with open_crew(broker) as crew:
         worker = crew.start_one("group")
@@ -63,7 +69,14 @@ def test_an_answer_that_an_idempotent_producer_never_got(broker_behind_proxy: Be
     broker, proxy = broker_behind_proxy
     broker.create_topic("topic")
     proxy.lose_next(API_KEYS["produce"], lambda answer: True)
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "linger.ms": 50, **QUICK_RECONNECT})
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 50,
+            **QUICK_RECONNECT,
+        }
+    )
     for value in numbered(10):
         producer.produce("topic", value.encode(), partition=0)
     assert producer.flush(PATIENCE_S) == 0

@@ -1,4 +1,5 @@
-"""What an unmodified share consumer does with a stored batch whose payload contradicts its header: the queue behind it goes on."""
+"""What an unmodified share consumer does with a stored batch whose payload contradicts its header:
+the queue behind it goes on."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ from tests.odd_batches import odd_batch
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
 @pytest.mark.parametrize("kind", ["no gzip", "no structure", "too few records", "an offset behind the batch"])
-def test_a_queue_goes_on_behind_one(crew: Crew, broker: RunningBroker, name: str, kind: str, mode: str) -> None:
-    """librdkafka 2.16 gives the application an error, or nothing, and acknowledges what it cannot read as gaps; where it does not, the
-    locks run out until the delivery limit."""
+def test_a_queue_goes_on_behind_one(
+    crew: Crew, broker: RunningBroker, name: str, kind: str, mode: str
+) -> None:
+    """librdkafka 2.16 gives the application an error, or nothing, and acknowledges what it cannot
+    read as gaps; where it does not, the locks run out until the delivery limit."""
     prepare(broker, name, record_lock_duration_ms="1000")
     with broker.connect() as connection:
         (topic,) = admin.topics(connection, [name])
@@ -27,7 +30,8 @@ def test_a_queue_goes_on_behind_one(crew: Crew, broker: RunningBroker, name: str
         for number in range(3):
             send(broker, name, [f"behind {number}"])
             crew.until_delivered([f"behind {number}"])
-        # Before the close: a lock of one second may run out ahead of the acknowledgements that a close sends.
+        # Before the close: a lock of one second may run out ahead of the acknowledgements that a
+        # close sends.
         crew.until("all is done with", lambda: _lag(connection, name) == 0)
         worker.close()
 

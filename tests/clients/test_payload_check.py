@@ -1,4 +1,5 @@
-"""Unmodified producers and topics with kbroker.payload.check: all that they write is taken, in order, and they hear what is not."""
+"""Unmodified producers and topics with kbroker.payload.check: all that they write is taken, in
+order, and they hear what is not."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from tests.clients.drivers import CODECS, DRIVERS
 from tests.clients.workload import check_all, contents
 from tests.odd_batches import odd_batch
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python on Python 3.11 and 3.12
+# kafka-python on Python 3.11 and 3.12
+pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
 CHECKED = {"kbroker.payload.check": "true"}
 COUNT, PARTITIONS = 20_000, 3
 PLACES = [(client, codec) for client, driver in DRIVERS.items() for codec in CODECS if codec in driver.codecs]
@@ -36,7 +38,12 @@ def test_records_come_back_the_same(broker: RunningBroker, client: str, codec: s
 def test_an_idempotent_producer_keeps_its_order(broker: RunningBroker, name: str, codec: str) -> None:
     """With five requests on their way, of which some are checked in a thread and some are not."""
     broker.create_topic(name, config=CHECKED)
-    settings = {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "compression.type": codec, "linger.ms": 0}
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "enable.idempotence": True,
+        "compression.type": codec,
+        "linger.ms": 0,
+    }
     producer = Producer(settings)
     sizes = [10, 200_000, 30, 5, 400_000, 1, 1, 1, 90_000]
     for number in range(900):
@@ -50,7 +57,8 @@ def test_an_idempotent_producer_keeps_its_order(broker: RunningBroker, name: str
 
 
 def test_answers_come_in_the_order_of_requests(broker: RunningBroker, name: str) -> None:
-    """On one connection: a large batch, a small one for another partition, one that is refused, a small one."""
+    """On one connection: a large batch, a small one for another partition, one that is refused, a
+    small one."""
     broker.create_topic(name, partitions=2, config=CHECKED)
     with broker.connect() as connection:
         small = build_batch([Record(0, 1, None, b"x")])

@@ -1,4 +1,5 @@
-"""Records that unmodified producers send come back to unmodified consumers the same: any client, engine, codec and acks."""
+"""Records that unmodified producers send come back to unmodified consumers the same: any client,
+engine, codec and acks."""
 
 from __future__ import annotations
 
@@ -17,14 +18,25 @@ from tests.brokers import ENGINES
 from tests.clients.drivers import CODECS, DRIVERS, EARLIEST, LATEST, Driver, Refused
 from tests.clients.workload import BASE_MS, Content, Placed, check_all, content, contents
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python on Python 3.11 and 3.12
+# kafka-python on Python 3.11 and 3.12
+pytestmark = pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
 PARTITIONS = 3
-NOT_INSTALLED = "kafka-python needs python-snappy and lz4 for these codecs, and neither is a dependency of the tests"
-DEFAULT_RUN = {("segment", "none"), ("lmdb", "gzip"), ("rocksdb", "snappy"), ("sqlite", "lz4"), ("memory", "zstd"), ("segment", "lz4")}
+NOT_INSTALLED = (
+    "kafka-python needs python-snappy and lz4 for these codecs, and neither is a dependency of the tests"
+)
+DEFAULT_RUN = {
+    ("segment", "none"),
+    ("lmdb", "gzip"),
+    ("rocksdb", "snappy"),
+    ("sqlite", "lz4"),
+    ("memory", "zstd"),
+    ("segment", "lz4"),
+}
 
 
 def matrix() -> Iterator[object]:
-    """Every engine and every codec is in the default run at least once for each client, the whole matrix in the full one."""
+    """Every engine and every codec is in the default run at least once for each client, the whole
+    matrix in the full one."""
     for client, driver in DRIVERS.items():
         for engine in ENGINES:
             for codec in CODECS:
@@ -48,7 +60,9 @@ def stored_batches(broker: RunningBroker, topic: str, partition: int = 0) -> lis
     place = {"partition": partition, "fetch_offset": 0, "partition_max_bytes": 1_000_000}
     with broker.connect() as connection:
         wanted = [{"topic": topic, "partitions": [place]}]
-        answer = connection.call("fetch", 12, max_wait=0, min_bytes=0, topics=wanted, forgotten_topics_data=[])
+        answer = connection.call(
+            "fetch", 12, max_wait=0, min_bytes=0, topics=wanted, forgotten_topics_data=[]
+        )
     (row,) = answer.responses[0].partitions
     return [header for _, header in iter_headers(row.records)]
 
@@ -87,13 +101,17 @@ def test_idempotent_producers(broker: RunningBroker, driver: Driver, name: str) 
     assert [header.base_sequence for header in batches] == [header.base_offset for header in batches]
 
 
-def test_records_up_to_the_size_limit_are_taken_and_larger_ones_are_refused(broker: RunningBroker, driver: Driver, name: str) -> None:
+def test_records_up_to_the_size_limit_are_taken_and_larger_ones_are_refused(
+    broker: RunningBroker, driver: Driver, name: str
+) -> None:
     limit = 200_000
     batch_and_record_head = 75
     broker.create_topic(name, config={"max.message.bytes": str(limit)})
 
     def send(size: int) -> None:
-        driver.send(broker.bootstrap, name, [Content(BASE_MS, None, b"x" * size)], max_request_bytes=2 * limit)
+        driver.send(
+            broker.bootstrap, name, [Content(BASE_MS, None, b"x" * size)], max_request_bytes=2 * limit
+        )
 
     send(limit - batch_and_record_head)
     with pytest.raises(Refused) as refused:
@@ -129,10 +147,14 @@ def test_starting_from_a_place_and_from_a_timestamp(broker: RunningBroker, drive
         row = {"partition_index": 0, "offset": 600}
         connection.call("delete_records", topics=[{"name": name, "partitions": [row]}], timeout=10_000)
     assert (find(EARLIEST), find(BASE_MS)) == (600, 600)
-    assert [placed.offset for placed in driver.receive(broker.bootstrap, name, 2)] == [600, 601], "an offset that is gone: begin anew"
+    assert [placed.offset for placed in driver.receive(broker.bootstrap, name, 2)] == [600, 601], (
+        "an offset that is gone: begin anew"
+    )
 
 
-def test_a_consumer_that_waits_gets_what_is_produced_meanwhile(broker: RunningBroker, driver: Driver, name: str) -> None:
+def test_a_consumer_that_waits_gets_what_is_produced_meanwhile(
+    broker: RunningBroker, driver: Driver, name: str
+) -> None:
     broker.create_topic(name)
     driver.send(broker.bootstrap, name, contents(1))
     received: list[Placed] = []
@@ -144,7 +166,9 @@ def test_a_consumer_that_waits_gets_what_is_produced_meanwhile(broker: RunningBr
     check_all(received, 500, 1)
 
 
-def test_a_topic_that_does_not_exist_is_made_by_sending_to_it(broker: RunningBroker, driver: Driver, name: str) -> None:
+def test_a_topic_that_does_not_exist_is_made_by_sending_to_it(
+    broker: RunningBroker, driver: Driver, name: str
+) -> None:
     driver.send(broker.bootstrap, name, contents(10))
     check_all(driver.receive(broker.bootstrap, name, 10), 10, 1)
     with broker.connect() as connection:
@@ -157,7 +181,9 @@ def test_log_append_time(broker: RunningBroker, driver: Driver, name: str) -> No
     driver.send(broker.bootstrap, name, contents(100), codec="gzip")
     after_ms = int(time.time() * 1000)
     received = list(driver.receive(broker.bootstrap, name, 100))
-    assert [placed.content._replace(timestamp_ms=0) for placed in received] == [each._replace(timestamp_ms=0) for each in contents(100)]
+    assert [placed.content._replace(timestamp_ms=0) for placed in received] == [
+        each._replace(timestamp_ms=0) for each in contents(100)
+    ]
     assert all(before_ms <= placed.content.timestamp_ms <= after_ms for placed in received)
 
 

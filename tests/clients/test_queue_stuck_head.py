@@ -53,7 +53,8 @@ class Figures(NamedTuple):
         state = f"{self.state_bytes} bytes" if self.state_bytes else "not measured"
         return (
             f"{self.seconds:.1f} s, most stored state: {state}, longest turn of the loop "
-            f"{self.turn_ms:.1f} ms (of processor time {self.turn_cpu_ms:.1f} ms), broker CPU {self.cpu_s:.1f} s, "
+            f"{self.turn_ms:.1f} ms (of processor time {self.turn_cpu_ms:.1f} ms), broker CPU "
+            f"{self.cpu_s:.1f} s, "
             f"anonymous memory at most {self.anonymous_mb:.1f} MB"
         )
 

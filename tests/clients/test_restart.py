@@ -1,4 +1,5 @@
-"""A broker that is stopped or killed and started again on its directory: topics, offsets, configs, groups and share state.
+"""A broker that is stopped or killed and started again on its directory: topics, offsets, configs,
+groups and share state.
 
 And clients that live through it: they go on without being told.
 """
@@ -24,28 +25,37 @@ from tests.clients.test_share_consumers import EARLIEST, numbered, send
 from tests.clients.workload import check_all, contents
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"),  # kafka-python on Python 3.11 and 3.12
-    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),  # it leaves refused connections to the garbage collector
+    # kafka-python on Python 3.11 and 3.12
+    pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"),
+    # it leaves refused connections to the garbage collector
+    pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
-ENDINGS: Mapping[str, Callable[[RunningBroker], None]] = {"stop": RunningBroker.stop, "kill": RunningBroker.kill}
+ENDINGS: Mapping[str, Callable[[RunningBroker], None]] = {
+    "stop": RunningBroker.stop,
+    "kill": RunningBroker.kill,
+}
 PAIRS = [("segment", "lmdb"), ("lmdb", "rocksdb"), ("rocksdb", "segment")]
 DEFAULT_RUN = {("disk", "kill"), ("os", "stop")}
 
 
 @pytest.fixture(autouse=True)
 def collect_refused_connections(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Within the test, whose filter for their warnings ends with it; log records of their errors would keep them alive."""
+    """Within the test, whose filter for their warnings ends with it; log records of their errors
+    would keep them alive."""
     caplog.set_level(logging.CRITICAL, "kafka")
     yield
     gc.collect()
 
 
 def lives() -> Iterator[object]:
-    """(storage, state storage, durability, ending): each engine twice and some pairs in the default run, all of them in the full one."""
+    """(storage, state storage, durability, ending): each engine twice and some pairs in the default
+    run, all of them in the full one."""
     for engine, durability, ending in product(DURABLE_ENGINES, ("disk", "os"), ENDINGS):
         marks = [] if (durability, ending) in DEFAULT_RUN else [pytest.mark.full]
-        yield pytest.param(engine, engine, durability, ending, marks=marks, id=f"{engine}-{durability}-{ending}")
+        yield pytest.param(
+            engine, engine, durability, ending, marks=marks, id=f"{engine}-{durability}-{ending}"
+        )
     for storage, state in product(DURABLE_ENGINES, DURABLE_ENGINES):
         if storage != state:
             marks = [] if (storage, state) in PAIRS else [pytest.mark.full]
@@ -66,24 +76,36 @@ def look(broker: RunningBroker) -> Visible:
     with broker.connect() as connection:
         topics = admin.topics(connection)
         offsets = {
-            topic.name: {ts: admin.list_offsets(connection, topic.name, topic.partitions, ts) for ts in (admin.EARLIEST, admin.LATEST, 1)}
+            topic.name: {
+                ts: admin.list_offsets(connection, topic.name, topic.partitions, ts)
+                for ts in (admin.EARLIEST, admin.LATEST, 1)
+            }
             for topic in topics
         }
         resources: list[Any] = [(admin.ResourceType.TOPIC, topic.name) for topic in topics]
         resources += [(admin.ResourceType.GROUP, "group"), (admin.ResourceType.GROUP, "early")]
         configs = {
-            name: {entry.name: entry.value for entry in admin.describe_configs(connection, kind, name) if not entry.is_default}
+            name: {
+                entry.name: entry.value
+                for entry in admin.describe_configs(connection, kind, name)
+                if not entry.is_default
+            }
             for kind, name in resources
         }
         groups = [(group.group_id, group.type) for group in group_admin.groups(connection)]
-        cluster = connection.call("describe_cluster", include_cluster_authorized_operations=False, include_fenced_brokers=False)
+        cluster = connection.call(
+            "describe_cluster", include_cluster_authorized_operations=False, include_fenced_brokers=False
+        )
     return Visible(topics, offsets, configs, groups, cluster.cluster_id)
 
 
 def fill(broker: RunningBroker, crew: Crew) -> dict[str, list[int]]:
-    """Topics, groups and configs; returns which records of "queue" are still to come, and the delivery counts allowed for each."""
+    """Topics, groups and configs; returns which records of "queue" are still to come, and the
+    delivery counts allowed for each."""
     broker.create_topic("queue", config={"max.message.bytes": "500000"})
-    broker.create_topic("wide", partitions=3, config={"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"})
+    broker.create_topic(
+        "wide", partitions=3, config={"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
+    )
     broker.create_topic("gone")
     broker.set_group_config("group", {**EARLIEST, "share.record.lock.duration.ms": "60000"})
     broker.set_group_config("early", EARLIEST)
@@ -104,15 +126,24 @@ def fill(broker: RunningBroker, crew: Crew) -> dict[str, list[int]]:
     holder.tell("subscribe", "queue")
     crew.until_delivered(numbered(30))
     with broker.connect() as connection:
-        connection.call("delete_records", topics=[{"name": "wide", "partitions": [{"partition_index": 1, "offset": 40}]}], timeout=10_000)
+        connection.call(
+            "delete_records",
+            topics=[{"name": "wide", "partitions": [{"partition_index": 1, "offset": 40}]}],
+            timeout=10_000,
+        )
         admin.delete_topic(connection, "gone")
-    # The count of a delivery that nobody has answered may be lost; one that an answered release confirmed, never.
+    # The count of a delivery that nobody has answered may be lost; one that an answered release
+    # confirmed, never.
     return {"hold 2": [3, 4], **{value: [1, 2] for value in numbered(30)}}
 
 
 @pytest.mark.parametrize(("storage", "state_storage", "durability", "ending"), [*lives()])
 def test_a_restart_serves_the_same(storage: str, state_storage: str, durability: str, ending: str) -> None:
-    options = {"storage": require_engine(storage), "state_storage": require_engine(state_storage), "durability": durability}
+    options = {
+        "storage": require_engine(storage),
+        "state_storage": require_engine(state_storage),
+        "durability": durability,
+    }
     config = {"group.share.delivery.count.limit": "10"}
     with open_test_broker(**options, config=config) as broker:
         with open_crew(broker) as crew:
@@ -121,7 +152,10 @@ def test_a_restart_serves_the_same(storage: str, state_storage: str, durability:
             ENDINGS[ending](broker)
         broker.start()
         assert look(broker) == before
-        assert (before.offsets["queue"][admin.LATEST], before.offsets["wide"][admin.EARLIEST]) == ({0: 151}, {0: 0, 1: 40, 2: 0})
+        assert (before.offsets["queue"][admin.LATEST], before.offsets["wide"][admin.EARLIEST]) == (
+            {0: 151},
+            {0: 0, 1: 40, 2: 0},
+        )
         with open_crew(broker) as crew:
             worker = crew.start_one("group")
             worker.tell("subscribe", "queue")
@@ -131,11 +165,15 @@ def test_a_restart_serves_the_same(storage: str, state_storage: str, durability:
             counts = crew.counts()
             assert counts.pop("last") == [1]
             assert counts.keys() == to_come.keys()
-            assert all(len(each) == 1 and each[0] in to_come[value or ""] for value, each in counts.items()), counts
+            assert all(
+                len(each) == 1 and each[0] in to_come[value or ""] for value, each in counts.items()
+            ), counts
 
 
 ENGINE_LIVES = [
-    pytest.param(engine, ending, marks=[] if engine == "segment" else [pytest.mark.full], id=f"{engine}-{ending}")
+    pytest.param(
+        engine, ending, marks=[] if engine == "segment" else [pytest.mark.full], id=f"{engine}-{ending}"
+    )
     for engine in DURABLE_ENGINES
     for ending in ENDINGS
 ]
@@ -150,12 +188,18 @@ def test_share_consumers_go_on_over_a_restart(engine: str, ending: str) -> None:
         for worker in workers:
             worker.tell("subscribe", "queue")
         send(broker, "queue", numbered(3000), partitions=2, batch=20)
-        crew.until("everybody has confirmed some", lambda: all(len(worker.accepted_places) >= 10 for worker in workers))
+        crew.until(
+            "everybody has confirmed some",
+            lambda: all(len(worker.accepted_places) >= 10 for worker in workers),
+        )
         ENDINGS[ending](broker)
         ended_at = time.monotonic()
         broker.start()
         send(broker, "queue", numbered(1000, start=3000), partitions=2, batch=20)
-        crew.until("all are answered", lambda: len({each.place for worker in workers for each in worker.acknowledged}) == 4000)
+        crew.until(
+            "all are answered",
+            lambda: len({each.place for worker in workers for each in worker.acknowledged}) == 4000,
+        )
         crew.check_what_was_done_stays_done(since=ended_at)
         assert crew.counts().keys() == {*numbered(4000)}
         for worker in workers:
@@ -168,7 +212,9 @@ def test_share_consumers_go_on_over_a_restart(engine: str, ending: str) -> None:
         witness.tell("subscribe", "queue")
         send(broker, "queue", ["last 0", "last 1"], partitions=2)
         crew.until_delivered(["last 0", "last 1"])
-        others = {delivery.place for delivery in witness.deliveries if delivery.value not in ("last 0", "last 1")}
+        others = {
+            delivery.place for delivery in witness.deliveries if delivery.value not in ("last 0", "last 1")
+        }
         assert others <= unanswered, "something was left, or came again"
 
 

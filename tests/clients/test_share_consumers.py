@@ -1,7 +1,8 @@
-"""Unmodified share consumers, each in a process of its own: who gets a record, how often, and what becomes of it.
+"""Unmodified share consumers, each in a process of its own: who gets a record, how often, and what
+becomes of it.
 
-A record that must not come again is waited for with a later one: a share group delivers a record that is free again before the
-ones that it has not yet delivered.
+A record that must not come again is waited for with a later one: a share group delivers a record
+that is free again before the ones that it has not yet delivered.
 """
 
 from __future__ import annotations
@@ -21,16 +22,28 @@ from tests.clients.share_workers import Crew
 
 every_engine = pytest.mark.parametrize("engine", ENGINES)
 segment_and_full = pytest.mark.parametrize(
-    "engine", ["segment", *(pytest.param(engine, marks=pytest.mark.full) for engine in ENGINES if engine != "segment")]
+    "engine",
+    ["segment", *(pytest.param(engine, marks=pytest.mark.full) for engine in ENGINES if engine != "segment")],
 )
 EARLIEST = {"share.auto.offset.reset": "earliest"}
 
 
 def send(
-    broker: RunningBroker, topic: str, values: Iterable[str], *, partitions: int = 1, codec: str = "none", batch: int = 10_000
+    broker: RunningBroker,
+    topic: str,
+    values: Iterable[str],
+    *,
+    partitions: int = 1,
+    codec: str = "none",
+    batch: int = 10_000,
 ) -> None:
     """To the partitions in turn; in batches of at most `batch` records."""
-    settings = {"bootstrap.servers": broker.bootstrap, "linger.ms": 20, "batch.num.messages": batch, "compression.type": codec}
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "linger.ms": 20,
+        "batch.num.messages": batch,
+        "compression.type": codec,
+    }
     producer = Producer(settings)
     for number, value in enumerate(values):
         producer.produce(topic, value.encode(), partition=number % partitions)
@@ -41,8 +54,11 @@ def numbered(count: int, start: int = 0) -> list[str]:
     return [str(number) for number in range(start, start + count)]
 
 
-def prepare(broker: RunningBroker, name: str, *, partitions: int = 1, group: str | None = None, **config: str) -> str:
-    """A topic and a group of this name; the group begins at the earliest offset. Returns the name."""
+def prepare(
+    broker: RunningBroker, name: str, *, partitions: int = 1, group: str | None = None, **config: str
+) -> str:
+    """A topic and a group of this name; the group begins at the earliest offset. Returns the
+    name."""
     broker.create_topic(name, partitions=partitions)
     configs = {**EARLIEST, **{"share." + key.replace("_", "."): value for key, value in config.items()}}
     broker.set_group_config(group or name, configs)
@@ -50,7 +66,9 @@ def prepare(broker: RunningBroker, name: str, *, partitions: int = 1, group: str
 
 
 @every_engine
-def test_consumers_share_a_partition_without_overlap(crew: Crew, broker: RunningBroker, engine: str, name: str) -> None:
+def test_consumers_share_a_partition_without_overlap(
+    crew: Crew, broker: RunningBroker, engine: str, name: str
+) -> None:
     prepare(broker, name)
     codec = dict(zip(ENGINES, ("none", "gzip", "snappy", "lz4", "zstd"), strict=True))[engine]
     workers = crew.start(3, name, max_poll_records=20)
@@ -62,22 +80,35 @@ def test_consumers_share_a_partition_without_overlap(crew: Crew, broker: Running
         send(broker, name, new, codec=codec, batch=25)
         sent += new
         crew.until_delivered(new)
-        assert len(sent) < 30_000, f"{[len(worker.deliveries) for worker in workers]} deliveries: somebody gets nothing"
-    crew.until("all are acknowledged", lambda: sum(len(worker.acknowledged) for worker in workers) == len(sent))
+        assert len(sent) < 30_000, (
+            f"{[len(worker.deliveries) for worker in workers]} deliveries: somebody gets nothing"
+        )
+    crew.until(
+        "all are acknowledged", lambda: sum(len(worker.acknowledged) for worker in workers) == len(sent)
+    )
     crew.check_each_once(sent)
     assert {each.code for worker in workers for each in worker.acknowledged} == {0}
 
 
 @every_engine
-def test_accept_release_reject_and_the_delivery_limit(crew: Crew, broker: RunningBroker, name: str) -> None:  # ACK-1, REC-6
+# ACK-1, REC-6
+def test_accept_release_reject_and_the_delivery_limit(crew: Crew, broker: RunningBroker, name: str) -> None:
     prepare(broker, name, delivery_count_limit="3")
-    kinds = {"accept": [1], "reject": [1], "release 1": [1, 2], "release 2": [1, 2, 3], "release 9": [1, 2, 3]}
+    kinds = {
+        "accept": [1],
+        "reject": [1],
+        "release 1": [1, 2],
+        "release 2": [1, 2, 3],
+        "release 9": [1, 2, 3],
+    }
     expected = {f"{kind} - {number}": counts for number in range(6) for kind, counts in kinds.items()}
     worker = crew.start_one(name)
     worker.tell("obey")
     worker.tell("subscribe", name)
     send(broker, name, expected)
-    crew.until("all deliveries that are due", lambda: len(worker.deliveries) >= sum(map(len, expected.values())))
+    crew.until(
+        "all deliveries that are due", lambda: len(worker.deliveries) >= sum(map(len, expected.values()))
+    )
     send(broker, name, ["accept - last"])
     crew.until_delivered(["accept - last"])
     assert crew.counts() == {**expected, "accept - last": [1]}
@@ -87,7 +118,8 @@ def test_accept_release_reject_and_the_delivery_limit(crew: Crew, broker: Runnin
 
 @every_engine
 def test_implicit_acknowledgement(crew: Crew, broker: RunningBroker, name: str) -> None:
-    """What a poll brought is accepted by the next poll; what the last poll of a killed consumer brought comes again."""
+    """What a poll brought is accepted by the next poll; what the last poll of a killed consumer
+    brought comes again."""
     prepare(broker, name)
     sent = numbered(500)
     send(broker, name, sent, batch=40)
@@ -109,7 +141,9 @@ WAYS: dict[str, Callable[[ShareConsumer, Message], object]] = {
     "at the next poll": lambda consumer, message: (consumer.acknowledge(message), consumer.poll(0.5)),
     "by commit_async": lambda consumer, message: (consumer.acknowledge(message), consumer.commit_async()),
     "by commit_sync": lambda consumer, message: (consumer.acknowledge(message), consumer.commit_sync(60.0)),
-    "by offset": lambda consumer, message: consumer.acknowledge_offset(message.topic(), message.partition(), message.offset()),
+    "by offset": lambda consumer, message: consumer.acknowledge_offset(
+        message.topic(), message.partition(), message.offset()
+    ),
     "by close": lambda consumer, message: consumer.acknowledge(message),
 }
 
@@ -118,7 +152,11 @@ WAYS: dict[str, Callable[[ShareConsumer, Message], object]] = {
 def test_ways_to_send_an_acknowledgement(crew: Crew, broker: RunningBroker, way: str, name: str) -> None:
     prepare(broker, name)
     send(broker, name, ["a"])
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": name, "share.acknowledgement.mode": "explicit"}
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": name,
+        "share.acknowledgement.mode": "explicit",
+    }
     with ShareConsumer(settings) as consumer:
         consumer.subscribe([name])
         (message,) = consumer.poll(60.0)
@@ -131,7 +169,8 @@ def test_ways_to_send_an_acknowledgement(crew: Crew, broker: RunningBroker, way:
 
 
 @every_engine
-def test_records_of_a_killed_consumer_come_back_at_once(crew: Crew, broker: RunningBroker, name: str) -> None:  # SES-23, FET-29
+# SES-23, FET-29
+def test_records_of_a_killed_consumer_come_back_at_once(crew: Crew, broker: RunningBroker, name: str) -> None:
     lock_ms = 60_000
     prepare(broker, name, record_lock_duration_ms=str(lock_ms))
     victim, witness = crew.start(2, name)
@@ -145,14 +184,19 @@ def test_records_of_a_killed_consumer_come_back_at_once(crew: Crew, broker: Runn
     crew.until("the witness is there", lambda: witness.values == ["free"])
     victim.kill()
     crew.until("all came back", lambda: len(witness.deliveries) == 51)
-    assert {value: counts for value, counts in crew.counts().items() if value != "free"} == {value: [1, 2] for value in sent}
+    assert {value: counts for value, counts in crew.counts().items() if value != "free"} == {
+        value: [1, 2] for value in sent
+    }
     took_s = witness.deliveries[-1].at - victim.deliveries[-1].at
     print(f"the records came back {took_s:.3f} s after they had been delivered first")
     assert took_s * 1000 < lock_ms / 2
 
 
 @every_engine
-def test_records_of_a_frozen_consumer_come_back_when_their_lock_ends(crew: Crew, broker: RunningBroker, name: str) -> None:  # ACK-9, ACK-31
+# ACK-9, ACK-31
+def test_records_of_a_frozen_consumer_come_back_when_their_lock_ends(
+    crew: Crew, broker: RunningBroker, name: str
+) -> None:
     lock_ms = 1500
     prepare(broker, name, record_lock_duration_ms=str(lock_ms))
     frozen, witness = crew.start(2, name)
@@ -186,8 +230,12 @@ def test_records_of_a_frozen_consumer_come_back_when_their_lock_ends(crew: Crew,
 
 @segment_and_full
 @pytest.mark.parametrize("members", [1, 8])
-def test_the_first_record_comes_soon_after_subscribing(crew: Crew, broker: RunningBroker, members: int, name: str) -> None:  # GRP-35
-    """Goal: 0.3 s; Kafka takes 4.5 s. The bound leaves room for slow machines and still tells the two apart."""
+# GRP-35
+def test_the_first_record_comes_soon_after_subscribing(
+    crew: Crew, broker: RunningBroker, members: int, name: str
+) -> None:
+    """Goal: 0.3 s; Kafka takes 4.5 s. The bound leaves room for slow machines and still tells the
+    two apart."""
     prepare(broker, name)
     send(broker, name, numbered(400), batch=10)
     workers = crew.start(members, name, max_poll_records=10)
@@ -198,7 +246,10 @@ def test_the_first_record_comes_soon_after_subscribing(crew: Crew, broker: Runni
     crew.until("everybody has records", lambda: all(worker.deliveries for worker in workers))
     took = sorted(worker.seconds_to_first_record for worker in workers)
     started = sorted(worker.moments["subscribing"] for worker in workers)
-    print(f"{members} members, {started[-1] - started[0]:.3f} s apart: first record after {took[0]:.3f} to {took[-1]:.3f} s")
+    print(
+        f"{members} members, {started[-1] - started[0]:.3f} s apart: first record after {took[0]:.3f} to "
+        f"{took[-1]:.3f} s"
+    )
     assert took[-1] < 2.0
     places = [delivery.place for delivery in crew.deliveries()]
     assert len(set(places)) == len(places)
@@ -218,12 +269,20 @@ def test_several_topics_and_partitions(crew: Crew, broker: RunningBroker, count:
     crew.until("all are answered", lambda: sum(len(worker.acknowledged) for worker in workers) == count)
     assert {each.code for worker in workers for each in worker.acknowledged} == {0}
     crew.check_each_once(sent)
-    assert members_assigned(broker, name) == {*((first, index) for index in range(4)), *((second, index) for index in range(3))}
+    assert members_assigned(broker, name) == {
+        *((first, index) for index in range(4)),
+        *((second, index) for index in range(3)),
+    }
 
 
-def test_records_of_a_member_that_leaves_come_back_at_once(crew: Crew, broker: RunningBroker, name: str) -> None:  # FET-29
+# FET-29
+def test_records_of_a_member_that_leaves_come_back_at_once(
+    crew: Crew, broker: RunningBroker, name: str
+) -> None:
     first, second = f"{name}-1", f"{name}-2"
-    prepare(broker, first, partitions=3, group=name, record_lock_duration_ms="60000", heartbeat_interval_ms="500")
+    prepare(
+        broker, first, partitions=3, group=name, record_lock_duration_ms="60000", heartbeat_interval_ms="500"
+    )
     broker.create_topic(second)
     sent = numbered(200)
     send(broker, first, sent[:100], partitions=3)
@@ -241,8 +300,11 @@ def test_records_of_a_member_that_leaves_come_back_at_once(crew: Crew, broker: R
     assert members_assigned(broker, name) == {(first, 0), (first, 1), (first, 2), (second, 0)}
 
 
-def test_with_assignment_all_no_member_idles_beside_a_full_partition(crew: Crew, broker: RunningBroker, name: str) -> None:
-    """Kafka's assignor gives each of eight members one of four partitions, so that six have nothing to do with jobs in one of them."""
+def test_with_assignment_all_no_member_idles_beside_a_full_partition(
+    crew: Crew, broker: RunningBroker, name: str
+) -> None:
+    """Kafka's assignor gives each of eight members one of four partitions, so that six have nothing
+    to do with jobs in one of them."""
     prepare(broker, name, partitions=4, heartbeat_interval_ms="500")
     workers = crew.start(8, name, max_poll_records=1)
     for worker in workers:
@@ -263,7 +325,8 @@ def test_with_assignment_all_no_member_idles_beside_a_full_partition(crew: Crew,
 
 
 def sizes_assigned(broker: RunningBroker, group: str) -> list[int]:
-    """How many partitions each member has, as the broker has told it; none before the first has joined."""
+    """How many partitions each member has, as the broker has told it; none before the first has
+    joined."""
     with broker.connect() as connection:
         (described,) = group_admin.describe_share_groups(connection, [group])
     if isinstance(described, KafkaError):
@@ -274,10 +337,16 @@ def sizes_assigned(broker: RunningBroker, group: str) -> list[int]:
 def members_assigned(broker: RunningBroker, group: str) -> set[tuple[str, int]]:
     with broker.connect() as connection:
         described = group_admin.describe_share_group(connection, group)
-    return {(topic, index) for member in described.members for topic, indexes in member.assignment.items() for index in indexes}
+    return {
+        (topic, index)
+        for member in described.members
+        for topic, indexes in member.assignment.items()
+        for index in indexes
+    }
 
 
-def test_a_deleted_topic_does_not_disturb_the_other(crew: Crew, broker: RunningBroker, name: str) -> None:  # RPC-35
+# RPC-35
+def test_a_deleted_topic_does_not_disturb_the_other(crew: Crew, broker: RunningBroker, name: str) -> None:
     doomed, kept = f"{name}-doomed", f"{name}-kept"
     prepare(broker, doomed, group=name, heartbeat_interval_ms="500")
     broker.create_topic(kept)
@@ -297,7 +366,10 @@ def test_a_deleted_topic_does_not_disturb_the_other(crew: Crew, broker: RunningB
     crew.check_each_once(["a", "b", *sent, "born again"])
 
 
-def test_a_group_begins_at_the_end_unless_told_otherwise(crew: Crew, broker: RunningBroker, name: str) -> None:  # LOAD-2, LOAD-8
+# LOAD-2, LOAD-8
+def test_a_group_begins_at_the_end_unless_told_otherwise(
+    crew: Crew, broker: RunningBroker, name: str
+) -> None:
     """And once it has begun, what came while nobody was there is not lost."""
     broker.create_topic(name)
     send(broker, name, ["before"])
@@ -334,4 +406,6 @@ def test_one_record_at_a_time(crew: Crew, broker: RunningBroker, name: str) -> N
     crew.until("all are accepted", lambda: sum(len(worker.accepted_places) for worker in workers) == 300)
     crew.check_each_once(sent)
     for worker in workers:
-        assert len({delivery.asked_at for delivery in worker.deliveries}) == len(worker.deliveries), "a poll brought more than one"
+        assert len({delivery.asked_at for delivery in worker.deliveries}) == len(worker.deliveries), (
+            "a poll brought more than one"
+        )

@@ -100,7 +100,8 @@ def consumer_of(broker: RunningBroker, group: str, most: int) -> ShareConsumer:
 
 
 class Seen:
-    """What the consumers of a test were given. Records whose offset can be divided by seven are given back once."""
+    """What the consumers of a test were given. Records whose offset can be divided by seven are
+    given back once."""
 
     def __init__(self) -> None:
         self.deliveries: Counter[int] = Counter()
@@ -176,7 +177,8 @@ def lag_of(broker: RunningBroker, group: str) -> int | None:
 def test_nothing_is_lost_behind_a_batch_that_cannot_be_read(
     brokers: dict[str, Exact], kind: str, most: int, name: str
 ) -> None:
-    """librdkafka acknowledges as gaps what it cannot read, and what lies behind it in the same answer."""
+    """librdkafka acknowledges as gaps what it cannot read, and what lies behind it in the same
+    answer."""
     broker = brokers["segment"].broker
     broker.create_topic(name)
     broker.set_group_config(name, {**EARLIEST, "share.record.lock.duration.ms": "1000"})

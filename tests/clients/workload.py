@@ -1,9 +1,11 @@
-"""What clients send and must get back: records made from their number, so that nothing has to be kept to compare with.
+"""What clients send and must get back: records made from their number, so that nothing has to be
+kept to compare with.
 
-Record `number` of a run goes to partition `number % partitions`, therefore the record at (partition, offset) of a topic that
-was empty is number `offset * partitions + partition`: one comparison per record shows that none is lost, doubled, changed or
-out of order. Keys, values and headers are mixed on purpose: none, empty, repeated header names, null values, timestamps that
-go back and forth.
+Record `number` of a run goes to partition `number % partitions`, therefore the record at
+(partition, offset) of a topic that was empty is number `offset * partitions + partition`: one
+comparison per record shows that none is lost, doubled, changed or out of order. Keys, values and
+headers are mixed on purpose: none, empty, repeated header names, null values, timestamps that go
+back and forth.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ def content(number: int) -> Content:
         return Content(timestamp_ms, b"deleted-%d" % number, None)
     key = None if number % 3 == 0 else b"" if number % 50 == 1 else b"key-%d" % (number % 1000)
     value = b"%d:%s" % (number, _FILLER[: number % 60]) if number % 41 else b""
-    headers: Headers = (("trace", b"%d" % number), ("trace", b""), ("ü", b"\x00\xff")) if number % 10 == 1 else ()
+    headers: Headers = (
+        (("trace", b"%d" % number), ("trace", b""), ("ü", b"\x00\xff")) if number % 10 == 1 else ()
+    )
     return Content(timestamp_ms, key, value, headers)
 
 
@@ -50,12 +54,15 @@ def contents(count: int) -> Iterator[Content]:
 
 
 def check_all(received: Iterable[Placed], count: int, partitions: int) -> None:
-    """Fails unless `received` is each of the `count` records exactly once, in order within each partition."""
+    """Fails unless `received` is each of the `count` records exactly once, in order within each
+    partition."""
     expected_offset = [0] * partitions
     total = 0
     for placed in received:
         partition, offset, got = placed
-        assert offset == expected_offset[partition], f"partition {partition}: offset {offset} where {expected_offset[partition]} was due"
+        assert offset == expected_offset[partition], (
+            f"partition {partition}: offset {offset} where {expected_offset[partition]} was due"
+        )
         expected_offset[partition] += 1
         expected = content(offset * partitions + partition)
         assert got == expected, f"{partition}@{offset}"

@@ -1,10 +1,12 @@
-"""A member of a consumer group with unmodified aiokafka, classic protocol (tests.consumer_groups.turns says what it does).
+"""A member of a consumer group with unmodified aiokafka, classic protocol
+(tests.consumer_groups.turns says what it does).
 
     python -m tests.consumer_groups.aiokafka_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
-Rebalances go on beside the reading: the lock keeps one from taking partitions away between the work and its commit, and records of a
-partition that went away before the work are left to its next member. This library does not tell lost partitions from those that it
-is asked for: the answer to the commit does.
+Rebalances go on beside the reading: the lock keeps one from taking partitions away between the work
+and its commit, and records of a partition that went away before the work are left to its next
+member. This library does not tell lost partitions from those that it is asked for: the answer to
+the commit does.
 """
 
 from __future__ import annotations
@@ -45,12 +47,16 @@ class AiokafkaMember(ConsumerRebalanceListener):  # type: ignore[misc]
         self._consumer.subscribe([self._orders.topic], listener=self)
         await self._consumer.start()
         while not self._member.is_stopping or self._member.uncommitted():
-            found = await self._consumer.getmany(timeout_ms=100, max_records=BATCH)  # waits for the end of a rebalance
+            # waits for the end of a rebalance
+            found = await self._consumer.getmany(timeout_ms=100, max_records=BATCH)
             async with self._lock:
                 places = {_place(each) for each in found} & self._held
                 for messages in found.values():
                     if _place(messages[0]) in places:
-                        self._member.read((each.topic, each.partition, each.offset, each.value.decode().rstrip()) for each in messages)
+                        self._member.read(
+                            (each.topic, each.partition, each.offset, each.value.decode().rstrip())
+                            for each in messages
+                        )
                 await self._commit(self._member.uncommitted())
         async with self._lock:
             await self._give_up(self._held)

@@ -1,7 +1,9 @@
-"""The members of one consumer group, each a process of its own: they join, leave in good order, are killed and frozen.
+"""The members of one consumer group, each a process of its own: they join, leave in good order, are
+killed and frozen.
 
-What happens to a member from outside is written down here (Gone, Back); the rest each member writes itself (turns.py). `Crew.stir`
-does one random thing of these; a group always keeps some members that nothing has happened to.
+What happens to a member from outside is written down here (Gone, Back); the rest each member writes
+itself (turns.py). `Crew.stir` does one random thing of these; a group always keeps some members
+that nothing has happened to.
 """
 
 from __future__ import annotations
@@ -41,7 +43,12 @@ def java_classes() -> Path:
     source = Path(__file__).parent / "ConsumerMember.java"
     target = ROOT / "build" / "consumer-member"
     target.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["javac", "-d", str(target), "-cp", class_path(), str(source)], check=True, capture_output=True, text=True)
+    subprocess.run(
+        ["javac", "-d", str(target), "-cp", class_path(), str(source)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return target
 
 
@@ -72,7 +79,9 @@ class MemberProcess:
         """On the monotonic clock; None: it is not frozen."""
         with self._errors.open("ab") as log:
             command = COMMANDS[orders.kind](orders)
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     @property
     def name(self) -> str:
@@ -80,7 +89,9 @@ class MemberProcess:
 
     def check_alive(self) -> None:
         if self._process.poll() is not None and not self.has_lost_its_group:
-            raise MemberFailed(f"member {self.name} ended early with {self._process.returncode}:\n{self._log()}")
+            raise MemberFailed(
+                f"member {self.name} ended early with {self._process.returncode}:\n{self._log()}"
+            )
 
     @property
     def has_lost_its_group(self) -> bool:
@@ -113,7 +124,8 @@ class MemberProcess:
         self.dispose()
 
     def freeze(self, seconds: float, *, before_commit: bool) -> None:
-        """At once, or (it waits a little for that) between the member's work and its next commit."""
+        """At once, or (it waits a little for that) between the member's work and its next
+        commit."""
         self.frozen_until = time.monotonic() + seconds
         if before_commit and self.orders.kind in FREEZE_THEMSELVES and self._is_ready():
             self._process.send_signal(signal.SIGUSR1)
@@ -196,8 +208,9 @@ class Crew:
             self.join()
 
     def stir(self) -> None:
-        """One thing happens to somebody; who has been frozen for long enough goes on. Mostly nobody is hurt before the group has missed
-        and replaced the one before, since a group that always waits for somebody shows nothing else."""
+        """One thing happens to somebody; who has been frozen for long enough goes on. Mostly nobody
+        is hurt before the group has missed and replaced the one before, since a group that always
+        waits for somebody shows nothing else."""
         self.thaw_due()
         self._bury()
         well = [member for member in self.members if member.frozen_until is None]
@@ -230,7 +243,8 @@ class Crew:
         self._whole_again = time.monotonic() + seconds + 0.3 * session_s
 
     def _bury(self) -> None:
-        """Members that have been frozen may have ended since; only where the group has members of both protocols."""
+        """Members that have been frozen may have ended since; only where the group has members of
+        both protocols."""
         for member in self.members[:]:
             if len(self.kinds) > 1 and member.has_lost_its_group:
                 self.members.remove(member)
@@ -269,7 +283,10 @@ class Crew:
 
     def events(self, *others: Path) -> list[Event]:
         """The history of this group, with `others`: files of processes that are not its members."""
-        histories = [path.read_bytes().splitlines(keepends=True) for path in (*sorted(self.home.glob("*.jsonl")), *others)]
+        histories = [
+            path.read_bytes().splitlines(keepends=True)
+            for path in (*sorted(self.home.glob("*.jsonl")), *others)
+        ]
         return merge(read_lines(lines) for lines in histories)
 
 

@@ -1,7 +1,9 @@
-"""Records flow through one consumer group while its members come, go, are killed and freeze; the broker lives.
+"""Records flow through one consumer group while its members come, go, are killed and freeze; the
+broker lives.
 
-The members of a group are of one kind, or of several that can be in a group together (crew.COMMANDS). At the end the group has worked
-everything off and its members have left; the whole history goes to kbroker.testing.group_history.check.
+The members of a group are of one kind, or of several that can be in a group together
+(crew.COMMANDS). At the end the group has worked everything off and its members have left; the whole
+history goes to kbroker.testing.group_history.check.
 """
 
 from __future__ import annotations
@@ -38,7 +40,15 @@ def broker_config(session_ms: int) -> dict[str, str]:
 
 
 def run(
-    broker: RunningBroker, home: Path, name: str, kinds: Sequence[str], *, records: int, per_second: int, session_ms: int, seed: int = 1
+    broker: RunningBroker,
+    home: Path,
+    name: str,
+    kinds: Sequence[str],
+    *,
+    records: int,
+    per_second: int,
+    session_ms: int,
+    seed: int = 1,
 ) -> tuple[Report, Crew]:
     """`name`: of topic and group. `home`: an empty directory, which keeps the histories."""
     broker.create_topic(name, partitions=PARTITIONS)
@@ -58,9 +68,21 @@ def run(
 
 
 def _producing(broker: RunningBroker, crew: Crew, records: int, per_second: int) -> subprocess.Popen[bytes]:
-    arguments = [broker.bootstrap, crew.topic, str(PARTITIONS), str(crew.home / "producer.jsonl"), str(records), str(per_second)]
+    arguments = [
+        broker.bootstrap,
+        crew.topic,
+        str(PARTITIONS),
+        str(crew.home / "producer.jsonl"),
+        str(records),
+        str(per_second),
+    ]
     with (crew.home / "producer.err").open("ab") as log:
-        return subprocess.Popen([sys.executable, "-m", "tests.consumer_groups.producer", *arguments], cwd=ROOT, stdout=log, stderr=log)
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.consumer_groups.producer", *arguments],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+        )
 
 
 def _wait(producer: subprocess.Popen[bytes], seconds: float) -> None:
@@ -89,19 +111,30 @@ def _until_drained(broker: RunningBroker, crew: Crew) -> None:
 
 def committed(broker: RunningBroker, group: str) -> dict[int, int]:
     with broker.connect() as connection:
-        return {place.partition: each.offset for place, each in consumer_group_admin.committed_offsets(connection, group).items()}
+        return {
+            place.partition: each.offset
+            for place, each in consumer_group_admin.committed_offsets(connection, group).items()
+        }
 
 
 def note_committed(broker: RunningBroker, crew: Crew, partitions: int) -> None:
     """As events of the group's history."""
     found, now_ns = committed(broker, crew.group), time.monotonic_ns()
-    _write(crew, [CommittedAtEnd(now_ns, crew.topic, partition, found.get(partition, -1)) for partition in range(partitions)])
+    _write(
+        crew,
+        [
+            CommittedAtEnd(now_ns, crew.topic, partition, found.get(partition, -1))
+            for partition in range(partitions)
+        ],
+    )
 
 
 def _read_logs(broker: RunningBroker, crew: Crew) -> None:
     with broker.connect() as connection:
         ends = admin.list_offsets(connection, crew.topic, range(PARTITIONS), admin.LATEST)
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": f"{crew.group}-log", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": f"{crew.group}-log", "enable.auto.commit": False}
+    )
     consumer.assign([TopicPartition(crew.topic, partition, OFFSET_BEGINNING) for partition in ends])
     left, deadline = sum(ends.values()), time.monotonic() + PATIENCE_S
     while left > 0:

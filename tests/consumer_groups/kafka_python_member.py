@@ -1,9 +1,10 @@
-"""A member of a consumer group with unmodified kafka-python, classic protocol (tests.consumer_groups.turns says what it does).
+"""A member of a consumer group with unmodified kafka-python, classic protocol
+(tests.consumer_groups.turns says what it does).
 
     python -m tests.consumer_groups.kafka_python_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
-A rebalance takes place within poll(), when everything that was read before has been committed; its callbacks run where nothing may
-wait, so that they only write down what happens.
+A rebalance takes place within poll(), when everything that was read before has been committed; its
+callbacks run where nothing may wait, so that they only write down what happens.
 """
 
 from __future__ import annotations
@@ -56,7 +57,10 @@ class KafkaPythonMember:
     def run(self) -> None:
         while not self._member.is_stopping or self._member.uncommitted():
             for messages in self._consumer.poll(timeout_ms=100).values():
-                self._member.read((each.topic, each.partition, each.offset, each.value.decode().rstrip()) for each in messages)
+                self._member.read(
+                    (each.topic, each.partition, each.offset, each.value.decode().rstrip())
+                    for each in messages
+                )
             self._commit()
         self._consumer.close()
 

@@ -1,6 +1,6 @@
 """Sends numbered records at a steady rate and writes down each, with unmodified confluent-kafka.
 
-    python -m tests.consumer_groups.producer BOOTSTRAP TOPIC PARTITIONS HISTORY RECORDS PER_SECOND
+python -m tests.consumer_groups.producer BOOTSTRAP TOPIC PARTITIONS HISTORY RECORDS PER_SECOND
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ MOST_WAITING = 20_000
 
 def main(bootstrap: str, topic: str, partitions: int, history: str, records: int, per_second: int) -> None:
     fd = os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+    )
     lines: list[str] = []
 
     def delivered(error: KafkaError | None, message: Message) -> None:

@@ -1,8 +1,10 @@
-"""Ordinary consumers of every client library: members come, go, are killed and freeze while records flow, and no record is missed, and
-none read twice except where a member died or froze before its commit. Brokers that are broken on purpose show that this would be seen.
+"""Ordinary consumers of every client library: members come, go, are killed and freeze while records
+flow, and no record is missed, and none read twice except where a member died or froze before its
+commit. Brokers that are broken on purpose show that this would be seen.
 
-The default run has one kind of members on one engine. In the full one a million records flow through groups of confluent-kafka on each
-engine, half a million through Kafka's own consumer, and 200 000 through the clients in pure Python.
+The default run has one kind of members on one engine. In the full one a million records flow
+through groups of confluent-kafka on each engine, half a million through Kafka's own consumer, and
+200 000 through the clients in pure Python.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ SHORT_SESSION_MS, SESSION_MS = 4000, 6000
 FULL = pytest.mark.full
 JAVA = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 FLOW_S = 50
-"""How long records are sent, where the machine keeps up: eight sessions, in each of which somebody may be hurt."""
+"""How long records are sent, where the machine keeps up: eight sessions, in each of which somebody
+may be hurt."""
 GROUPS = [
     pytest.param(["range"], 250_000, id="range"),
     pytest.param(["cooperative"], 250_000, id="cooperative"),
@@ -45,7 +48,15 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
 
 def test_members_come_and_go(tmp_path: Path) -> None:
     with open_test_broker(config=broker_config(SHORT_SESSION_MS)) as broker:
-        report, crew = run(broker, tmp_path, "orders", ["range"], records=20_000, per_second=2500, session_ms=SHORT_SESSION_MS)
+        report, crew = run(
+            broker,
+            tmp_path,
+            "orders",
+            ["range"],
+            records=20_000,
+            per_second=2500,
+            session_ms=SHORT_SESSION_MS,
+        )
     assert report.ok, str(report)
     assert report.statistics.records == 20_000
     assert report.statistics.turns >= 6
@@ -54,8 +65,18 @@ def test_members_come_and_go(tmp_path: Path) -> None:
 
 @FULL
 @pytest.mark.parametrize(("kinds", "records"), GROUPS)
-def test_members_come_and_go_on_every_engine(broker: RunningBroker, kinds: list[str], records: int, tmp_path: Path) -> None:
-    report, crew = run(broker, tmp_path, "-".join(kinds), kinds, records=records, per_second=records // FLOW_S, session_ms=SESSION_MS)
+def test_members_come_and_go_on_every_engine(
+    broker: RunningBroker, kinds: list[str], records: int, tmp_path: Path
+) -> None:
+    report, crew = run(
+        broker,
+        tmp_path,
+        "-".join(kinds),
+        kinds,
+        records=records,
+        per_second=records // FLOW_S,
+        session_ms=SESSION_MS,
+    )
     print(f"{broker.storage}, {'+'.join(kinds)}: {crew.told()}; {report.statistics}")
     assert report.ok, str(report)
     assert report.statistics.records == records
@@ -80,7 +101,16 @@ def test_a_broken_broker_is_caught(fault: str, kind: str, rules: set[str], tmp_p
     for attempt in range(3):
         with open_test_broker(config=broker_config(SHORT_SESSION_MS), command=[*LAUNCHER, fault]) as broker:
             home = tmp_path / str(attempt)
-            report, _ = run(broker, home, "orders", [kind], records=40_000, per_second=1500, session_ms=SHORT_SESSION_MS, seed=attempt)
+            report, _ = run(
+                broker,
+                home,
+                "orders",
+                [kind],
+                records=40_000,
+                per_second=1500,
+                session_ms=SHORT_SESSION_MS,
+                seed=attempt,
+            )
         if not report.ok:
             break
     assert rules & {violation.rule for violation in report.violations}, str(report)

@@ -1,11 +1,14 @@
-"""What a member of a consumer group writes down about itself, whichever client library it is: the events of its turns.
+"""What a member of a consumer group writes down about itself, whichever client library it is: the
+events of its turns.
 
-The application of all members is the same: get records, do the work (which is to write them down), commit, and before giving a
-partition up commit again what was read of it, so that the answer says whether the member still had it. An event is one line written with
-one write() (O_APPEND), so that kill -9 takes nothing of what the member has seen.
+The application of all members is the same: get records, do the work (which is to write them down),
+commit, and before giving a partition up commit again what was read of it, so that the answer says
+whether the member still had it. An event is one line written with one write() (O_APPEND), so that
+kill -9 takes nothing of what the member has seen.
 
-A member in Python can be told (SIGUSR1) to freeze itself between its work and its next commit: what it commits when it goes on is then
-surely late. Whoever thaws it sends SIGCONT. SIGTERM asks it to leave in good order.
+A member in Python can be told (SIGUSR1) to freeze itself between its work and its next commit: what
+it commits when it goes on is then surely late. Whoever thaws it sends SIGCONT. SIGTERM asks it to
+leave in good order.
 """
 
 from __future__ import annotations
@@ -37,11 +40,12 @@ Partition = tuple[str, int]
 GROUP_GONE = 71
 """Exit code of a member whose group has changed its protocol while the member was frozen."""
 REFUSALS = {16, 22, 25, 27, 82, 110, 113}
-"""Codes that say for certain that a commit was not done: NOT_COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS,
-FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH."""
+"""Codes that say for certain that a commit was not done: NOT_COORDINATOR, ILLEGAL_GENERATION,
+UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH,
+STALE_MEMBER_EPOCH."""
 FENCED = {22, 25, 82, 110}
-"""Those that say that the member has lost its partitions, unless a later commit is confirmed: between two generations a cooperating
-member commits for a moment in the older one."""
+"""Those that say that the member has lost its partitions, unless a later commit is confirmed:
+between two generations a cooperating member commits for a moment in the older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,16 @@ class Orders:
     seed: int
 
     def arguments(self) -> list[str]:
-        return [self.kind, self.name, self.bootstrap, self.group, self.topic, str(self.history), str(self.session_ms), str(self.seed)]
+        return [
+            self.kind,
+            self.name,
+            self.bootstrap,
+            self.group,
+            self.topic,
+            str(self.history),
+            str(self.session_ms),
+            str(self.seed),
+        ]
 
     @classmethod
     def given(cls) -> Orders:
@@ -72,7 +85,8 @@ class Member:
     def __init__(self, orders: Orders) -> None:
         self.name = orders.name
         self.asked_ns = time.monotonic_ns()
-        """No later than the next partitions can have been asked for: for libraries that do so before they tell."""
+        """No later than the next partitions can have been asked for: for libraries that do so
+        before they tell."""
         self.read_up_to: dict[Partition, int] = {}
         self._held: set[Partition] = set()
         self._confirmed: dict[Partition, int] = {}
@@ -103,11 +117,14 @@ class Member:
         now_ns, new = time.monotonic_ns(), list(partitions)
         since_ns = self.asked_ns if asked_ns is None else asked_ns
         self._held.update(new)
-        self._write(Assigned(now_ns, min(since_ns, now_ns), self.name, topic, partition) for topic, partition in new)
+        self._write(
+            Assigned(now_ns, min(since_ns, now_ns), self.name, topic, partition) for topic, partition in new
+        )
 
     def revoked(self, partitions: Iterable[Partition], *, lost: bool = False) -> None:
-        """After the last commit. A member whose commit was refused because it is fenced has lost them, whatever its library says; some
-        libraries tell of a partition twice, when a rebalance begins anew or in close()."""
+        """After the last commit. A member whose commit was refused because it is fenced has lost
+        them, whatever its library says; some libraries tell of a partition twice, when a rebalance
+        begins anew or in close()."""
         now_ns, old = time.monotonic_ns(), [place for place in partitions if place in self._held]
         self._write(Revoked(now_ns, self.name, *place, lost=lost or place in self._fenced) for place in old)
         for place in old:
@@ -118,8 +135,9 @@ class Member:
         self.asked_ns = now_ns
 
     def uncommitted(self) -> set[Partition]:
-        """Of which more was read than is confirmed to be committed. A commit may be refused for a while, for instance as long as a
-        rebalance takes: members commit these again and again, and close when there are none."""
+        """Of which more was read than is confirmed to be committed. A commit may be refused for a
+        while, for instance as long as a rebalance takes: members commit these again and again, and
+        close when there are none."""
         return {place for place, offset in self.read_up_to.items() if self._confirmed.get(place) != offset}
 
     def read(self, records: Iterable[tuple[str, int, int, str]]) -> None:
@@ -133,19 +151,24 @@ class Member:
         time.sleep(self._random.choice([0, 0, 0, 0.01, 0.05]))
 
     def committing(self, places: Iterable[Partition]) -> dict[Partition, int]:
-        """What is to be committed of these partitions: of each the next offset to read. Freezes here if told so."""
+        """What is to be committed of these partitions: of each the next offset to read. Freezes
+        here if told so."""
         if self._freezes:
             self._freezes = False
             self._write([Gone(time.monotonic_ns(), self.name)])
             os.kill(os.getpid(), signal.SIGSTOP)
         offsets = {place: self.read_up_to[place] for place in places if place in self.read_up_to}
-        self._write(CommitSent(time.monotonic_ns(), self.name, *place, offset) for place, offset in offsets.items())
+        self._write(
+            CommitSent(time.monotonic_ns(), self.name, *place, offset) for place, offset in offsets.items()
+        )
         return offsets
 
     def answered(self, offsets: Mapping[Partition, int], codes: Mapping[Partition, int | None]) -> None:
         """`codes`: Kafka's error code of each partition; None: no answer came."""
         now_ns = time.monotonic_ns()
-        self._write(CommitAnswered(now_ns, self.name, *place, outcome_of(codes.get(place))) for place in offsets)
+        self._write(
+            CommitAnswered(now_ns, self.name, *place, outcome_of(codes.get(place))) for place in offsets
+        )
         for place, offset in offsets.items():
             if codes.get(place) == 0:
                 self._confirmed[place] = offset
@@ -153,7 +176,11 @@ class Member:
             elif codes.get(place) in FENCED:
                 self._fenced.add(place)
         if any(codes.get(place) != 0 for place in offsets):
-            print(f"{now_ns}: commit of {dict(offsets)} answered with {dict(codes)}", file=sys.stderr, flush=True)
+            print(
+                f"{now_ns}: commit of {dict(offsets)} answered with {dict(codes)}",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def outcome_of(code: int | None) -> Outcome:

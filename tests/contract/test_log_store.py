@@ -1,7 +1,8 @@
 """Every log engine that is installed keeps the promises of the LogStore SPI.
 
-A class for each entry point, so that a newly registered engine is tested without anybody thinking of it. Engines whose own
-test file runs the contract, beside tests of what is special about them, are not run twice.
+A class for each entry point, so that a newly registered engine is tested without anybody thinking
+of it. Engines whose own test file runs the contract, beside tests of what is special about them,
+are not run twice.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ ELSEWHERE = {
 for _name in plugins.names(plugins.LOG_STORE):
     if _name not in ELSEWHERE:
         globals()[f"Test{_name.title()}"] = type(
-            f"Test{_name.title()}", (LogStoreContract,), {"factory": plugins.log_store_factory(_name), "__module__": __name__}
+            f"Test{_name.title()}",
+            (LogStoreContract,),
+            {"factory": plugins.log_store_factory(_name), "__module__": __name__},
         )
 
 
 @pytest.mark.full
 class TestSegmentWithFewHandles(LogStoreContract):
-    """Every mapping and file is given up and opened again all the time, and nothing is synced by syncfs."""
+    """Every mapping and file is given up and opened again all the time, and nothing is synced by
+    syncfs."""
 
     factory = segment_store.LOG_STORE
     options = {"max_maps": "1", "max_open_files": "1", "sync": "fdatasync"}  # noqa: RUF012 - a ClassVar of the base

@@ -1,4 +1,5 @@
-"""Every persister that is installed keeps the promises of the Persister SPI, on every engine that it may meet."""
+"""Every persister that is installed keeps the promises of the Persister SPI, on every engine that
+it may meet."""
 
 from __future__ import annotations
 
@@ -22,5 +23,10 @@ for _engine in plugins.names(plugins.STATE_STORE):
 for _engine in plugins.names(plugins.LOG_STORE):
     _state = "memory" if _engine == "memory" else "segment"
     _name = f"TestControlRecordsOn{_engine.title()}"
-    _settings = {"name": "control-records", "state_storage": _state, "storage": _engine, "__module__": __name__}
+    _settings = {
+        "name": "control-records",
+        "state_storage": _state,
+        "storage": _engine,
+        "__module__": __name__,
+    }
     globals()[_name] = type(_name, (PersisterContract, ParkingContract), _settings)

@@ -1,4 +1,5 @@
-"""Every state engine that is installed keeps the promises of the StateStore SPI; see test_log_store.py."""
+"""Every state engine that is installed keeps the promises of the StateStore SPI; see
+test_log_store.py."""
 
 from __future__ import annotations
 
@@ -15,5 +16,7 @@ ELSEWHERE = {
 for _name in plugins.names(plugins.STATE_STORE):
     if _name not in ELSEWHERE:
         globals()[f"Test{_name.title()}"] = type(
-            f"Test{_name.title()}", (StateStoreContract,), {"factory": plugins.state_store_factory(_name), "__module__": __name__}
+            f"Test{_name.title()}",
+            (StateStoreContract,),
+            {"factory": plugins.state_store_factory(_name), "__module__": __name__},
         )

@@ -1,9 +1,14 @@
-"""Brokers whose consumer groups are broken on purpose; the judge of consumer groups has to catch each.
+"""Brokers whose consumer groups are broken on purpose; the judge of consumer groups has to catch
+each.
 
-    takes-zombies         whoever commits is heard: members that were removed, and those of an older generation or epoch
-    refuses-in-rebalance  a classic group takes no commits while it rebalances: its members cannot keep what they have read
-    gives-twice           a group of the new protocol gives a partition to its next member before the last one has given it up
-    forgets-commits       every third commit of an offset is confirmed and not remembered, though it is stored
+    takes-zombies         whoever commits is heard: members that were removed, and those of an older
+                          generation or epoch
+    refuses-in-rebalance  a classic group takes no commits while it rebalances: its members cannot
+                          keep what they have read
+    gives-twice           a group of the new protocol gives a partition to its next member before
+                          the last one has given it up
+    forgets-commits       every third commit of an offset is confirmed and not remembered, though it
+                          is stored
 
 `install` breaks the broker of this process.
 """

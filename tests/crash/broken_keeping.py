@@ -1,4 +1,5 @@
-"""Brokers that keep records beside a log, and do it wrong on purpose; the judge of work queues has to catch each.
+"""Brokers that keep records beside a log, and do it wrong on purpose; the judge of work queues has
+to catch each.
 
     cuts-first        the log goes first, and what is kept of it is saved behind that
     drops-returned    what is kept goes when its record comes back, not when that is finished
@@ -32,7 +33,11 @@ def _cuts_first() -> None:
     keep, save = KeptRecords._keep, KeptRecords._save
 
     async def cut_and_keep(
-        self: Any, partition: Partition, segments: Sequence[SegmentInfo], ends: Sequence[int], groups: Sequence[Any]
+        self: Any,
+        partition: Partition,
+        segments: Sequence[SegmentInfo],
+        ends: Sequence[int],
+        groups: Sequence[Any],
     ) -> None:
         found: list[tuple[Any, Mapping[int, bytes]]] = []
 
@@ -46,7 +51,9 @@ def _cuts_first() -> None:
             del self._save
         if found:
             highest = max(max(records) for _, records in found)
-            await self._topics.move_log_start(partition, min(end for end in ends if end > highest), to_free_space=True)
+            await self._topics.move_log_start(
+                partition, min(end for end in ends if end > highest), to_free_space=True
+            )
             await trio.sleep(BETWEEN_S)
         for group, records in found:
             await save(self, group, records)
@@ -56,7 +63,12 @@ def _cuts_first() -> None:
 
 def _drops_returned() -> None:
     def drop(change: ParkingChange) -> ParkingChange:
-        if change.parked is None or not change.parked.kept or not change.parked.delivery_count or change.record is not None:
+        if (
+            change.parked is None
+            or not change.parked.kept
+            or not change.parked.delivery_count
+            or change.record is not None
+        ):
             return change
         return change._replace(parked=change.parked._replace(kept=False), record=b"")
 

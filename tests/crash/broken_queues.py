@@ -80,7 +80,11 @@ def _hurries_at_start() -> None:
 
 def _resets_counts() -> None:
     def reset(change: ParkingChange) -> ParkingChange:
-        return change if change.parked is None else change._replace(parked=change.parked._replace(delivery_count=0))
+        return (
+            change
+            if change.parked is None
+            else change._replace(parked=change.parked._replace(delivery_count=0))
+        )
 
     alter_changes(reset)
 
@@ -96,7 +100,8 @@ def _mixes_generations() -> None:
 
 
 def _keeps_lost() -> None:
-    """Four see to it: at once, in pieces behind the move of the log's start, when there is nothing to deliver, and at each load."""
+    """Four see to it: at once, in pieces behind the move of the log's start, when there is nothing
+    to deliver, and at each load."""
 
     def forgetting(act: Callable[..., Any]) -> Callable[..., Any]:
         def forget(self: Any, *args: Any) -> Any:
@@ -112,7 +117,9 @@ def _keeps_lost() -> None:
     Parking.lost = forgetting(Parking.lost)  # type: ignore[method-assign]
     Parking.sweep = lambda *_: 0  # type: ignore[method-assign]
 
-    async def keep(_persister: object, _group_id: str, _partition: object, state: ReadResult, *_: object) -> ReadResult:
+    async def keep(
+        _persister: object, _group_id: str, _partition: object, state: ReadResult, *_: object
+    ) -> ReadResult:
         return state
 
     share_loading._drop_parked = keep

@@ -1,19 +1,25 @@
-"""Stores that are broken on purpose: each does one thing wrong that a checker has to catch, and delegates the rest.
+"""Stores that are broken on purpose: each does one thing wrong that a checker has to catch, and
+delegates the rest.
 
     skips-sync      sync() returns at once: caught by power cuts, never by kill -9
     drops-writes    two of three write()s are forgotten, once the store has settled in
     answers-early   write() returns before it writes; the write is made when the next one comes
     loses-offsets   state stores: every third offset that a consumer group commits is not written
     notes-early     segment only: checkpoints tell of batches that no sync() has seen yet
-    moves-early     segment's state only: what gathers for LMDB is moved there before the log is synced
+    moves-early     segment's state only: what gathers for LMDB is moved there before the log is
+                    synced
     moves-no-removals   segment's state only: removals do not wait for their move
-    believes-purged   state stores: the producer snapshot that is saved with a log's start is lost, and an older one seems to be of
+    believes-purged   state stores: the producer snapshot that is saved with a log's start is lost,
+                      and an older one seems to be of
                       that start
     keeps-snapshots   state stores: a producer snapshot goes only when a newer one comes
-    keeps-starts      state stores: the start of a log is never put back, whatever a power cut has taken from its end
-    ids-unsynced      state stores: the sync() behind a new block of producer ids returns at once, and the next one sees to it
+    keeps-starts      state stores: the start of a log is never put back, whatever a power cut has
+                      taken from its end
+    ids-unsynced      state stores: the sync() behind a new block of producer ids returns at once,
+                      and the next one sees to it
 
-A broken engine is named like skips-sync:segment. `install` makes the names known in this process, and only there.
+A broken engine is named like skips-sync:segment. `install` makes the names known in this process,
+and only there.
 """
 
 from __future__ import annotations
@@ -27,7 +33,8 @@ from kbroker import plugins
 from kbroker.formats.state import PRODUCER_IDS, GroupOffsetKey, LogStart, LogStartKey, ProducerSnapshotKey
 
 SETTLED = 20
-"""Writes of a state store that nothing happens to: a broker that forgets its own start would fail in plain sight."""
+"""Writes of a state store that nothing happens to: a broker that forgets its own start would fail
+in plain sight."""
 
 
 class Broken:
@@ -149,8 +156,14 @@ class BelievesPurged(Broken):
 class KeepsSnapshots(Broken):
     def write(self, *args: Any, **options: Any) -> None:
         changes, *others = args
-        renewed = {_log_of(key) for key, value in changes if _offset_of(key) is not None and value is not None}
-        kept = [(key, value) for key, value in changes if value is not None or _offset_of(key) is None or _log_of(key) in renewed]
+        renewed = {
+            _log_of(key) for key, value in changes if _offset_of(key) is not None and value is not None
+        }
+        kept = [
+            (key, value)
+            for key, value in changes
+            if value is not None or _offset_of(key) is None or _log_of(key) in renewed
+        ]
         self._store.write(kept, *others, **options)
 
 

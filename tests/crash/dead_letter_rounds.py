@@ -1,12 +1,15 @@
-"""Poison records on a real broker that is killed in front of a chosen one of its system calls, as long as it takes to try them all.
+"""Poison records on a real broker that is killed in front of a chosen one of its system calls, as
+long as it takes to try them all.
 
-A round has a topic, a group and a dead letter queue of its own, which the broker makes when it needs it. Some records are rejected and
-one is released until its delivery limit; meanwhile the broker gets kill -9 (tests/powercut/recorder.c) in front of its n-th call that
-changes a file, and in every other round it gets another one while it starts again or makes up for the first. Then it must have each
-of the records in the queue once, with its value, and the group must be past them.
+A round has a topic, a group and a dead letter queue of its own, which the broker makes when it
+needs it. Some records are rejected and one is released until its delivery limit; meanwhile the
+broker gets kill -9 (tests/powercut/recorder.c) in front of its n-th call that changes a file, and
+in every other round it gets another one while it starts again or makes up for the first. Then it
+must have each of the records in the queue once, with its value, and the group must be past them.
 
-Counted from the consumer's first request these calls are all there is of the flow: the write that makes records ARCHIVING with the
-cursor in it, its sync, the making of the topic, the append of the dead letters, its sync, ARCHIVED, the removal of the cursor.
+Counted from the consumer's first request these calls are all there is of the flow: the write that
+makes records ARCHIVING with the cursor in it, its sync, the making of the topic, the append of the
+dead letters, its sync, ARCHIVED, the removal of the cursor.
 """
 
 from __future__ import annotations
@@ -88,7 +91,8 @@ class Rounds:
         return calls
 
     def calls_of_start(self) -> int:
-        """How many calls a start after kill -9 has until connections are accepted, when there is nothing to make up for."""
+        """How many calls a start after kill -9 has until connections are accepted, when there is
+        nothing to make up for."""
         self.broker.kill9()
         self.faults.arm_kill(NEVER)
         self._start()
@@ -97,7 +101,8 @@ class Rounds:
         return calls
 
     def run(self, first: int, second: int | None) -> None:
-        """Kill in front of call `first` of the flow, then perhaps in front of call `second` from the start on; judge."""
+        """Kill in front of call `first` of the flow, then perhaps in front of call `second` from
+        the start on; judge."""
         round_ = self.begin()
         self.faults.arm_kill(first)
         self._work_until_killed(round_, "flow")
@@ -125,7 +130,10 @@ class Rounds:
             admin.alter_configs(connection, admin.ResourceType.GROUP, round_.group, set_configs=configs)
             rows = [{"partition": 0, "state_epoch": 0, "start_offset": -1}]
             connection.call(
-                "initialize_share_group_state", 0, group_id=round_.group, topics=[{"topic_id": round_.topic_id, "partitions": rows}]
+                "initialize_share_group_state",
+                0,
+                group_id=round_.group,
+                topics=[{"topic_id": round_.topic_id, "partitions": rows}],
             )
         self.rounds.append(round_)
         return round_
@@ -156,11 +164,14 @@ class Rounds:
             self.kills[where] += 1
 
     def work(self, round_: Round) -> None:
-        """Consume until the group is done with its records and each poison one is in the queue. Raises BrokerUnreachable."""
+        """Consume until the group is done with its records and each poison one is in the queue.
+        Raises BrokerUnreachable."""
         deadline = time.monotonic() + PATIENCE_S
         with self.broker.connect() as connection:
             for epoch in range(0, 1 << 30, 2):
-                if not share(connection, round_, epoch) and found(connection, round_) == dict.fromkeys(POISON, 1):
+                if not share(connection, round_, epoch) and found(connection, round_) == dict.fromkeys(
+                    POISON, 1
+                ):
                     return
                 assert time.monotonic() < deadline, f"{found(connection, round_)} of {POISON} after a minute"
 
@@ -176,7 +187,9 @@ class Rounds:
                 state = load(store.scan(share_partition_prefix(round_.group, round_.topic_id, 0)))
                 assert state is not None
                 final = [batch for batch in state.merged_batches() if batch.state in FINAL_STATES]
-                done = {offset for batch in final for offset in range(batch.first_offset, batch.last_offset + 1)}
+                done = {
+                    offset for batch in final for offset in range(batch.first_offset, batch.last_offset + 1)
+                }
                 assert set(range(state.start_offset, RECORDS)) <= done, round_
 
     def wait_for_cursors(self) -> None:
@@ -191,7 +204,9 @@ class Rounds:
 
     @contextmanager
     def _state(self) -> Iterator[StateReader]:
-        store = plugins.state_store_factory(self.engine).open_reader(self.broker.data_dir / f"state-{self.engine}")
+        store = plugins.state_store_factory(self.engine).open_reader(
+            self.broker.data_dir / f"state-{self.engine}"
+        )
         try:
             yield store
         finally:
@@ -199,7 +214,9 @@ class Rounds:
 
 
 def produce(connection: Connection, round_: Round) -> None:
-    batch = build_batch(Record(0, time.time_ns() // 1_000_000, None, round_.value_of(offset)) for offset in range(RECORDS))
+    batch = build_batch(
+        Record(0, time.time_ns() // 1_000_000, None, round_.value_of(offset)) for offset in range(RECORDS)
+    )
     rows = [{"name": round_.topic, "partition_data": [{"index": 0, "records": batch}]}]
     answer = connection.call("produce", 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=rows)
     assert answer.responses[0].partition_responses[0].error_code == 0
@@ -217,9 +234,12 @@ def share(connection: Connection, round_: Round, epoch: int) -> set[int]:
     assert answer.error_code == 0, answer
     runs = [run for topic in answer.responses for row in topic.partitions for run in row.acquired_records]
     offsets = [offset for run in runs for offset in range(run.first_offset, run.last_offset + 1)]
-    kinds = [REJECT if offset in REJECTED else RELEASE if offset in EXHAUSTED else ACCEPT for offset in offsets]
+    kinds = [
+        REJECT if offset in REJECTED else RELEASE if offset in EXHAUSTED else ACCEPT for offset in offsets
+    ]
     acks = [
-        {"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]} for offset, kind in zip(offsets, kinds, strict=True)
+        {"first_offset": offset, "last_offset": offset, "acknowledge_types": [kind]}
+        for offset, kind in zip(offsets, kinds, strict=True)
     ]
     rows = [{"partition_index": 0, "acknowledgement_batches": acks}]
     answer = connection.call(
@@ -232,7 +252,12 @@ def share(connection: Connection, round_: Round, epoch: int) -> set[int]:
 
 def found(connection: Connection, round_: Round) -> dict[int, int]:
     """How often each offset is in the queue; what is there must be as it should."""
-    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+    partition = {
+        "partition": 0,
+        "fetch_offset": 0,
+        "partition_max_bytes": 1 << 20,
+        "current_leader_epoch": -1,
+    }
     answer = connection.call(
         "fetch", 12, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0,
         session_id=0, session_epoch=-1, rack_id="", forgotten_topics_data=(), topics=[{"topic": round_.queue, "partitions": [partition]}],
@@ -242,7 +267,11 @@ def found(connection: Connection, round_: Round) -> dict[int, int]:
     origins = [origin_of(letter.headers) for letter in letters]
     for letter, origin in zip(letters, origins, strict=True):
         assert origin is not None
-        message = "Offset rejected by client." if origin.offset in REJECTED else "Offset delivery count exceeded the threshold."
+        message = (
+            "Offset rejected by client."
+            if origin.offset in REJECTED
+            else "Offset delivery count exceeded the threshold."
+        )
         assert origin == Origin(round_.topic, 0, origin.offset, round_.group, origin.delivery_count, message)
         assert letter.value == round_.value_of(origin.offset)
     return dict(Counter(origin.offset for origin in origins if origin is not None))

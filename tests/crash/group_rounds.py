@@ -1,8 +1,10 @@
-"""Consumer groups on a broker that is killed with kill -9 again and again, while their members come, go, die and freeze.
+"""Consumer groups on a broker that is killed with kill -9 again and again, while their members
+come, go, die and freeze.
 
-Two groups read one topic at the same time, with producers at work: every kind of members has its rounds with every other. At the end the
-groups work the topic off, their members leave, the broker is killed once more, and the next one is asked what is committed.
-Each group has a history of its own (with the broker's lives, the producers and the logs in all of them), for
+Two groups read one topic at the same time, with producers at work: every kind of members has its
+rounds with every other. At the end the groups work the topic off, their members leave, the broker
+is killed once more, and the next one is asked what is committed. Each group has a history of its
+own (with the broker's lives, the producers and the logs in all of them), for
 kbroker.testing.group_history.check.
 """
 
@@ -26,7 +28,12 @@ from tests.crash.worker import PARTITIONS, TOPIC
 SESSION_MS = 4000
 """Long enough that a busy machine alone costs nobody its membership."""
 CONFIG = {**FAST_CONFIG, **broker_config(SESSION_MS)}
-KINDS = {"range": ["range"], "cooperative": ["cooperative"], "consumer": ["consumer"], "mixed": ["range", "consumer"]}
+KINDS = {
+    "range": ["range"],
+    "cooperative": ["cooperative"],
+    "consumer": ["consumer"],
+    "mixed": ["range", "consumer"],
+}
 """Names of groups, and of what kinds their members are in turn."""
 BOTH_PROTOCOLS = ("range", "consumer")
 BETWEEN_BOTH = ("cooperative", "mixed")
@@ -42,7 +49,8 @@ class GroupTorment:
     _random: random.Random = field(default_factory=random.Random)
 
     def round(self) -> None:
-        """Load, kill, start. A longer life from time to time: who has died is missed a session timeout after the broker's start."""
+        """Load, kill, start. A longer life from time to time: who has died is missed a session
+        timeout after the broker's start."""
         longest_s = self._random.choice([2.2, 2.2, 2.2, 2.2 * SESSION_MS / 1000])
         until = time.monotonic() + self._random.uniform(0.3, longest_s)
         while time.monotonic() < until:
@@ -62,7 +70,8 @@ class GroupTorment:
             part.check_alive()
 
     def finish(self) -> None:
-        """Producers end, the groups work everything off and end; after one more kill everything is read."""
+        """Producers end, the groups work everything off and end; after one more kill everything is
+        read."""
         for client in self.torment.clients:
             client.stop()
         for client in self.torment.clients:
@@ -93,11 +102,14 @@ class GroupTorment:
 
 @contextmanager
 def tormented(broker: RunningBroker, home: Path, groups: Sequence[str], seed: int) -> Iterator[GroupTorment]:
-    """A running broker with its topic, a process with producers, and the members of the groups; all are gone afterwards."""
+    """A running broker with its topic, a process with producers, and the members of the groups; all
+    are gone afterwards."""
     torment = Torment(broker, home, seed)
     torment.start_broker()
     crews = [
-        Crew(home / group, broker.bootstrap, group, TOPIC, KINDS[group], SESSION_MS, seed * 10 + number, size=2)
+        Crew(
+            home / group, broker.bootstrap, group, TOPIC, KINDS[group], SESSION_MS, seed * 10 + number, size=2
+        )
         for number, group in enumerate(groups)
     ]
     try:
@@ -125,7 +137,8 @@ def run(
     command: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Report]:
-    """Torment a broker for some rounds and judge; a report for each group. `home`: an empty directory, which keeps all histories."""
+    """Torment a broker for some rounds and judge; a report for each group. `home`: an empty
+    directory, which keeps all histories."""
     progress = progress or silent()
     progress.begin(f"groups on {row_of(engine, state_storage or engine, durability)}", "round", rounds)
     broker = RunningBroker(

@@ -1,8 +1,9 @@
 """A broker that is killed with kill -9 again and again under load, and the history of it.
 
-`torment` starts a broker and its clients, kills the broker (and sometimes a client) at random moments, starts it again on the
-same port and directory, and at the end lets a last consumer drain the group and another one read the logs. The history goes
-to kbroker.testing.history.check. Everything random comes from one seed; the moments themselves are the machine's.
+`torment` starts a broker and its clients, kills the broker (and sometimes a client) at random
+moments, starts it again on the same port and directory, and at the end lets a last consumer drain
+the group and another one read the logs. The history goes to kbroker.testing.history.check.
+Everything random comes from one seed; the moments themselves are the machine's.
 """
 
 from __future__ import annotations
@@ -44,18 +45,23 @@ CLIENT_END_S = 90
 
 
 class ClientFailed(AssertionError):
-    """A client ended by itself: it met something that no client should meet, such as a fatal error of an idempotent producer."""
+    """A client ended by itself: it met something that no client should meet, such as a fatal error
+    of an idempotent producer."""
 
 
 class Client:
     """One client process."""
 
-    def __init__(self, module: str, role: str, name: str, bootstrap: str, history: Path, seed: int, errors: Path) -> None:
+    def __init__(
+        self, module: str, role: str, name: str, bootstrap: str, history: Path, seed: int, errors: Path
+    ) -> None:
         self.role, self.name = role, name
         self._errors = errors
         command = [sys.executable, "-m", module, role, name, bootstrap, str(history), str(seed)]
         with errors.open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGTERM)
@@ -82,7 +88,8 @@ class Client:
 
 @dataclass(slots=True)
 class Torment:
-    """One broker with its clients. `history_of` maps a process name to the file that it writes to."""
+    """One broker with its clients. `history_of` maps a process name to the file that it writes
+    to."""
 
     broker: RunningBroker
     home: Path
@@ -150,7 +157,15 @@ class Torment:
         self._started += 1
         name = f"{role}{self._started}"
         seed = self._random.randrange(1 << 30)
-        client = Client(self.module, role, name, self.broker.bootstrap, self.history_of(name), seed, self.home / f"{name}.err")
+        client = Client(
+            self.module,
+            role,
+            name,
+            self.broker.bootstrap,
+            self.history_of(name),
+            seed,
+            self.home / f"{name}.err",
+        )
         self.clients.append(client)
         return client
 
@@ -203,7 +218,8 @@ class Torment:
 
     @contextmanager
     def _stacks_if_it_fails(self) -> Iterator[None]:
-        """A client that does not come to its end may have met a broker that does not answer: what that does goes to its log."""
+        """A client that does not come to its end may have met a broker that does not answer: what
+        that does goes to its log."""
         try:
             yield
         except ClientFailed as failure:
@@ -216,13 +232,18 @@ class Torment:
             raise ClientFailed(f"{failure}\nthe broker's log ends:\n{self.broker.log_tail()}") from failure
 
     def events(self) -> list[Event]:
-        histories = [path.read_bytes().splitlines(keepends=True) for path in sorted(self.home.glob("*.jsonl"))]
+        histories = [
+            path.read_bytes().splitlines(keepends=True) for path in sorted(self.home.glob("*.jsonl"))
+        ]
         return merge(read_lines(lines) for lines in histories)
 
 
 @contextmanager
-def tormented(broker: RunningBroker, home: Path, seed: int, *, one_log: Path | None = None) -> Iterator[Torment]:
-    """A running broker with its topic and group, two consumer processes and a producer process; all are gone afterwards."""
+def tormented(
+    broker: RunningBroker, home: Path, seed: int, *, one_log: Path | None = None
+) -> Iterator[Torment]:
+    """A running broker with its topic and group, two consumer processes and a producer process; all
+    are gone afterwards."""
     torment = Torment(broker, home, seed, one_log)
     torment.start_broker()
     try:
@@ -249,7 +270,14 @@ def broker_of(
 ) -> RunningBroker:
     """`command` LAUNCHER knows the engines that are broken on purpose."""
     config = {**BROKER_CONFIG, "kbroker.persister": persister}
-    return RunningBroker(home, storage=storage, state_storage=state_storage, config=config, command=command, durability=durability)
+    return RunningBroker(
+        home,
+        storage=storage,
+        state_storage=state_storage,
+        config=config,
+        command=command,
+        durability=durability,
+    )
 
 
 def run(
@@ -264,10 +292,13 @@ def run(
     persister: str = "default",
     progress: Progress | None = None,
 ) -> Report:
-    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs."""
+    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all
+    histories and logs."""
     progress = progress or silent()
     progress.begin(row_of(storage, state_storage, durability, persister), "round", rounds)
-    broker = broker_of(home, storage, state_storage, command=command, durability=durability, persister=persister)
+    broker = broker_of(
+        home, storage, state_storage, command=command, durability=durability, persister=persister
+    )
     with tormented(broker, home, seed) as torment:
         for _ in range(rounds):
             before = torment.kills
@@ -276,7 +307,11 @@ def run(
         torment.finish()
         report = torment.judge()
     done = report.statistics
-    progress.count(records=done.records, acknowledgements=done.confirmed_acknowledgements, violations=len(report.violations))
+    progress.count(
+        records=done.records,
+        acknowledgements=done.confirmed_acknowledgements,
+        violations=len(report.violations),
+    )
     return report
 
 

@@ -1,8 +1,10 @@
-"""Idempotent producers on a broker whose logs are purged, and which is killed, or stopped in good order, again and again.
+"""Idempotent producers on a broker whose logs are purged, and which is killed, or stopped in good
+order, again and again.
 
-The producers of tests.crash.stubborn work until the broker ends, mostly in the middle; a process of librdkafka's works beside them, which
-never hears of a purge and must never hear of an error. In the end, behind one more kill, each producer repeats its last batch and sends
-its next, and all logs are read. The history goes to kbroker.testing.producer_history.
+The producers of tests.crash.stubborn work until the broker ends, mostly in the middle; a process of
+librdkafka's works beside them, which never hears of a purge and must never hear of an error. In the
+end, behind one more kill, each producer repeats its last batch and sends its next, and all logs are
+read. The history goes to kbroker.testing.producer_history.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from tests.crash.tally import Progress, silent
 
 
 class End(Enum):
-    """How a life ends. ORDERLY: with SIGTERM, and only then it is saved what is known of producers. PURGED: kill -9 as soon as all logs
-    are empty. KILLED: kill -9 in the middle of the work."""
+    """How a life ends. ORDERLY: with SIGTERM, and only then it is saved what is known of producers.
+    PURGED: kill -9 as soon as all logs are empty. KILLED: kill -9 in the middle of the work."""
 
     ORDERLY = "orderly"
     PURGED = "purged"
@@ -78,7 +80,8 @@ class PurgeTorment:
         self.torment.kill_broker()
 
     def _purge_everything(self) -> None:
-        """The client processes stand still meanwhile: they go on with a broker that finds nothing of theirs in its logs."""
+        """The client processes stand still meanwhile: they go on with a broker that finds nothing
+        of theirs in its logs."""
         for client in self.torment.clients:
             client.freeze()
         self.producers.purge_everything()
@@ -131,10 +134,18 @@ def run(
     command: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs."""
+    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all
+    histories and logs."""
     progress = progress or silent()
     progress.begin(f"purges on {row_of(storage, state_storage, durability)}", "round", rounds)
-    broker = RunningBroker(home, storage=storage, state_storage=state_storage, config=BROKER_CONFIG, command=command, durability=durability)
+    broker = RunningBroker(
+        home,
+        storage=storage,
+        state_storage=state_storage,
+        config=BROKER_CONFIG,
+        command=command,
+        durability=durability,
+    )
     with tormented(broker, home, seed) as torment:
         try:
             for _ in range(rounds):
@@ -147,5 +158,10 @@ def run(
             raise
         report = torment.judge()
     done = report.statistics
-    progress.count(batches=done.confirmed_batches, retries=done.retries, purges=done.purges, violations=len(report.violations))
+    progress.count(
+        batches=done.confirmed_batches,
+        retries=done.retries,
+        purges=done.purges,
+        violations=len(report.violations),
+    )
     return report

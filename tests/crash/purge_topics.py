@@ -1,4 +1,5 @@
-"""Topics whose logs are purged, of many small segments. Client processes look here, too: it imports little."""
+"""Topics whose logs are purged, of many small segments. Client processes look here, too: it imports
+little."""
 
 from __future__ import annotations
 

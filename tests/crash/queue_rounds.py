@@ -1,12 +1,15 @@
-"""A work queue that delays, schedules and gives up jobs, on a broker that is killed with kill -9 again and again.
+"""A work queue that delays, schedules and gives up jobs, on a broker that is killed with kill -9
+again and again.
 
-Jobs are produced, some scheduled for later; workers accept, release and reject them at random, are killed
-themselves, or let locks run out. In the middle the group is deleted and made anew at the end of the logs,
-under kills as well. In the end, behind one more kill, everything is worked off, and the logs, the dead
-letters and the state store are read. The history goes to kbroker.testing.queue_history.
+Jobs are produced, some scheduled for later; workers accept, release and reject them at random, are
+killed themselves, or let locks run out. In the middle the group is deleted and made anew at the end
+of the logs, under kills as well. In the end, behind one more kill, everything is worked off, and
+the logs, the dead letters and the state store are read. The history goes to
+kbroker.testing.queue_history.
 
-With `retention` the topic has kbroker.queue.retention and small segments, some workers take long, and the
-logs are cut all the while: what is not finished then is kept beside them (broker/queues/kept_records.py).
+With `retention` the topic has kbroker.queue.retention and small segments, some workers take long,
+and the logs are cut all the while: what is not finished then is kept beside them
+(broker/queues/kept_records.py).
 """
 
 from __future__ import annotations
@@ -69,7 +72,8 @@ RETAINED_ROLES = "produce-all", "consume", "consume", "consume-slowly"
 RETAINED_TOPIC = {"internal.segment.bytes": "6000", "retention.ms": "1000"}
 """`retention.ms` counts with `unfinished` alone."""
 RETENTION_CHECK_MS = 200
-"""How often logs are looked at with `unfinished`; work queues are by tests/crash/launcher.py, with `looks-often`."""
+"""How often logs are looked at with `unfinished`; work queues are by tests/crash/launcher.py, with
+`looks-often`."""
 SAMPLE_S = 0.2
 TOPIC_CONFIG = {"segment.bytes": "1048576"}
 PURGED_PARTITION = 0
@@ -103,14 +107,19 @@ class QueueTorment:
 
     @property
     def topic_config(self) -> dict[str, str]:
-        return TOPIC_CONFIG if self.retention == "time" else {**RETAINED_TOPIC, "kbroker.queue.retention": self.retention}
+        return (
+            TOPIC_CONFIG
+            if self.retention == "time"
+            else {**RETAINED_TOPIC, "kbroker.queue.retention": self.retention}
+        )
 
     @property
     def broker(self) -> RunningBroker:
         return self.torment.broker
 
     def round(self, *, purges: bool = False) -> None:
-        """Load, end, start. At times it ends in good order, and at times, or if it `purges`, behind a purge."""
+        """Load, end, start. At times it ends in good order, and at times, or if it `purges`, behind
+        a purge."""
         self.rounds += 1
         self.load(self._random.uniform(*self.load_s))
         for client in self.torment.clients:
@@ -153,7 +162,10 @@ class QueueTorment:
             keys = keys_on_disk_of(reader)
             assert keys is not None
             entries = read_parked_entries(keys.scan_range(prefix, end_of(prefix)))
-            return any(isinstance(value, KeptRecord) and key.offset < self._starts.get(key.partition, 0) for key, value in entries)
+            return any(
+                isinstance(value, KeptRecord) and key.offset < self._starts.get(key.partition, 0)
+                for key, value in entries
+            )
 
     def _note_starts(self) -> None:
         if self.retention == "time":
@@ -167,7 +179,8 @@ class QueueTorment:
                 self.torment.write(LogCut(time.monotonic_ns(), topic, partition, start))
 
     def _purge(self) -> None:
-        """DeleteRecords, somewhere in the one log that this is done to: it excuses all that is not done below."""
+        """DeleteRecords, somewhere in the one log that this is done to: it excuses all that is not
+        done below."""
         partition = PURGED_PARTITION
         with self.broker.connect() as connection:
             start = admin.find_offsets(connection, {TOPIC: [partition]}, admin.EARLIEST)[TOPIC, partition]
@@ -183,7 +196,8 @@ class QueueTorment:
         self.torment.write(PassedOver(time.monotonic_ns(), TOPIC, partition, offset))
 
     def begin_anew(self) -> None:
-        """Delete the group, and make it anew at the ends of the logs, while some of its jobs are parked. A kill comes into that."""
+        """Delete the group, and make it anew at the ends of the logs, while some of its jobs are
+        parked. A kill comes into that."""
         self._end_clients()
         with self.broker.connect() as connection:
             found = admin.find_offsets(connection, {TOPIC: range(PARTITIONS)}, admin.LATEST)
@@ -308,7 +322,8 @@ class QueueTorment:
 
 
 class Parked(NamedTuple):
-    """Keys of parked records, by share-partition and of whatever generation; what the counters say; and records that are kept."""
+    """Keys of parked records, by share-partition and of whatever generation; what the counters say;
+    and records that are kept."""
 
     parked: Counter[tuple[UUID, int]]
     counted: Counter[tuple[UUID, int]]
@@ -332,11 +347,14 @@ def tormented(
     roles: Sequence[str] = (),
     one_log: Path | None = None,
 ) -> Iterator[QueueTorment]:
-    """A running broker with its queue, a process of producers and two or three of workers; gone afterwards."""
+    """A running broker with its queue, a process of producers and two or three of workers; gone
+    afterwards."""
     torment = Torment(broker, home, seed, one_log, module="tests.crash.queue_worker")
     torment.start_broker()
     try:
-        queue = QueueTorment(torment, patience_s, ordered, retention, load_s, roles, _random=random.Random(seed))
+        queue = QueueTorment(
+            torment, patience_s, ordered, retention, load_s, roles, _random=random.Random(seed)
+        )
         broker.create_topic(TOPIC, partitions=PARTITIONS, config=queue.topic_config)
         broker.create_topic(DEAD_LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
         broker.set_group_config(GROUP, queue.config)
@@ -384,13 +402,18 @@ def run(
     load_s: tuple[float, float] = LOAD_S,
     progress: Progress | None = None,
 ) -> Report:
-    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all histories and logs.
-    `anew_before`: the round before which the group is deleted and made anew; what was not done by then is excused."""
+    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all
+    histories and logs. `anew_before`: the round before which the group is deleted and made anew;
+    what was not done by then is excused."""
     progress = progress or silent()
     kind = "ordered queues" if ordered else "queues" if retention == "time" else f"{retention} queues"
     progress.begin(f"{kind} on {row_of(storage, storage, durability, persister)}", "round", rounds)
-    broker = broker_of(home, storage, persister=persister, durability=durability, command=command, retention=retention)
-    with tormented(broker, home, seed, patience_s, ordered=ordered, retention=retention, load_s=load_s) as queue:
+    broker = broker_of(
+        home, storage, persister=persister, durability=durability, command=command, retention=retention
+    )
+    with tormented(
+        broker, home, seed, patience_s, ordered=ordered, retention=retention, load_s=load_s
+    ) as queue:
         if retention != "time":
             queue.load_until_cut()
         for number in range(rounds):
@@ -403,7 +426,9 @@ def run(
         report = queue.judge()
         progress.count(purges=queue.purges)
     done = report.statistics
-    progress.count(jobs=done.confirmed_sends, deliveries=done.deliveries, delays=done.delays, schedules=done.schedules)
+    progress.count(
+        jobs=done.confirmed_sends, deliveries=done.deliveries, delays=done.delays, schedules=done.schedules
+    )
     progress.count(rejected=done.rejected, exhausted=done.exhausted, violations=len(report.violations))
     if retention != "time":
         progress.count(cut=done.cut, kept=done.kept)

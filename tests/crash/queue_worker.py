@@ -1,4 +1,5 @@
-"""The client processes of a work queue under kill -9; as those of tests.crash.worker, which it takes the most from.
+"""The client processes of a work queue under kill -9; as those of tests.crash.worker, which it
+takes the most from.
 
     python -m tests.crash.queue_worker ROLE NAME BOOTSTRAP HISTORY SEED
 
@@ -46,14 +47,22 @@ DEAD_LETTERS = "dlq.orders"
 CODECS = ("none", "lz4")
 KEYS = 1000
 FEW_KEYS = 20
-HEADERS = [("colour", b"blue"), ("bytes", b"\x00\xff"), ("empty", b""), ("none", None), ("twice", b"1"), ("twice", b"2")]
+HEADERS = [
+    ("colour", b"blue"),
+    ("bytes", b"\x00\xff"),
+    ("empty", b""),
+    ("none", None),
+    ("twice", b"1"),
+    ("twice", b"2"),
+]
 BATCH_BYTES = 8_000
 """Of producers whose log is to have small segments; a record may be larger."""
 SCHEDULED = 0.3
 SHORTEST_MS, LONGEST_MS, SOON_MS = 300, 4000, 2500
 SLOW_S = 1.5, 4.0
 QUIET_S = 12.0
-"""Longer than any record waits: its schedule or its delay, a lock, and the session of a member that was killed."""
+"""Longer than any record waits: its schedule or its delay, a lock, and the session of a member that
+was killed."""
 
 LONGEST_DRAIN_S = 45.0
 """A broken broker may deliver the same jobs for ever."""
@@ -70,11 +79,21 @@ def produce(
     batch_bytes: int = 1_000_000,
     longest_ms: int = LONGEST_MS,
 ) -> None:
-    """`keys`: of so many each job has one, and half of them have the first; 0: none has one. `headers`: jobs have more than that
-    of their schedule, which is at most `longest_ms` ahead."""
+    """`keys`: of so many each job has one, and half of them have the first; 0: none has one.
+    `headers`: jobs have more than that of their schedule, which is at most `longest_ms` ahead."""
     threads = []
     for number, codec in enumerate(CODECS):
-        work = (f"{name}.{number}", bootstrap, history, random.Random(seed + number), codec, keys, headers, batch_bytes, longest_ms)
+        work = (
+            f"{name}.{number}",
+            bootstrap,
+            history,
+            random.Random(seed + number),
+            codec,
+            keys,
+            headers,
+            batch_bytes,
+            longest_ms,
+        )
         threads.append(threading.Thread(target=guarded, args=(produce_one, *work)))
     run_until_stopped(threads)
 
@@ -91,8 +110,19 @@ def produce_one(
     longest_ms: int,
 ) -> None:
     """Small bursts, some jobs of several pages; some are scheduled, by either header."""
-    config = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "linger.ms": 5, "retry.backoff.ms": 20}
-    limits = {"message.timeout.ms": 0, "error_cb": refuse_fatal, "compression.type": codec, "batch.size": batch_bytes}
+    config = {
+        "bootstrap.servers": bootstrap,
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 5,
+        "retry.backoff.ms": 20,
+    }
+    limits = {
+        "message.timeout.ms": 0,
+        "error_cb": refuse_fatal,
+        "compression.type": codec,
+        "batch.size": batch_bytes,
+    }
     producer = Producer({**config, **QUICK_RECONNECT, **limits})
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -106,7 +136,9 @@ def produce_one(
             sent += 1
             wall_ns, now_ns = time.time_ns(), time.monotonic_ns()
             timestamp_ms = wall_ns // 1_000_000
-            headers: list[tuple[str, bytes | None]] = chooser.sample(HEADERS, chooser.randrange(4)) if has_headers else []
+            headers: list[tuple[str, bytes | None]] = (
+                chooser.sample(HEADERS, chooser.randrange(4)) if has_headers else []
+            )
             due_ns = 0
             if chooser.random() < SCHEDULED:
                 delay_ms = chooser.randint(SHORTEST_MS, longest_ms)
@@ -117,7 +149,10 @@ def produce_one(
                 headers.insert(chooser.randint(0, len(headers)), (which, text.encode()))
             partition = chooser.randrange(PARTITIONS)
             key = "" if not keys else "k0" if chooser.random() < 0.5 else f"k{chooser.randrange(1, keys)}"
-            data, details = value.encode() + padding, {"timestamp": timestamp_ms, "headers": headers, "on_delivery": delivered}
+            data, details = (
+                value.encode() + padding,
+                {"timestamp": timestamp_ms, "headers": headers, "on_delivery": delivered},
+            )
             whole = digest(key.encode() or None, data, headers, timestamp_ms)
             history.write(Sent(now_ns, name, value, idempotent=True, due_ns=due_ns, key=key, digest=whole))
             producer.produce(TOPIC, data, key=key or None, partition=partition, **details)
@@ -132,7 +167,8 @@ def a_mix(chooser: random.Random) -> AckKind:
 
 
 class Slow(Worker):
-    """Some of its jobs take many times the lock, which the broker prolongs: meanwhile most of what is behind them is finished."""
+    """Some of its jobs take many times the lock, which the broker prolongs: meanwhile most of what
+    is behind them is finished."""
 
     def _stall(self) -> None:
         if self._random.random() < 0.1:
@@ -156,7 +192,12 @@ def consume(
 
 
 def consume_one(
-    name: str, bootstrap: str, history: History, chooser: random.Random, mix: Callable[[random.Random], AckKind], kind: type[Worker]
+    name: str,
+    bootstrap: str,
+    history: History,
+    chooser: random.Random,
+    mix: Callable[[random.Random], AckKind],
+    kind: type[Worker],
 ) -> None:
     worker = kind(name, bootstrap, history, chooser)
     while not stopping.is_set():
@@ -174,7 +215,8 @@ def lag(bootstrap: str) -> int | None:
 
 
 def drain(name: str, bootstrap: str, history: History, seed: int) -> None:
-    """Accept everything until there is no lag; if that is not to be, until nothing came for a long time, or for so long."""
+    """Accept everything until there is no lag; if that is not to be, until nothing came for a long
+    time, or for so long."""
     worker = Worker(name, bootstrap, history, random.Random(seed))
     worker.stalls = False
     began = quiet_since = time.monotonic()
@@ -189,7 +231,12 @@ def drain(name: str, bootstrap: str, history: History, seed: int) -> None:
 
 def read_dead_letters(name: str, bootstrap: str, history: History, seed: int) -> None:
     """All of the dead letter topic, which has one partition."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False, "enable.partition.eof": True}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": name,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
     consumer = Consumer({**settings, **QUICK_RECONNECT})
     place = TopicPartition(DEAD_LETTERS, 0, 0)
     consumer.assign([place])
@@ -209,7 +256,9 @@ def read_dead_letters(name: str, bootstrap: str, history: History, seed: int) ->
             value = None if message.value() is None else value_of(message)
             record = Record(origin.topic, origin.partition, origin.offset)
             whole = digest_of(message, without=HEADER_PREFIX)
-            history.write(DeadLetterRead(time.monotonic_ns(), record, origin.delivery_count, is_rejected, value, whole))
+            history.write(
+                DeadLetterRead(time.monotonic_ns(), record, origin.delivery_count, is_rejected, value, whole)
+            )
             position = max(position, message.offset() + 1)
     consumer.close()
 

@@ -1,9 +1,12 @@
-"""Idempotent producers that outlive the broker: they keep their ids and sequences over its lives, and send again what has no answer.
+"""Idempotent producers that outlive the broker: they keep their ids and sequences over its lives,
+and send again what has no answer.
 
-No client library does what is asked of these: repeat a batch that was confirmed long ago, go on with an id that a broker two crashes
-ago gave out, know for each batch what the answer may be. They purge the logs as well, and look where these begin. All of it is one
-task, so that the history says in which order things were asked for. What the producers know is in a `Ledger`
-(kbroker.testing.producer_history): made of a history, it lets them go on where that ends, even behind a power cut.
+No client library does what is asked of these: repeat a batch that was confirmed long ago, go on
+with an id that a broker two crashes ago gave out, know for each batch what the answer may be. They
+purge the logs as well, and look where these begin. All of it is one task, so that the history says
+in which order things were asked for. What the producers know is in a `Ledger`
+(kbroker.testing.producer_history): made of a history, it lets them go on where that ends, even
+behind a power cut.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ _OUT_OF_RANGE = 1
 
 @dataclass(slots=True)
 class Stubborn:
-    """`write` takes the events, each before it is done or after it was answered. Any method that asks raises BrokerUnreachable."""
+    """`write` takes the events, each before it is done or after it was answered. Any method that
+    asks raises BrokerUnreachable."""
 
     broker: RunningBroker
     write: Callable[[Event], None]
@@ -53,7 +57,8 @@ class Stubborn:
         self.write(event)
         self.ledger.apply(event)
 
-    # -- a life of the broker -----------------------------------------------------------------------------------------
+    # -- a life of the broker
+    # -----------------------------------------------------------------------------------------
 
     def connect(self) -> None:
         self.close()
@@ -65,7 +70,8 @@ class Stubborn:
             self._connection = None
 
     def work(self, *, steps: int | None = None) -> None:
-        """Until the connection ends, or for some steps. What is left without an answer is sent again first, mostly."""
+        """Until the connection ends, or for some steps. What is left without an answer is sent
+        again first, mostly."""
         try:
             self.connect()
             self.observe()
@@ -109,10 +115,17 @@ class Stubborn:
                 self._send(place, lane.confirmed[-1])
                 self._send(place, self._next(place, lane))
 
-    # -- batches ------------------------------------------------------------------------------------------------------
+    # -- batches
+    # ----------------------------------------------------------------------------------------------
 
     def take_id(self) -> None:
-        answer = self._call("init_producer_id", transactional_id=None, transaction_timeout=60_000, producer_id=-1, producer_epoch=-1)
+        answer = self._call(
+            "init_producer_id",
+            transactional_id=None,
+            transaction_timeout=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
         assert answer.error_code == 0, answer
         self.note(IdTaken(time.monotonic_ns(), answer.producer_id))
 
@@ -132,11 +145,16 @@ class Stubborn:
         self._repeat(1)
 
     def repeat_older(self) -> None:
-        """Only what is in the log for certain: a broker may take another one for new, and the order of a producer is gone then."""
+        """Only what is in the log for certain: a broker may take another one for new, and the order
+        of a producer is gone then."""
         self._repeat(self.chooser.randint(2, REMEMBERED + 2))
 
     def _repeat(self, which: int) -> None:
-        lanes = [(place, lane) for place, lane in self.ledger.lanes.items() if len(lane.confirmed) >= which and lane.open is None]
+        lanes = [
+            (place, lane)
+            for place, lane in self.ledger.lanes.items()
+            if len(lane.confirmed) >= which and lane.open is None
+        ]
         if not lanes:
             return
         place, lane = self.chooser.choice(lanes)
@@ -161,19 +179,31 @@ class Stubborn:
             (BatchRecord(0, timestamp_ms, None, value) for value in values),
             producer=ProducerInfo(producer_id, 0, batch.sequence),
         )
-        self.note(BatchSent(time.monotonic_ns(), producer_id, topic, partition, batch.sequence, batch.count, batch.is_old))
+        self.note(
+            BatchSent(
+                time.monotonic_ns(), producer_id, topic, partition, batch.sequence, batch.count, batch.is_old
+            )
+        )
         rows = [{"name": topic, "partition_data": [{"index": partition, "records": data}]}]
         answer = self._call("produce", 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=rows)
         row = answer.responses[0].partition_responses[0]
         now_ns = time.monotonic_ns()
-        self.note(BatchAnswered(now_ns, producer_id, topic, partition, batch.sequence, int(row.error_code), row.base_offset))
+        self.note(
+            BatchAnswered(
+                now_ns, producer_id, topic, partition, batch.sequence, int(row.error_code), row.base_offset
+            )
+        )
 
-    # -- logs ---------------------------------------------------------------------------------------------------------
+    # -- logs
+    # ----------------------------------------------------------------------------------------------
 
     def purge(self) -> None:
         """Somewhere in a log, and often all of it."""
         topic = self.chooser.choice(list(TOPICS))
-        self.purge_log(Log(topic, self.chooser.randrange(TOPICS[topic])), self.chooser.choice([0.0, 0.3, 0.6, 0.9, 1.0, 1.0, None]))
+        self.purge_log(
+            Log(topic, self.chooser.randrange(TOPICS[topic])),
+            self.chooser.choice([0.0, 0.3, 0.6, 0.9, 1.0, 1.0, None]),
+        )
 
     def purge_log(self, log: Log, part: float | None) -> None:
         """`part` of what is there; None: all of it, without saying how much that is."""
@@ -192,7 +222,8 @@ class Stubborn:
                 self.purge_log(Log(topic, partition), None)
 
     def purge_newest(self, log: Log) -> None:
-        """Nearly all of it, and with that nearly all of some records that have just been written."""
+        """Nearly all of it, and with that nearly all of some records that have just been
+        written."""
         place = Place(self.ledger.ids[-1], log)
         for _ in range(2):
             self._send(place, self._next(place, self.ledger.lanes.get(place) or Lane(), count=20))
@@ -232,14 +263,22 @@ class Stubborn:
             for base_offset, values in batches:
                 for at, value in enumerate(values, base_offset):
                     if at >= start:
-                        self.note(LogRead(time.monotonic_ns(), Record(*log, at), value, is_cut=base_offset < start))
+                        self.note(
+                            LogRead(time.monotonic_ns(), Record(*log, at), value, is_cut=base_offset < start)
+                        )
                 offset = base_offset + len(values)
         self.observe(log)
         self.note(LogReadDone(time.monotonic_ns(), *log))
 
     def _fetch(self, log: Log, offset: int) -> list[tuple[int, list[str]]]:
-        """Base offset and values of the batches from there on; none where the log begins later now."""
-        wanted = {"partition": log.partition, "fetch_offset": offset, "partition_max_bytes": _PAGE_BYTES, "current_leader_epoch": -1}
+        """Base offset and values of the batches from there on; none where the log begins later
+        now."""
+        wanted = {
+            "partition": log.partition,
+            "fetch_offset": offset,
+            "partition_max_bytes": _PAGE_BYTES,
+            "current_leader_epoch": -1,
+        }
         answer = self._call(
             "fetch", 12, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=_PAGE_BYTES, isolation_level=0,
             session_id=0, session_epoch=-1, rack_id="", forgotten_topics_data=(), topics=[{"topic": log.topic, "partitions": [wanted]}],
@@ -250,7 +289,10 @@ class Stubborn:
         assert row.error_code == 0, row
         data = row.records or b""
         return [
-            (header.base_offset, [(record.value or b"").decode().rstrip() for record in iter_records(data, position)])
+            (
+                header.base_offset,
+                [(record.value or b"").decode().rstrip() for record in iter_records(data, position)],
+            )
             for position, header in iter_headers(data)
         ]
 

@@ -1,8 +1,11 @@
-"""What runs of many crashes or power cuts tell: a line every ten rounds of the long ones, since somebody waits, and a summary at the end.
+"""What runs of many crashes or power cuts tell: a line every ten rounds of the long ones, since
+somebody waits, and a summary at the end.
 
-A test asks for the fixture `progress` (made known by the conftest.py of its folder) and hands it to what does the rounds:
+A test asks for the fixture `progress` (made known by the conftest.py of its folder) and hands it to
+what does the rounds:
 
-    progress.begin("segment + lmdb", "round", 20)   the row of the summary; what one step is called; how many there will be
+    progress.begin("segment + lmdb", "round", 20)   the row of the summary; what one step is called;
+                                                    how many there will be
     progress.step(kills=2)                          one is done
     progress.count(records=4711)                    known only afterwards
 
@@ -83,7 +86,9 @@ def summarize(reporter: pytest.TerminalReporter, suite: str) -> None:
     reporter.section(f"{suite}: what was done")
     for name, counts in sorted(rows.items()):
         in_order = sorted(counts, key=lambda what: what == "violations")
-        reporter.write_line(f"{name:32} " + ", ".join(f"{counts[what]} {what.replace('_', ' ')}" for what in in_order))
+        reporter.write_line(
+            f"{name:32} " + ", ".join(f"{counts[what]} {what.replace('_', ' ')}" for what in in_order)
+        )
     path = reporter.config.rootpath / "build" / f"{suite}.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(rows, indent=2, sort_keys=True) + "\n")

@@ -1,5 +1,6 @@
-"""A broker whose wall clock is set while it runs, forward and back: locks and sessions do not notice, timestamps do, and records
-leave by retention as if that much time had passed (as in Kafka). Committed offsets stay."""
+"""A broker whose wall clock is set while it runs, forward and back: locks and sessions do not
+notice, timestamps do, and records leave by retention as if that much time had passed (as in Kafka).
+Committed offsets stay."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ def stepped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningB
     """One for all tests, which step its clock back to where it was."""
     home = tmp_path_factory.mktemp("stepped")
     clock = SteppedClock(home / "clock")
-    config = {**FAST_CONFIG, "log.retention.check.interval.ms": "100", "offsets.retention.check.interval.ms": "100"}
+    config = {
+        **FAST_CONFIG,
+        "log.retention.check.interval.ms": "100",
+        "offsets.retention.check.interval.ms": "100",
+    }
     broker = RunningBroker(home, config=config, command=clock.command(), env=clock.environment())
     broker.start()
     try:
@@ -62,7 +67,9 @@ class Sender:
     def send(self, count: int = 1) -> list[KafkaError | None]:
         self._answers.clear()
         for _ in range(count):
-            self._producer.produce(self._topic, b"x", on_delivery=lambda error, message: self._answers.append((error, message)))
+            self._producer.produce(
+                self._topic, b"x", on_delivery=lambda error, message: self._answers.append((error, message))
+            )
         assert self._producer.flush(30) == 0
         return [error for error, _ in self._answers]
 
@@ -114,7 +121,9 @@ def bounds(broker: RunningBroker, topic: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("step", [DAY, -DAY], ids=["forward", "back"])
-def test_locks_and_sessions_do_not_notice(broker: RunningBroker, clock: SteppedClock, topic: str, step: timedelta) -> None:
+def test_locks_and_sessions_do_not_notice(
+    broker: RunningBroker, clock: SteppedClock, topic: str, step: timedelta
+) -> None:
     broker.create_topic(topic, config=STAMPED)
     broker.set_group_config(f"patient-{topic}", EARLIEST)
     broker.set_group_config(f"hasty-{topic}", {**EARLIEST, "share.record.lock.duration.ms": "1000"})
@@ -132,7 +141,9 @@ def test_locks_and_sessions_do_not_notice(broker: RunningBroker, clock: SteppedC
         assert accepted(holder, held), "a member is a member still"
 
 
-def test_timestamps_of_the_broker_step_and_offsets_do_not(broker: RunningBroker, clock: SteppedClock, topic: str) -> None:
+def test_timestamps_of_the_broker_step_and_offsets_do_not(
+    broker: RunningBroker, clock: SteppedClock, topic: str
+) -> None:
     broker.create_topic(topic, config=STAMPED)
     broker.set_group_config(f"readers-{topic}", EARLIEST)
     sender, hours, asked_ms = Sender(broker, topic), timedelta(hours=1), []
@@ -153,7 +164,8 @@ def test_timestamps_of_the_broker_step_and_offsets_do_not(broker: RunningBroker,
 
 
 def test_retention_goes_by_the_clock_as_it_is(broker: RunningBroker, clock: SteppedClock, topic: str) -> None:
-    """As Kafka: a step beyond retention.ms removes what was there, at once; back again, new records stay and offsets go on."""
+    """As Kafka: a step beyond retention.ms removes what was there, at once; back again, new records
+    stay and offsets go on."""
     broker.create_topic(topic, config={**STAMPED, "retention.ms": str(7 * DAY // timedelta(milliseconds=1))})
     sender = Sender(broker, topic)
     assert sender.send(5) == [None] * 5
@@ -173,7 +185,9 @@ def test_retention_goes_by_the_clock_as_it_is(broker: RunningBroker, clock: Step
     assert bounds(broker, topic) == (6, 7)
 
 
-def test_a_slow_clock_of_the_broker_refuses_the_records_of_right_ones(broker: RunningBroker, clock: SteppedClock, topic: str) -> None:
+def test_a_slow_clock_of_the_broker_refuses_the_records_of_right_ones(
+    broker: RunningBroker, clock: SteppedClock, topic: str
+) -> None:
     """As Kafka, by message.timestamp.after.max.ms, until the clock is right again."""
     broker.create_topic(topic)
     sender = Sender(broker, topic)
@@ -187,9 +201,11 @@ def test_a_slow_clock_of_the_broker_refuses_the_records_of_right_ones(broker: Ru
     assert bounds(broker, topic) == (0, 2)
 
 
-def test_committed_offsets_are_as_old_as_they_are(broker: RunningBroker, clock: SteppedClock, topic: str) -> None:
-    """The clock is a month behind at the start, then a month ahead, then right. Only what was stored with a time of a month ago is
-    forgotten, and that not before the restart."""
+def test_committed_offsets_are_as_old_as_they_are(
+    broker: RunningBroker, clock: SteppedClock, topic: str
+) -> None:
+    """The clock is a month behind at the start, then a month ahead, then right. Only what was
+    stored with a time of a month ago is forgotten, and that not before the restart."""
     month = 30 * DAY
     broker.kill()
     clock.step(-month)

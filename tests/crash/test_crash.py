@@ -1,7 +1,8 @@
-"""kill -9 on every engine, judged by the history checker; and brokers that are broken on purpose, which it must catch.
+"""kill -9 on every engine, judged by the history checker; and brokers that are broken on purpose,
+which it must catch.
 
-`make crash` runs 100 rounds per engine, and per pair of engines. A failure leaves all histories and the broker's log in pytest's
-temporary directory.
+`make crash` runs 100 rounds per engine, and per pair of engines. A failure leaves all histories and
+the broker's log in pytest's temporary directory.
 """
 
 from __future__ import annotations
@@ -15,11 +16,18 @@ from tests.crash.harness import LAUNCHER, ClientFailed, run
 from tests.crash.tally import Progress
 
 ENGINES = sorted(set(plugins.names(plugins.LOG_STORE)) & set(plugins.names(plugins.STATE_STORE)) - {"memory"})
-PAIRS = [*((engine, engine) for engine in ENGINES), ("segment", "lmdb"), ("lmdb", "rocksdb"), ("rocksdb", "segment")]
+PAIRS = [
+    *((engine, engine) for engine in ENGINES),
+    ("segment", "lmdb"),
+    ("lmdb", "rocksdb"),
+    ("rocksdb", "segment"),
+]
 
 
 @pytest.mark.parametrize(("storage", "state_storage"), [("segment", "segment"), ("lmdb", "rocksdb")])
-def test_nothing_is_lost_and_nothing_undone(storage: str, state_storage: str, tmp_path: Path, progress: Progress) -> None:
+def test_nothing_is_lost_and_nothing_undone(
+    storage: str, state_storage: str, tmp_path: Path, progress: Progress
+) -> None:
     report = run(tmp_path, storage, state_storage, rounds=2, seed=1, progress=progress)
     assert report.ok, str(report)
     assert report.statistics.lives >= 3
@@ -29,9 +37,20 @@ def test_nothing_is_lost_and_nothing_undone(storage: str, state_storage: str, tm
     assert report.statistics.excused <= report.statistics.records * 0.01
 
 
-@pytest.mark.parametrize("engine", ["segment", *(pytest.param(name, marks=pytest.mark.full) for name in ENGINES if name != "segment")])
+@pytest.mark.parametrize(
+    "engine",
+    ["segment", *(pytest.param(name, marks=pytest.mark.full) for name in ENGINES if name != "segment")],
+)
 def test_share_state_in_control_records(engine: str, tmp_path: Path, progress: Progress) -> None:
-    report = run(tmp_path, engine, engine, rounds=2 if engine == "segment" else 10, seed=2, persister="control-records", progress=progress)
+    report = run(
+        tmp_path,
+        engine,
+        engine,
+        rounds=2 if engine == "segment" else 10,
+        seed=2,
+        persister="control-records",
+        progress=progress,
+    )
     assert report.ok, str(report)
     assert report.statistics.lives >= 3
     assert report.statistics.confirmed_acknowledgements > 100
@@ -39,15 +58,28 @@ def test_share_state_in_control_records(engine: str, tmp_path: Path, progress: P
 
 @pytest.mark.full
 @pytest.mark.parametrize("durability", ["disk", "os"])
-def test_share_state_in_control_records_over_many_rounds(durability: str, tmp_path: Path, progress: Progress) -> None:
-    report = run(tmp_path, "segment", "segment", rounds=20, seed=4, durability=durability, persister="control-records", progress=progress)
+def test_share_state_in_control_records_over_many_rounds(
+    durability: str, tmp_path: Path, progress: Progress
+) -> None:
+    report = run(
+        tmp_path,
+        "segment",
+        "segment",
+        rounds=20,
+        seed=4,
+        durability=durability,
+        persister="control-records",
+        progress=progress,
+    )
     assert report.ok, str(report)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("storage", "state_storage"), PAIRS)
-def test_nothing_is_lost_over_many_rounds(storage: str, state_storage: str, seed: int, tmp_path: Path, progress: Progress) -> None:
+def test_nothing_is_lost_over_many_rounds(
+    storage: str, state_storage: str, seed: int, tmp_path: Path, progress: Progress
+) -> None:
     report = run(tmp_path, storage, state_storage, rounds=20, seed=seed, progress=progress)
     assert report.ok, str(report)
     assert report.statistics.excused <= report.statistics.records * 0.01
@@ -60,9 +92,12 @@ def test_kill_9_takes_nothing_even_without_syncs(engine: str, tmp_path: Path, pr
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("state_storage", ["drops-writes:lmdb", pytest.param("answers-early:segment", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "state_storage", ["drops-writes:lmdb", pytest.param("answers-early:segment", marks=pytest.mark.full)]
+)
 def test_a_broken_state_store_is_caught(state_storage: str, tmp_path: Path) -> None:
-    """A kill shows the fault only if it comes before a later write covers the lost one, hence the further attempts."""
+    """A kill shows the fault only if it comes before a later write covers the lost one, hence the
+    further attempts."""
     for attempt in range(4):
         home = tmp_path / str(attempt)
         home.mkdir()
@@ -85,5 +120,6 @@ def test_a_broken_log_store_is_caught(storage: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_skipped_sync_is_not_seen_by_kill_9(tmp_path: Path) -> None:
-    """What the operating system has, kill -9 cannot take: it needs a power cut to see this one (tests/powercut)."""
+    """What the operating system has, kill -9 cannot take: it needs a power cut to see this one
+    (tests/powercut)."""
     assert run(tmp_path, "skips-sync:segment", "skips-sync:segment", rounds=5, seed=1, command=LAUNCHER).ok

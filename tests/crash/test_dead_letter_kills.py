@@ -1,4 +1,5 @@
-"""kill -9 in front of every system call of the dead letter flow, on every engine: each poison record is in the queue exactly once."""
+"""kill -9 in front of every system call of the dead letter flow, on every engine: each poison
+record is in the queue exactly once."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ def run(rounds: Rounds, points: list[tuple[int, int | None]], progress: Progress
         progress.step(kills=rounds.kills.total() - before)
     assert rounds.kills["flow"] >= len(points) * 0.9, "the flow has fewer calls than were counted"
     rounds.judge()
-    progress.count(dead_letters=3 * len(rounds.rounds), **{f"kills_in_the_{where}": count for where, count in rounds.kills.items()})
+    progress.count(
+        dead_letters=3 * len(rounds.rounds),
+        **{f"kills_in_the_{where}": count for where, count in rounds.kills.items()},
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -37,8 +41,11 @@ def test_poison_is_in_the_queue_once(engine: str, tmp_path: Path, progress: Prog
 
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
-def test_poison_is_in_the_queue_once_over_many_rounds(engine: str, tmp_path: Path, progress: Progress) -> None:
-    """In front of every call, and every other time once more: somewhere in the start, or when the broker makes up for the first."""
+def test_poison_is_in_the_queue_once_over_many_rounds(
+    engine: str, tmp_path: Path, progress: Progress
+) -> None:
+    """In front of every call, and every other time once more: somewhere in the start, or when the
+    broker makes up for the first."""
     with rounds_on(tmp_path, engine, seed=2) as rounds:
         calls = min(rounds.calls_of_one() for _ in range(2))
         assert FEWEST_CALLS <= calls <= ROUNDS
@@ -47,6 +54,10 @@ def test_poison_is_in_the_queue_once_over_many_rounds(engine: str, tmp_path: Pat
         def second(number: int) -> int | None:
             if number % 2 == 0:
                 return None
-            return rounds.chooser.randrange(1, start) if number % 4 == 1 else start + rounds.chooser.randrange(calls)
+            return (
+                rounds.chooser.randrange(1, start)
+                if number % 4 == 1
+                else start + rounds.chooser.randrange(calls)
+            )
 
         run(rounds, [(1 + number % calls, second(number)) for number in range(ROUNDS)], progress)

@@ -1,7 +1,9 @@
-"""Consumer groups on every engine under kill -9, judged by the history checker; and brokers that are broken on purpose.
+"""Consumer groups on every engine under kill -9, judged by the history checker; and brokers that
+are broken on purpose.
 
-`make crash` runs 50 rounds per engine with a classic and a new group side by side, and some more with cooperating members and a group
-between the protocols, and without syncs. A failure leaves all histories and the broker's log in pytest's temporary directory.
+`make crash` runs 50 rounds per engine with a classic and a new group side by side, and some more
+with cooperating members and a group between the protocols, and without syncs. A failure leaves all
+histories and the broker's log in pytest's temporary directory.
 """
 
 from __future__ import annotations
@@ -43,14 +45,18 @@ def test_groups_lose_nothing(tmp_path: Path, progress: Progress) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("engine", ENGINES)
-def test_groups_lose_nothing_over_many_rounds(engine: str, seed: int, tmp_path: Path, progress: Progress) -> None:
+def test_groups_lose_nothing_over_many_rounds(
+    engine: str, seed: int, tmp_path: Path, progress: Progress
+) -> None:
     reports = run(tmp_path, engine, BOTH_PROTOCOLS, rounds=25, seed=seed, progress=progress)
     assert all_well(reports), told(reports)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
-def test_cooperating_members_and_both_protocols_in_one_group(engine: str, tmp_path: Path, progress: Progress) -> None:
+def test_cooperating_members_and_both_protocols_in_one_group(
+    engine: str, tmp_path: Path, progress: Progress
+) -> None:
     reports = run(tmp_path, engine, BETWEEN_BOTH, rounds=15, seed=3, progress=progress)
     assert all_well(reports), told(reports)
 
@@ -64,14 +70,26 @@ def test_groups_lose_nothing_without_syncs(engine: str, tmp_path: Path, progress
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("state_storage", ["loses-offsets:segment", "loses-offsets:lmdb", "drops-writes:rocksdb", "answers-early:segment"])
+@pytest.mark.parametrize(
+    "state_storage",
+    ["loses-offsets:segment", "loses-offsets:lmdb", "drops-writes:rocksdb", "answers-early:segment"],
+)
 def test_a_state_store_that_loses_offsets_is_caught(state_storage: str, tmp_path: Path) -> None:
-    """A kill shows it only if it comes before a later commit covers the lost one, hence the further attempts."""
+    """A kill shows it only if it comes before a later commit covers the lost one, hence the further
+    attempts."""
     for attempt in range(4):
         home = tmp_path / str(attempt)
         home.mkdir()
         try:
-            reports = run(home, "segment", BOTH_PROTOCOLS, rounds=3, seed=attempt, state_storage=state_storage, command=LAUNCHER)
+            reports = run(
+                home,
+                "segment",
+                BOTH_PROTOCOLS,
+                rounds=3,
+                seed=attempt,
+                state_storage=state_storage,
+                command=LAUNCHER,
+            )
         except ClientFailed:
             return  # the topic itself is lost
         except BrokerStartFailed as refused:

@@ -1,7 +1,8 @@
-"""Work queues under kill -9, on every engine and with both persisters, judged by the history checker; and brokers that are broken on
-purpose, which it must catch.
+"""Work queues under kill -9, on every engine and with both persisters, judged by the history
+checker; and brokers that are broken on purpose, which it must catch.
 
-`make crash` makes the long runs. A failure leaves all histories and the broker's log in pytest's temporary directory.
+`make crash` makes the long runs. A failure leaves all histories and the broker's log in pytest's
+temporary directory.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def check_was_cut(report: Report, rounds: int) -> None:
 
 @pytest.mark.parametrize(("engine", "retention"), [("segment", "workqueue")])
 def test_a_cut_log_loses_nothing(engine: str, retention: str, tmp_path: Path, progress: Progress) -> None:
-    check_was_cut(run(tmp_path, engine, rounds=1, seed=1, retention=retention, load_s=(1, 1), progress=progress), 1)
+    check_was_cut(
+        run(tmp_path, engine, rounds=1, seed=1, retention=retention, load_s=(1, 1), progress=progress), 1
+    )
 
 
 @pytest.mark.full
@@ -105,9 +108,13 @@ def test_a_cut_log_loses_nothing_without_syncs(
 @pytest.mark.full
 @pytest.mark.parametrize("persister", PERSISTERS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_jobs_of_one_key_keep_their_order(engine: str, persister: str, tmp_path: Path, progress: Progress) -> None:
+def test_jobs_of_one_key_keep_their_order(
+    engine: str, persister: str, tmp_path: Path, progress: Progress
+) -> None:
     """Eight workers, a thousand keys, one of which has half of the jobs."""
-    report = run(tmp_path, engine, rounds=ROUNDS, seed=5, persister=persister, ordered=True, progress=progress)
+    report = run(
+        tmp_path, engine, rounds=ROUNDS, seed=5, persister=persister, ordered=True, progress=progress
+    )
     assert report.ok, str(report)
     assert report.statistics.keyed > 1000, report
 
@@ -115,8 +122,12 @@ def test_jobs_of_one_key_keep_their_order(engine: str, persister: str, tmp_path:
 @pytest.mark.full
 @pytest.mark.parametrize("persister", PERSISTERS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_queue_loses_nothing_over_many_rounds(engine: str, persister: str, tmp_path: Path, progress: Progress) -> None:
-    report = run(tmp_path, engine, rounds=ROUNDS, seed=2, persister=persister, anew_before=3, progress=progress)
+def test_a_queue_loses_nothing_over_many_rounds(
+    engine: str, persister: str, tmp_path: Path, progress: Progress
+) -> None:
+    report = run(
+        tmp_path, engine, rounds=ROUNDS, seed=2, persister=persister, anew_before=3, progress=progress
+    )
     assert report.ok, str(report)
     assert was_busy(report.statistics, ROUNDS), report
     assert report.statistics.exhausted > 5
@@ -125,12 +136,25 @@ def test_a_queue_loses_nothing_over_many_rounds(engine: str, persister: str, tmp
 @pytest.mark.full
 @pytest.mark.parametrize("persister", PERSISTERS)
 @pytest.mark.parametrize("engine", ENGINES)
-def test_kill_9_takes_nothing_of_a_queue_even_without_syncs(engine: str, persister: str, tmp_path: Path, progress: Progress) -> None:
-    report = run(tmp_path, engine, rounds=5, seed=3, persister=persister, durability="os", anew_before=3, progress=progress)
+def test_kill_9_takes_nothing_of_a_queue_even_without_syncs(
+    engine: str, persister: str, tmp_path: Path, progress: Progress
+) -> None:
+    report = run(
+        tmp_path,
+        engine,
+        rounds=5,
+        seed=3,
+        persister=persister,
+        durability="os",
+        anew_before=3,
+        progress=progress,
+    )
     assert report.ok, str(report)
 
 
-@pytest.mark.parametrize("fault", [pytest.param(fault, marks=() if fault in QUICK else pytest.mark.full) for fault in FAULTS])
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=() if fault in QUICK else pytest.mark.full) for fault in FAULTS]
+)
 def test_broken_parking_is_caught(fault: str, tmp_path: Path) -> None:
     """Some faults are seen only if a kill comes at the right time, hence the further attempts."""
     for attempt in range(ATTEMPTS):
@@ -153,7 +177,9 @@ def test_broken_keeping_is_caught(fault: str, tmp_path: Path) -> None:
         home = tmp_path / str(attempt)
         home.mkdir()
         command = [*LAUNCHER, fault]
-        report = run(home, "segment", rounds=2, seed=attempt, command=command, patience_s=3, retention=retention)
+        report = run(
+            home, "segment", rounds=2, seed=attempt, command=command, patience_s=3, retention=retention
+        )
         if not report.ok:
             break
     assert KEEPING_CAUGHT_BY[fault] & {violation.rule for violation in report.violations}, str(report)

@@ -1,10 +1,13 @@
-"""The client processes of a crash test: producers, share consumers, the one that drains, the one that reads the logs.
+"""The client processes of a crash test: producers, share consumers, the one that drains, the one
+that reads the logs.
 
     python -m tests.crash.worker ROLE NAME BOOTSTRAP HISTORY SEED
 
-All clients are unmodified confluent-kafka. Each event is one line, written with one write() to HISTORY (opened with O_APPEND), so
-that kill -9 of this process loses nothing it has seen. SIGTERM ends producing and consuming in good order. What a history
-has to say and when: kbroker.testing.history_events. HISTORY may be the log of the power-cut recorder: events are marks then.
+All clients are unmodified confluent-kafka. Each event is one line, written with one write() to
+HISTORY (opened with O_APPEND), so that kill -9 of this process loses nothing it has seen. SIGTERM
+ends producing and consuming in good order. What a history has to say and when:
+kbroker.testing.history_events. HISTORY may be the log of the power-cut recorder: events are marks
+then.
 """
 
 from __future__ import annotations
@@ -21,7 +24,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, ShareConsumer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 
 from kbroker.testing.history_events import (
     AckAnswered,
@@ -50,14 +62,22 @@ SESSION_MS = 2000
 QUIET_S = 1.2
 """The group is drained when nothing came for this long: a lock and a little more ..."""
 LONGEST_SESSION_S = SESSION_MS / 1000 + 0.7
-"""... and killed consumers have lost their membership, and with it the partitions that only they were to read."""
+"""... and killed consumers have lost their membership, and with it the partitions that only they
+were to read."""
 MUCH_LONGER_S = 10.0
-"""A record that was not drained gets a second chance: on a busy machine a member that is gone may have kept its partition until now."""
+"""A record that was not drained gets a second chance: on a busy machine a member that is gone may
+have kept its partition until now."""
 POLL_S = 0.2
 ACK_WIRE = {AckKind.ACCEPT: 1, AckKind.RELEASE: 2, AckKind.REJECT: 3}
 REFUSALS = {42, 121, 122, 123}
-"""Error codes that say for certain that an acknowledgement was not done: INVALID_REQUEST, INVALID_RECORD_STATE, share sessions."""
-QUICK_RECONNECT: dict[str, Any] = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "socket.timeout.ms": 10_000, "log_level": 0}
+"""Error codes that say for certain that an acknowledgement was not done: INVALID_REQUEST,
+INVALID_RECORD_STATE, share sessions."""
+QUICK_RECONNECT: dict[str, Any] = {
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "socket.timeout.ms": 10_000,
+    "log_level": 0,
+}
 
 
 class History:
@@ -95,9 +115,13 @@ def value_of(message: Message) -> str:
     return value.decode().rstrip()
 
 
-def digest(key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], timestamp_ms: int) -> str:
+def digest(
+    key: bytes | None, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], timestamp_ms: int
+) -> str:
     """Of a record as its producer and its consumers see it."""
-    return hashlib.blake2b(repr((key, value, list(headers), timestamp_ms)).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(
+        repr((key, value, list(headers), timestamp_ms)).encode(), digest_size=8
+    ).hexdigest()
 
 
 def digest_of(message: Message, *, without: str = "\0") -> str:
@@ -110,12 +134,24 @@ def digest_of(message: Message, *, without: str = "\0") -> str:
 
 def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
     """Two producers, one of them idempotent; small bursts, some records of several pages."""
-    _produce(name, bootstrap, history, seed, (True, False), [(TOPIC, partition, False) for partition in range(PARTITIONS)])
+    _produce(
+        name,
+        bootstrap,
+        history,
+        seed,
+        (True, False),
+        [(TOPIC, partition, False) for partition in range(PARTITIONS)],
+    )
 
 
 def produce_old(name: str, bootstrap: str, history: History, seed: int) -> None:
-    """Two producers, both idempotent, for logs that are purged: what goes to AGING is old enough to be removed at once."""
-    places = [(topic, partition, topic == AGING) for topic, partitions in TOPICS.items() for partition in range(partitions)]
+    """Two producers, both idempotent, for logs that are purged: what goes to AGING is old enough to
+    be removed at once."""
+    places = [
+        (topic, partition, topic == AGING)
+        for topic, partitions in TOPICS.items()
+        for partition in range(partitions)
+    ]
     _produce(name, bootstrap, history, seed, (True, True), places)
 
 
@@ -124,7 +160,12 @@ Place: TypeAlias = tuple[str, int, bool]
 
 
 def _produce(
-    name: str, bootstrap: str, history: History, seed: int, idempotent: Sequence[bool], places: Sequence[Place]
+    name: str,
+    bootstrap: str,
+    history: History,
+    seed: int,
+    idempotent: Sequence[bool],
+    places: Sequence[Place],
 ) -> None:
     threads = []
     for number, each in enumerate(idempotent):
@@ -134,11 +175,23 @@ def _produce(
 
 
 def produce_one(
-    name: str, bootstrap: str, history: History, chooser: random.Random, idempotent: bool, places: Sequence[Place]
+    name: str,
+    bootstrap: str,
+    history: History,
+    chooser: random.Random,
+    idempotent: bool,
+    places: Sequence[Place],
 ) -> None:
-    config = {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": idempotent, "linger.ms": 2, "retry.backoff.ms": 20}
-    # Without a limit: where one record times out that may have been written, the library goes on with a new epoch, in which it sends
-    # again what it had sent before, and nobody can tell these from new records.
+    config = {
+        "bootstrap.servers": bootstrap,
+        "acks": "all",
+        "enable.idempotence": idempotent,
+        "linger.ms": 2,
+        "retry.backoff.ms": 20,
+    }
+    # Without a limit: where one record times out that may have been written, the library goes on
+    # with a new epoch, in which it sends again what it had sent before, and nobody can tell these
+    # from new records.
     producer = Producer({**config, **QUICK_RECONNECT, "message.timeout.ms": 0, "error_cb": refuse_fatal})
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -154,7 +207,13 @@ def produce_one(
             topic, partition, is_old = chooser.choice(places)
             timestamp_ms = time.time_ns() // 1_000_000 - (OLD_MS if is_old else 0)
             history.write(Sent(time.monotonic_ns(), name, value, idempotent, is_old))
-            producer.produce(topic, value.encode() + padding, partition=partition, timestamp=timestamp_ms, on_delivery=delivered)
+            producer.produce(
+                topic,
+                value.encode() + padding,
+                partition=partition,
+                timestamp=timestamp_ms,
+                on_delivery=delivered,
+            )
         producer.poll(0)
         stopping.wait(chooser.uniform(0.005, 0.06))
     left = producer.flush(60)
@@ -162,7 +221,8 @@ def produce_one(
 
 
 def refuse_fatal(error: KafkaError) -> None:
-    """A producer gives up for good, for instance because its sequence numbers and the broker's differ."""
+    """A producer gives up for good, for instance because its sequence numbers and the broker's
+    differ."""
     if error.fatal():
         print(f"fatal: {error}", file=sys.stderr, flush=True)
         os._exit(71)
@@ -176,7 +236,12 @@ class Worker:
         self._asked_ns = time.monotonic_ns()
         self._broken_ns = 0
         self.stalls = True
-        config = {"bootstrap.servers": bootstrap, "group.id": GROUP, "share.acknowledgement.mode": "explicit", "error_cb": self._error}
+        config = {
+            "bootstrap.servers": bootstrap,
+            "group.id": GROUP,
+            "share.acknowledgement.mode": "explicit",
+            "error_cb": self._error,
+        }
         self._consumer = ShareConsumer({**config, **QUICK_RECONNECT, "fetch.wait.max.ms": 200})
         self._consumer.subscribe([TOPIC])
 
@@ -194,7 +259,8 @@ class Worker:
             messages = []
         now_ns = time.monotonic_ns()
         if not messages:
-            # Nothing is left in the client from before a break that it had seen when this poll began: what comes now was asked for later.
+            # Nothing is left in the client from before a break that it had seen when this poll
+            # began: what comes now was asked for later.
             if broken_ns:
                 self._asked_ns, self._broken_ns = max(self._asked_ns, broken_ns), 0
             return 0
@@ -223,7 +289,10 @@ class Worker:
             except RuntimeError:  # the client has given the record up already: nothing is sent
                 outcomes[record] = Outcome.REFUSED
         try:
-            answers = {(answer.topic, answer.partition): error for answer, error in self._consumer.commit_sync(10).items()}
+            answers = {
+                (answer.topic, answer.partition): error
+                for answer, error in self._consumer.commit_sync(10).items()
+            }
         except KafkaException:
             answers = {}
         now_ns = time.monotonic_ns()
@@ -267,7 +336,9 @@ def consume_one(name: str, bootstrap: str, history: History, chooser: random.Ran
     worker.close()
 
 
-def drain(name: str, bootstrap: str, history: History, seed: int, *, longest_session_s: float = LONGEST_SESSION_S) -> None:
+def drain(
+    name: str, bootstrap: str, history: History, seed: int, *, longest_session_s: float = LONGEST_SESSION_S
+) -> None:
     worker = Worker(name, bootstrap, history, random.Random(seed))
     worker.stalls = False
     began = quiet_since = time.monotonic()
@@ -279,9 +350,14 @@ def drain(name: str, bootstrap: str, history: History, seed: int, *, longest_ses
 
 
 def read(name: str, bootstrap: str, history: History, seed: int, *, is_purged: bool = False) -> None:
-    """All of every partition, with an ordinary consumer. A log may end with what is no record; unless it `is_purged` it begins with
-    the first one."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": name, "enable.auto.commit": False, "enable.partition.eof": True}
+    """All of every partition, with an ordinary consumer. A log may end with what is no record;
+    unless it `is_purged` it begins with the first one."""
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": name,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+    }
     # A log that begins further behind by now is read from there, not from its end.
     consumer = Consumer({**settings, **QUICK_RECONNECT, "auto.offset.reset": "earliest"})
     ends = {}
@@ -293,7 +369,9 @@ def read(name: str, bootstrap: str, history: History, seed: int, *, is_purged: b
     left = {partition for partition, end in ends.items() if end > 0}
     deadline = time.monotonic() + 60
     while left:
-        assert time.monotonic() < deadline, f"the logs of partitions {left} were not read to their end in a minute"
+        assert time.monotonic() < deadline, (
+            f"the logs of partitions {left} were not read to their end in a minute"
+        )
         for message in consumer.consume(500, 0.2):
             if message.error() is not None and message.error().code() == KafkaError._PARTITION_EOF:
                 if message.offset() >= ends[message.partition()]:

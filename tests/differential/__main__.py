@@ -16,7 +16,16 @@ from tests.checks.behaviour import DOCUMENT, named_rules, prefixes_of, rules
 from tests.differential.apache_kafka import running_kafka, version
 from tests.differential.known_differences import explain
 from tests.differential.page import listed, only_in_newer
-from tests.differential.running import AT_ONCE, BROKER_CONFIG, Found, differences, load_scripts, record, recorded, run
+from tests.differential.running import (
+    AT_ONCE,
+    BROKER_CONFIG,
+    Found,
+    differences,
+    load_scripts,
+    record,
+    recorded,
+    run,
+)
 from tests.differential.script import Script
 
 T = TypeVar("T")
@@ -30,9 +39,14 @@ def main() -> None:
 @main.command("record")
 @click.argument("names", nargs=-1)
 def record_kafka(names: tuple[str, ...]) -> None:
-    """Run scripts (all, or those whose name begins with NAMES) against Apache Kafka and keep its answers."""
+    """Run scripts (all, or those whose name begins with NAMES) against Apache Kafka and keep its
+    answers."""
     with tempfile.TemporaryDirectory() as home, running_kafka(Path(home), BROKER_CONFIG) as port:
-        failed = _each(_chosen(names), lambda script: record(script, port, version()), lambda steps: f"{len(steps)} steps")
+        failed = _each(
+            _chosen(names),
+            lambda script: record(script, port, version()),
+            lambda steps: f"{len(steps)} steps",
+        )
     sys.exit(1 if failed else 0)
 
 
@@ -57,13 +71,16 @@ def compare(storage: str, names: tuple[str, ...]) -> None:
 
     chosen = _chosen(names)
     with open_test_broker(storage=storage, config=BROKER_CONFIG) as broker:
-        failed = _each(chosen, lambda script: differences(script, recorded(script), run(script, broker.port)), judge)
+        failed = _each(
+            chosen, lambda script: differences(script, recorded(script), run(script, broker.port)), judge
+        )
     unequal = {each.script for each in unexplained}
     explained = {each.script for found in met.values() for each in found} - unequal
     _tell_listed(met, everything=not names)
     _tell_newer()
     print(
-        f"\n{len(chosen)} scripts: {len(chosen) - len(unequal) - len(explained) - failed} equal, {len(explained)} equal but for listed "
+        f"\n{len(chosen)} scripts: {len(chosen) - len(unequal) - len(explained) - failed} equal, "
+        f"{len(explained)} equal but for listed "
         f"differences, {len(unequal)} not equal, {failed} failed"
     )
     print(f"{len(unexplained)} differences unexplained")
@@ -80,7 +97,10 @@ def _tell_listed(met: Mapping[str, Sequence[Found]], *, everything: bool) -> Non
         found = met.get(row.id, ())
         if not found and not everything:
             continue
-        print(f"  {row.id}: {len(found)} in {len({each.script for each in found})} scripts. Kafka: {row.kafka}. kbroker: {row.kbroker}.")
+        print(
+            f"  {row.id}: {len(found)} in {len({each.script for each in found})} scripts. Kafka: "
+            f"{row.kafka}. kbroker: {row.kbroker}."
+        )
 
 
 def _tell_newer() -> None:

@@ -1,6 +1,8 @@
-"""A real Apache Kafka, one node in KRaft mode, from Maven: what recorded answers come from, and the home of Kafka's tools.
+"""A real Apache Kafka, one node in KRaft mode, from Maven: what recorded answers come from, and the
+home of Kafka's tools.
 
-Needs Java and Maven on the PATH; nothing else in the project does. The jars stay in kafka/libs, out of the repository.
+Needs Java and Maven on the PATH; nothing else in the project does. The jars stay in kafka/libs, out
+of the repository.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ START_TIMEOUT_S = 90.0
 
 
 class KafkaFailed(Exception):
-    """Maven, the formatting of the directory or the broker itself failed; the text ends with what it printed."""
+    """Maven, the formatting of the directory or the broker itself failed; the text ends with what
+    it printed."""
 
 
 def class_path() -> str:
@@ -46,12 +49,16 @@ def running_kafka(home: Path, config: Mapping[str, str]) -> Iterator[int]:
     """Start a broker on an empty directory below `home`; gives its port; kills it at the end."""
     port, controller = free_port(), free_port()
     properties = home / "server.properties"
-    properties.write_text("".join(f"{name}={value}\n" for name, value in _settings(home, port, controller, config).items()))
+    properties.write_text(
+        "".join(f"{name}={value}\n" for name, value in _settings(home, port, controller, config).items())
+    )
     java = ["java", "-Xmx768m", "-cp", class_path()]
     _run(*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(properties))
     log_file = home / "kafka.log"
     with log_file.open("wb") as log:
-        process = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(properties)], stdout=log, stderr=subprocess.STDOUT
+        )
     try:
         _wait_for_port(process, port, log_file)
         yield port
@@ -84,7 +91,9 @@ def _settings(home: Path, port: int, controller: int, config: Mapping[str, str])
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise KafkaFailed(f"{' '.join(command[:3])} … ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}")
+        raise KafkaFailed(
+            f"{' '.join(command[:3])} … ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:]}"
+        )
 
 
 def _wait_for_port(process: subprocess.Popen[bytes], port: int, log_file: Path) -> None:
@@ -97,4 +106,6 @@ def _wait_for_port(process: subprocess.Popen[bytes], port: int, log_file: Path) 
             return
         except OSError:
             time.sleep(0.1)
-    raise KafkaFailed(f"no broker on port {port}; its log ends:\n{log_file.read_text(errors='replace')[-3000:]}")
+    raise KafkaFailed(
+        f"no broker on port {port}; its log ends:\n{log_file.read_text(errors='replace')[-3000:]}"
+    )

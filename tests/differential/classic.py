@@ -1,11 +1,13 @@
-"""Members of classic consumer groups for scripts: the client's side of the protocol of JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Members of classic consumer groups for scripts: the client's side of the protocol of JoinGroup,
+SyncGroup, Heartbeat, LeaveGroup.
 
     group = classic_group(s)
     a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
     form(a, b)                                 # not part of the transcript; generation 2, a leads
     b.heartbeat(generation=1)
 
-A member's name is its client id on a connection of its own, so that ids that the broker makes of it read `a(1)`.
+A member's name is its client id on a connection of its own, so that ids that the broker makes of it
+read `a(1)`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ Answer = Callable[[], Entity]
 
 
 def classic_group(s: Session, name: str = "g") -> str:
-    """A group id of this script, once its coordinator is ready: a fresh Kafka makes its topic when it is asked for it."""
+    """A group id of this script, once its coordinator is ready: a fresh Kafka makes its topic when
+    it is asked for it."""
     group_id = f"{s.name}-{name}"
 
     def ready() -> bool:
@@ -57,21 +60,31 @@ def delete(s: Session, *group_ids: str, version: int = 2) -> Entity:
 
 
 def strings(*values: str) -> bytes:
-    return len(values).to_bytes(4, "big") + b"".join(len(value).to_bytes(2, "big") + value.encode() for value in values)
+    return len(values).to_bytes(4, "big") + b"".join(
+        len(value).to_bytes(2, "big") + value.encode() for value in values
+    )
 
 
 def subscription(*topics: str | Topic) -> bytes:
     """ConsumerProtocolSubscription v0, without user data."""
-    return b"\0\0" + strings(*(topic.name if isinstance(topic, Topic) else topic for topic in topics)) + b"\xff\xff\xff\xff"
+    return (
+        b"\0\0"
+        + strings(*(topic.name if isinstance(topic, Topic) else topic for topic in topics))
+        + b"\xff\xff\xff\xff"
+    )
 
 
 def protocols(*names: str, metadata: bytes | None = None) -> list[dict[str, Value]]:
-    return [{"name": name, "metadata": subscription("subscribed") if metadata is None else metadata} for name in names]
+    return [
+        {"name": name, "metadata": subscription("subscribed") if metadata is None else metadata}
+        for name in names
+    ]
 
 
 @dataclass
 class ClassicMember:
-    """Remembers the id and generation that it was given. `quiet`: the step is not part of the transcript."""
+    """Remembers the id and generation that it was given. `quiet`: the step is not part of the
+    transcript."""
 
     session: Session
     group_id: str
@@ -113,12 +126,18 @@ class ClassicMember:
             self.join(quiet=quiet, **changed)
         return self.begin_join(quiet=quiet, **changed)
 
-    def sync(self, *assigned: ClassicMember, version: int = 5, quiet: bool = False, **changed: Value) -> Entity:
+    def sync(
+        self, *assigned: ClassicMember, version: int = 5, quiet: bool = False, **changed: Value
+    ) -> Entity:
         return self.begin_sync(*assigned, version=version, quiet=quiet, **changed)()
 
-    def begin_sync(self, *assigned: ClassicMember, version: int = 5, quiet: bool = False, **changed: Value) -> Answer:
+    def begin_sync(
+        self, *assigned: ClassicMember, version: int = 5, quiet: bool = False, **changed: Value
+    ) -> Answer:
         """A SyncGroup that is only sent; each of `assigned` gets its name as its assignment."""
-        latest = {"protocol_type": "consumer", "protocol_name": self.protocol or "range"} if version >= 5 else {}
+        latest = (
+            {"protocol_type": "consumer", "protocol_name": self.protocol or "range"} if version >= 5 else {}
+        )
         values: dict[str, Value] = {
             "group_id": self.group_id, "generation_id": self.generation, "member_id": self.member_id,
             "group_instance_id": self.instance_id if version >= 3 else None,
@@ -126,7 +145,9 @@ class ClassicMember:
         }  # fmt: skip
         return self._begin("sync_group", version, values | latest | changed, quiet)
 
-    def heartbeat(self, version: int = 4, *, generation: int | None = None, quiet: bool = False, **changed: Value) -> Entity:
+    def heartbeat(
+        self, version: int = 4, *, generation: int | None = None, quiet: bool = False, **changed: Value
+    ) -> Entity:
         values: dict[str, Value] = {
             "group_id": self.group_id, "generation_id": self.generation if generation is None else generation,
             "member_id": self.member_id, "group_instance_id": self.instance_id if version >= 3 else None,
@@ -141,7 +162,9 @@ class ClassicMember:
             values = {"group_id": self.group_id, "members": [identity(self.member_id, self.instance_id)]}
         return self._begin("leave_group", version, values | changed, quiet)()
 
-    def commit(self, topic: Topic, offset: int, *, version: int = 9, quiet: bool = False, **changed: Value) -> Entity:
+    def commit(
+        self, topic: Topic, offset: int, *, version: int = 9, quiet: bool = False, **changed: Value
+    ) -> Entity:
         """OffsetCommit of partition 0 as a member."""
         values: dict[str, Value] = {
             "group_id": self.group_id, "generation_id_or_member_epoch": self.generation, "member_id": self.member_id,
@@ -167,11 +190,17 @@ def identity(member_id: str, instance_id: str | None = None) -> dict[str, Value]
 
 
 def commit_rows(version: int, offsets: dict[Topic, dict[int, int]], **more: Value) -> list[dict[str, Value]]:
-    """Topics of OffsetCommit: offsets by topic and partition; `more`: further fields of every row, `committed_metadata` is empty."""
+    """Topics of OffsetCommit: offsets by topic and partition; `more`: further fields of every row,
+    `committed_metadata` is empty."""
     row = {"committed_metadata": "", **({"committed_leader_epoch": -1} if version >= 6 else {}), **more}
     return [
         (topic_key(version, topic))
-        | {"partitions": [{"partition_index": index, "committed_offset": offset, **row} for index, offset in partitions.items()]}
+        | {
+            "partitions": [
+                {"partition_index": index, "committed_offset": offset, **row}
+                for index, offset in partitions.items()
+            ]
+        }
         for topic, partitions in offsets.items()
     ]
 
@@ -182,8 +211,9 @@ def topic_key(version: int, topic: Topic) -> dict[str, Value]:
 
 
 def form(*members: ClassicMember, **joined: Value) -> None:
-    """Have members, none of whom has joined before, join one after the other: the group is stable, the first one leads, the
-    generation is their number. Not part of the transcript. `joined`: fields of JoinGroup other than the usual ones."""
+    """Have members, none of whom has joined before, join one after the other: the group is stable,
+    the first one leads, the generation is their number. Not part of the transcript. `joined`:
+    fields of JoinGroup other than the usual ones."""
     for count in range(1, len(members) + 1):
         present = members[:count]
         waiting = [present[-1].enter(**joined)]

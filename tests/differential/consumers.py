@@ -1,4 +1,5 @@
-"""Members of consumer groups (KIP-848), for scripts: each heartbeat is a step; waiting for what the broker must know first is not."""
+"""Members of consumer groups (KIP-848), for scripts: each heartbeat is a step; waiting for what the
+broker must know first is not."""
 
 from __future__ import annotations
 
@@ -15,11 +16,14 @@ Owned: TypeAlias = Mapping[Topic, Sequence[int]]
 
 
 def group_of(s: Session, name: str = "g", *topics: Topic) -> str:
-    """A group id of this script, for which the coordinator is ready and has heard of these topics."""
+    """A group id of this script, for which the coordinator is ready and has heard of these
+    topics."""
     group = f"{s.name}-{name}"
 
     def ready() -> bool:
-        answer = s.prepare("consumer_group_describe", 1, on="probe", group_ids=[group], include_authorized_operations=False)
+        answer = s.prepare(
+            "consumer_group_describe", 1, on="probe", group_ids=[group], include_authorized_operations=False
+        )
         if answer.groups[0].error_code.value not in _NOT_YET:
             return True
         s.prepare("find_coordinator", 4, on="probe", key_type=0, coordinator_keys=[group])
@@ -32,14 +36,17 @@ def group_of(s: Session, name: str = "g", *topics: Topic) -> str:
 
 
 def wait_for_partitions(s: Session, group: str, topic: Topic, count: int | None = None) -> None:
-    """Until the coordinator of `group` knows the topic: `count` partitions, 0 once it is deleted (default: any)."""
+    """Until the coordinator of `group` knows the topic: `count` partitions, 0 once it is deleted
+    (default: any)."""
     candidates = (f"{s.name}-probe{index}" for index in range(1000))
     probe = next(name for name in candidates if _coordinator_partition(name) == _coordinator_partition(group))
 
     def known() -> bool:
         member = Consumer(s, probe, "probe", on="probe")
         answer = member.silently(0, subscribed_topic_names=[topic.name], rebalance_timeout=60_000)
-        found = sum(len(row.partitions) for row in answer.assignment.topic_partitions) if answer.assignment else 0
+        found = (
+            sum(len(row.partitions) for row in answer.assignment.topic_partitions) if answer.assignment else 0
+        )
         member.silently(-1)
         return found > 0 if count is None else found == count
 
@@ -71,15 +78,27 @@ class Consumer:
     instance_id: str | None = None
 
     def join(self, *topics: Topic | str, **values: Value) -> Entity:
-        """Epoch 0 with a whole request: no partitions, a rebalance timeout of a minute, these topics."""
+        """Epoch 0 with a whole request: no partitions, a rebalance timeout of a minute, these
+        topics."""
         names = [topic if isinstance(topic, str) else topic.name for topic in topics]
-        return self.beat(0, **{"rebalance_timeout": 60_000, "subscribed_topic_names": names, "topic_partitions": (), **values})
+        return self.beat(
+            0,
+            **{
+                "rebalance_timeout": 60_000,
+                "subscribed_topic_names": names,
+                "topic_partitions": (),
+                **values,
+            },
+        )
 
     def beat(self, epoch: int | None = None, owns: Owned | None = None, **values: Value) -> Entity:
-        """A heartbeat in which what is not given has not changed. `owns`: the partitions that the member reports."""
+        """A heartbeat in which what is not given has not changed. `owns`: the partitions that the
+        member reports."""
         if owns is not None:
             values["topic_partitions"] = owned_rows(owns)
-        answer = self.session.call("consumer_group_heartbeat", self.version, on=self.on, **self._request(epoch, values))
+        answer = self.session.call(
+            "consumer_group_heartbeat", self.version, on=self.on, **self._request(epoch, values)
+        )
         if answer is not None and answer.error_code.value == 0:
             self.epoch, self.member_id = max(answer.member_epoch, 0), answer.member_id or self.member_id
         return answer
@@ -107,4 +126,6 @@ class Consumer:
 
 
 def describe(s: Session, *groups: str, version: int = 1, operations: bool = False) -> Entity:
-    return s.call("consumer_group_describe", version, group_ids=list(groups), include_authorized_operations=operations)
+    return s.call(
+        "consumer_group_describe", version, group_ids=list(groups), include_authorized_operations=operations
+    )

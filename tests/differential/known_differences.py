@@ -1,7 +1,9 @@
-"""Where kbroker answers otherwise than Apache Kafka on purpose: each has its reason in docs/differences.md under the same id.
+"""Where kbroker answers otherwise than Apache Kafka on purpose: each has its reason in
+docs/differences.md under the same id.
 
-A difference is matched by the script, the place in the answers and both values. Anything else that differs is a bug. One that no
-script meets any more is a bug as well: the list tells what is, not what was.
+A difference is matched by the script, the place in the answers and both values. Anything else that
+differs is a bug. One that no script meets any more is a bug as well: the list tells what is, not
+what was.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _GROUP_SOURCE = 8
 
 @dataclass(frozen=True)
 class Difference:
-    """`path`: a regular expression found in the place; `scripts`: patterns of names; `holds`: of Kafka's value and kbroker's."""
+    """`path`: a regular expression found in the place; `scripts`: patterns of names; `holds`: of
+    Kafka's value and kbroker's."""
 
     id: str
     path: str
@@ -55,7 +58,9 @@ def _starts_with_an_empty_range(theirs: Json, ours: Json) -> bool:
 
 def _no_rows_but_one_with(field: str, wanted: Callable[[Json], bool]) -> Callable[[Json, Json], bool]:
     """Kafka's answer has no rows at all, kbroker's some row whose `field` is as wanted."""
-    return lambda theirs, ours: theirs == [] and any(wanted(row[field]) for topic in ours for row in topic["partitions"])
+    return lambda theirs, ours: (
+        theirs == [] and any(wanted(row[field]) for topic in ours for row in topic["partitions"])
+    )
 
 
 def _only_here(theirs: Json, ours: Json) -> bool:
@@ -76,7 +81,9 @@ def _part_of(theirs: Json, ours: Json) -> bool:
     """A lower last offset, or some of the same records that lie together."""
     if isinstance(theirs, int):
         return bool(ours < theirs)
-    return any(theirs[at : at + len(ours)] == ours for at in range(len(theirs) - len(ours) + 1)) and bool(ours)
+    return any(theirs[at : at + len(ours)] == ours for at in range(len(theirs) - len(ours) + 1)) and bool(
+        ours
+    )
 
 
 def _cut_to_100_characters(theirs: Json, ours: Json) -> bool:
@@ -89,7 +96,8 @@ def _settings_of_dead_letters_besides(theirs: Json, ours: Json) -> bool:
 
 
 def _share_groups_settings_may_be_altered(theirs: Json, ours: Json) -> bool:
-    """The same rows, but that groups' defaults and bounds are not read-only; beside rows of dead letters."""
+    """The same rows, but that groups' defaults and bounds are not read-only; beside rows of dead
+    letters."""
     moved = {f"group.share.{end}{triple}" for end in ("", "min.", "max.") for triple in GROUP_SHARE_TRIPLES}
     rows = [row for row in ours if not row["name"].startswith("errors.deadletterqueue.")]
     fixed_there = {row["name"] for row in theirs if row["read_only"]} & moved
@@ -98,17 +106,31 @@ def _share_groups_settings_may_be_altered(theirs: Json, ours: Json) -> bool:
 
 
 def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:
-    return isinstance(theirs, list) and ours == [row for row in theirs if row["source"] != _GROUP_SOURCE] != theirs
+    return (
+        isinstance(theirs, list)
+        and ours == [row for row in theirs if row["source"] != _GROUP_SOURCE] != theirs
+    )
 
 
 def _features_of_newer_kafka(theirs: Json, ours: Json) -> bool:
     """The three that kbroker has, with 4.4's levels."""
     newer = {"metadata.version": {30: 31}, "group.version": {}, "share.version": {1: 2}}
-    return bool(ours == [[name, *(newer[name].get(level, level) for level in levels)] for name, *levels in theirs if name in newer])
+    return bool(
+        ours
+        == [
+            [name, *(newer[name].get(level, level) for level in levels)]
+            for name, *levels in theirs
+            if name in newer
+        ]
+    )
 
 
 KNOWN: Sequence[Difference] = (
-    Difference("DIF-1", r"current_leader\.leader_(id|epoch)$", lambda theirs, ours: theirs in (0, "epoch") and ours == -1),
+    Difference(
+        "DIF-1",
+        r"current_leader\.leader_(id|epoch)$",
+        lambda theirs, ours: theirs in (0, "epoch") and ours == -1,
+    ),
     Difference(
         "DIF-2",
         r"^0\.share_fetch\..*\.acquired_records$",
@@ -123,12 +145,17 @@ KNOWN: Sequence[Difference] = (
             values(0, 30_000),
             _no_rows_but_one_with("error_code", lambda code: code == "unknown_topic_id"),
         ),
-        "share_fetch_requests.unknown_topic_id share_session_ends.topic_deleted group_topics.fetching_from_a_deleted_topic",
+        "share_fetch_requests.unknown_topic_id share_session_ends.topic_deleted "
+        "group_topics.fetching_from_a_deleted_topic",
     ),
     Difference(
         "DIF-4",
         r"^2\.share_acknowledge\.responses.*\.error_(code|message)$|^[35]\.share_fetch\.responses$",
-        any_of(values("none", "invalid_record_state"), values(None, "text"), _no_rows_but_one_with("acquired_records", bool)),
+        any_of(
+            values("none", "invalid_record_state"),
+            values(None, "text"),
+            _no_rows_but_one_with("acquired_records", bool),
+        ),
         "share_sessions.opened_again share_fetch_requests.unknown_acquire_mode",
     ),
     Difference(
@@ -144,7 +171,10 @@ KNOWN: Sequence[Difference] = (
         "share_session_ends.forgotten_before_the_end share_session_ends.forgotten_by_the_last_session",
     ),
     Difference(
-        "DIF-7", r"^0\.share_fetch\.responses.*\.(records|acquired_records)$", _only_here, "share_session_ends.latest_is_decided_again"
+        "DIF-7",
+        r"^0\.share_fetch\.responses.*\.(records|acquired_records)$",
+        _only_here,
+        "share_session_ends.latest_is_decided_again",
     ),
     Difference(
         "DIF-8",
@@ -176,7 +206,9 @@ KNOWN: Sequence[Difference] = (
         any_of(values("7", "5"), values("7000", "5000"), values(8, 5), _without_the_group_s_own),
         "group_configs.settings_outlive_the_group consumer_configs.outliving_the_group",
     ),
-    Difference("DIF-12", r"^5\..*\.heartbeat_interval$", values(7000, 5000), "consumer_configs.outliving_the_group"),
+    Difference(
+        "DIF-12", r"^5\..*\.heartbeat_interval$", values(7000, 5000), "consumer_configs.outliving_the_group"
+    ),
     Difference(
         "DIF-12",
         r"^5\.share_fetch\.responses.*\.(records|acquired_records)$",
@@ -198,11 +230,15 @@ KNOWN: Sequence[Difference] = (
     Difference(
         "DIF-13",
         r"^\d\.(features in version \d(\[0\]\[2\])?|finalised)$",
-        lambda theirs, ours: _features_of_newer_kafka(theirs, ours) if isinstance(theirs, list) else (theirs, ours) == (30, 31),
+        lambda theirs, ours: (
+            _features_of_newer_kafka(theirs, ours) if isinstance(theirs, list) else (theirs, ours) == (30, 31)
+        ),
         "base_other.api_versions",
     ),
     Difference("DIF-14", r"^0\.API 0\[0\]$", values(0, 3), "base_other.versions_served"),
-    Difference("DIF-15", r"^7\.API 64$", values("answered", "connection closed"), "base_other.apis_for_controllers"),
+    Difference(
+        "DIF-15", r"^7\.API 64$", values("answered", "connection closed"), "base_other.apis_for_controllers"
+    ),
     Difference(
         "DIF-16",
         r"^[23]\.metadata\.(brokers|cluster_id|controller_id|topics\[\d\]\.(error_code|name|topic_id|partitions))$",
@@ -230,7 +266,12 @@ KNOWN: Sequence[Difference] = (
     Difference(
         "DIF-19",
         r"^[0-6]\.(produce|list_offsets)\..*\.(error_code|base_offset|offset)$",
-        any_of(values("unknown_server_error", "none"), values("invalid_record", "none"), kafka_says(-1), values(0, 12)),
+        any_of(
+            values("unknown_server_error", "none"),
+            values("invalid_record", "none"),
+            kafka_says(-1),
+            values(0, 12),
+        ),
         "base_batches.payloads_that_cannot_be_read",
     ),
     Difference(
@@ -253,8 +294,15 @@ KNOWN: Sequence[Difference] = (
         any_of(values(5000, -1), values(3, -1), values("epoch", -1), values(5000, 2000), values(3, 5)),
         "base_offsets_rows.a_log_without_records",
     ),
-    Difference("DIF-22", r"^[0-7]\.a (key|client id): ", values("answered", "connection closed"), "base_frames.bytes_that_are_no_text"),
-    Difference("DIF-40", r"^[23]\.state of partition [12]\[[12]\]$", values(-1, 0), "group_topics.a_topic_grows"),
+    Difference(
+        "DIF-22",
+        r"^[0-7]\.a (key|client id): ",
+        values("answered", "connection closed"),
+        "base_frames.bytes_that_are_no_text",
+    ),
+    Difference(
+        "DIF-40", r"^[23]\.state of partition [12]\[[12]\]$", values(-1, 0), "group_topics.a_topic_grows"
+    ),
     Difference(
         "DIF-40",
         r"^1\.share_fetch\.responses.*\.(records|acquired_records)$",
@@ -265,7 +313,9 @@ KNOWN: Sequence[Difference] = (
         "DIF-41",
         r"^[0-8]\.(initialize|read|write)_share_group_state\.results.*\.(error_code|error_message|state_epoch)$",
         any_of(
-            lambda theirs, ours: theirs in ("none", "fenced_state_epoch", "fenced_leader_epoch") and ours == "invalid_request",
+            lambda theirs, ours: (
+                theirs in ("none", "fenced_state_epoch", "fenced_leader_epoch") and ours == "invalid_request"
+            ),
             values(None, "text"),
             values(5, 0),
         ),
@@ -274,7 +324,15 @@ KNOWN: Sequence[Difference] = (
     Difference(
         "DIF-42",
         r"^[3579]\.read_share_group_state_summary\.results.*\.start_offset$|\.read_share_group_state_summary\.results.*_complete_count$",
-        any_of(values(15, 20), values(2, 3), values(9, 3), values(4, 3), values(-1, 0), values(-1, 1), values(-9, 0)),
+        any_of(
+            values(15, 20),
+            values(2, 3),
+            values(9, 3),
+            values(4, 3),
+            values(-1, 0),
+            values(-1, 1),
+            values(-9, 0),
+        ),
         "share_state.start_offsets_that_go_back share_state.many_updates share_state.writes_without_a_count "
         "share_state_refusals.state_that_makes_no_sense",
     ),
@@ -284,7 +342,12 @@ KNOWN: Sequence[Difference] = (
         any_of(values("none", "invalid_request"), values(None, "text")),
         "share_state_refusals.state_that_makes_no_sense",
     ),
-    Difference("DIF-44", r"^4\.read_share_group_state\.results.*\.state_batches$", _only_here, "share_state.initialised_twice"),
+    Difference(
+        "DIF-44",
+        r"^4\.read_share_group_state\.results.*\.state_batches$",
+        _only_here,
+        "share_state.initialised_twice",
+    ),
     Difference(
         "DIF-45",
         r"^2\.share_acknowledge\.(responses.*\.(error_code|leader_id)|node_endpoints)$",
@@ -296,7 +359,12 @@ KNOWN: Sequence[Difference] = (
         ),
         "share_offsets.altered_while_a_session_is_open share_offsets.deleted_while_a_session_is_open",
     ),
-    Difference("DIF-46", r"^\d\.\w+$", lambda theirs, ours: ours == "connection closed", "group_types.transactions_and_a_share_group"),
+    Difference(
+        "DIF-46",
+        r"^\d\.\w+$",
+        lambda theirs, ours: ours == "connection closed",
+        "group_types.transactions_and_a_share_group",
+    ),
     Difference(
         "DIF-47",
         r"^[12]\.alter_share_group_offsets\.responses\[0\]\.partitions$",
@@ -304,7 +372,10 @@ KNOWN: Sequence[Difference] = (
         "share_offsets.the_same_things_twice",
     ),
     Difference(
-        "DIF-60", r"^[46]\.join_group\..*(leader|member_id)$", _cut_to_100_characters, "classic_static.instance_id_that_is_blank_or_long"
+        "DIF-60",
+        r"^[46]\.join_group\..*(leader|member_id)$",
+        _cut_to_100_characters,
+        "classic_static.instance_id_that_is_blank_or_long",
     ),
     Difference(
         "DIF-61",
@@ -354,7 +425,8 @@ KNOWN: Sequence[Difference] = (
         "DIF-75",
         r"^[356]\.heartbeat\.error_code$",
         values("illegal_generation", "rebalance_in_progress"),
-        "group_upgrades_members.more_members_than_a_classic_group_may_have group_upgrades_members.upgraded_and_downgraded_again "
+        "group_upgrades_members.more_members_than_a_classic_group_may_have "
+        "group_upgrades_members.upgraded_and_downgraded_again "
         "group_downgrades.leaving_before_anything_has_settled",
     ),
     Difference(
@@ -369,7 +441,8 @@ KNOWN: Sequence[Difference] = (
         r"^(6|8|9|11|45|51)\.(consumer|share)_group_heartbeat\.assignment$",
         lambda theirs, ours: theirs is None and bool(ours),
         "consumer_joining.epochs_of_a_member consumer_reconciling.owned_partitions_that_make_no_sense "
-        "consumer_reconciling.the_epoch_while_partitions_are_given_up group_heartbeats.fenced_epochs consumer_walks.uniform "
+        "consumer_reconciling.the_epoch_while_partitions_are_given_up group_heartbeats.fenced_epochs "
+        "consumer_walks.uniform "
         "consumer_walks.uniform_with_static_members",
     ),
     Difference(
@@ -413,10 +486,16 @@ KNOWN: Sequence[Difference] = (
         any_of(values(-5, -1), values(9, -1), values(3, 2), values(-7, 0)),
         "share_offsets.altered share_offsets.consuming_from_below_zero share_state.initial_start_offsets",
     ),
-    Difference("DIF-86", r"^0\.describe_share_group_offsets\..*\.lag$", values(2, 0), "share_offsets.lag_is_not_clamped"),
+    Difference(
+        "DIF-86",
+        r"^0\.describe_share_group_offsets\..*\.lag$",
+        values(2, 0),
+        "share_offsets.lag_is_not_clamped",
+    ),
 )
 
 
 def explain(found: Found) -> str | None:
-    """The id of the difference that explains this one, or None: a bug of ours, or a difference that is not listed yet."""
+    """The id of the difference that explains this one, or None: a bug of ours, or a difference that
+    is not listed yet."""
     return next((known.id for known in KNOWN if known.explains(found)), None)

@@ -1,6 +1,8 @@
-"""Classic members of consumer groups for scripts: what real consumers put into JoinGroup and SyncGroup, where brokers look into it.
+"""Classic members of consumer groups for scripts: what real consumers put into JoinGroup and
+SyncGroup, where brokers look into it.
 
-ConsumerProtocolSubscription and ConsumerProtocolAssignment: a version (2 bytes), then arrays and strings of the oldest encoding.
+ConsumerProtocolSubscription and ConsumerProtocolAssignment: a version (2 bytes), then arrays and
+strings of the oldest encoding.
 """
 
 from __future__ import annotations
@@ -16,11 +18,19 @@ Owned = Mapping[Topic, Sequence[int]]
 
 
 def topics_and_partitions(owned: Owned) -> bytes:
-    rows = [_string(topic.name) + _int(len(which)) + b"".join(map(_int, which)) for topic, which in owned.items()]
+    rows = [
+        _string(topic.name) + _int(len(which)) + b"".join(map(_int, which)) for topic, which in owned.items()
+    ]
     return _int(len(rows)) + b"".join(rows)
 
 
-def subscribed(*topics: Topic, owned: Owned | None = None, generation: int = -1, version: int = 3, rack: str | None = None) -> bytes:
+def subscribed(
+    *topics: Topic,
+    owned: Owned | None = None,
+    generation: int = -1,
+    version: int = 3,
+    rack: str | None = None,
+) -> bytes:
     """ConsumerProtocolSubscription without user data."""
     data = version.to_bytes(2, "big") + strings(*(topic.name for topic in topics)) + NO_BYTES
     if version >= 1:
@@ -41,8 +51,11 @@ def offered(metadata: bytes, *names: str) -> list[dict[str, Value]]:
     return [{"name": name, "metadata": metadata} for name in names or ("range",)]
 
 
-def classic_with(s: Session, topic: Topic, *names: str, instance_id: str | None = None, **how: int) -> ClassicMember:
-    """The only member, called a, of a stable classic group g: it has all partitions of a topic of two. Not part of the transcript."""
+def classic_with(
+    s: Session, topic: Topic, *names: str, instance_id: str | None = None, **how: int
+) -> ClassicMember:
+    """The only member, called a, of a stable classic group g: it has all partitions of a topic of
+    two. Not part of the transcript."""
     group = classic_group(s)
     wait_for_partitions(s, group, topic)
     member = ClassicMember(s, group, "a", instance_id=instance_id, **how)

@@ -1,4 +1,5 @@
-"""The tables of docs/differences.md: what differs on purpose, and what only Kafka 4.4 has, so that no recording can show it."""
+"""The tables of docs/differences.md: what differs on purpose, and what only Kafka 4.4 has, so that
+no recording can show it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ class Listed(NamedTuple):
 
 
 class Newer(NamedTuple):
-    """Something of 4.4's, by rules of docs/behaviour.md; `tests`: files below tests/ that show it."""
+    """Something of 4.4's, by rules of docs/behaviour.md; `tests`: files below tests/ that show
+    it."""
 
     what: str
     rules: list[str]
@@ -38,7 +40,10 @@ def listed() -> list[Listed]:
 def only_in_newer() -> list[Newer]:
     _, _, section = PAGE.read_text().partition(_NEWER_HEADING)
     rows = _rows(section.partition("\n## ")[0])[2:]
-    return [Newer(what, ids_in(rules, frozenset(_PREFIX.findall(rules))), re.findall(r"`([^`]+)`", tests)) for what, rules, tests in rows]
+    return [
+        Newer(what, ids_in(rules, frozenset(_PREFIX.findall(rules))), re.findall(r"`([^`]+)`", tests))
+        for what, rules, tests in rows
+    ]
 
 
 def _rows(text: str) -> list[list[str]]:

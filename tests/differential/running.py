@@ -19,7 +19,18 @@ from tests.differential.transcript import Json
 RECORDED = Path(__file__).parent / "recorded"
 AT_ONCE = 12
 """Scripts that run side by side: most of their time is waiting."""
-_IDENTITY = ("name", "topic", "topic_name", "topic_id", "group_id", "member_id", "resource_name", "partition_index", "partition", "index")
+_IDENTITY = (
+    "name",
+    "topic",
+    "topic_name",
+    "topic_id",
+    "group_id",
+    "member_id",
+    "resource_name",
+    "partition_index",
+    "partition",
+    "index",
+)
 BROKER_CONFIG = {
     "auto.create.topics.enable": "false",
     "group.share.min.record.lock.duration.ms": "1000",
@@ -45,7 +56,8 @@ def load_scripts() -> dict[str, Script]:
 
 
 def run(script: Script, port: int) -> list[Json]:
-    """The transcript of one script. Raises whatever the script raises, AssertionError where it could not do its work."""
+    """The transcript of one script. Raises whatever the script raises, AssertionError where it
+    could not do its work."""
     session = Session(script.name.replace("_", "-"), port)
     try:
         script.run(session)
@@ -89,7 +101,9 @@ class Found(NamedTuple):
 
 def differences(script: Script, kafka: list[Json], kbroker: list[Json]) -> list[Found]:
     if [_asked(step) for step in kafka] != [_asked(step) for step in kbroker]:
-        raise NotRecorded(f"{script.name} has changed since it was recorded, or went another way; run make record-kafka")
+        raise NotRecorded(
+            f"{script.name} has changed since it was recorded, or went another way; run make record-kafka"
+        )
     found: list[Found] = []
     for index, (theirs, ours) in enumerate(zip(kafka, kbroker, strict=True)):
         start = f"{index}.{theirs.get('api', theirs.get('note'))}"

@@ -1,13 +1,15 @@
-"""What a script is, and what it has in its hands: connections, topics, share-group members, and a transcript of what was answered.
+"""What a script is, and what it has in its hands: connections, topics, share-group members, and a
+transcript of what was answered.
 
     @script("SF-3")
     def acknowledgements_on_epoch_zero(s: Session) -> None:
         topic = s.topic()
         s.share_fetch("g", "m", 0, {topic: {0: [(0, 0, [ACCEPT])]}})
 
-A script runs unchanged against either broker, on topics and groups of its own (their names begin with the script's). Every
-`call` is a step of the transcript. Preparation, and waiting for what Kafka does in the background, is `prepare`d or polled for:
-it is not in the transcript. The names in `@script(...)` are the rules of docs/behaviour.md that it shows.
+A script runs unchanged against either broker, on topics and groups of its own (their names begin
+with the script's). Every `call` is a step of the transcript. Preparation, and waiting for what
+Kafka does in the background, is `prepare`d or polled for: it is not in the transcript. The names in
+`@script(...)` are the rules of docs/behaviour.md that it shows.
 """
 
 from __future__ import annotations
@@ -27,13 +29,15 @@ from tests.differential.transcript import Json, Names, transcribe
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 PATIENCE_S = 40.0
-"""How long a poll may take: Kafka initialises a share-partition with the second heartbeat and retries some things after 30 s."""
+"""How long a poll may take: Kafka initialises a share-partition with the second heartbeat and
+retries some things after 30 s."""
 
 Value: TypeAlias = Any
 Acks: TypeAlias = Sequence[tuple[int, int, Sequence[int]]]
 Keep: TypeAlias = Callable[[Json], Json]
 Rows: TypeAlias = Mapping["Topic", Mapping[int, Acks]]
-"""Acknowledgement batches by topic and partition; no batches: the partition is only added to the session."""
+"""Acknowledgement batches by topic and partition; no batches: the partition is only added to the
+session."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,11 @@ class Script:
 SCRIPTS: dict[str, Script] = {}
 
 
-def script(*rules: str, seconds: float = 1.0) -> Callable[[Callable[[Session], None]], Callable[[Session], None]]:
-    """Register a script under `module.function`. `seconds`: about how long it takes where it waits for locks or sessions."""
+def script(
+    *rules: str, seconds: float = 1.0
+) -> Callable[[Callable[[Session], None]], Callable[[Session], None]]:
+    """Register a script under `module.function`. `seconds`: about how long it takes where it waits
+    for locks or sessions."""
 
     def registered(run: Callable[[Session], None]) -> Callable[[Session], None]:
         name = f"{run.__module__.rsplit('.', 1)[-1]}.{run.__name__}"
@@ -82,7 +89,8 @@ class Session:
         self._open.close()
 
     def connection(self, name: str = "a", client_id: str = "differential") -> Connection:
-        """Connections have names; each is opened at its first use, which decides on the client id."""
+        """Connections have names; each is opened at its first use, which decides on the client
+        id."""
         if name not in self._connections:
             opened = Connection("127.0.0.1", self.port, client_id=client_id, timeout_s=PATIENCE_S)
             self._connections[name] = self._open.enter_context(opened)
@@ -95,14 +103,25 @@ class Session:
         """A request whose answer is not part of the transcript."""
         return self.connection(on).call(api, version, **values)
 
-    def call(self, api: str, version: int, /, on: str = "a", keep: Keep | None = None, **values: Value) -> Entity:
-        """A request and its answer: a step of the transcript. A connection that the broker closes instead is an answer, too.
-        `keep`: what of the answer goes into the transcript (`only`), where it tells of other scripts' things as well."""
+    def call(
+        self, api: str, version: int, /, on: str = "a", keep: Keep | None = None, **values: Value
+    ) -> Entity:
+        """A request and its answer: a step of the transcript. A connection that the broker closes
+        instead is an answer, too. `keep`: what of the answer goes into the transcript (`only`),
+        where it tells of other scripts' things as well."""
         return self.begin(api, version, on, keep, **values)()
 
-    def begin(self, api: str, version: int, /, on: str = "a", keep: Keep | None = None, **values: Value) -> Callable[[], Entity]:
-        """As `call`, but only sent: what is returned waits for the answer. Meanwhile the connection takes no other request."""
-        step = {"api": api, "version": version, "request": transcribe(values, self.names), "answer": "none was waited for"}
+    def begin(
+        self, api: str, version: int, /, on: str = "a", keep: Keep | None = None, **values: Value
+    ) -> Callable[[], Entity]:
+        """As `call`, but only sent: what is returned waits for the answer. Meanwhile the connection
+        takes no other request."""
+        step = {
+            "api": api,
+            "version": version,
+            "request": transcribe(values, self.names),
+            "answer": "none was waited for",
+        }
         self.steps.append(step)
         connection = self.connection(on)
         connection.send_raw(connection.encode(api, version, values))
@@ -121,7 +140,8 @@ class Session:
         return answer
 
     def attempt(self, api: str, version: int, /, on: str = "a", **values: Value) -> Entity:
-        """`prepare` with an API that a broker may not have: None where the connection was closed."""
+        """`prepare` with an API that a broker may not have: None where the connection was
+        closed."""
         try:
             return self.prepare(api, version, on, **values)
         except ConnectionClosed:
@@ -139,10 +159,18 @@ class Session:
         self._topics += 1
         full = name or f"{self.name}-t{self._topics}"
         rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
-        wanted = {"name": full, "num_partitions": partitions, "replication_factor": 1, "assignments": (), "configs": rows}
+        wanted = {
+            "name": full,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": (),
+            "configs": rows,
+        }
         (row,) = self.prepare("create_topics", 7, topics=[wanted], timeout=30_000, validate_only=False).topics
         if row.error_code.value:
-            raise AssertionError(f"{self.name}: cannot create {full}: {row.error_code.name}, {row.error_message}")
+            raise AssertionError(
+                f"{self.name}: cannot create {full}: {row.error_code.name}, {row.error_message}"
+            )
         return self.learn(full, partitions)
 
     def learn(self, name: str, partitions: int = 1) -> Topic:
@@ -155,7 +183,11 @@ class Session:
             allow_auto_topic_creation=False, include_topic_authorized_operations=False,
         )  # fmt: skip
         (row,) = answer.topics
-        if row.error_code.value or len(row.partitions) < partitions or any(p.error_code.value or p.leader_id < 0 for p in row.partitions):
+        if (
+            row.error_code.value
+            or len(row.partitions) < partitions
+            or any(p.error_code.value or p.leader_id < 0 for p in row.partitions)
+        ):
             return None
         if not self._has_logs(name, len(row.partitions)):
             return None
@@ -173,12 +205,22 @@ class Session:
 
     def _has_logs(self, name: str, partitions: int) -> bool:
         """Kafka tells of a new topic a moment before it takes requests for it."""
-        rows = [{"name": name, "partitions": [{"partition_index": index, "timestamp": -1} for index in range(partitions)]}]
+        rows = [
+            {
+                "name": name,
+                "partitions": [{"partition_index": index, "timestamp": -1} for index in range(partitions)],
+            }
+        ]
         answer = self.prepare("list_offsets", 6, replica_id=-1, isolation_level=0, topics=rows)
         return not any(row.error_code.value for topic in answer.topics for row in topic.partitions)
 
     def produce(
-        self, topic: Topic, *values: str, partition: int = 0, per_batch: int | None = None, timestamp_ms: int | None = None
+        self,
+        topic: Topic,
+        *values: str,
+        partition: int = 0,
+        per_batch: int | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """Append records, `per_batch` to a batch (all in one); waits for acks=all."""
         stamp = wall_clock_ms() if timestamp_ms is None else timestamp_ms
@@ -197,20 +239,30 @@ class Session:
     # Share groups
 
     def group(self, name: str = "g", **configs: str) -> str:
-        """A group id of this script; with configs: `share_record_lock_duration_ms="1000"`. The reset policy is earliest unless given."""
+        """A group id of this script; with configs: `share_record_lock_duration_ms="1000"`. The
+        reset policy is earliest unless given."""
         group_id = f"{self.name}-{name}"
-        wanted = {"share.auto.offset.reset": "earliest", **{key.replace("_", "."): value for key, value in configs.items()}}
+        wanted = {
+            "share.auto.offset.reset": "earliest",
+            **{key.replace("_", "."): value for key, value in configs.items()},
+        }
         rows = [{"name": key, "config_operation": 0, "value": value} for key, value in wanted.items()]
         resource = {"resource_type": 32, "resource_name": group_id, "configs": rows}
-        (row,) = self.prepare("incremental_alter_configs", 1, resources=[resource], validate_only=False).responses
+        (row,) = self.prepare(
+            "incremental_alter_configs", 1, resources=[resource], validate_only=False
+        ).responses
         if row.error_code.value:
-            raise AssertionError(f"{self.name}: cannot configure {group_id}: {row.error_code.name}, {row.error_message}")
+            raise AssertionError(
+                f"{self.name}: cannot configure {group_id}: {row.error_code.name}, {row.error_message}"
+            )
         self.until(lambda: self._is_configured(group_id, wanted), f"group {group_id} has its configs")
         return group_id
 
     def _is_configured(self, group_id: str, wanted: Mapping[str, str]) -> bool:
         resource = {"resource_type": 32, "resource_name": group_id, "configuration_keys": None}
-        answer = self.prepare("describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False)
+        answer = self.prepare(
+            "describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False
+        )
         found = {row.name: row.value for row in answer.results[0].configs}
         return all(found.get(name) == value for name, value in wanted.items())
 
@@ -226,10 +278,13 @@ class Session:
                 rack_id=None, subscribed_topic_names=wanted,
             )  # fmt: skip
             if answer.error_code.value:
-                if answer.error_code.value in (14, 15, 16):  # a fresh Kafka makes its coordinator's topic when it is asked for it
+                # a fresh Kafka makes its coordinator's topic when it is asked for it
+                if answer.error_code.value in (14, 15, 16):
                     self.prepare("find_coordinator", 4, on=on, key_type=0, coordinator_keys=[group_id])
                     return False
-                raise AssertionError(f"{self.name}: {member_id} cannot join: {answer.error_code.name}, {answer.error_message}")
+                raise AssertionError(
+                    f"{self.name}: {member_id} cannot join: {answer.error_code.name}, {answer.error_message}"
+                )
             epoch = answer.member_epoch
             if answer.assignment is not None:
                 assigned = sum(len(row.partitions) for row in answer.assignment.topic_partitions)
@@ -239,8 +294,9 @@ class Session:
         return epoch
 
     def load(self, group_id: str, *topics: Topic, partitions: int = 1) -> None:
-        """Have the share-partitions loaded, by a session that stays open and holds nothing. Topics must still be empty, and the
-        group's offsets initialised (`join`): Kafka loads in the background, so the first rows of a session may be missing."""
+        """Have the share-partitions loaded, by a session that stays open and holds nothing. Topics
+        must still be empty, and the group's offsets initialised (`join`): Kafka loads in the
+        background, so the first rows of a session may be missing."""
         rows = topic_rows({topic: {index: () for index in range(partitions)} for topic in topics})
 
         def all_rows() -> bool:
@@ -248,7 +304,9 @@ class Session:
                 "share_fetch", 1, on="loader", group_id=group_id, member_id="loader", share_session_epoch=0, topics=rows,
                 forgotten_topics_data=(), max_records=1, batch_size=1, max_wait=100, min_bytes=1, max_bytes=1,
             )  # fmt: skip
-            clean = [row for topic in answer.responses for row in topic.partitions if row.error_code.value == 0]
+            clean = [
+                row for topic in answer.responses for row in topic.partitions if row.error_code.value == 0
+            ]
             return len(clean) == partitions * len(topics)
 
         self.until(all_rows, f"{group_id} is loaded")
@@ -257,7 +315,8 @@ class Session:
         return Member(self, group_id, member_id, on)
 
     def share(self, partitions: int = 1, **configs: str) -> tuple[Topic, Member]:
-        """An empty topic, and the member "m" of a group with these configs for which the topic's share-partitions are loaded."""
+        """An empty topic, and the member "m" of a group with these configs for which the topic's
+        share-partitions are loaded."""
         topic, group = self.topic(partitions), self.group(**configs)
         self.join(group, "m", topic, partitions=partitions)
         self.load(group, topic, partitions=partitions)
@@ -284,7 +343,10 @@ def only(table: str, field: str, *wanted: str) -> Keep:
 
     def kept(answer: Json) -> Json:
         rows = answer[table] or ()
-        return {**answer, table: [row for row in rows if any(fnmatchcase(row[field], name) for name in wanted)]}
+        return {
+            **answer,
+            table: [row for row in rows if any(fnmatchcase(row[field], name) for name in wanted)],
+        }
 
     return kept
 
@@ -293,19 +355,26 @@ def topic_rows(rows: Rows) -> list[dict[str, Value]]:
     return [
         {
             "topic_id": topic.topic_id,
-            "partitions": [{"partition_index": index, "acknowledgement_batches": ack_rows(acks)} for index, acks in partitions.items()],
+            "partitions": [
+                {"partition_index": index, "acknowledgement_batches": ack_rows(acks)}
+                for index, acks in partitions.items()
+            ],
         }
         for topic, partitions in rows.items()
     ]
 
 
 def ack_rows(acks: Acks) -> list[dict[str, Value]]:
-    return [{"first_offset": first, "last_offset": last, "acknowledge_types": types} for first, last, types in acks]
+    return [
+        {"first_offset": first, "last_offset": last, "acknowledge_types": types}
+        for first, last, types in acks
+    ]
 
 
 @dataclass
 class Member:
-    """A share consumer that counts its session's epoch as clients do, and can be told another one."""
+    """A share consumer that counts its session's epoch as clients do, and can be told another
+    one."""
 
     session: Session
     group_id: str | None
@@ -332,7 +401,8 @@ class Member:
         wait_ms: int = 0,
         **more: Value,
     ) -> Callable[[], Entity]:
-        """A ShareFetch that is only sent. `wait_ms` 0 is only repeatable for share-partitions that are loaded (`Session.load`)."""
+        """A ShareFetch that is only sent. `wait_ms` 0 is only repeatable for share-partitions that
+        are loaded (`Session.load`)."""
         sent = self.epoch if epoch is None else epoch
         values: dict[str, Value] = {
             "topics": topic_rows(rows or {}),

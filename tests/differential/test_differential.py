@@ -1,6 +1,7 @@
 """Every script against kbroker, its answers compared with those recorded from Apache Kafka.
 
-Scripts are independent of each other and mostly wait, so all run at once on one broker before the first test looks at its result.
+Scripts are independent of each other and mostly wait, so all run at once on one broker before the
+first test looks at its result.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ def compare(script: Script, port: int) -> list[Found]:
 
 @pytest.fixture(scope="module")
 def compared() -> Iterator[Mapping[str, Future[list[Found]]]]:
-    with open_test_broker(storage="memory", config=BROKER_CONFIG) as broker, ThreadPoolExecutor(AT_ONCE) as pool:
+    with (
+        open_test_broker(storage="memory", config=BROKER_CONFIG) as broker,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
         slowest_first = sorted(SCRIPTS.values(), key=lambda script: -script.seconds)
         yield {script.name: pool.submit(compare, script, broker.port) for script in slowest_first}
 
@@ -35,7 +39,9 @@ def compared() -> Iterator[Mapping[str, Future[list[Found]]]]:
 @pytest.mark.parametrize("name", sorted(SCRIPTS))
 def test_answers_as_kafka(name: str, compared: Mapping[str, Future[list[Found]]]) -> None:
     unexplained = [each for each in compared[name].result() if explain(each) is None]
-    assert not unexplained, "\n".join(f"{each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in unexplained)
+    assert not unexplained, "\n".join(
+        f"{each.path}: kafka {each.kafka!r}, kbroker {each.kbroker!r}" for each in unexplained
+    )
 
 
 def test_every_listed_difference_is_met(compared: Mapping[str, Future[list[Found]]]) -> None:
@@ -45,7 +51,9 @@ def test_every_listed_difference_is_met(compared: Mapping[str, Future[list[Found
 
 def test_every_difference_has_its_reason() -> None:
     rows = listed()
-    assert [row.id for row in rows] == sorted({known.id for known in KNOWN}, key=lambda name: int(name.partition("-")[2]))
+    assert [row.id for row in rows] == sorted(
+        {known.id for known in KNOWN}, key=lambda name: int(name.partition("-")[2])
+    )
     assert all(row.kafka and row.kbroker and row.why for row in rows)
 
 
@@ -59,9 +67,13 @@ def test_what_only_newer_kafka_has_is_shown_by_tests() -> None:
         assert row.rules, row
         assert all(by_id[rule].is_left_out for rule in row.rules) or row.tests, row
         for test in row.tests:
-            assert any(each.startswith(f"{test}::") for rule in row.rules for each in named.get(rule, ())), f"{test} shows nothing of it"
+            assert any(each.startswith(f"{test}::") for rule in row.rules for each in named.get(rule, ())), (
+                f"{test} shows nothing of it"
+            )
 
 
 def test_no_recording_is_left_over() -> None:
-    recordings = {f"{file.parent.name}.{file.stem}" for file in (Path(__file__).parent / "recorded").glob("*/*.json")}
+    recordings = {
+        f"{file.parent.name}.{file.stem}" for file in (Path(__file__).parent / "recorded").glob("*/*.json")
+    }
     assert recordings == set(SCRIPTS)

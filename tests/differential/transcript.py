@@ -1,4 +1,5 @@
-"""Answers as plain JSON that two brokers can be compared by: what must differ between any two brokers is given a name.
+"""Answers as plain JSON that two brokers can be compared by: what must differ between any two
+brokers is given a name.
 
 | in an answer | in the transcript |
 | --- | --- |
@@ -35,7 +36,17 @@ from kbroker.formats.compression import Codec, CorruptPayload
 
 Json: TypeAlias = Any
 _DAY_MS = 86_400_000
-_NAMED_FIELDS = {"host", "port", "cluster_id", "log_dir", "node_id", "leader_id", "controller_id", "broker_id", "rack"}
+_NAMED_FIELDS = {
+    "host",
+    "port",
+    "cluster_id",
+    "log_dir",
+    "node_id",
+    "leader_id",
+    "controller_id",
+    "broker_id",
+    "rack",
+}
 _TEXT_FIELDS = {"error_message", "acknowledge_error_message", "error_string", "batch_index_error_message"}
 _BATCH_FIELDS = {"records"}
 _SET_FIELDS = {"partitions", "subscribed_topic_names"}
@@ -45,7 +56,8 @@ _UUID_IN_BASE_64 = re.compile(r"[\w-]{22}", re.ASCII)
 
 
 class Names:
-    """What a script has learned of one broker: the topic of each id, the leader epoch, the producers, the members."""
+    """What a script has learned of one broker: the topic of each id, the leader epoch, the
+    producers, the members."""
 
     def __init__(self) -> None:
         self.topics: dict[uuid.UUID, str] = {}
@@ -57,7 +69,8 @@ class Names:
         return self._producers.setdefault(producer_id, f"producer({len(self._producers) + 1})")
 
     def member(self, member_id: str) -> str:
-        """Counted for each client id, so that names do not depend on the order of rows in a table of several clients' members."""
+        """Counted for each client id, so that names do not depend on the order of rows in a table
+        of several clients' members."""
         made = _MADE_MEMBER_ID.fullmatch(member_id)
         client = made[1] if made else "member" if _UUID_IN_BASE_64.fullmatch(member_id) else None
         if client is None:
@@ -82,7 +95,9 @@ def transcribe(value: Any, names: Names, field: str = "") -> Json:
 
 def _scalar(value: Any, names: Names, field: str) -> Json:
     if isinstance(value, uuid.UUID):
-        return "id(zero)" if not value.int else f"id({names.topics[value]})" if value in names.topics else "id?"
+        return (
+            "id(zero)" if not value.int else f"id({names.topics[value]})" if value in names.topics else "id?"
+        )
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, datetime.timedelta):
@@ -116,13 +131,19 @@ def _moment(ms: int) -> Json:
 
 def _sorted(rows: list[Json]) -> list[Json]:
     """Rows of tables in a fixed order; runs of offsets and acknowledge types keep theirs."""
-    if rows and all(isinstance(row, dict) for row in rows) and not any("first_offset" in row or "base_offset" in row for row in rows):
+    if (
+        rows
+        and all(isinstance(row, dict) for row in rows)
+        and not any("first_offset" in row or "base_offset" in row for row in rows)
+    ):
         return sorted(rows, key=lambda row: json.dumps(row, sort_keys=True))
     return rows
 
 
 def _as_set(field: str, value: Json) -> Json:
-    scalars = field in _SET_FIELDS and isinstance(value, list) and not any(isinstance(each, dict) for each in value)
+    scalars = (
+        field in _SET_FIELDS and isinstance(value, list) and not any(isinstance(each, dict) for each in value)
+    )
     return sorted(value) if scalars else value
 
 
@@ -130,9 +151,15 @@ def _batches(data: bytes, names: Names) -> Json:
     rows: list[Json] = []
     for position, header in iter_headers(data):
         codec = Codec(header.codec_id).name if header.codec_id in list(Codec) else str(header.codec_id)
-        row: dict[str, Json] = {"base_offset": header.base_offset, "last_offset": header.last_offset, "codec": codec}
+        row: dict[str, Json] = {
+            "base_offset": header.base_offset,
+            "last_offset": header.last_offset,
+            "codec": codec,
+        }
         try:
-            row["records"] = [[_text(record.key), _text(record.value)] for record in iter_records(data, position)]
+            row["records"] = [
+                [_text(record.key), _text(record.value)] for record in iter_records(data, position)
+            ]
         except (CorruptPayload, ValueError, LookupError, struct.error):  # scripts send what is malformed, too
             row["records"] = "unreadable"
         if header.is_control:

@@ -1,7 +1,10 @@
-"""What a stored data directory holds, and what a broker that opens it must show: one description for writer and test.
+"""What a stored data directory holds, and what a broker that opens it must show: one description
+for writer and test.
 
-    queue   one partition, read by the share group "workers": records accepted, rejected, released and then accepted, released, untouched
-    log     three partitions, a batch of every codec, several segments, its beginning deleted, records kept for ever
+    queue   one partition, read by the share group "workers": records accepted, rejected, released
+            and then accepted, released, untouched
+    log     three partitions, a batch of every codec, several segments, its beginning deleted,
+            records kept for ever
     gone    deleted
 """
 
@@ -20,7 +23,8 @@ from kbroker.testing.broker import RunningBroker
 GROUP = "workers"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BROKER_CONFIG = {
-    "share.coordinator.snapshot.update.records.per.snapshot": "4",  # snapshots and updates, both, although the state is small
+    # snapshots and updates, both, although the state is small
+    "share.coordinator.snapshot.update.records.per.snapshot": "4",
     "log.segment.bytes": "1048576",  # segment files have their full length from the start
 }
 
@@ -34,10 +38,18 @@ def fill(broker: RunningBroker) -> dict[str, int]:
     broker.create_topic("queue", config=_KEPT_FOR_EVER)
     broker.create_topic("log", partitions=3, config={**_KEPT_FOR_EVER, **_SMALL_SEGMENTS})
     broker.create_topic("gone")
-    broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "60000"})
+    broker.set_group_config(
+        GROUP, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": "60000"}
+    )
     for codec in CODECS:
-        _send(broker, "log", [f"{codec} {number} {'x' * 40}" for number in range(60)], partitions=3, codec=codec)
-    _send(broker, "queue", [f"{kind} - {number}" for number in range(8) for kind in ("accept", "reject", "once", "release")])
+        _send(
+            broker, "log", [f"{codec} {number} {'x' * 40}" for number in range(60)], partitions=3, codec=codec
+        )
+    _send(
+        broker,
+        "queue",
+        [f"{kind} - {number}" for number in range(8) for kind in ("accept", "reject", "once", "release")],
+    )
     left = _work(broker)
     _send(broker, "queue", [f"untouched - {number}" for number in range(8)])
     with broker.connect() as connection:
@@ -47,11 +59,24 @@ def fill(broker: RunningBroker) -> dict[str, int]:
     return {**left, **{f"untouched - {number}": 0 for number in range(8)}}
 
 
-def _send(broker: RunningBroker, topic: str, values: list[str], *, partitions: int = 1, codec: str = "none") -> None:
-    settings = {"bootstrap.servers": broker.bootstrap, "linger.ms": 20, "batch.num.messages": 10, "enable.idempotence": True}
+def _send(
+    broker: RunningBroker, topic: str, values: list[str], *, partitions: int = 1, codec: str = "none"
+) -> None:
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "linger.ms": 20,
+        "batch.num.messages": 10,
+        "enable.idempotence": True,
+    }
     producer = Producer({**settings, "compression.type": codec})
     for number, value in enumerate(values):
-        producer.produce(topic, value.encode(), f"key {number}".encode(), partition=number % partitions, headers=[("h", b"\x00")])
+        producer.produce(
+            topic,
+            value.encode(),
+            f"key {number}".encode(),
+            partition=number % partitions,
+            headers=[("h", b"\x00")],
+        )
     assert producer.flush(_PATIENCE_S) == 0
 
 
@@ -64,7 +89,8 @@ def _share_consumer(broker: RunningBroker) -> Iterator[ShareConsumer]:
 
 
 def _work(broker: RunningBroker) -> dict[str, int]:
-    """Release "once" and "release", accept "once" when it comes again; until every "release" has been released twice."""
+    """Release "once" and "release", accept "once" when it comes again; until every "release" has
+    been released twice."""
     left = {f"release - {number}": 0 for number in range(8)}
     done = 0
     with _share_consumer(broker) as consumer:
@@ -92,19 +118,28 @@ def look(broker: RunningBroker) -> dict[str, Any]:
     with broker.connect() as connection:
         topics = admin.topics(connection)
         return {
-            "topics": {topic.name: {"id": str(topic.topic_id), "partitions": len(topic.partitions)} for topic in topics},
+            "topics": {
+                topic.name: {"id": str(topic.topic_id), "partitions": len(topic.partitions)}
+                for topic in topics
+            },
             "offsets": {topic.name: _bounds(connection, topic) for topic in topics},
-            "configs": {topic.name: _configs(connection, admin.ResourceType.TOPIC, topic.name) for topic in topics}
+            "configs": {
+                topic.name: _configs(connection, admin.ResourceType.TOPIC, topic.name) for topic in topics
+            }
             | {GROUP: _configs(connection, admin.ResourceType.GROUP, GROUP)},
             "groups": [group.group_id for group in group_admin.groups(connection)],
-            "records": {topic.name: _records(broker, topic.name, _bounds(connection, topic)) for topic in topics},
+            "records": {
+                topic.name: _records(broker, topic.name, _bounds(connection, topic)) for topic in topics
+            },
         }
 
 
 def _bounds(connection: Connection, topic: admin.Topic) -> list[list[int]]:
     """Earliest and next offset of each partition."""
     places = (admin.EARLIEST, admin.LATEST)
-    earliest, latest = (admin.list_offsets(connection, topic.name, topic.partitions, place) for place in places)
+    earliest, latest = (
+        admin.list_offsets(connection, topic.name, topic.partitions, place) for place in places
+    )
     return [[earliest[partition], latest[partition]] for partition in topic.partitions]
 
 
@@ -116,16 +151,26 @@ def _configs(connection: Connection, kind: admin.ResourceType, name: str) -> Map
 
 def _records(broker: RunningBroker, topic: str, bounds: list[list[int]]) -> list[list[Any]]:
     """[partition, offset, timestamp, key, value] of every record."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False}
+    )
     records: list[list[Any]] = []
     try:
-        consumer.assign([TopicPartition(topic, partition, earliest) for partition, (earliest, _) in enumerate(bounds)])
+        consumer.assign(
+            [TopicPartition(topic, partition, earliest) for partition, (earliest, _) in enumerate(bounds)]
+        )
         while len(records) < sum(end - earliest for earliest, end in bounds):
             message = consumer.poll(_PATIENCE_S)
             assert message is not None, f"{topic}: only {len(records)} records came"
             assert message.headers() == [("h", b"\x00")]
             records.append(
-                [message.partition(), message.offset(), message.timestamp()[1], (message.key() or b"").decode(), _text(message)]
+                [
+                    message.partition(),
+                    message.offset(),
+                    message.timestamp()[1],
+                    (message.key() or b"").decode(),
+                    _text(message),
+                ]
             )
     finally:
         consumer.close()
@@ -133,7 +178,8 @@ def _records(broker: RunningBroker, topic: str, bounds: list[list[int]]) -> list
 
 
 def drain(broker: RunningBroker) -> dict[str, list[int]]:
-    """Accept what is left of the queue; returns delivery counts by value. A new record, sent for the purpose, marks the end."""
+    """Accept what is left of the queue; returns delivery counts by value. A new record, sent for
+    the purpose, marks the end."""
     _send(broker, "queue", ["the end"])
     counts: dict[str, list[int]] = {}
     with _share_consumer(broker) as consumer:

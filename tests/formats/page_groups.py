@@ -1,6 +1,8 @@
-"""Reads groups and committed offsets from a state map with what docs/format.md says and nothing of kbroker, like page_reader.py.
+"""Reads groups and committed offsets from a state map with what docs/format.md says and nothing of
+kbroker, like page_reader.py.
 
-A record is a tuple of its fields in the page's order, those of tags behind the others; a field whose tag is not there is None.
+A record is a tuple of its fields in the page's order, those of tags behind the others; a field
+whose tag is not there is None.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class Fields:
     def array(self, element: Callable[[], Any]) -> tuple[Any, ...]:
         return tuple(element() for _ in range(self._length(4)))
 
-    def struct(self, *fields: Callable[[], Any], tag_0: Callable[[Fields], Any] | None = None) -> tuple[Any, ...]:
+    def struct(
+        self, *fields: Callable[[], Any], tag_0: Callable[[Fields], Any] | None = None
+    ) -> tuple[Any, ...]:
         """Its fields, and that of tag 0 where it may have one."""
         values = tuple(field() for field in fields)
         tagged = None
@@ -106,7 +110,9 @@ def _consumer_member(f: Fields) -> tuple[Any, ...]:
         return tag.struct(lambda: tag.number(4), lambda: tag.array(lambda: tag.struct(tag.string, tag.bytes)))
 
     names = lambda: f.array(f.string)  # noqa: E731
-    return f.struct(f.string, f.string, f.string, f.string, names, f.string, lambda: f.number(4), f.string, tag_0=classic)
+    return f.struct(
+        f.string, f.string, f.string, f.string, names, f.string, lambda: f.number(4), f.string, tag_0=classic
+    )
 
 
 def _target(f: Fields) -> tuple[Any, ...]:
@@ -125,7 +131,9 @@ RECORDS: dict[int, Callable[[Fields], tuple[Any, ...]]] = {
     12: _target,
     13: lambda f: f.struct(f.partitions),
     14: lambda f: f.struct(lambda: f.number(4), lambda: f.number(4), lambda: f.number(1), f.partitions),
-    15: lambda f: f.struct(f.named_partitions, f.named_partitions, lambda: f.array(lambda: f.struct(f.uuid, f.string))),
+    15: lambda f: f.struct(
+        f.named_partitions, f.named_partitions, lambda: f.array(lambda: f.struct(f.uuid, f.string))
+    ),
 }
 WITH_MEMBER = {5, 7, 8, 10, 13, 14}
 
@@ -157,10 +165,18 @@ def offsets(state: dict[bytes, bytes]) -> dict[tuple[str, UUID, int], dict[str, 
             fields = Fields(value, flexible=False, at=2)
             offset: dict[str, Any] = {"offset": fields.number(8)}
             if value[:2] == b"\0\3":
-                offset |= {"leader_epoch": fields.number(4), "metadata": fields.string(), "commit_timestamp": fields.number(8)}
+                offset |= {
+                    "leader_epoch": fields.number(4),
+                    "metadata": fields.string(),
+                    "commit_timestamp": fields.number(8),
+                }
             else:
                 assert value[:2] == b"\0\1"
-                offset |= {"metadata": fields.string(), "commit_timestamp": fields.number(8), "expire_timestamp": fields.number(8)}
+                offset |= {
+                    "metadata": fields.string(),
+                    "commit_timestamp": fields.number(8),
+                    "expire_timestamp": fields.number(8),
+                }
             fields.end()
             found[place] = offset
     return found

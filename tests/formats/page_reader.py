@@ -1,7 +1,9 @@
-"""Reads a data directory with what docs/format.md says and nothing of kbroker: the proof that the page is enough.
+"""Reads a data directory with what docs/format.md says and nothing of kbroker: the proof that the
+page is enough.
 
-`read_directory` gives every partition's batches and the state map; `share_states` decodes the share state in it. Everything here is
-written down from the page alone, so that a page that is wrong or incomplete fails; it must not import kbroker.
+`read_directory` gives every partition's batches and the state map; `share_states` decodes the share
+state in it. Everything here is written down from the page alone, so that a page that is wrong or
+incomplete fails; it must not import kbroker.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ def read_directory(data_dir: Path) -> Directory:
     description = json.loads((data_dir / "kbroker.json").read_text())
     assert description["format_version"] == 1
     log_engine, state_engine = description["log_engine"], description["state_engine"]
-    return Directory(LOGS[log_engine](data_dir / f"log-{log_engine}"), STATES[state_engine](data_dir / f"state-{state_engine}"))
+    return Directory(
+        LOGS[log_engine](data_dir / f"log-{log_engine}"),
+        STATES[state_engine](data_dir / f"state-{state_engine}"),
+    )
 
 
 # --- record batches ---
@@ -168,7 +173,12 @@ def _lmdb_logs(directory: Path) -> dict[tuple[UUID, int], list[bytes]]:
 
 def _open_rocksdb(directory: Path) -> Rdict:
     options = {name: Options(raw_mode=True) for name in ("default", "meta")}
-    return Rdict(str(directory / "db"), Options(raw_mode=True), column_families=options, access_type=AccessType.read_only(False))
+    return Rdict(
+        str(directory / "db"),
+        Options(raw_mode=True),
+        column_families=options,
+        access_type=AccessType.read_only(False),
+    )
 
 
 def _rocksdb_logs(directory: Path) -> dict[tuple[UUID, int], list[bytes]]:
@@ -186,7 +196,9 @@ def _sqlite_logs(directory: Path) -> dict[tuple[UUID, int], list[bytes]]:
     database = sqlite3.connect(directory / "log.sqlite")
     meta = _meta(list(database.execute("SELECT key, value FROM meta")))
     found: dict[tuple[UUID, int], list[bytes]] = {log: [] for log in meta.logs.values()}
-    for log_number, base_offset, chunk in database.execute("SELECT log, base_offset, value FROM chunk ORDER BY log, base_offset"):
+    for log_number, base_offset, chunk in database.execute(
+        "SELECT log, base_offset, value FROM chunk ORDER BY log, base_offset"
+    ):
         found[meta.logs[log_number]] += _chunk_batches(base_offset, chunk)
     database.close()
     return found
@@ -210,7 +222,9 @@ def _change(record: tuple[bytes | None, bytes | None, dict[str, bytes | None]]) 
     return b"share/" + key[group_end:] + key[2:group_end] + number, value
 
 
-def _replay(log: list[tuple[int, bytes]], state: dict[bytes, bytes], from_offset: int = 0) -> dict[bytes, bytes]:
+def _replay(
+    log: list[tuple[int, bytes]], state: dict[bytes, bytes], from_offset: int = 0
+) -> dict[bytes, bytes]:
     for last_offset, batch in log:
         if last_offset >= from_offset:
             for key, value in map(_change, records_of(batch)):
@@ -265,7 +279,8 @@ STATES = {"segment": _segment_state, "lmdb": _lmdb_state, "rocksdb": _rocksdb_st
 
 
 class ShareState(NamedTuple):
-    """`offsets`: (state, delivery count) of each offset from the start on that something is known of."""
+    """`offsets`: (state, delivery count) of each offset from the start on that something is known
+    of."""
 
     start_offset: int
     delivery_complete_count: int
@@ -279,7 +294,8 @@ def _unsigned(value: bytes, position: int) -> tuple[int, int]:
 
 
 def _share_record(value: bytes, *, is_snapshot: bool) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-    """Start offset, delivery complete count, batches. One-byte varints are enough for what the tests store, but for tags."""
+    """Start offset, delivery complete count, batches. One-byte varints are enough for what the
+    tests store, but for tags."""
     start_at, position = (14, 38) if is_snapshot else (10, 18)
     assert value[:2] == b"\0\0"
     (start_offset,) = struct.unpack_from(">q", value, start_at)
@@ -313,7 +329,9 @@ def share_states(state: dict[bytes, bytes]) -> dict[tuple[str, UUID, int], Share
         offsets = {} if number == 0 else dict(before.offsets)
         for first, last, code, count in batches:
             for offset in range(first, last + 1):
-                offsets[offset] = max(offsets.get(offset, (0, -1)), (code, count), key=lambda each: (each[1], each[0]))
+                offsets[offset] = max(
+                    offsets.get(offset, (0, -1)), (code, count), key=lambda each: (each[1], each[0])
+                )
         kept = {offset: each for offset, each in offsets.items() if offset >= start_offset}
         found[name] = ShareState(start_offset, complete, kept)
     return found

@@ -1,4 +1,5 @@
-"""Single records of a batch (kbroker/formats/batches.py): the same bytes and the same refusals as a plain way that takes kio's varints."""
+"""Single records of a batch (kbroker/formats/batches.py): the same bytes and the same refusals as a
+plain way that takes kio's varints."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ contents = st.none() | sizes.map(bytes) | st.binary(max_size=40)
 headers = st.lists(st.tuples(st.text(max_size=70), contents), max_size=3).map(tuple)
 deltas = st.sampled_from([0, 1, 63, 64, 8191, 8192, -1, -64, -65, 2**40, -(2**40)])
 records = st.lists(
-    st.builds(Record, st.just(0), deltas.map(lambda delta: 2**41 + delta), contents, contents, headers), min_size=1, max_size=70
+    st.builds(Record, st.just(0), deltas.map(lambda delta: 2**41 + delta), contents, contents, headers),
+    min_size=1,
+    max_size=70,
 )
 
 
@@ -92,7 +95,9 @@ def _record(payload: bytes, at: int, header: BatchHeader) -> tuple[Record, int]:
         found.append(((name or b"").decode(errors="surrogateescape"), content))
     if at != end:
         raise ValueError
-    timestamp_ms = header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
+    timestamp_ms = (
+        header.max_timestamp_ms if header.is_log_append_time else header.base_timestamp_ms + timestamp_delta
+    )
     return Record(header.base_offset + offset_delta, timestamp_ms, key, value, tuple(found)), end
 
 
@@ -118,11 +123,27 @@ def told(found: Iterator[Record]) -> tuple[list[Record], str]:
 
 @given(records)
 def test_the_bytes_are_those_of_kios_varints(written: list[Record]) -> None:
-    batch = build_batch(written, base_offset=5, leader_epoch=3, producer=ProducerInfo(7, 1, 9), attributes=0x20)
+    batch = build_batch(
+        written, base_offset=5, leader_epoch=3, producer=ProducerInfo(7, 1, 9), attributes=0x20
+    )
     body = written_by_kio(written)
     assert batch[HEADER_SIZE:] == body
     times = [record.timestamp_ms for record in written]
-    header = 5, 49 + len(body), 3, 2, crc32c(batch[21:]), 0x20, len(written) - 1, times[0], max(times), 7, 1, 9, len(written)
+    header = (
+        5,
+        49 + len(body),
+        3,
+        2,
+        crc32c(batch[21:]),
+        0x20,
+        len(written) - 1,
+        times[0],
+        max(times),
+        7,
+        1,
+        9,
+        len(written),
+    )
     assert batch[:HEADER_SIZE] == HEADER.pack(*header)
 
 
@@ -130,9 +151,16 @@ def test_the_bytes_are_those_of_kios_varints(written: list[Record]) -> None:
 def test_records_come_back(written: list[Record]) -> None:
     batch = build_batch(written, base_offset=5)
     expected = [record._replace(offset=5 + number) for number, record in enumerate(written)]
-    assert list(iter_records(batch)) == list(iter_records(memoryview(b"x" + batch), 1)) == list(read_by_kio(batch)) == expected
+    assert (
+        list(iter_records(batch))
+        == list(iter_records(memoryview(b"x" + batch), 1))
+        == list(read_by_kio(batch))
+        == expected
+    )
     sizes = [
-        encoded_size(record, timestamp_delta=record.timestamp_ms - written[0].timestamp_ms, offset_delta=number)
+        encoded_size(
+            record, timestamp_delta=record.timestamp_ms - written[0].timestamp_ms, offset_delta=number
+        )
         for number, record in enumerate(written)
     ]
     assert sum(sizes) == len(batch) - HEADER_SIZE

@@ -1,4 +1,5 @@
-"""The codecs of record batches: what is compressed can be read again, here and by what is stricter, and within bounds."""
+"""The codecs of record batches: what is compressed can be read again, here and by what is stricter,
+and within bounds."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def test_lz4_blocks_depend_on_none_before_them(sample: str) -> None:
     """Kafka's reader knows no others; each of ours is decompressed on its own here."""
     data = SAMPLES[sample]
     frame = compress(Codec.LZ4, data)
-    assert frame[:7] == bytes.fromhex("04224d18604082"), "independent blocks of up to 64 KiB, no checksums, no content size"
+    assert frame[:7] == bytes.fromhex("04224d18604082"), (
+        "independent blocks of up to 64 KiB, no checksums, no content size"
+    )
     at, plain = 7, b""
     while size := int.from_bytes(frame[at : at + 4], "little"):
         end = at + 4 + (size & 0x7FFFFFFF)
@@ -58,7 +61,8 @@ def test_damage_is_noticed(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
 def test_an_end_that_is_missing_is_noticed(codec: Codec) -> None:
-    """zstd gives what there is; whoever reads records from it finds that the last one is cut off."""
+    """zstd gives what there is; whoever reads records from it finds that the last one is cut
+    off."""
     with pytest.raises(CorruptPayload):
         decompress(codec, compress(codec, SAMPLES["text"])[:-9])
 
@@ -87,11 +91,21 @@ def test_the_bound_of_frames_that_do_not_tell_their_size() -> None:
 
 
 def test_kafka_takes_what_is_compressed_here() -> None:
-    """Its recorded answers to batches of every codec, small ones and such as need several blocks."""
+    """Its recorded answers to batches of every codec, small ones and such as need several
+    blocks."""
     small = json.loads((RECORDED / "base_produce" / "codecs.json").read_text())["steps"]
-    sent = [step["request"]["topic_data"][0]["partition_data"][0]["records"][0]["codec"] for step in small[: len(Codec)]]
-    codes = [step["answer"]["responses"][0]["partition_responses"][0]["error_code"] for step in small[: len(Codec)]]
+    sent = [
+        step["request"]["topic_data"][0]["partition_data"][0]["records"][0]["codec"]
+        for step in small[: len(Codec)]
+    ]
+    codes = [
+        step["answer"]["responses"][0]["partition_responses"][0]["error_code"] for step in small[: len(Codec)]
+    ]
     assert (sent, codes) == ([codec.name for codec in Codec], ["none"] * len(Codec))
-    large = [step for step in json.loads((RECORDED / "base_batches" / "large_payloads.json").read_text())["steps"] if "note" in step]
+    large = [
+        step
+        for step in json.loads((RECORDED / "base_batches" / "large_payloads.json").read_text())["steps"]
+        if "note" in step
+    ]
     assert {step["note"] for step in large} == {codec.name for codec in Codec}
     assert {step["value"][0] for step in large} == {"none"}

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.formats.batches import CONTROL, Record, build_batch, read_header
-from kbroker.formats.control_records import NO_OFFSET, ControlType, ShareControl, build_control_batch, read_controls
+from kbroker.formats.control_records import (
+    NO_OFFSET,
+    ControlType,
+    ShareControl,
+    build_control_batch,
+    read_controls,
+)
 
 CHECKPOINT, DELTA = ControlType.SHARE_CHECKPOINT, ControlType.SHARE_DELTA
 
@@ -28,16 +34,29 @@ def test_bytes(control: ShareControl, key: str, value: str) -> None:
 
 
 def test_a_batch_of_them() -> None:
-    controls = [ShareControl(CHECKPOINT, "g", b"a"), ShareControl(DELTA, "h", b"b", 7), ShareControl(CHECKPOINT, "h", b"")]
+    controls = [
+        ShareControl(CHECKPOINT, "g", b"a"),
+        ShareControl(DELTA, "h", b"b", 7),
+        ShareControl(CHECKPOINT, "h", b""),
+    ]
     batch = build_control_batch(controls)
     header = read_header(batch)
-    assert (header.is_control, header.is_transactional, header.producer_id, header.record_count) == (True, False, -1, 3)
+    assert (header.is_control, header.is_transactional, header.producer_id, header.record_count) == (
+        True,
+        False,
+        -1,
+        3,
+    )
     assert (header.base_timestamp_ms, header.max_timestamp_ms) == (-1, -1)
     assert list(read_controls(batch, 0, header)) == list(enumerate(controls))
 
 
 controls_of_any_kind = st.builds(
-    lambda group_id, state, back: ShareControl(CHECKPOINT, group_id, state) if back is None else ShareControl(DELTA, group_id, state, back),
+    lambda group_id, state, back: (
+        ShareControl(CHECKPOINT, group_id, state)
+        if back is None
+        else ShareControl(DELTA, group_id, state, back)
+    ),
     st.text(max_size=80),
     st.binary(max_size=200) | st.integers(0, 20_000).map(bytes),
     st.none() | st.integers(0, 2**63 - 1),
@@ -46,7 +65,9 @@ controls_of_any_kind = st.builds(
 
 @given(st.lists(controls_of_any_kind, min_size=1, max_size=70))
 def test_the_hand_packed_batch_is_that_of_its_records(controls: list[ShareControl]) -> None:
-    assert build_control_batch(controls) == build_batch([control.to_record() for control in controls], attributes=CONTROL)
+    assert build_control_batch(controls) == build_batch(
+        [control.to_record() for control in controls], attributes=CONTROL
+    )
 
 
 @pytest.mark.parametrize(

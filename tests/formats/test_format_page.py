@@ -1,4 +1,5 @@
-"""docs/format.md is enough: a reader written from it alone finds in every engine's directory what the engine itself finds."""
+"""docs/format.md is enough: a reader written from it alone finds in every engine's directory what
+the engine itself finds."""
 
 from __future__ import annotations
 
@@ -36,19 +37,24 @@ def _engine_share_states(reader: StateReader) -> dict[object, ShareState]:
     for stored, _ in reader.scan(ShareStateKey.namespace):
         key = parse_key(stored)
         assert isinstance(key, ShareStateKey)
-        state = share_state_load.load(reader.scan(share_partition_prefix(key.group_id, key.topic_id, key.partition)))
+        state = share_state_load.load(
+            reader.scan(share_partition_prefix(key.group_id, key.topic_id, key.partition))
+        )
         assert state is not None
         offsets = {
             offset: (batch.state, batch.delivery_count)
             for batch in state.merged_batches()
             for offset in range(batch.first_offset, batch.last_offset + 1)
         }
-        found[key.group_id, key.topic_id, key.partition] = ShareState(state.start_offset, state.delivery_complete_count, offsets)
+        found[key.group_id, key.topic_id, key.partition] = ShareState(
+            state.start_offset, state.delivery_complete_count, offsets
+        )
     return found
 
 
 def _compare(data_dir: Path) -> None:
-    page = read_directory(data_dir)  # before the engines: opening a reader may change a directory that a killed broker left
+    # before the engines: opening a reader may change a directory that a killed broker left
+    page = read_directory(data_dir)
     engines = json.loads((data_dir / "kbroker.json").read_text())
     log_engine, state_engine = engines["log_engine"], engines["state_engine"]
     logs = plugins.log_store_factory(log_engine).open_reader(data_dir / f"log-{log_engine}")
@@ -67,7 +73,9 @@ def _compare(data_dir: Path) -> None:
         state.close()
 
 
-@pytest.mark.parametrize("archive", [pytest.param(each, id=each.name.removesuffix(".tar.xz")) for each in ARCHIVES])
+@pytest.mark.parametrize(
+    "archive", [pytest.param(each, id=each.name.removesuffix(".tar.xz")) for each in ARCHIVES]
+)
 def test_the_page_describes_what_the_built_in_engines_write(archive: Path, tmp_path: Path) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")

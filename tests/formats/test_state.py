@@ -1,4 +1,5 @@
-"""Keys and values of stored state: how they sort, come back and are skipped when a later format wrote them."""
+"""Keys and values of stored state: how they sort, come back and are skipped when a later format
+wrote them."""
 
 from __future__ import annotations
 
@@ -80,7 +81,9 @@ TOPIC = UUID("00000000-0000-0001-0000-000000000002")
 OTHER = UUID("01234567-89ab-cdef-0123-456789abcdef")
 TOPIC_HEX = "00000000000000010000000000000002"
 
-PARKED = b"parked/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes.fromhex("0000000000000102")
+PARKED = (
+    b"parked/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes.fromhex("0000000000000102")
+)
 
 KEYS_AND_BYTES = [
     (GENERATION, b"meta/generation"),
@@ -88,25 +91,41 @@ KEYS_AND_BYTES = [
     (ConfigKey(ResourceType.GROUP, "grün"), b"config/\x20gr\xc3\xbcn"),
     (LogStartKey(TOPIC, 3), b"log_start/" + bytes.fromhex(TOPIC_HEX + "00000003")),
     (LeaderEpochKey(TOPIC, 3, 258), b"leader_epoch/" + bytes.fromhex(TOPIC_HEX + "0000000300000102")),
-    (ProducerSnapshotKey(TOPIC, 3, 258), b"producers/" + bytes.fromhex(TOPIC_HEX + "000000030000000000000102")),
+    (
+        ProducerSnapshotKey(TOPIC, 3, 258),
+        b"producers/" + bytes.fromhex(TOPIC_HEX + "000000030000000000000102"),
+    ),
     (GroupKey(RecordType.SHARE_GROUP_METADATA, "g1"), b"group/\x00\x02g1\x00\x0b"),
     (GroupKey(RecordType.SHARE_GROUP_MEMBER, "g1", "m"), b"group/\x00\x02g1\x00\x0a\x00\x01m"),
     (GroupOffsetKey("g1", TOPIC, 3), b"offset/\x00\x02g1" + bytes.fromhex(TOPIC_HEX + "00000003")),
-    (ShareStateKey(TOPIC, 3, "g1", 7), b"share/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes(7) + b"\x07"),
+    (
+        ShareStateKey(TOPIC, 3, "g1", 7),
+        b"share/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1" + bytes(7) + b"\x07",
+    ),
     (DeadLetterKey(TOPIC, 3, "g1"), b"dead_letter/" + bytes.fromhex(TOPIC_HEX + "00000003") + b"\x00\x02g1"),
     (ControlHintKey(TOPIC, 3), b"share_control/" + bytes.fromhex(TOPIC_HEX + "00000003")),
     (ParkedKey(TOPIC, 3, "g1", 258, 0), PARKED + b"\x00"),
     (ParkedKey(TOPIC, 3, "g1", 258, 1, offset=77), PARKED + bytes.fromhex("01 000000000000004d")),
-    (ParkedKey(TOPIC, 3, "g1", 258, 2, offset=77, due_ms=1_000), PARKED + bytes.fromhex("02 00000000000003e8 000000000000004d")),
+    (
+        ParkedKey(TOPIC, 3, "g1", 258, 2, offset=77, due_ms=1_000),
+        PARKED + bytes.fromhex("02 00000000000003e8 000000000000004d"),
+    ),
     (ParkedKey(TOPIC, 3, "g1", 258, 5, offset=77), PARKED + bytes.fromhex("05 000000000000004d")),
-    (ParkedKey(TOPIC, 3, "g1", 258, 4, offset=77), PARKED + bytes.fromhex("04 0000000000000000 000000000000004d")),
+    (
+        ParkedKey(TOPIC, 3, "g1", 258, 4, offset=77),
+        PARKED + bytes.fromhex("04 0000000000000000 000000000000004d"),
+    ),
 ]
 
 VALUES = [
     (GENERATION, Generation(7), b'{"number":7}'),
     (PERSISTER, PersisterName("default"), b'{"name":"default"}'),
     (PRODUCER_IDS, ProducerIds(1000), b'{"next_id":1000}'),
-    (TopicKey(TOPIC), Topic("orders", 3, 5), b'{"created_ms":5,"name":"orders","partitions":3,"state":"live"}'),
+    (
+        TopicKey(TOPIC),
+        Topic("orders", 3, 5),
+        b'{"created_ms":5,"name":"orders","partitions":3,"state":"live"}',
+    ),
     (
         TopicKey(TOPIC),
         Topic("orders", 3, 5, TopicState.DELETING),
@@ -121,7 +140,9 @@ VALUES = [
     (LeaderEpochKey(TOPIC, 0, 4), LeaderEpoch(99), b'{"start_offset":99}'),
     (
         ProducerSnapshotKey(TOPIC, 0, 100),
-        ProducerSnapshot((Producer(1000, 0, (ProducerBatch(0, 4, 90, 94, 5), ProducerBatch(5, 5, 95, 95, 6))),)),
+        ProducerSnapshot(
+            (Producer(1000, 0, (ProducerBatch(0, 4, 90, 94, 5), ProducerBatch(5, 5, 95, 95, 6))),)
+        ),
         b'{"producers":[[1000,0,[[0,4,90,94,5],[5,5,95,95,6]]]]}',
     ),
     (
@@ -168,11 +189,15 @@ PARKED_VALUES = [
 
 
 @pytest.mark.parametrize(("key", "value", "encoded"), PARKED_VALUES)
-def test_parked_values_as_bytes(key: ParkedKey, value: ParkedCount | ParkedRecord | KeptRecord | BlockedKey, encoded: str) -> None:
+def test_parked_values_as_bytes(
+    key: ParkedKey, value: ParkedCount | ParkedRecord | KeptRecord | BlockedKey, encoded: str
+) -> None:
     """These were written: every later version has to read them."""
     stored = bytes.fromhex(encoded)
     assert key.decode_value(stored) == value
-    assert (value.encode_place() if isinstance(value, ParkedRecord) and key.kind > 1 else value.encode()) == stored
+    assert (
+        value.encode_place() if isinstance(value, ParkedRecord) and key.kind > 1 else value.encode()
+    ) == stored
 
 
 @pytest.mark.parametrize(
@@ -192,12 +217,17 @@ def test_a_parked_value_that_is_broken_or_of_a_later_version_is_a_value_error(ki
 
 def test_parked_keys_sort_by_what_they_name() -> None:
     prefix = generation_prefix(parked_prefix("g", TOPIC, 3), 7)
-    places = [place_key(prefix, 2, due_ms, offset) for due_ms, offset in ((0, 5), (3, 1), (3, 2), (255, 0), (256, 0), (1 << 40, 0))]
+    places = [
+        place_key(prefix, 2, due_ms, offset)
+        for due_ms, offset in ((0, 5), (3, 1), (3, 2), (255, 0), (256, 0), (1 << 40, 0))
+    ]
     offsets = [by_offset_key(prefix, offset) for offset in (0, 9, 255, 256, (1 << 63) - 1)]
     assert sorted([*places, *offsets]) == [*offsets, *places]
     assert all(key < end_of(prefix) for key in (*places, *offsets))
     assert end_of(prefix) <= generation_prefix(parked_prefix("g", TOPIC, 3), 8)
-    before, behind = (generation_prefix(parked_prefix("g", TOPIC, 3), generation) for generation in (255, 256))
+    before, behind = (
+        generation_prefix(parked_prefix("g", TOPIC, 3), generation) for generation in (255, 256)
+    )
     assert place_key(before, 4, (1 << 63) - 1, 5) < end_of(before) <= behind
     assert prefix.startswith(parked_topic_prefix(TOPIC))
     assert shelf_of(places[0]) == Shelf(TOPIC, 3, "g", 7, prefix)
@@ -206,7 +236,9 @@ def test_parked_keys_sort_by_what_they_name() -> None:
 def test_parked_entries_of_a_later_kind_are_left_out_and_broken_ones_are_not() -> None:
     key = ParkedKey(TOPIC, 3, "g", 1, 0)
     later = generation_prefix(parked_prefix("g", TOPIC, 3), 1) + b"\x09?"
-    assert list(read_parked_entries([(later, b"?"), (key.encode(), ParkedCount(2).encode())])) == [(key, ParkedCount(2))]
+    assert list(read_parked_entries([(later, b"?"), (key.encode(), ParkedCount(2).encode())])) == [
+        (key, ParkedCount(2))
+    ]
     assert parse_key(later) is None
     for broken in (b"parked/x", key.encode()[:-1], key.encode() + b"x"):
         with pytest.raises(ValueError, match="parked"):
@@ -226,15 +258,27 @@ def test_every_namespace_is_in_the_table_at_the_head() -> None:
     assert {key.namespace for key, _ in KEYS_AND_BYTES} == set(state_records._PARSERS)
     for namespace in state_records._PARSERS:
         assert f"\n    {namespace.decode()} " in state_records.__doc__
-    assert {key.name for key, *_ in VALUES if isinstance(key, state_records.MetaKey)} == set(state_records.META_VALUES)
+    assert {key.name for key, *_ in VALUES if isinstance(key, state_records.MetaKey)} == set(
+        state_records.META_VALUES
+    )
 
 
 @pytest.mark.parametrize(
-    "key", [b"later/x", b"meta/later", b"noslash", b"", b"group/\x00\x01g\x00\x04", b"group/\x00\x01g\x00\x63\x00\x01m"]
+    "key",
+    [
+        b"later/x",
+        b"meta/later",
+        b"noslash",
+        b"",
+        b"group/\x00\x01g\x00\x04",
+        b"group/\x00\x01g\x00\x63\x00\x01m",
+    ],
 )
 def test_what_a_later_format_knows_is_skipped(key: bytes) -> None:
     assert parse_key(key) is None
-    assert list(read_entries([(key, b"?"), (GENERATION.encode(), b'{"number":1,"later":true}')])) == [(GENERATION, Generation(1))]
+    assert list(read_entries([(key, b"?"), (GENERATION.encode(), b'{"number":1,"later":true}')])) == [
+        (GENERATION, Generation(1))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -259,7 +303,15 @@ def test_a_broken_key_is_a_value_error(key: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [b"", b"[]", b"{}", b'{"name":"x"}', b"\xff", b'{"name":"x","partitions":1,"created_ms":1,"state":"odd"}']
+    "value",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"name":"x"}',
+        b"\xff",
+        b'{"name":"x","partitions":1,"created_ms":1,"state":"odd"}',
+    ],
 )
 def test_a_broken_value_is_a_value_error(value: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
@@ -269,14 +321,19 @@ def test_a_broken_value_is_a_value_error(value: bytes) -> None:
 def test_many_producers_are_one_json_value() -> None:
     """It is written and read in pieces; earlier versions did so as a whole."""
     batches = tuple(ProducerBatch(number, number + 1, 7, 8, -1) for number in range(5))
-    snapshot = ProducerSnapshot(tuple(Producer(number, number % 3, batches[: number % 6]) for number in range(1000)))
+    snapshot = ProducerSnapshot(
+        tuple(Producer(number, number % 3, batches[: number % 6]) for number in range(1000))
+    )
     encoded = json.dumps({"producers": snapshot.producers}, separators=(",", ":")).encode()
     assert snapshot.encode() == encoded
     assert ProducerSnapshot.decode(encoded) == snapshot
     assert ProducerSnapshot.decode(b'{"producers":[]}') == ProducerSnapshot(())
 
 
-@pytest.mark.parametrize("part", [b"[5,0,[]]", b"[5,0,[]],[6,0,[[1,2]]]]}", b"[5,0]]}", b"[5,0,[]]]", b"5]}", b"[5,0,[]]]}]}", b"[5,0,["])
+@pytest.mark.parametrize(
+    "part",
+    [b"[5,0,[]]", b"[5,0,[]],[6,0,[[1,2]]]]}", b"[5,0]]}", b"[5,0,[]]]", b"5]}", b"[5,0,[]]]}]}", b"[5,0,["],
+)
 def test_broken_producers_are_a_value_error(part: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         ProducerSnapshot.decode(b'{"producers":[' + part)
@@ -295,8 +352,18 @@ keys: st.SearchStrategy[StateKey] = st.one_of(
     st.builds(GroupKey, st.sampled_from(sorted(set(RecordType) - MEMBER_RECORD_TYPES)), names),
     st.builds(ShareStateKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1)),
     st.builds(DeadLetterKey, topic_ids, numbers, names),
-    st.builds(ParkedKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1), st.just(1), st.integers(0, 2**63 - 1)),
-    st.builds(ParkedKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1), st.integers(2, 4), *[st.integers(0, 2**63 - 1)] * 2),
+    st.builds(
+        ParkedKey, topic_ids, numbers, names, st.integers(0, 2**63 - 1), st.just(1), st.integers(0, 2**63 - 1)
+    ),
+    st.builds(
+        ParkedKey,
+        topic_ids,
+        numbers,
+        names,
+        st.integers(0, 2**63 - 1),
+        st.integers(2, 4),
+        *[st.integers(0, 2**63 - 1)] * 2,
+    ),
 )
 
 
@@ -306,7 +373,9 @@ def test_every_key_comes_back(key: StateKey) -> None:
 
 
 @given(names, names, topic_ids, st.lists(st.integers(0, 2000), max_size=8))
-def test_a_scan_finds_one_share_partition_in_the_order_of_its_updates(group: str, other: str, topic: UUID, found: list[int]) -> None:
+def test_a_scan_finds_one_share_partition_in_the_order_of_its_updates(
+    group: str, other: str, topic: UUID, found: list[int]
+) -> None:
     prefix = share_partition_prefix(group, topic, 5)
     encoded = [ShareStateKey(topic, 5, group, number).encode() for number in found]
     assert encoded == [prefix + share_state_number(number) for number in found]
@@ -335,9 +404,17 @@ def test_keys_of_the_longest_names_fit_every_engine() -> None:
 
 def test_group_and_share_values_are_kafkas_records() -> None:
     snapshot = ShareSnapshot(
-        snapshot_epoch=0, state_epoch=1, leader_epoch=0, start_offset=-1, create_timestamp=5, write_timestamp=5, state_batches=()
+        snapshot_epoch=0,
+        state_epoch=1,
+        leader_epoch=0,
+        start_offset=-1,
+        create_timestamp=5,
+        write_timestamp=5,
+        state_batches=(),
     )
-    update = ShareUpdate(snapshot_epoch=0, leader_epoch=1, start_offset=4, state_batches=(), delivery_complete_count=0)
+    update = ShareUpdate(
+        snapshot_epoch=0, leader_epoch=1, start_offset=4, state_batches=(), delivery_complete_count=0
+    )
     partitions = ShareGroupPartitions(
         initializing_topics=(NamedTopicPartitions(topic_id=TOPIC, topic_name="orders", partitions=(1,)),),
         initialized_topics=(NamedTopicPartitions(topic_id=TOPIC, topic_name="orders", partitions=(0, 2)),),

@@ -1,4 +1,5 @@
-"""Directories that earlier versions wrote open with this one and show the same; write.py made them."""
+"""Directories that earlier versions wrote open with this one and show the same; write.py made
+them."""
 
 from __future__ import annotations
 
@@ -23,18 +24,26 @@ DEFAULT_RUN = ("segment-stopped", "segment-killed", "lmdb-killed", "rocksdb-kill
 def stored() -> Iterator[object]:
     for archive in ARCHIVES:
         name = archive.name.removesuffix(".tar.xz")
-        yield pytest.param(archive, marks=[] if name in DEFAULT_RUN else [pytest.mark.full], id=f"{archive.parent.name}-{name}")
+        yield pytest.param(
+            archive,
+            marks=[] if name in DEFAULT_RUN else [pytest.mark.full],
+            id=f"{archive.parent.name}-{name}",
+        )
 
 
 @pytest.mark.parametrize("archive", [*stored()])
-def test_a_stored_directory_shows_the_same(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stored_directory_shows_the_same(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with tarfile.open(archive) as tar:
         tar.extractall(tmp_path, filter="data")
     data_dir = tmp_path / "data"
     engines = json.loads((data_dir / "kbroker.json").read_text())
     assert run(["storage", "inspect", str(data_dir)]) == 0, capsys.readouterr()
     expected = json.loads((tmp_path / "expected.json").read_text())
-    with open_test_broker(storage=engines["log_engine"], state_storage=engines["state_engine"], data_dir=data_dir) as broker:
+    with open_test_broker(
+        storage=engines["log_engine"], state_storage=engines["state_engine"], data_dir=data_dir
+    ) as broker:
         assert look(broker) == expected["seen"]
         assert drain(broker) == {value: [count + 1] for value, count in expected["left"].items()}
         broker.kill()

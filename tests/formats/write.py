@@ -1,10 +1,12 @@
-"""Write data directories of this version as test data: run once for every format version, and commit what it writes.
+"""Write data directories of this version as test data: run once for every format version, and
+commit what it writes.
 
     python -m tests.formats.write tests/formats/v1
 
-For each engine one directory of a broker that was stopped and one of a broker that was killed. NAME.tar.xz holds the directory as
-`data`, and as `expected.json` what a broker showed of it and what its queue has left. What lies in tests/formats/vN is never
-written again once a release can have made such directories.
+For each engine one directory of a broker that was stopped and one of a broker that was killed.
+NAME.tar.xz holds the directory as `data`, and as `expected.json` what a broker showed of it and
+what its queue has left. What lies in tests/formats/vN is never written again once a release can
+have made such directories.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ ENDINGS = ("stopped", "killed")
 
 
 def write(target: Path, name: str, state_storage: str, ending: str) -> None:
-    with open_test_broker(storage=name.split("+")[0], state_storage=state_storage, config=BROKER_CONFIG) as broker:
+    with open_test_broker(
+        storage=name.split("+")[0], state_storage=state_storage, config=BROKER_CONFIG
+    ) as broker:
         left = fill(broker)
         broker.restart()
         seen = look(broker)
@@ -38,7 +42,8 @@ def write(target: Path, name: str, state_storage: str, ending: str) -> None:
 
 
 def _kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Without the owner, and without RocksDB's own diary, which nobody reads again and which names the machine."""
+    """Without the owner, and without RocksDB's own diary, which nobody reads again and which names
+    the machine."""
     if Path(entry.name).name.startswith("LOG"):
         return None
     entry.uid = entry.gid = 0

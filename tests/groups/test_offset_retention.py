@@ -1,4 +1,5 @@
-"""When offsets are forgotten, and groups with them: what each kind of group counts from, what stays, and that restarts change nothing."""
+"""When offsets are forgotten, and groups with them: what each kind of group counts from, what
+stays, and that restarts change nothing."""
 
 from __future__ import annotations
 
@@ -155,7 +156,8 @@ def test_the_setting_counts_when_it_is_looked_at() -> None:
 
 
 def test_empty_groups_without_offsets_are_removed() -> None:
-    """At the next check, however short it is since they became empty; groups with members are not."""
+    """At the next check, however short it is since they became empty; groups with members are
+    not."""
     world = World()
     world.topic()
     leaving = world.classic_member()
@@ -181,7 +183,8 @@ def test_a_member_that_was_given_an_id_may_still_come() -> None:
 
 
 def test_a_group_that_is_gone_or_somebody_elses_is_left_alone() -> None:
-    """The broker looks at one group after the other; they may be deleted, or their ids taken, meanwhile."""
+    """The broker looks at one group after the other; they may be deleted, or their ids taken,
+    meanwhile."""
     world = World()
     world.expire("never there")
     world.commit({(world.topic(), 0): 1})
@@ -193,7 +196,8 @@ def test_a_group_that_is_gone_or_somebody_elses_is_left_alone() -> None:
 
 
 def test_offsets_of_a_topic_that_was_deleted_while_the_broker_was_down() -> None:
-    """The broker asks for `topic_ids` at its start; until that is done nobody sees them, and old ones would expire."""
+    """The broker asks for `topic_ids` at its start; until that is done nobody sees them, and old
+    ones would expire."""
     world = World()
     gone, other = world.topic("orders"), world.topic("other")
     world.commit({(gone, 0): 1, (other, 0): 2})

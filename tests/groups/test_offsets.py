@@ -1,4 +1,5 @@
-"""Committed offsets: saved, then seen; removed with everything that is on its way; forgotten when they are old."""
+"""Committed offsets: saved, then seen; removed with everything that is on its way; forgotten when
+they are old."""
 
 from __future__ import annotations
 
@@ -64,7 +65,11 @@ def test_offsets_and_their_fields_survive_a_restart() -> None:
     before = {number: offset for number, offset in world.groups.offsets.of(G)[topic].items()}
     world.start()
     assert world.groups.offsets.of(G) == {topic: before}
-    assert (before[0].leader_epoch, before[0].metadata, before[0].commit_timestamp) == (3, "five", world.now_ms)
+    assert (before[0].leader_epoch, before[0].metadata, before[0].commit_timestamp) == (
+        3,
+        "five",
+        world.now_ms,
+    )
     assert (before[1].leader_epoch, before[1].metadata) == (-1, "")
     assert world.types() == {G: ("classic", "Empty")}
 
@@ -200,7 +205,9 @@ def test_statistics() -> None:
     world.commit({(topic, 0): 6})
     world.commit({(topic, 2): 6}, group="another")
     world.save_all()
-    assert count(world.groups).offsets == OffsetsStatistics(groups=2, offsets=3, commits=4, expired=0, deleted=0)
+    assert count(world.groups).offsets == OffsetsStatistics(
+        groups=2, offsets=3, commits=4, expired=0, deleted=0
+    )
     world.delete_offsets((topic, 0), (topic, 3))
     world.fail()
     assert count(world.groups).offsets.deleted == 0
@@ -209,7 +216,9 @@ def test_statistics() -> None:
     world.after(RETENTION_MS)
     world.expire(G)
     world.save()
-    assert count(world.groups).offsets == OffsetsStatistics(groups=1, offsets=1, commits=4, expired=1, deleted=1)
+    assert count(world.groups).offsets == OffsetsStatistics(
+        groups=1, offsets=1, commits=4, expired=1, deleted=1
+    )
     assert world.groups.offsets.topic_ids() == {topic}
 
 
@@ -223,8 +232,14 @@ def test_offsets_of_a_group_that_is_not_there() -> None:
     assert world.code(world.delete_offsets((topic, 0))) is ErrorCode.group_id_not_found
     assert world.code(world.delete_offsets((topic, 0), group="")) is ErrorCode.invalid_group_id
     assert world.code(world.commit({(topic, 0): 1}, group="g" * 256)) is ErrorCode.invalid_group_id
-    assert world.code(world.commit({(topic, 0): 1}, generation=0, member_id="m", version=8)) is ErrorCode.illegal_generation
-    assert world.code(world.commit({(topic, 0): 1}, generation=0, member_id="m", version=9)) is ErrorCode.group_id_not_found
+    assert (
+        world.code(world.commit({(topic, 0): 1}, generation=0, member_id="m", version=8))
+        is ErrorCode.illegal_generation
+    )
+    assert (
+        world.code(world.commit({(topic, 0): 1}, generation=0, member_id="m", version=9))
+        is ErrorCode.group_id_not_found
+    )
     assert world.types() == {}
 
 

@@ -1,7 +1,8 @@
-"""Committed offsets against a plain dictionary: commits, deletions of offsets, groups and topics, retention, failed saves, restarts.
+"""Committed offsets against a plain dictionary: commits, deletions of offsets, groups and topics,
+retention, failed saves, restarts.
 
-Outcomes wait to be saved in the order of the decisions; each of them does to the dictionary what it was answered to have done, at the
-moment in which it is saved.
+Outcomes wait to be saved in the order of the decisions; each of them does to the dictionary what it
+was answered to have done, at the moment in which it is saved.
 """
 
 from __future__ import annotations
@@ -61,7 +62,14 @@ class OffsetsMachine(RuleBasedStateMachine):
         self.saved: Dictionary = {}
         self.next_offset = 1
 
-    def decided(self, outcome: Outcome[Any], places: set[Place], do: Callable[[Dictionary], None], *, answer: object = None) -> None:
+    def decided(
+        self,
+        outcome: Outcome[Any],
+        places: set[Place],
+        do: Callable[[Dictionary], None],
+        *,
+        answer: object = None,
+    ) -> None:
         """What there is nothing to save of has happened already."""
         if not outcome.changes:
             call = self.world.carry_out(outcome)
@@ -77,7 +85,10 @@ class OffsetsMachine(RuleBasedStateMachine):
     def commit(self, group: str, name: str, chosen: list[int], kept_ms: int | None) -> None:
         now_ms = self.world.now_ms
         expires_ms = now_ms + (RETENTION_MS if kept_ms is None else kept_ms)
-        news = {Place(group, self.ids[name], number): Kept(self.next_offset + number, expires_ms) for number in chosen}
+        news = {
+            Place(group, self.ids[name], number): Kept(self.next_offset + number, expires_ms)
+            for number in chosen
+        }
         self.next_offset += 10
         version, retention_ms = (10, -1) if kept_ms is None else (4, kept_ms)
         rows = {(place.topic_id, place.partition): Commit(kept.offset) for place, kept in news.items()}
@@ -90,7 +101,9 @@ class OffsetsMachine(RuleBasedStateMachine):
         if group not in self.world.types():
             return
         places = {Place(group, self.ids[name], number) for number in chosen}
-        outcome = self.world.groups.delete_offsets(group, [(place.topic_id, place.partition) for place in places])
+        outcome = self.world.groups.delete_offsets(
+            group, [(place.topic_id, place.partition) for place in places]
+        )
         self.decided(outcome, places, lambda saved: _remove(saved, lambda place: place in places))
 
     @rule(group=groups)
@@ -107,16 +120,26 @@ class OffsetsMachine(RuleBasedStateMachine):
         old = self.world.topics.remove(name)
         self.ids[name] = self.world.topic(name, 3)
         places = {place for place in self.known() if place.topic_id == old}
-        self.decided(self.world.groups.topic_deleted(old), places, lambda saved: _remove(saved, lambda place: place.topic_id == old))
+        self.decided(
+            self.world.groups.topic_deleted(old),
+            places,
+            lambda saved: _remove(saved, lambda place: place.topic_id == old),
+        )
 
     @rule(group=groups)
     def expire(self, group: str) -> None:
         coming = {place for each in self.waiting for place in each.places}
-        old = {place for place, kept in self.saved.items() if place.group == group and self.world.now_ms >= kept.expires_ms}
+        old = {
+            place
+            for place, kept in self.saved.items()
+            if place.group == group and self.world.now_ms >= kept.expires_ms
+        }
         gone = old - coming
         before = self.world.types()
         self.decided(
-            self.world.groups.expire_offsets(group, now_ms=self.world.now_ms), gone, lambda saved: _remove(saved, lambda each: each in gone)
+            self.world.groups.expire_offsets(group, now_ms=self.world.now_ms),
+            gone,
+            lambda saved: _remove(saved, lambda each: each in gone),
         )
         if group in before and not any(place.group == group for place in self.known() - gone):
             assert group not in self.world.types(), "it goes with its last offset"
@@ -152,7 +175,11 @@ class OffsetsMachine(RuleBasedStateMachine):
         assert offsets.topic_ids() == {place.topic_id for place in self.saved}
         for topic_id in offsets.topic_ids() - set(self.ids.values()):
             places = {place for place in self.saved if place.topic_id == topic_id}
-            self.decided(self.world.groups.topic_deleted(topic_id), places, lambda saved, gone=places: _remove(saved, gone.__contains__))
+            self.decided(
+                self.world.groups.topic_deleted(topic_id),
+                places,
+                lambda saved, gone=places: _remove(saved, gone.__contains__),
+            )
         while self.waiting:
             self.save()
 
@@ -165,7 +192,11 @@ class OffsetsMachine(RuleBasedStateMachine):
     @invariant()
     def fetches_are_answered_with_what_is_saved(self) -> None:
         for group in GROUPS:
-            expected = {(place.topic_id, place.partition): kept.offset for place, kept in self.saved.items() if place.group == group}
+            expected = {
+                (place.topic_id, place.partition): kept.offset
+                for place, kept in self.saved.items()
+                if place.group == group
+            }
             assert self.world.offsets(group) == expected
 
     @invariant()
@@ -174,7 +205,9 @@ class OffsetsMachine(RuleBasedStateMachine):
         for key, value in self.world.store.scan(GroupOffsetKey.namespace):
             parsed = parse_key(key)
             assert isinstance(parsed, GroupOffsetKey)
-            found[Place(parsed.group_id, parsed.topic_id, parsed.partition)] = parsed.decode_value(value).offset
+            found[Place(parsed.group_id, parsed.topic_id, parsed.partition)] = parsed.decode_value(
+                value
+            ).offset
         assert found == {place: kept.offset for place, kept in self.saved.items()}
 
     @invariant()

@@ -1,4 +1,5 @@
-"""Which part a request goes to, one namespace for all types, and what is left when a decision cannot be saved."""
+"""Which part a request goes to, one namespace for all types, and what is left when a decision
+cannot be saved."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ EMPTY_CLASSIC, STABLE = ("classic", "Empty"), ("classic", "Stable")
 
 
 def stored_types(world: World) -> set[RecordType]:
-    return {key.record_type for each, _ in world.store.scan(GroupKey.namespace) if isinstance(key := parse_key(each), GroupKey)}
+    return {
+        key.record_type
+        for each, _ in world.store.scan(GroupKey.namespace)
+        if isinstance(key := parse_key(each), GroupKey)
+    }
 
 
 def is_stored(world: World, kind: str) -> bool:
@@ -57,8 +62,13 @@ def test_a_share_groups_id_is_nobody_elses() -> None:
     topic = world.topic()
     world.group_ids.claim(G, SHARE)
     assert world.classic_join("m").reply.error_code is ErrorCode.inconsistent_group_protocol
-    assert world.classic_sync(classic.JoinReply(OK, generation_id=1, member_id="m")).reply.error_code is ErrorCode.unknown_member_id
-    beat = world.carry_out(world.groups.classic_heartbeat(classic.HeartbeatRequest(G, "m", None, 1), now_ms=world.now_ms))
+    assert (
+        world.classic_sync(classic.JoinReply(OK, generation_id=1, member_id="m")).reply.error_code
+        is ErrorCode.unknown_member_id
+    )
+    beat = world.carry_out(
+        world.groups.classic_heartbeat(classic.HeartbeatRequest(G, "m", None, 1), now_ms=world.now_ms)
+    )
     assert beat.reply.error_code is ErrorCode.unknown_member_id
     assert world.classic_leave("m").reply.members[0].error_code is ErrorCode.unknown_member_id
     assert world.consumer_beat("m").reply.error_code is ErrorCode.group_id_not_found
@@ -76,7 +86,11 @@ def test_each_type_of_group_has_its_own_state_and_deletion() -> None:
     world.classic_member(group="classic")
     world.consumer_beat("m", group="consumer")
     world.commit({(topic, 0): 1}, group="simple")
-    assert {group: kind for group, (kind, _) in world.types().items()} == {"classic": CLASSIC, "consumer": CONSUMER, "simple": CLASSIC}
+    assert {group: kind for group, (kind, _) in world.types().items()} == {
+        "classic": CLASSIC,
+        "consumer": CONSUMER,
+        "simple": CLASSIC,
+    }
     assert set(world.groups.group_ids()) == set(world.types())
     assert world.delete("classic").reply is world.delete("consumer").reply is ErrorCode.non_empty_group
     assert world.delete("simple").reply is OK
@@ -90,13 +104,21 @@ def test_members_of_either_protocol_commit_by_their_own_rules() -> None:
     row = {(topic, 0): 1}
     joined = world.classic_member(group="classic")
     assert world.code(world.commit(row, "classic")) is ErrorCode.unknown_member_id
-    assert world.code(world.commit(row, "classic", member_id=joined.member_id, generation=7)) is ErrorCode.illegal_generation
+    assert (
+        world.code(world.commit(row, "classic", member_id=joined.member_id, generation=7))
+        is ErrorCode.illegal_generation
+    )
     assert world.code(world.commit(row, "classic", member_id=joined.member_id, generation=1)) is OK
     epoch = world.consumer_beat("m", group="consumer").reply.member_epoch
     assert world.code(world.commit(row, "consumer")) is ErrorCode.unknown_member_id
-    assert world.code(world.commit(row, "consumer", member_id="m", generation=epoch + 1)) is ErrorCode.stale_member_epoch
+    assert (
+        world.code(world.commit(row, "consumer", member_id="m", generation=epoch + 1))
+        is ErrorCode.stale_member_epoch
+    )
     assert world.code(world.commit(row, "consumer", member_id="m", generation=epoch)) is OK
-    assert world.groups.fetch_offsets("consumer", "m", epoch) == world.groups.fetch_offsets("consumer", None, -1)
+    assert world.groups.fetch_offsets("consumer", "m", epoch) == world.groups.fetch_offsets(
+        "consumer", None, -1
+    )
     with pytest.raises(KafkaError) as refusal:
         world.groups.fetch_offsets("consumer", "m", epoch + 1)
     assert refusal.value.code is ErrorCode.stale_member_epoch
@@ -158,7 +180,8 @@ def test_a_retention_that_cannot_be_saved(kind: str) -> None:
 
 @pytest.mark.parametrize("offsets", [False, True])
 def test_a_new_group_of_either_protocol_that_cannot_be_saved(offsets: bool) -> None:
-    """The store has nothing, or offsets alone. Of a classic group memory counts, a consumer group is not there."""
+    """The store has nothing, or offsets alone. Of a classic group memory counts, a consumer group
+    is not there."""
     world = saved_world(None, offsets=offsets)
     joined = world.classic_join("m").reply
     call = world.classic_sync(joined)
@@ -205,7 +228,8 @@ def test_an_empty_consumer_group_that_cannot_be_made_classic() -> None:
 
 
 def test_a_downgrade_that_cannot_be_saved() -> None:
-    """The last member of the new protocol leaves a group in which another speaks the classic one."""
+    """The last member of the new protocol leaves a group in which another speaks the classic
+    one."""
     world = saved_world(CLASSIC)
     world.consumer_beat("new")
     world.save_all()
@@ -222,7 +246,8 @@ def test_a_downgrade_that_cannot_be_saved() -> None:
 
 @pytest.mark.parametrize("kind", [CLASSIC, CONSUMER])
 def test_a_member_that_leaves_and_that_cannot_be_saved(kind: str) -> None:
-    """Of the type that the store has: a classic group goes on from memory, a consumer group from the store."""
+    """Of the type that the store has: a classic group goes on from memory, a consumer group from
+    the store."""
     world = saved_world(kind)
     if kind == CLASSIC:
         group = world.groups.classic.get(G)
@@ -250,7 +275,8 @@ def test_a_group_that_another_took_over_behind_a_deletion_that_fails() -> None:
 
 @pytest.mark.parametrize("kind", [CLASSIC, CONSUMER])
 def test_a_share_group_that_took_an_id_over_behind_a_deletion_that_fails(kind: str) -> None:
-    """Regression: the id was claimed twice, which ended the broker. The share group is refused by the same failure, and forgotten then."""
+    """Regression: the id was claimed twice, which ended the broker. The share group is refused by
+    the same failure, and forgotten then."""
     world = saved_world(kind, members=False)
     shares = ShareGroupCoordinator(lambda _: ShareGroupSettings(), world.group_ids)
     world.delete()

@@ -1,5 +1,6 @@
-"""Stored times of groups and offsets while the wall clock steps, forward and back: what is stored is the wall clock's time, nothing that
-was committed just now is forgotten, and nothing is kept for ever because the clock was ahead."""
+"""Stored times of groups and offsets while the wall clock steps, forward and back: what is stored
+is the wall clock's time, nothing that was committed just now is forgotten, and nothing is kept for
+ever because the clock was ahead."""
 
 from __future__ import annotations
 
@@ -8,7 +9,12 @@ from typing import Any
 
 import pytest
 
-from kbroker.formats.group_records import ClassicGroupMetadata, ConsumerGroupTargetMetadata, ExpiringGroupOffset, GroupOffset
+from kbroker.formats.group_records import (
+    ClassicGroupMetadata,
+    ConsumerGroupTargetMetadata,
+    ExpiringGroupOffset,
+    GroupOffset,
+)
 from kbroker.formats.share_records import Message, ShareGroupTargetMetadata
 from kbroker.formats.state import GroupKey, GroupOffsetKey, parse_key
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
@@ -140,7 +146,9 @@ Commit = Callable[[World, Any], None]
 
 @commits
 @pytest.mark.parametrize("wrong_ms", [DAY_MS, -DAY_MS], ids=["ahead", "behind"])
-def test_a_commit_behind_a_correction_is_as_old_as_it_is_after_a_restart(commit: Commit, wrong_ms: int) -> None:
+def test_a_commit_behind_a_correction_is_as_old_as_it_is_after_a_restart(
+    commit: Commit, wrong_ms: int
+) -> None:
     """The clock was wrong when the broker started, or the machine slept for a day (behind)."""
     world = World()
     topic = world.topic()

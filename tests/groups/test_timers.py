@@ -1,4 +1,5 @@
-"""Deadlines by name: what is due, when to look again, and that nothing is kept of what was cancelled; against a plain dictionary."""
+"""Deadlines by name: what is due, when to look again, and that nothing is kept of what was
+cancelled; against a plain dictionary."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ def test_what_is_cancelled_does_not_come_unless_it_is_set_again() -> None:
 
 
 def test_names_that_come_and_go_are_not_kept() -> None:
-    """A client that joins under a new id again and again leaves nothing behind for the length of a session."""
+    """A client that joins under a new id again and again leaves nothing behind for the length of a
+    session."""
     timers: Timers[int] = Timers()
     timers.set(-1, 500)
     for number in range(10_000):
@@ -58,7 +60,11 @@ def test_names_that_come_and_go_are_not_kept() -> None:
     assert timers.next_ms() is None
 
 
-@given(st.lists(st.tuples(st.sampled_from(("set", "cancel", "take")), st.sampled_from("abcd"), st.integers(0, 20))))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("set", "cancel", "take")), st.sampled_from("abcd"), st.integers(0, 20))
+    )
+)
 def test_timers_are_a_dictionary_of_deadlines(steps: list[tuple[str, str, int]]) -> None:
     timers: Timers[str] = Timers()
     expected: dict[str, int] = {}

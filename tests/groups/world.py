@@ -1,4 +1,5 @@
-"""All groups and their offsets with what the broker has around them: topics, a store, commits that may wait or fail, and a clock."""
+"""All groups and their offsets with what the broker has around them: topics, a store, commits that
+may wait or fail, and a clock."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ class Flying:
 
 
 class World:
-    """Saves every outcome at once, unless `patient`: then `save` and `fail` do it, in the order of the decisions."""
+    """Saves every outcome at once, unless `patient`: then `save` and `fail` do it, in the order of
+    the decisions."""
 
     def __init__(self, *, patient: bool = False) -> None:
         self.patient = patient
@@ -70,20 +72,32 @@ class World:
         self.start()
 
     def start(self, *, load: bool = True) -> None:
-        """As after kill -9: only what is stored is left. The session clock begins anew, with the time of the wall clock."""
+        """As after kill -9: only what is stored is left. The session clock begins anew, with the
+        time of the wall clock."""
         self.flying: list[Flying] = []
         self.now_ms += self.times.ahead_ms
         self.times = StoredTimes(self.now_ms)
         self.group_ids = GroupIds()
         self.groups = Groups(
             ClassicGroups(lambda: self.classic_settings, self.group_ids, self._new_id, self.times),
-            ConsumerGroups(lambda _: self.consumer_settings, self.group_ids, self.topics, ASSIGNORS, self._new_id, self.times),
+            ConsumerGroups(
+                lambda _: self.consumer_settings,
+                self.group_ids,
+                self.topics,
+                ASSIGNORS,
+                self._new_id,
+                self.times,
+            ),
             Offsets(lambda: self.offsets_settings, self.times),
             self.group_ids,
             self.topics,
         )
         if load:
-            self.groups.load(self.store.scan(GroupKey.namespace), self.store.scan(GroupOffsetKey.namespace), now_ms=self.now_ms)
+            self.groups.load(
+                self.store.scan(GroupKey.namespace),
+                self.store.scan(GroupOffsetKey.namespace),
+                now_ms=self.now_ms,
+            )
 
     def _new_id(self) -> str:
         return str(next(self._numbers))
@@ -122,7 +136,9 @@ class World:
                     assert isinstance(effect.ticket, Call)
                     effect.ticket.answer(NOT_SAVED)
             for group_id in flying.outcome.group_ids:
-                outcome = self.groups.not_saved(group_id, list(self.store.scan(group_prefix(group_id))), now_ms=self.now_ms)
+                outcome = self.groups.not_saved(
+                    group_id, list(self.store.scan(group_prefix(group_id))), now_ms=self.now_ms
+                )
                 assert not outcome.changes
                 self._give(Flying(outcome, Call()))
 
@@ -145,7 +161,8 @@ class World:
         self.carry_out(self.groups.expire(self.now_ms))
 
     def step_clock(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock, or the machine was asleep for so long: the session clock does not notice."""
+        """Somebody sets the wall clock, or the machine was asleep for so long: the session clock
+        does not notice."""
         self.times.ahead_ms += milliseconds
 
     # --- offsets ---
@@ -154,8 +171,12 @@ class World:
         return self.topics.put(name, partitions)
 
     def commit(self, offsets: Mapping[OffsetOf, int | Commit], group: str = G, **more: Any) -> Call:
-        rows = {each: offset if isinstance(offset, Commit) else Commit(offset) for each, offset in offsets.items()}
-        return self.carry_out(self.groups.commit_offsets(CommitRequest(group, rows, **more), now_ms=self.now_ms))
+        rows = {
+            each: offset if isinstance(offset, Commit) else Commit(offset) for each, offset in offsets.items()
+        }
+        return self.carry_out(
+            self.groups.commit_offsets(CommitRequest(group, rows, **more), now_ms=self.now_ms)
+        )
 
     def code(self, call: Call) -> ErrorCode:
         """What refused all of it, or its only row."""
@@ -189,16 +210,27 @@ class World:
 
     # --- members ---
 
-    def classic_join(self, name: str, group: str = G, topics: tuple[str, ...] = ("orders",), member_id: str = "", **changed: Any) -> Call:
+    def classic_join(
+        self,
+        name: str,
+        group: str = G,
+        topics: tuple[str, ...] = ("orders",),
+        member_id: str = "",
+        **changed: Any,
+    ) -> Call:
         offered = (classic.Protocol("range", subscription(*topics)),)
         values = {
             "group_id": group, "member_id": member_id, "instance_id": None, "session_timeout_ms": 10_000, "rebalance_timeout_ms": 60_000,
             "protocol_type": "consumer", "protocols": offered, "client_id": name, "takes_member_id": False,
         }  # fmt: skip
         call = Call()
-        return self.carry_out(self.groups.join(classic.JoinRequest(**values | changed), call, now_ms=self.now_ms), call)
+        return self.carry_out(
+            self.groups.join(classic.JoinRequest(**values | changed), call, now_ms=self.now_ms), call
+        )
 
-    def classic_member(self, name: str = "m", group: str = G, topics: tuple[str, ...] = ("orders",), **changed: Any) -> classic.JoinReply:
+    def classic_member(
+        self, name: str = "m", group: str = G, topics: tuple[str, ...] = ("orders",), **changed: Any
+    ) -> classic.JoinReply:
         """The only member of a stable group."""
         joined: classic.JoinReply = self.classic_join(name, group, topics, **changed).reply
         self.classic_sync(joined, group)
@@ -206,16 +238,24 @@ class World:
 
     def classic_sync(self, joined: classic.JoinReply, group: str = G) -> Call:
         call = Call()
-        request = classic.SyncRequest(group, joined.member_id, None, joined.generation_id, assignments=((joined.member_id, b""),))
+        request = classic.SyncRequest(
+            group, joined.member_id, None, joined.generation_id, assignments=((joined.member_id, b""),)
+        )
         return self.carry_out(self.groups.sync(request, call, now_ms=self.now_ms), call)
 
     def classic_leave(self, member_id: str, group: str = G) -> Call:
         request = classic.LeaveRequest(group, (classic.Leaving(member_id, None),))
         return self.carry_out(self.groups.leave(request, now_ms=self.now_ms))
 
-    def consumer_beat(self, member_id: str, epoch: int = 0, group: str = G, topics: tuple[str, ...] = ("orders",)) -> Call:
+    def consumer_beat(
+        self, member_id: str, epoch: int = 0, group: str = G, topics: tuple[str, ...] = ("orders",)
+    ) -> Call:
         """ConsumerGroupHeartbeat: epoch 0 joins, -1 leaves."""
         owned: dict[UUID, tuple[int, ...]] | None = {} if epoch == 0 else None
-        said: dict[str, Any] = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": topics, "owned": owned}
+        said: dict[str, Any] = {
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": topics,
+            "owned": owned,
+        }
         request = consumer.HeartbeatRequest(group, member_id, epoch, **said, client_id="c", client_host="/h")
         return self.carry_out(self.groups.consumer.heartbeat(request, now_ms=self.now_ms))

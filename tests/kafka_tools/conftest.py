@@ -34,9 +34,19 @@ def tool(broker: RunningBroker) -> Tool:
 
 @pytest.fixture
 def filled(tool: Tool, request: pytest.FixtureRequest) -> str:
-    """A topic with two partitions and 20 records, and a group of the same name that begins at its start."""
+    """A topic with two partitions and 20 records, and a group of the same name that begins at its
+    start."""
     name = re.sub(r"\W+|_", "-", request.node.name.removeprefix("test_")).strip("-")
     assert f"Created topic {name}." in tool(TOPICS, "--create", "--topic", name, "--partitions", "2").lines
     tool(CONSOLE_PRODUCER, "--topic", name, given="".join(f"value-{number}\n" for number in range(20)))
-    tool(CONFIGS, "--entity-type", "groups", "--entity-name", name, "--alter", "--add-config", "share.auto.offset.reset=earliest")
+    tool(
+        CONFIGS,
+        "--entity-type",
+        "groups",
+        "--entity-name",
+        name,
+        "--alter",
+        "--add-config",
+        "share.auto.offset.reset=earliest",
+    )
     return name

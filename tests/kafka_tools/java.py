@@ -1,6 +1,8 @@
-"""Runs what Apache Kafka releases for the command line, unchanged, and small Java programs against a broker of ours.
+"""Runs what Apache Kafka releases for the command line, unchanged, and small Java programs against
+a broker of ours.
 
-Needs Java and Maven (tests/differential/apache_kafka.py fetches the jars); where they are missing the tests are skipped.
+Needs Java and Maven (tests/differential/apache_kafka.py fetches the jars); where they are missing
+the tests are skipped.
 """
 
 from __future__ import annotations
@@ -52,15 +54,26 @@ def _command(main: str, arguments: Sequence[str]) -> list[str]:
 
 
 def run(main: str, *arguments: str, given: str = "") -> Ended:
-    """A tool, or the path of a Java source file, with its arguments and standard input, to its end."""
-    done = subprocess.run(_command(main, arguments), input=given, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    """A tool, or the path of a Java source file, with its arguments and standard input, to its
+    end."""
+    done = subprocess.run(
+        _command(main, arguments),
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
     return Ended(done.returncode, [line for line in done.stdout.splitlines() if line.strip()], done.stderr)
 
 
 @contextmanager
 def running(main: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A tool that runs until it is told to stop (SIGTERM, at the latest at the end of the block)."""
-    process = subprocess.Popen(_command(main, arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    """A tool that runs until it is told to stop (SIGTERM, at the latest at the end of the
+    block)."""
+    process = subprocess.Popen(
+        _command(main, arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     try:
         yield process
     finally:

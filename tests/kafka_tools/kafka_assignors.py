@@ -1,6 +1,7 @@
 """What Kafka's own assignors answer to the cases of tests/groups/assignors/cases.py.
 
-`python -m tests.kafka_tools.kafka_assignors` stores the answers to some of them, with the cases, for tests without Java.
+`python -m tests.kafka_tools.kafka_assignors` stores the answers to some of them, with the cases,
+for tests without Java.
 """
 
 from __future__ import annotations
@@ -26,12 +27,22 @@ def kafka_answers(given: Sequence[Case]) -> list[Answer]:
     ended = run(str(PROGRAM), given=json.dumps(given))
     assert ended.code == 0, ended.errors
     found: list[Answer] = json.loads(ended.lines[-1])
-    return [{each["id"]: answer.get(each["id"], {}) for each in case["members"]} for case, answer in zip(given, found, strict=True)]
+    return [
+        {each["id"]: answer.get(each["id"], {}) for each in case["members"]}
+        for case, answer in zip(given, found, strict=True)
+    ]
 
 
 def vectors() -> list[dict[str, Any]]:
-    given = [*cases(SEED, COUNT), two_topics_of_equal_weight(), chain(9), *(uneven(Random(seed)) for seed in range(12))]
-    return [{"case": case, "answer": answer} for case, answer in zip(given, kafka_answers(given), strict=True)]
+    given = [
+        *cases(SEED, COUNT),
+        two_topics_of_equal_weight(),
+        chain(9),
+        *(uneven(Random(seed)) for seed in range(12)),
+    ]
+    return [
+        {"case": case, "answer": answer} for case, answer in zip(given, kafka_answers(given), strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Apache Kafka's tools around ordinary consumers, unchanged, against a broker on each engine, in both group protocols."""
+"""Apache Kafka's tools around ordinary consumers, unchanged, against a broker on each engine, in
+both group protocols."""
 
 from __future__ import annotations
 
@@ -40,7 +41,17 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 def _consume(tool: Tool, topic: str, group: str, count: int, protocol: str) -> list[str]:
     """Values that the console consumer read and committed."""
-    arguments = ("--topic", topic, "--group", group, "--from-beginning", "--max-messages", str(count), "--timeout-ms", "30000")
+    arguments = (
+        "--topic",
+        topic,
+        "--group",
+        group,
+        "--from-beginning",
+        "--max-messages",
+        str(count),
+        "--timeout-ms",
+        "30000",
+    )
     return tool(CONSOLE_CONSUMER, *arguments, "--command-property", f"group.protocol={protocol}").lines
 
 
@@ -64,7 +75,8 @@ def test_console_consumer_and_group_offsets(tool: Tool, filled: str, protocol: s
     group = f"{filled}-{protocol}"
     first = _consume(tool, filled, group, 12, protocol)
     rows = _described(tool, group)
-    # GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID; a partition that it never got to has no offset.
+    # GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID; a
+    # partition that it never got to has no offset.
     assert sum(int(row[3]) for row in rows if row[3] != "-") == 12, rows
     assert all(row[6:9] == ["-", "-", "-"] for row in rows), rows
     assert sum(int(row[4]) for row in rows) == 20
@@ -87,15 +99,25 @@ def test_consumer_groups_of_a_group_without_members(tool: Tool, filled: str, tmp
     ends = {row[2]: int(row[4]) for row in _described(tool, filled)}
     back = sum(max(0, end - 3) for end in ends.values())
     for target, wanted in ((("--to-earliest",), 0), (("--to-latest",), 20), (("--shift-by", "-3"), back)):
-        planned = [line.split() for line in tool(CONSUMER_GROUPS, *reset, *target, "--dry-run").lines if line.startswith(filled)]
-        done = [line.split() for line in tool(CONSUMER_GROUPS, *reset, *target, "--execute").lines if line.startswith(filled)]
+        planned = [
+            line.split()
+            for line in tool(CONSUMER_GROUPS, *reset, *target, "--dry-run").lines
+            if line.startswith(filled)
+        ]
+        done = [
+            line.split()
+            for line in tool(CONSUMER_GROUPS, *reset, *target, "--execute").lines
+            if line.startswith(filled)
+        ]
         assert sorted(planned) == sorted(done)
         assert sum(int(row[3]) for row in done) == wanted
         assert sum(int(row[3]) for row in _described(tool, filled)) == wanted
     plan = tmp_path / "plan.csv"
     plan.write_text(f"{filled},0,{ends['0'] // 2}\n{filled},1,{ends['1'] // 2}\n")
     tool(CONSUMER_GROUPS, "--reset-offsets", "--group", filled, "--from-file", str(plan), "--execute")
-    assert {row[2]: int(row[3]) for row in _described(tool, filled)} == {partition: end // 2 for partition, end in ends.items()}
+    assert {row[2]: int(row[3]) for row in _described(tool, filled)} == {
+        partition: end // 2 for partition, end in ends.items()
+    }
 
     deleted = tool(CONSUMER_GROUPS, "--delete-offsets", "--group", filled, "--topic", filled).lines
     assert any("Successful" in line for line in deleted), deleted
@@ -110,7 +132,9 @@ def test_offsets_are_reset_to_each_target(tool: Tool, filled: str, protocol: str
     ends = {row[2]: int(row[4]) for row in _described(tool, filled, "--offsets", "--verbose")}
 
     def reset(*target: str) -> dict[str, int]:
-        rows = _rows(tool(CONSUMER_GROUPS, "--reset-offsets", "--group", filled, *target, "--execute"), filled)
+        rows = _rows(
+            tool(CONSUMER_GROUPS, "--reset-offsets", "--group", filled, *target, "--execute"), filled
+        )
         return {row[2]: int(row[3]) for row in rows}
 
     begins = dict.fromkeys(ends, 0)
@@ -121,8 +145,12 @@ def test_offsets_are_reset_to_each_target(tool: Tool, filled: str, protocol: str
     assert reset("--by-duration", "PT1H", *one) == begins
     assert reset("--shift-by", "1", "--topic", f"{filled}:0") == {"0": min(1, ends["0"])}
     assert reset("--to-current", *one) == {**begins, "0": min(1, ends["0"])}
-    exported = tool(CONSUMER_GROUPS, "--reset-offsets", "--group", filled, *one, "--to-latest", "--dry-run", "--export").lines
-    assert sorted(line.replace('"', "") for line in exported) == sorted(f"{filled},{partition},{end}" for partition, end in ends.items())
+    exported = tool(
+        CONSUMER_GROUPS, "--reset-offsets", "--group", filled, *one, "--to-latest", "--dry-run", "--export"
+    ).lines
+    assert sorted(line.replace('"', "") for line in exported) == sorted(
+        f"{filled},{partition},{end}" for partition, end in ends.items()
+    )
     everything = tool(CONSUMER_GROUPS, "--describe", "--all-groups", "--state", "--verbose").lines
     assert any(line.split()[0] == filled and "Empty" in line for line in everything)
     wanted = ("--list", "--state", "empty", "--type", protocol)
@@ -131,17 +159,30 @@ def test_offsets_are_reset_to_each_target(tool: Tool, filled: str, protocol: str
 
 @contextmanager
 def _member(broker: RunningBroker, topic: str, group: str, protocol: str) -> Iterator[subprocess.Popen[str]]:
-    arguments = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--group-id", group, "--max-messages", "-1")
+    arguments = (
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--topic",
+        topic,
+        "--group-id",
+        group,
+        "--max-messages",
+        "-1",
+    )
     options = ("--reset-policy", "earliest", "--group-protocol", protocol)
     with running(VERIFIABLE_CONSUMER, *arguments, *options) as process:
         yield process
 
 
-def test_consumer_groups_while_a_member_is_there(broker: RunningBroker, tool: Tool, filled: str, protocol: str) -> None:
+def test_consumer_groups_while_a_member_is_there(
+    broker: RunningBroker, tool: Tool, filled: str, protocol: str
+) -> None:
     group = f"{filled}-{protocol}"
     with _member(broker, filled, group, protocol):
         describe = ("--bootstrap-server", broker.bootstrap, "--describe", "--group", group)
-        rows = _until("all is read and committed", lambda: _all_read(_rows(run(CONSUMER_GROUPS, *describe), group)))
+        rows = _until(
+            "all is read and committed", lambda: _all_read(_rows(run(CONSUMER_GROUPS, *describe), group))
+        )
         assert all(row[6] != "-" and row[7].startswith("/") for row in rows), rows
         (member,) = _described(tool, group, "--members", "--verbose")
         assert f"{filled}:0,1" in "".join(member) or f"{filled}(0,1)" in "".join(member), member
@@ -151,7 +192,16 @@ def test_consumer_groups_while_a_member_is_there(broker: RunningBroker, tool: To
         assert any(line.split() == [group, kind, "consumer"] for line in tool(GROUPS, "--list").lines)
         refused = run(CONSUMER_GROUPS, "--bootstrap-server", broker.bootstrap, "--delete", "--group", group)
         assert "not empty" in " ".join([*refused.lines, refused.errors]).lower()
-        kept = run(CONSUMER_GROUPS, "--bootstrap-server", broker.bootstrap, "--delete-offsets", "--group", group, "--topic", filled)
+        kept = run(
+            CONSUMER_GROUPS,
+            "--bootstrap-server",
+            broker.bootstrap,
+            "--delete-offsets",
+            "--group",
+            group,
+            "--topic",
+            filled,
+        )
         assert "subscribed" in " ".join([*kept.lines, kept.errors]).lower()
     left = _all_read(_described(tool, group))
     assert left is not None
@@ -164,14 +214,32 @@ def _all_read(rows: Rows) -> Rows | None:
 
 
 def test_consumer_performance(tool: Tool, filled: str, protocol: str) -> None:
-    arguments = ("--topic", filled, "--group", f"{filled}-{protocol}", "--messages", "20", "--timeout", "30000")
+    arguments = (
+        "--topic",
+        filled,
+        "--group",
+        f"{filled}-{protocol}",
+        "--messages",
+        "20",
+        "--timeout",
+        "30000",
+    )
     lines = tool(CONSUMER_PERFORMANCE, *arguments, "--command-property", f"group.protocol={protocol}").lines
     header, figures = (line.split(", ") for line in lines[-2:])
     assert figures[header.index("data.consumed.in.nMsg")] == "20"
 
 
 def test_verifiable_consumer(tool: Tool, filled: str, protocol: str) -> None:
-    arguments = ("--topic", filled, "--group-id", f"{filled}-{protocol}", "--max-messages", "20", "--reset-policy", "earliest")
+    arguments = (
+        "--topic",
+        filled,
+        "--group-id",
+        f"{filled}-{protocol}",
+        "--max-messages",
+        "20",
+        "--reset-policy",
+        "earliest",
+    )
     lines = tool(VERIFIABLE_CONSUMER, *arguments, "--group-protocol", protocol).lines
     events = [json.loads(line) for line in lines if line.startswith("{")]
     names = [event["name"] for event in events]

@@ -1,4 +1,5 @@
-"""kbroker's assignors of consumer groups against Kafka's own, asked directly: equal answers to equal questions."""
+"""kbroker's assignors of consumer groups against Kafka's own, asked directly: equal answers to
+equal questions."""
 
 from __future__ import annotations
 
@@ -15,16 +16,25 @@ pytestmark = [pytest.mark.full, pytest.mark.skipif(MISSING is not None, reason=s
 
 
 def test_equal_answers_to_equal_questions() -> None:
-    given = [*cases(1, 1500), *(chain(topics) for topics in range(1, 12)), *(uneven(Random(seed)) for seed in range(150))]
+    given = [
+        *cases(1, 1500),
+        *(chain(topics) for topics in range(1, 12)),
+        *(uneven(Random(seed)) for seed in range(150)),
+    ]
     answers = kafka_answers(given)
-    assert [(case, theirs) for case, theirs in zip(given, answers, strict=True) if answer(case) != theirs] == []
+    assert [
+        (case, theirs) for case, theirs in zip(given, answers, strict=True) if answer(case) != theirs
+    ] == []
 
 
 def test_members_in_another_order() -> None:
-    """As Kafka's hash map may have them: as even as there, and nothing more moves, where all subscribe to the same."""
+    """As Kafka's hash map may have them: as even as there, and nothing more moves, where all
+    subscribe to the same."""
     random = Random(2)
     given = [
-        case for case in cases(2, 800) if case["assignor"] == "uniform" and len({tuple(each["topics"]) for each in case["members"]}) == 1
+        case
+        for case in cases(2, 800)
+        if case["assignor"] == "uniform" and len({tuple(each["topics"]) for each in case["members"]}) == 1
     ]
     for case in given:
         random.shuffle(case["members"])

@@ -1,6 +1,8 @@
-"""Apache Kafka's own command-line tools and a Java share consumer, unchanged, against a broker on each engine.
+"""Apache Kafka's own command-line tools and a Java share consumer, unchanged, against a broker on
+each engine.
 
-Each tool must do what its manual says; how it words that is its own business, so tests look for the facts in its output.
+Each tool must do what its manual says; how it words that is its own business, so tests look for the
+facts in its output.
 """
 
 from __future__ import annotations
@@ -41,7 +43,18 @@ def _ends(tool: Tool, topic: str) -> int:
 def _consume(tool: Tool, topic: str, count: int, *options: str) -> list[str]:
     """Through the console share consumer: "Delivery:n value" lines."""
     formatter = ("--formatter-property", "print.delivery=true", "--formatter-property", "key.separator=,")
-    arguments = ("--topic", topic, "--group", topic, "--max-messages", str(count), "--timeout-ms", "30000", *formatter, *options)
+    arguments = (
+        "--topic",
+        topic,
+        "--group",
+        topic,
+        "--max-messages",
+        str(count),
+        "--timeout-ms",
+        "30000",
+        *formatter,
+        *options,
+    )
     return tool(CONSOLE_SHARE_CONSUMER, *arguments).lines
 
 
@@ -55,7 +68,10 @@ def test_topics(tool: Tool, filled: str) -> None:
 
 
 def test_configs_of_topics_and_groups(tool: Tool, filled: str) -> None:
-    for kind, config in (("topics", "retention.ms=123456"), ("groups", "share.record.lock.duration.ms=20000")):
+    for kind, config in (
+        ("topics", "retention.ms=123456"),
+        ("groups", "share.record.lock.duration.ms=20000"),
+    ):
         name, value = config.split("=")
         tool(CONFIGS, "--entity-type", kind, "--entity-name", filled, "--alter", "--add-config", config)
         described = tool(CONFIGS, "--entity-type", kind, "--entity-name", filled, "--describe").lines
@@ -65,7 +81,9 @@ def test_configs_of_topics_and_groups(tool: Tool, filled: str) -> None:
         assert not any(f"{name}={value}" in line for line in described), described
 
 
-def test_offsets_and_deleted_records(tool: Tool, filled: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_offsets_and_deleted_records(
+    tool: Tool, filled: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     assert _ends(tool, filled) == 20
     ends = dict(line.rsplit(":", 2)[1:] for line in tool(GET_OFFSETS, "--topic", filled).lines)
     partition, end = max(ends.items(), key=lambda each: int(each[1]))
@@ -74,7 +92,9 @@ def test_offsets_and_deleted_records(tool: Tool, filled: str, tmp_path_factory: 
     request.write_text(json.dumps({"partitions": [row], "version": 1}))
     deleted = tool(DELETE_RECORDS, "--offset-json-file", str(request)).lines
     assert any(f"low_watermark: {int(end) - 1}" in line for line in deleted), deleted
-    earliest = dict(line.rsplit(":", 2)[1:] for line in tool(GET_OFFSETS, "--topic", filled, "--time", "earliest").lines)
+    earliest = dict(
+        line.rsplit(":", 2)[1:] for line in tool(GET_OFFSETS, "--topic", filled, "--time", "earliest").lines
+    )
     assert int(earliest[partition]) == int(end) - 1
 
 
@@ -90,7 +110,11 @@ def test_console_share_consumer(tool: Tool, filled: str) -> None:
 def test_share_groups(tool: Tool, filled: str) -> None:
     _consume(tool, filled, 12)
     assert any(line.split() == [filled, "Empty"] for line in tool(SHARE_GROUPS, "--list", "--state").lines)
-    rows = [line.split() for line in tool(SHARE_GROUPS, "--describe", "--group", filled).lines if line.startswith(filled)]
+    rows = [
+        line.split()
+        for line in tool(SHARE_GROUPS, "--describe", "--group", filled).lines
+        if line.startswith(filled)
+    ]
     assert sum(int(row[4]) for row in rows) == 8, rows
     state = tool(SHARE_GROUPS, "--describe", "--group", filled, "--state", "--verbose").lines
     assert any(line.split()[0] == filled and "Empty" in line for line in state)
@@ -103,22 +127,40 @@ def test_share_groups(tool: Tool, filled: str) -> None:
     tool(SHARE_GROUPS, *reset, "--to-earliest", "--execute")
     assert len(_consume(tool, filled, 20)) == 20
     tool(SHARE_GROUPS, *reset, "--to-latest", "--execute")
-    rows = [line.split() for line in tool(SHARE_GROUPS, "--describe", "--group", filled).lines if line.startswith(filled)]
+    rows = [
+        line.split()
+        for line in tool(SHARE_GROUPS, "--describe", "--group", filled).lines
+        if line.startswith(filled)
+    ]
     assert [row[4] for row in rows] == ["0", "0"], rows
 
-    assert any("Successful" in line for line in tool(SHARE_GROUPS, "--delete-offsets", "--group", filled, "--topic", filled).lines)
+    assert any(
+        "Successful" in line
+        for line in tool(SHARE_GROUPS, "--delete-offsets", "--group", filled, "--topic", filled).lines
+    )
     deleted = tool(SHARE_GROUPS, "--delete", "--group", filled).lines
     assert any(f"'{filled}'" in line and "was successful" in line for line in deleted), deleted
     assert not any(line.split()[0] == filled for line in tool(GROUPS, "--list").lines)
 
 
 def test_groups_while_a_member_is_there(broker: RunningBroker, tool: Tool, filled: str) -> None:
-    arguments = ("--bootstrap-server", broker.bootstrap, "--topic", filled, "--group-id", filled, "--max-messages", "-1")
+    arguments = (
+        "--bootstrap-server",
+        broker.bootstrap,
+        "--topic",
+        filled,
+        "--group-id",
+        filled,
+        "--max-messages",
+        "-1",
+    )
     with running(VERIFIABLE_SHARE_CONSUMER, *arguments) as process:
         _wait_for(process.stdout, "records_consumed")
         assert any(line.split() == [filled, "Share", "share"] for line in tool(GROUPS, "--list").lines)
         members = [
-            line.split() for line in tool(SHARE_GROUPS, "--describe", "--group", filled, "--members").lines if line.startswith(filled)
+            line.split()
+            for line in tool(SHARE_GROUPS, "--describe", "--group", filled, "--members").lines
+            if line.startswith(filled)
         ]
         assert len(members) == 1
         assert f"{filled}:0,1" in members[0][-1]
@@ -141,8 +183,20 @@ def test_share_consumer_performance(tool: Tool, filled: str) -> None:
 
 
 def test_verifiable_share_consumer(tool: Tool, filled: str) -> None:
-    arguments = ("--topic", filled, "--group-id", filled, "--max-messages", "20", "--acknowledgement-mode", "sync")
-    events = [json.loads(line) for line in tool(VERIFIABLE_SHARE_CONSUMER, *arguments, "--offset-reset-strategy", "earliest").lines]
+    arguments = (
+        "--topic",
+        filled,
+        "--group-id",
+        filled,
+        "--max-messages",
+        "20",
+        "--acknowledgement-mode",
+        "sync",
+    )
+    events = [
+        json.loads(line)
+        for line in tool(VERIFIABLE_SHARE_CONSUMER, *arguments, "--offset-reset-strategy", "earliest").lines
+    ]
     names = [event["name"] for event in events]
     assert names[0] == "startup_complete"
     assert names[-1] == "shutdown_complete"
@@ -153,13 +207,24 @@ def test_verifiable_share_consumer(tool: Tool, filled: str) -> None:
     assert all(event["success"] for event in acknowledged)
 
 
-def test_a_java_share_consumer_accepts_releases_rejects_and_renews(broker: RunningBroker, tool: Tool, filled: str) -> None:
+def test_a_java_share_consumer_accepts_releases_rejects_and_renews(
+    broker: RunningBroker, tool: Tool, filled: str
+) -> None:
     topic = f"{filled}-orders"
     broker.create_topic(topic)
-    broker.set_group_config(topic, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": str(LOCK_MS)})
+    broker.set_group_config(
+        topic, {"share.auto.offset.reset": "earliest", "share.record.lock.duration.ms": str(LOCK_MS)}
+    )
     values = [f"{kind}-{number}" for number in range(10) for kind in ("accept", "release", "reject", "renew")]
     tool(CONSOLE_PRODUCER, "--topic", topic, given="".join(f"{value}\n" for value in values))
-    ended = run(str(HERE / "ShareConsumerProgram.java"), broker.bootstrap, topic, topic, str(len(values)), str(LOCK_MS))
+    ended = run(
+        str(HERE / "ShareConsumerProgram.java"),
+        broker.bootstrap,
+        topic,
+        topic,
+        str(len(values)),
+        str(LOCK_MS),
+    )
     assert ended.lines[-1:] == [f"finished {len(values)}"], ended
     seen: dict[str, list[tuple[str, str]]] = {}
     for line in ended.lines[:-1]:
@@ -178,14 +243,18 @@ def test_a_java_share_consumer_accepts_releases_rejects_and_renews(broker: Runni
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_a_java_share_consumer_takes_few_records_at_a_time_of_a_big_batch(broker: RunningBroker, filled: str, codec: str) -> None:
+def test_a_java_share_consumer_takes_few_records_at_a_time_of_a_big_batch(
+    broker: RunningBroker, filled: str, codec: str
+) -> None:
     """record_limit: it is sent slices, whose CRC it checks, uncompressed ones also of a compressed
     batch. Some records come back from the middle."""
     topic = f"{filled}-{codec}"
     broker.create_topic(topic)
     broker.set_group_config(topic, {"share.auto.offset.reset": "earliest"})
     values = [f"{'release' if number % 7 == 0 else 'accept'}-{number}" for number in range(300)]
-    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 1000, "compression.codec": codec})
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "linger.ms": 1000, "compression.codec": codec}
+    )
     for number, value in enumerate(values):
         producer.produce(topic, value, key=str(number), headers={"number": str(number)})
     assert producer.flush(60) == 0
@@ -197,4 +266,6 @@ def test_a_java_share_consumer_takes_few_records_at_a_time_of_a_big_batch(broker
     for line in ended.lines[:-1]:
         value, count, verdict = line.split()
         seen.setdefault(value, []).append(f"{count} {verdict}")
-    assert seen == {value: ["1 RELEASE", "2 ACCEPT"] if value.startswith("release") else ["1 ACCEPT"] for value in values}
+    assert seen == {
+        value: ["1 RELEASE", "2 ACCEPT"] if value.startswith("release") else ["1 ACCEPT"] for value in values
+    }

@@ -1,4 +1,5 @@
-"""`kbroker groups` shows what Kafka's own tool shows of the same groups: the same columns, and the same values in them."""
+"""`kbroker groups` shows what Kafka's own tool shows of the same groups: the same columns, and the
+same values in them."""
 
 from __future__ import annotations
 
@@ -21,25 +22,44 @@ Rows = list[list[str]]
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
-    """With a group of each kind: without members, classic, of KIP-848, and of KIP-848 with members of both protocols."""
+    """With a group of each kind: without members, classic, of KIP-848, and of KIP-848 with members
+    of both protocols."""
     with open_test_broker(config={"group.initial.rebalance.delay.ms": "0"}) as running, ExitStack() as stack:
         running.create_topic(TOPIC, partitions=3)
-        produced = _ours(running, "produce", TOPIC, given="".join(f"value-{number}\n" for number in range(30)))
+        produced = _ours(
+            running, "produce", TOPIC, given="".join(f"value-{number}\n" for number in range(30))
+        )
         assert produced.code == 0, produced
         for group in GROUPS:
             commit(running, group, {(TOPIC, 0): 2, (TOPIC, 1): 1})
         stack.enter_context(member(running, "classic", TOPIC))
         stack.enter_context(member(running, "modern", TOPIC, "consumer"))
         stack.enter_context(consuming(running, TOPIC, "--group", "mixed", "--group-protocol", "consumer"))
-        until("the group of both protocols has its first member", lambda: _members(running, "mixed") == 1 or None)
-        stack.enter_context(member(running, "mixed", TOPIC, partition_assignment_strategy="cooperative-sticky"))
-        until("the group of both protocols is stable", lambda: "Stable" in _ours(running, "describe", "mixed", "--state").lines[1] or None)
+        until(
+            "the group of both protocols has its first member",
+            lambda: _members(running, "mixed") == 1 or None,
+        )
+        stack.enter_context(
+            member(running, "mixed", TOPIC, partition_assignment_strategy="cooperative-sticky")
+        )
+        until(
+            "the group of both protocols is stable",
+            lambda: "Stable" in _ours(running, "describe", "mixed", "--state").lines[1] or None,
+        )
         yield running
 
 
 def _ours(broker: RunningBroker, command: str, *arguments: str, given: str = "") -> Ended:
-    line = [sys.executable, "-m", "kbroker", *(("produce",) if command == "produce" else ("groups", command)), *arguments]
-    done = subprocess.run([*line, "-b", broker.bootstrap], input=given, capture_output=True, text=True, timeout=60, check=False)
+    line = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        *(("produce",) if command == "produce" else ("groups", command)),
+        *arguments,
+    ]
+    done = subprocess.run(
+        [*line, "-b", broker.bootstrap], input=given, capture_output=True, text=True, timeout=60, check=False
+    )
     return Ended(done.returncode, done.stdout.splitlines(), done.stderr)
 
 
@@ -48,7 +68,8 @@ def _members(broker: RunningBroker, group: str) -> int:
 
 
 def _rows(lines: list[str]) -> Rows:
-    """The head, then rows in a certain order; without what is not known at the end of a line, which Kafka's tool leaves out."""
+    """The head, then rows in a certain order; without what is not known at the end of a line, which
+    Kafka's tool leaves out."""
     rows = [line.rstrip("- ").split() for line in lines]
     return [*rows[:1], *sorted(rows[1:])]
 
@@ -77,9 +98,16 @@ def test_describe(both: Callable[..., tuple[Rows, Rows]], group: str, view: str)
         assert ours == theirs
 
 
-@pytest.mark.parametrize("target", ["--to-earliest", "--to-latest", "--to-offset=4", "--shift-by=-2", "--to-current", "--by-duration=PT1H"])
+@pytest.mark.parametrize(
+    "target",
+    ["--to-earliest", "--to-latest", "--to-offset=4", "--shift-by=-2", "--to-current", "--by-duration=PT1H"],
+)
 def test_plans_of_resets(both: Callable[..., tuple[Rows, Rows]], target: str) -> None:
-    ours, theirs = both("reset-offsets", "--group", "resting", "--topic", f"{TOPIC}:0,1", *target.split("="), "--dry-run")
+    ours, theirs = both(
+        "reset-offsets", "--group", "resting", "--topic", f"{TOPIC}:0,1", *target.split("="), "--dry-run"
+    )
     assert ours == theirs
-    ours, theirs = both("reset-offsets", "--group", "resting", "--all-topics", *target.split("="), "--dry-run", "--export")
+    ours, theirs = both(
+        "reset-offsets", "--group", "resting", "--all-topics", *target.split("="), "--dry-run", "--export"
+    )
     assert sorted(ours) == sorted(theirs)

@@ -13,9 +13,12 @@ from tests.odd_batches import odd_batch
 
 
 async def jobs_that_wait(world: World) -> None:
-    """A record that is released, and parked for a second. It says that it is scheduled, but not for when."""
+    """A record that is released, and parked for a second. It says that it is scheduled, but not for
+    when."""
     topic = await world.client.create_topic("later")
-    await world.client.append_raw("later", build_batch([Record(0, 1, None, b"x", (("kbroker-delay-ms", b"soon"),))]))
+    await world.client.append_raw(
+        "later", build_batch([Record(0, 1, None, b"x", (("kbroker-delay-ms", b"soon"),))])
+    )
     configs = {
         "share.auto.offset.reset": "earliest", "kbroker.queue.redelivery.delay.ms": "1100", "kbroker.queue.scheduling": "true",
     }  # fmt: skip
@@ -41,7 +44,9 @@ async def jobs_of_one_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(KeyOrder.__init__, "__kwdefaults__", {"look_ahead": 2})
     topic = await world.client.create_topic("keyed")
     await world.client.append_raw("keyed", build_batch([Record(0, 1, b"k", b"x", ())] * 5))
-    await set_up_group(world.client, {"share.auto.offset.reset": "earliest", "kbroker.queue.ordering": "key"}, "keyed")
+    await set_up_group(
+        world.client, {"share.auto.offset.reset": "earliest", "kbroker.queue.ordering": "key"}, "keyed"
+    )
     await initialize(world.client, topic.topic_id, 1, "keyed")
     member = Member(world.client.another(1005), "L3", "keyed")
     assert acquired(await member.fetch([(topic.topic_id, 0)], wait_ms=5000)) == [(0, 0, 1)]

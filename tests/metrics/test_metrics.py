@@ -1,4 +1,5 @@
-"""Every metric is documented, is there, and moves; what the most important ones say is right; a scrape is given in small pieces."""
+"""Every metric is documented, is there, and moves; what the most important ones say is right; a
+scrape is given in small pieces."""
 
 from __future__ import annotations
 
@@ -26,7 +27,20 @@ from kbroker.metrics_export.scrape import Scrape, Turns
 from kbroker.metrics_export.table import METRICS
 from tests.api import dead_letter_queues as queues
 from tests.api.conftest import Client
-from tests.api.share_consumers import ACCEPT, FAST, GAP, GROUP, REJECT, RELEASE, RENEW, Member, acquired, initialize, prepare, set_up_group
+from tests.api.share_consumers import (
+    ACCEPT,
+    FAST,
+    GAP,
+    GROUP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    Member,
+    acquired,
+    initialize,
+    prepare,
+    set_up_group,
+)
 from tests.checks.metrics_doc import METRICS_DOC, render
 from tests.metrics.queue_metrics import jobs_of_one_key, jobs_that_wait, parts_of_compressed_batches
 from tests.metrics.world import Samples, World, blocked, opened, parse, refusing, scrape_text, total
@@ -47,7 +61,10 @@ OFFERED = [{"name": "range", "metadata": b""}]
 
 def documented() -> dict[str, tuple[str, tuple[str, ...]]]:
     """Name -> type and labels, as docs/metrics.md says."""
-    return {name: (kind, tuple(filter(None, labels.split(", ")))) for name, kind, labels in ROW.findall(METRICS_DOC.read_text())}
+    return {
+        name: (kind, tuple(filter(None, labels.split(", "))))
+        for name, kind, labels in ROW.findall(METRICS_DOC.read_text())
+    }
 
 
 def test_the_document_is_made_from_the_table() -> None:
@@ -107,8 +124,17 @@ async def requests_and_connections(world: World) -> None:
 async def administration(world: World) -> None:
     client = world.client
     await queues.set_up_broker(client, {"errors.deadletterqueue.auto.create.topics.enable": "true"})
-    await client.call("init_producer_id", 4, transactional_id=None, transaction_timeout=1000, producer_id=-1, producer_epoch=-1)
-    await client.call("delete_records", 2, topics=[{"name": "wire", "partitions": [{"partition_index": 0, "offset": 1}]}])
+    await client.call(
+        "init_producer_id",
+        4,
+        transactional_id=None,
+        transaction_timeout=1000,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
+    await client.call(
+        "delete_records", 2, topics=[{"name": "wire", "partitions": [{"partition_index": 0, "offset": 1}]}]
+    )
     await client.create_topic("short-lived")
     drop = world.broker.log_store.drop
 
@@ -132,7 +158,13 @@ async def commits(world: World) -> None:
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(client.append, "wire", 1)  # The next group.
             await world.until("kbroker_commit_pending")
-    heartbeat = {"group_id": "joining", "member_id": "M1", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["wire"]}
+    heartbeat = {
+        "group_id": "joining",
+        "member_id": "M1",
+        "member_epoch": 0,
+        "rack_id": None,
+        "subscribed_topic_names": ["wire"],
+    }
     async with trio.open_nursery() as nursery:
         with blocked(broker.state):
             nursery.start_soon(partial(client.call, "share_group_heartbeat", 1, **heartbeat))
@@ -146,7 +178,8 @@ async def commits(world: World) -> None:
 
 
 async def consuming(world: World) -> None:
-    """Limit 2: offsets 0 and 1 are accepted, 2 is released and exhausted, 3 is rejected, 4 lost from a lock that runs out."""
+    """Limit 2: offsets 0 and 1 are accepted, 2 is released and exhausted, 3 is rejected, 4 lost
+    from a lock that runs out."""
     client, broker = world.client, world.broker
     queue = {**queues.ENABLED, "max.message.bytes": "600"}
     key = await queues.prepare_dead_letters(client, 4, 4, queue=queue, configs={queues.COPY: "true"})
@@ -157,7 +190,9 @@ async def consuming(world: World) -> None:
     await world.scrape()
     async with trio.open_nursery() as nursery:
         with blocked(broker.state):
-            nursery.start_soon(member.acknowledge, {key: [(0, 1, [ACCEPT]), (2, 2, [RELEASE]), (3, 3, [REJECT])]})
+            nursery.start_soon(
+                member.acknowledge, {key: [(0, 1, [ACCEPT]), (2, 2, [RELEASE]), (3, 3, [REJECT])]}
+            )
             await world.until("kbroker_share_state_unsaved")
     await member.acknowledge({key: [(4, 5, [RENEW])]}, renew=True)
     await world.until("kbroker_share_partition_lock_timeouts_total")
@@ -188,7 +223,9 @@ async def long_jobs(world: World) -> None:
     """A record that is held for longer than its lock lasts."""
     topic = await world.client.create_topic("long")
     await world.client.append("long", 1)
-    await set_up_group(world.client, {"share.auto.offset.reset": "earliest", "kbroker.queue.lock.max.ms": "60000"}, "long")
+    await set_up_group(
+        world.client, {"share.auto.offset.reset": "earliest", "kbroker.queue.lock.max.ms": "60000"}, "long"
+    )
     fields = {"group_id": "long", "member_id": "L1", "rack_id": None, "subscribed_topic_names": ["long"]}
     await world.client.call("share_group_heartbeat", 1, member_epoch=0, **fields)
     member = Member(world.client.another(1003), "L1", "long")
@@ -200,11 +237,19 @@ async def long_jobs(world: World) -> None:
 async def a_held_log(world: World) -> None:
     """A record that a worker has holds a log, and is kept then."""
     client = world.client
-    topic = await client.create_topic("held", configs={"internal.segment.bytes": "400", "kbroker.queue.retention": "workqueue"})
+    topic = await client.create_topic(
+        "held", configs={"internal.segment.bytes": "400", "kbroker.queue.retention": "workqueue"}
+    )
     for _ in range(20):
         await client.append("held", *[1] * 10)
     await set_up_group(client, {"share.auto.offset.reset": "earliest"}, "held")
-    heartbeat = {"group_id": "held", "member_id": "H1", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["held"]}
+    heartbeat = {
+        "group_id": "held",
+        "member_id": "H1",
+        "member_epoch": 0,
+        "rack_id": None,
+        "subscribed_topic_names": ["held"],
+    }
     assert (await client.call("share_group_heartbeat", 1, **heartbeat)).error_code == 0
     member, key = Member(client.another(1005), "H1", "held"), (topic.topic_id, 0)
     await member.fetch([key], wait_ms=5000)
@@ -214,36 +259,69 @@ async def a_held_log(world: World) -> None:
     samples = await world.scrape()
     held_bytes = samples["kbroker_share_group_held_log_bytes"][(("group", "held"),)]
     assert held_bytes == sum(each.size_bytes for each in found.partitions[0].segments()[:-1])
-    await apply_retention(broker.topics, found.partitions[0], found.config, broker.held_logs, broker.kept_records)
+    await apply_retention(
+        broker.topics, found.partitions[0], found.config, broker.held_logs, broker.kept_records
+    )
     samples = await world.scrape()
     assert samples["kbroker_share_group_held_log_bytes"][(("group", "held"),)] == 0
     assert total(samples, "kbroker_kept_records_total") == 1
-    age = samples["kbroker_share_partition_oldest_unprocessed_seconds"][(("group", "held"), ("partition", "0"), ("topic", "held"))]
+    age = samples["kbroker_share_partition_oldest_unprocessed_seconds"][
+        (("group", "held"), ("partition", "0"), ("topic", "held"))
+    ]
     assert age > 1e9, "that of the kept record, whose timestamp is of 1970"
     await member.fetch(acks={key: [(0, 0, [ACCEPT])]}, epoch=-1)
 
 
 async def ordinary_groups(world: World) -> None:
-    """Two members of the classic protocol, one of whom waits for the other; a member of the consumer protocol; offsets that come and go."""
+    """Two members of the classic protocol, one of whom waits for the other; a member of the
+    consumer protocol; offsets that come and go."""
     client = world.client
-    join = partial(client.call, "join_group", session_timeout=6000, protocol_type="consumer", protocols=OFFERED)
+    join = partial(
+        client.call, "join_group", session_timeout=6000, protocol_type="consumer", protocols=OFFERED
+    )
     joined = await join(3, group_id="classic", rebalance_timeout=60_000, member_id="")
     await world.scrape()
-    assert (await join(9, group_id="classic", rebalance_timeout=60_000, member_id="", group_instance_id=None, reason=None)).error_code == 79
-    sync = {"group_id": "classic", "generation_id": joined.generation_id, "member_id": joined.member_id, "assignments": ()}
+    assert (
+        await join(
+            9, group_id="classic", rebalance_timeout=60_000, member_id="", group_instance_id=None, reason=None
+        )
+    ).error_code == 79
+    sync = {
+        "group_id": "classic",
+        "generation_id": joined.generation_id,
+        "member_id": joined.member_id,
+        "assignments": (),
+    }
     await client.call("sync_group", 2, **sync)
     async with trio.open_nursery() as nursery:
         again = {"group_id": "classic", "rebalance_timeout": 100, "member_id": joined.member_id}
         nursery.start_soon(partial(join, 3, **again))
         await world.until("kbroker_group_requests_waiting")
         nursery.cancel_scope.cancel()
-    heartbeat = {"group_id": "consumer", "member_id": "m", "member_epoch": 0, "instance_id": None, "rack_id": None}
-    heartbeat |= {"rebalance_timeout": 1000, "subscribed_topic_names": ["wire"], "server_assignor": None, "topic_partitions": ()}
+    heartbeat = {
+        "group_id": "consumer",
+        "member_id": "m",
+        "member_epoch": 0,
+        "instance_id": None,
+        "rack_id": None,
+    }
+    heartbeat |= {
+        "rebalance_timeout": 1000,
+        "subscribed_topic_names": ["wire"],
+        "server_assignor": None,
+        "topic_partitions": (),
+    }
     await client.call("consumer_group_heartbeat", 0, **heartbeat)
     for group_id, retention_ms in (("stays", -1), ("expires", 0), ("deleted", -1)):
         rows = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": None}]
         member = {"group_id": group_id, "generation_id_or_member_epoch": -1, "member_id": ""}
-        await client.call("offset_commit", 2, **member, retention_time=retention_ms, topics=[{"name": "wire", "partitions": rows}])
+        await client.call(
+            "offset_commit",
+            2,
+            **member,
+            retention_time=retention_ms,
+            topics=[{"name": "wire", "partitions": rows}],
+        )
     await client.call("delete_groups", 2, groups_names=["deleted"])
     await world.until("kbroker_offset_expirations_total")
     await client.append("wire", 1, 2)
@@ -275,7 +353,10 @@ async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 3600.0)  # The steps look at logs themselves.
     async with opened(tmp_path, CONFIG) as world:
         text = await scrape_text(world.export)
-        families = {each.name + "_total" * (each.type == "counter"): each.type for each in text_string_to_metric_families(text)}
+        families = {
+            each.name + "_total" * (each.type == "counter"): each.type
+            for each in text_string_to_metric_families(text)
+        }
         assert {name: kind for name, kind in families.items() if not name.startswith("process_")} == {
             name: each.kind for name, each in METRICS.items()
         }
@@ -293,7 +374,11 @@ async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pyte
         moved, samples = world.moved, world.seen
     async with opened(tmp_path, CONFIG) as world:
         samples.append(await world.scrape())
-        moved |= {"kbroker_share_state_loads_total"} if total(samples[-1], "kbroker_share_state_loads_total") else set()
+        moved |= (
+            {"kbroker_share_state_loads_total"}
+            if total(samples[-1], "kbroker_share_state_loads_total")
+            else set()
+        )
     assert set(METRICS) - moved == CONSTANT
     assert wrong_labels(samples) == set()
 
@@ -314,7 +399,8 @@ def wrong_labels(samples: list[Samples]) -> set[tuple[str, tuple[str, ...]]]:
     }
 
 
-# -- what they say -----------------------------------------------------------------------------------------------------
+# -- what they say
+# --------------------------------------------------------------------------------------------------
 
 
 def place(group: str = GROUP, partition: int = 0) -> dict[str, str]:
@@ -322,7 +408,9 @@ def place(group: str = GROUP, partition: int = 0) -> dict[str, str]:
 
 
 async def lag_as_described(client: Client) -> int:
-    answer = await client.call("describe_share_group_offsets", 1, groups=[{"group_id": GROUP, "topics": None}])
+    answer = await client.call(
+        "describe_share_group_offsets", 1, groups=[{"group_id": GROUP, "topics": None}]
+    )
     return int(answer.groups[0].topics[0].partitions[0].lag)
 
 
@@ -351,7 +439,11 @@ async def test_requests_topics_and_bytes(tmp_path: Path) -> None:
         assert found["kbroker_topic_requests_total"][*fetch, topic] == 2
         assert found["kbroker_topic_failed_requests_total"][*fetch, topic] == 1
         assert found["kbroker_topic_records_in_total"] == {(topic,): 1}
-        assert found["kbroker_topic_bytes_in_total"] == found["kbroker_topic_bytes_out_total"] == {(topic,): size}
+        assert (
+            found["kbroker_topic_bytes_in_total"]
+            == found["kbroker_topic_bytes_out_total"]
+            == {(topic,): size}
+        )
         assert total(found, "kbroker_topic_bytes_rejected_total") > 300
         assert total(found, "kbroker_request_bytes_total") == total(found, "kbroker_received_bytes_total")
         assert total(found, "kbroker_response_bytes_total") == total(found, "kbroker_sent_bytes_total")
@@ -361,12 +453,25 @@ async def test_refusals_of_administration_are_counted_by_code(tmp_path: Path) ->
     """Also those of nested rows, which no handler counts."""
     async with opened(tmp_path) as world:
         unknown = [{"resource_type": 2, "resource_name": "none", "configuration_keys": None}] * 2
-        await ask(world, "describe_configs", 4, resources=unknown, include_synonyms=False, include_documentation=False)
-        assert await world.value("kbroker_request_errors_total", request="DescribeConfigs", error="UNKNOWN_TOPIC_OR_PARTITION") == 2
+        await ask(
+            world,
+            "describe_configs",
+            4,
+            resources=unknown,
+            include_synonyms=False,
+            include_documentation=False,
+        )
+        assert (
+            await world.value(
+                "kbroker_request_errors_total", request="DescribeConfigs", error="UNKNOWN_TOPIC_OR_PARTITION"
+            )
+            == 2
+        )
 
 
 async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None:
-    """Counters go on; lag is what DescribeShareGroupOffsets says in every state; age is that of the record at the start."""
+    """Counters go on; lag is what DescribeShareGroupOffsets says in every state; age is that of the
+    record at the start."""
     async with opened(tmp_path, FAST) as world:
         now_ms = wall_clock_ms()
         client = world.client
@@ -374,7 +479,13 @@ async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None
         for age_s in (5000, 4000, 3000):
             await client.append("orders", *[now_ms - age_s * 1000] * 2)
         await set_up_group(client, {"share.auto.offset.reset": "earliest"})
-        heartbeat = {"group_id": GROUP, "member_id": "M1", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["orders"]}
+        heartbeat = {
+            "group_id": GROUP,
+            "member_id": "M1",
+            "member_epoch": 0,
+            "rack_id": None,
+            "subscribed_topic_names": ["orders"],
+        }
         joined = await client.call("share_group_heartbeat", 1, **heartbeat)
         key = (joined.assignment.topic_partitions[0].topic_id, 0)
         assert "kbroker_share_partition_lag" not in await world.scrape(), "no start offset is decided"
@@ -393,7 +504,10 @@ async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None
         assert found["kbroker_share_partition_records"][*at[:2], ("state", "available"), at[2]] == 1
         assert found["kbroker_share_partition_archived_total"][("cause", "rejected"), *at] == 1
         counted = found["kbroker_share_group_acknowledged_records_total"]
-        assert [counted[("group", GROUP), ("type", kind)] for kind in ("gap", "accept", "release", "reject", "renew")] == [0, 3, 1, 1, 0]
+        assert [
+            counted[("group", GROUP), ("type", kind)]
+            for kind in ("gap", "accept", "release", "reject", "renew")
+        ] == [0, 3, 1, 1, 0]
         another.disconnect()
         await queues.until(lambda: not world.broker.share_groups.loaded())
         found = await world.scrape()
@@ -407,11 +521,19 @@ async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None
         assert found["kbroker_share_group_load_seconds"][("group", GROUP),] == 2
 
 
-async def test_what_leaves_the_memory_during_a_scrape_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_leaves_the_memory_during_a_scrape_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with opened(tmp_path, FAST) as world:
         topic_id, _ = await prepare(world.client, 3, partitions=2)
         await world.client.append("orders", 1, partition=1)
-        heartbeat = {"group_id": GROUP, "member_id": "M0", "member_epoch": 0, "rack_id": None, "subscribed_topic_names": ["orders"]}
+        heartbeat = {
+            "group_id": GROUP,
+            "member_id": "M0",
+            "member_epoch": 0,
+            "rack_id": None,
+            "subscribed_topic_names": ["orders"],
+        }
         await world.client.call("share_group_heartbeat", 1, **heartbeat)
         another = world.client.another(1002)
         for partition in range(2):
@@ -453,18 +575,30 @@ async def test_lag_of_many_share_partitions_of_which_few_are_in_memory(tmp_path:
         await set_up_group(world.client, {"share.auto.offset.reset": "earliest"})
         for index in range(partitions):
             await world.client.append("orders", *[1] * (index % 5), 1, partition=index)
-        start = {"group_id": GROUP, "member_epoch": 0, "member_id": "M", "rack_id": None, "subscribed_topic_names": ["orders"]}
+        start = {
+            "group_id": GROUP,
+            "member_epoch": 0,
+            "member_id": "M",
+            "rack_id": None,
+            "subscribed_topic_names": ["orders"],
+        }
         await world.client.call("share_group_heartbeat", 1, **start)
         rows = [{"partition": index, "state_epoch": 100, "start_offset": 0} for index in range(partitions)]
         topics = [{"topic_id": topic.topic_id, "partitions": rows}]
         await world.client.call("initialize_share_group_state", 0, group_id=GROUP, topics=topics)
-        await Member(world.client, "M").fetch([(topic.topic_id, 1), (topic.topic_id, partitions - 1)], wait_ms=5000)
+        await Member(world.client, "M").fetch(
+            [(topic.topic_id, 1), (topic.topic_id, partitions - 1)], wait_ms=5000
+        )
         lags = (await world.scrape())["kbroker_share_partition_lag"]
-        assert lags == {tuple(sorted(place(partition=index).items())): index % 5 + 1 for index in range(partitions)}
+        assert lags == {
+            tuple(sorted(place(partition=index).items())): index % 5 + 1 for index in range(partitions)
+        }
         assert len(world.broker.share_groups.loaded()) == 2
 
 
-async def test_what_is_not_answered_in_time_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_answered_in_time_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(share_numbers, "PATIENCE_S", 0)
     async with opened(tmp_path) as world:
         key = await prepare(world.client, 3)
@@ -478,7 +612,9 @@ async def test_what_is_not_answered_in_time_is_left_out(tmp_path: Path, monkeypa
         assert await world.value("kbroker_share_partition_oldest_unprocessed_seconds", **place()) > 0
 
 
-async def test_scrapes_that_nobody_stays_for_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scrapes_that_nobody_stays_for_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each reads the time of another oldest record, and is given up in its last step."""
     run = share_numbers._Turn.run
 
@@ -501,7 +637,8 @@ async def test_scrapes_that_nobody_stays_for_do_not_pile_up(tmp_path: Path, monk
     assert kept == [1, 2, 3, 1, 2, 3, 1, 2]
 
 
-# -- how it is given -----------------------------------------------------------------------------------------------------
+# -- how it is given
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
@@ -512,19 +649,28 @@ def test_a_histogram_counts_up_to_and_with_its_bounds() -> None:
     scrape = Scrape(Turns())
     scrape.add_histogram("kbroker_commit_seconds", histogram, {"store": "log"})
     (family,) = [each for each, _ in scrape.pieces() if each.samples]
-    buckets = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
+    buckets = {
+        sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")
+    }
     assert buckets == {"1.0": 2, "5.0": 4, "+Inf": 6}
 
 
 def test_acknowledged_records_by_type() -> None:
     counted = ShareGroupMetrics()
-    counted.count_acknowledged([(0, 9, [ACCEPT]), (10, 13, [REJECT, ACCEPT, GAP, RENEW]), (14, 14, [RELEASE])])
+    counted.count_acknowledged(
+        [(0, 9, [ACCEPT]), (10, 13, [REJECT, ACCEPT, GAP, RENEW]), (14, 14, [RELEASE])]
+    )
     assert counted.acknowledged == [1, 11, 1, 1, 1]
 
 
-@pytest.mark.parametrize("accept", ["", "text/plain;version=1.0.0", "application/openmetrics-text; version=1.0.0", "*/*"])
-async def test_many_samples_are_one_text_in_small_pieces(tmp_path: Path, accept: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HELP and TYPE once for each metric, and an end only at the end, as the library's own parsers demand."""
+@pytest.mark.parametrize(
+    "accept", ["", "text/plain;version=1.0.0", "application/openmetrics-text; version=1.0.0", "*/*"]
+)
+async def test_many_samples_are_one_text_in_small_pieces(
+    tmp_path: Path, accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HELP and TYPE once for each metric, and an end only at the end, as the library's own parsers
+    demand."""
     monkeypatch.setattr(scrape_module, "SAMPLES_AT_ONCE", 10)
     async with opened(tmp_path) as world:
         await world.client.create_topic("orders", 45)
@@ -533,7 +679,10 @@ async def test_many_samples_are_one_text_in_small_pieces(tmp_path: Path, accept:
         text = b"".join(pieces).decode()
         is_open = given.content_type.startswith("application/openmetrics-text")
         assert is_open == ("openmetrics" in accept)
-        families = {each.name: each for each in (parse_openmetrics if is_open else text_string_to_metric_families)(text)}
+        families = {
+            each.name: each
+            for each in (parse_openmetrics if is_open else text_string_to_metric_families)(text)
+        }
         assert len(families["kbroker_log_end_offset"].samples) == 45
         assert text.count("# TYPE kbroker_log_end_offset gauge") == 1
         assert text.count("# EOF") == is_open
@@ -542,7 +691,8 @@ async def test_many_samples_are_one_text_in_small_pieces(tmp_path: Path, accept:
 
 
 async def test_a_scrape_leaves_the_loop_to_others(tmp_path: Path) -> None:
-    """Others have their turn again and again while one scrape of 4 000 samples is gathered and written."""
+    """Others have their turn again and again while one scrape of 4 000 samples is gathered and
+    written."""
     async with opened(tmp_path) as world:
         await world.client.create_topic("orders", 2000)
         turns = 0
@@ -561,7 +711,8 @@ async def test_a_scrape_leaves_the_loop_to_others(tmp_path: Path) -> None:
 
 
 def test_scrapes_at_the_same_time_take_turns() -> None:
-    """However many there are, they work for half of the time; one that does not come costs the others nothing."""
+    """However many there are, they work for half of the time; one that does not come costs the
+    others nothing."""
     turns, moment = Turns(), scrape_module._MOMENT_S
     assert [turns.take(10.0) for _ in range(3)] == pytest.approx([10 + n * moment for n in (1, 3, 5)])
     assert turns.take(10 + 2 * moment) == pytest.approx(10 + 7 * moment)
@@ -581,4 +732,7 @@ async def test_labels_may_hold_anything(tmp_path: Path) -> None:
 
 def test_buckets_are_in_order() -> None:
     assert list(SECONDS) == sorted(SECONDS)
-    assert parse('# TYPE a histogram\na_bucket{le="1"} 1\na_count 1\na_sum 3\n') == {"a": {(): 1}, "a_sum": {(): 3}}
+    assert parse('# TYPE a histogram\na_bucket{le="1"} 1\na_count 1\na_sum 3\n') == {
+        "a": {(): 1},
+        "a_sum": {(): 3},
+    }

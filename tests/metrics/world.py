@@ -1,4 +1,5 @@
-"""A broker whose metrics a test looks at: served on a socket and called directly, its stores slowed down or broken at will."""
+"""A broker whose metrics a test looks at: served on a socket and called directly, its stores slowed
+down or broken at will."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
-"""By the metric's name of the table and by labels, sorted; a histogram's sample is its count, and its sum is `NAME_sum`."""
+"""By the metric's name of the table and by labels, sorted; a histogram's sample is its count, and
+its sum is `NAME_sum`."""
 
 
 async def scrape_text(export: MetricsExport, accept: str = "") -> str:
@@ -60,7 +62,8 @@ class World:
         return (await self.scrape()).get(name, {}).get(tuple(sorted(labels.items())), 0)
 
     async def until(self, name: str, at_least: float = 1) -> None:
-        """Until the sum over all labels of a metric is large enough; what happens by itself takes its time."""
+        """Until the sum over all labels of a metric is large enough; what happens by itself takes
+        its time."""
         with trio.fail_after(30):
             while total(await self.scrape(), name) < at_least:  # noqa: ASYNC110 - a scrape is all there is to wait for
                 await trio.sleep(0.02)
@@ -86,7 +89,9 @@ def total(samples: Samples, name: str) -> float:
 
 @asynccontextmanager
 async def opened(path: Path, config: Mapping[str, str] | None = None) -> AsyncIterator[World]:
-    options = StartOptions(data_dir=path, storage="memory", state_storage="memory", config=BrokerConfig(config or {}))
+    options = StartOptions(
+        data_dir=path, storage="memory", state_storage="memory", config=BrokerConfig(config or {})
+    )
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(bind(("127.0.0.1", 0)))
         broker = await stack.enter_async_context(open_broker(options))

@@ -1,4 +1,5 @@
-"""A run of the suite that never was: plausible figures in the format of its results, to try the reports with.
+"""A run of the suite that never was: plausible figures in the format of its results, to try the
+reports with.
 
 `python -m tests.perf.made_up FILE` writes one.
 """
@@ -29,41 +30,96 @@ CANDIDATES = [
         for durability in ("os", "disk")
     ),
     *(
-        {"key": key, "title": title, "family": family, "engine": "", "durability": durability, "version": version, "missing": missing}
+        {
+            "key": key,
+            "title": title,
+            "family": family,
+            "engine": "",
+            "durability": durability,
+            "version": version,
+            "missing": missing,
+        }
         for key, title, family, durability, version, missing in (
             ("kafka", "Apache Kafka, as it comes", "kafka", "os", "4.3.1", None),
             ("kafka-sync", "Apache Kafka, flush.messages=1", "kafka", "disk", "4.3.1", None),
             ("redis", "Redis Streams, appendfsync=always", "redis", "disk", "7.0", None),
             ("nats", "NATS JetStream, file store", "nats", "os", "2.9", None),
             ("rabbitmq-classic", "RabbitMQ, durable classic queue", "rabbitmq", "os", "3.10", None),
-            ("rabbitmq-quorum", "RabbitMQ, quorum queue", "rabbitmq", "disk", "", "not installed: no <rabbitmq-server> & no Erlang"),
+            (
+                "rabbitmq-quorum",
+                "RabbitMQ, quorum queue",
+                "rabbitmq",
+                "disk",
+                "",
+                "not installed: no <rabbitmq-server> & no Erlang",
+            ),
         )
     ),
 ]
-SPEED = {"segment-os": 1, "segment-disk": 0.8, "lmdb-os": 0.75, "lmdb-disk": 0.6, "rocksdb-os": 0.5, "rocksdb-disk": 0.4}
+SPEED = {
+    "segment-os": 1,
+    "segment-disk": 0.8,
+    "lmdb-os": 0.75,
+    "lmdb-disk": 0.6,
+    "rocksdb-os": 0.5,
+    "rocksdb-disk": 0.4,
+}
 BOTH = (*SPEED, "kafka", "kafka-sync")
 QUEUES = {"redis": 0.9, "nats": 0.75, "rabbitmq-classic": 0.8}
 
-# key, title, group, Kafka's records/s, its records per CPU second, our throughput and efficiency as ratios to these
+# key, title, group, Kafka's records/s, its records per CPU second, our throughput and efficiency as
+# ratios to these
 RATES = [
     ("produce-100b-1p", "100 B, 1 partition, 1 MB batches", "produce", 1.4e6, 3.7e6, 1.02, 2.9),
-    ("produce-100b-1p-acks1", "100 B, 1 partition, 1 MB batches, acks=1", "produce", 1.42e6, 3.8e6, 1.01, 2.8),
+    (
+        "produce-100b-1p-acks1",
+        "100 B, 1 partition, 1 MB batches, acks=1",
+        "produce",
+        1.42e6,
+        3.8e6,
+        1.01,
+        2.8,
+    ),
     ("produce-1kb-1p", "1 KB, 1 partition, 1 MB batches", "produce", 210e3, 0.3e6, 1.6, 2.2),
     ("produce-1kb-6p", "1 KB, 6 partitions, 1 MB batches", "produce", 283e3, 0.34e6, 1.7, 2.4),
     ("produce-1kb-6p-lz4", "1 KB, 6 partitions, 1 MB batches, lz4", "produce", 885e3, 1.14e6, 1.1, 2.3),
     ("produce-1kb-6p-16kb", "1 KB, 6 partitions, 16 KB batches", "produce", 69e3, 75e3, 3.7, 5.6),
-    ("produce-1kb-6p-16kb-acks1", "1 KB, 6 partitions, 16 KB batches, acks=1", "produce", 72e3, 77e3, 3.8, 5.7),
+    (
+        "produce-1kb-6p-16kb-acks1",
+        "1 KB, 6 partitions, 16 KB batches, acks=1",
+        "produce",
+        72e3,
+        77e3,
+        3.8,
+        5.7,
+    ),
     ("produce-100b-6p-lz4", "100 B, 6 partitions, lz4", "produce", 1.3e6, 3.1e6, 1.04, 2.1),
     ("fetch-100b-1p", "100 B, 1 partition", "fetch", 1.1e6, 14e6, 1.05, 0.8),
     ("fetch-1kb-6p", "1 KB, 6 partitions", "fetch", 0.7e6, 2.8e6, 1.1, 1.3),
     ("share-implicit-1", "1 consumer, implicit, 1 MB batches", "share", 0.96e6, 1e6, 1.1, 3.2),
     ("share-implicit-8", "8 consumers, implicit, 1 MB batches", "share", 0.69e6, 1e6, 1.2, 3.1),
     ("share-implicit-32", "32 consumers, implicit, 1 MB batches", "share", 0.5e6, 0.7e6, 1.3, 3.4),
-    ("share-implicit-8-6p", "8 consumers, 6 partitions, implicit, 1 MB batches", "share", 0.9e6, 0.8e6, 1.05, 3.3),
+    (
+        "share-implicit-8-6p",
+        "8 consumers, 6 partitions, implicit, 1 MB batches",
+        "share",
+        0.9e6,
+        0.8e6,
+        1.05,
+        3.3,
+    ),
     ("share-mixed-8", "8 consumers, explicit, 1 % released, 0.1 % rejected", "share", 142e3, 159e3, 1.8, 2.2),
     ("share-small-implicit-1", "1 consumer, implicit, small batches", "share", 51e3, 35e3, 1.9, 2.4),
     ("share-small-explicit-8", "8 consumers, explicit, small batches", "share", 49e3, 35e3, 1.7, 2.1),
-    ("share-small-explicit-32-6p", "32 consumers, 6 partitions, explicit, small batches", "share", 50e3, 34e3, 1.6, 2.1),
+    (
+        "share-small-explicit-32-6p",
+        "32 consumers, 6 partitions, explicit, small batches",
+        "share",
+        50e3,
+        34e3,
+        1.6,
+        2.1,
+    ),
     ("one-1", "1 consumer, one record at a time", "queue", 543, 420, 7.1, 12),
     ("one-8", "8 consumers, one record at a time", "queue", 533, 430, 11, 13),
     ("one-work-8", "8 consumers, 5 ms of work for each record", "scale", 400, 300, 2.4, 9),
@@ -121,7 +177,10 @@ class Maker:
             "mode": "full",
             "candidates": CANDIDATES,
             "rows": rows,
-            "notes": ["share-implicit-32, rocksdb-disk, round 2: <b>gave up</b> & went on", "the machine was busy: load average 2.1"],
+            "notes": [
+                "share-implicit-32, rocksdb-disk, round 2: <b>gave up</b> & went on",
+                "the machine was busy: load average 2.1",
+            ],
         }
         return judged(data)
 
@@ -131,27 +190,48 @@ class Maker:
     def _row(self, key: str, title: str, group: str, figures: dict[str, dict[str, float]]) -> dict[str, Any]:
         numbers = range(1, self._rounds + 1)
         readings = {
-            who: [{ROUND: number, **{metric: self._around(value) for metric, value in each.items()}} for number in numbers]
+            who: [
+                {ROUND: number, **{metric: self._around(value) for metric, value in each.items()}}
+                for number in numbers
+            ]
             for who, each in figures.items()
         }
-        return {"key": key, "title": title, "group": group, "note": f"the note of {key}: a < b & c", "readings": readings}
+        return {
+            "key": key,
+            "title": title,
+            "group": group,
+            "note": f"the note of {key}: a < b & c",
+            "readings": readings,
+        }
 
     def _rates(self) -> list[dict[str, Any]]:
         rows = []
         for key, title, group, rate, per_cpu, faster, leaner in RATES:
-            figures = {who: _rated(rate * faster * speed, per_cpu * leaner * speed, 60) for who, speed in SPEED.items()}
+            figures = {
+                who: _rated(rate * faster * speed, per_cpu * leaner * speed, 60)
+                for who, speed in SPEED.items()
+            }
             figures["kafka"] = _rated(rate, per_cpu, 900)
             figures["kafka-sync"] = _rated(rate * (0.3 if "16kb" in key else 0.9), per_cpu * 0.6, 950)
             if key in ("one-1", "one-8"):
-                figures |= {who: _rated(rate * faster * speed, per_cpu * leaner * speed, 50) for who, speed in QUEUES.items()}
+                figures |= {
+                    who: _rated(rate * faster * speed, per_cpu * leaner * speed, 50)
+                    for who, speed in QUEUES.items()
+                }
             rows.append(self._row(key, title, group, figures))
         ours = {who: _rated(4_600 * SPEED[who], 5_200 * SPEED[who], 64) for who in SPEED}
-        return [*rows, self._row("one-limit", "exactly one record at a time, from batches of 8 000", "scale", ours)]
+        return [
+            *rows,
+            self._row("one-limit", "exactly one record at a time, from batches of 8 000", "scale", ours),
+        ]
 
     def _latencies(self) -> list[dict[str, Any]]:
         rows = []
         for key, title, theirs, ours, synced in LATENCIES:
-            figures = {"kafka": _percentiles(theirs, 1) | {"cpu_s": 6.5}, "kafka-sync": _percentiles(synced, 1) | {"cpu_s": 12.8}}
+            figures = {
+                "kafka": _percentiles(theirs, 1) | {"cpu_s": 6.5},
+                "kafka-sync": _percentiles(synced, 1) | {"cpu_s": 12.8},
+            }
             for who, speed in SPEED.items():
                 slower = (2.5 if "disk" in who else 1) / speed
                 figures[who] = _percentiles(ours, slower) | {"cpu_s": 1.5 / speed}
@@ -162,13 +242,22 @@ class Maker:
         rows = []
         for key, title, group, figures in TIMES:
             of = {who: {name: ours / SPEED[who] for name, (_, ours) in figures.items()} for who in SPEED}
-            of |= {who: {name: theirs for name, (theirs, _) in figures.items()} for who in ("kafka", "kafka-sync")}
+            of |= {
+                who: {name: theirs for name, (theirs, _) in figures.items()}
+                for who in ("kafka", "kafka-sync")
+            }
             rows.append(self._row(key, title, group, of))
         return rows
 
 
 def _rated(rate: float, per_cpu: float, memory_mb: float) -> dict[str, float]:
-    return {"rate": rate, "per_cpu_s": per_cpu, "cpu_s": 3 * rate / per_cpu, "rss_anon_mb": memory_mb, "rss_mb": memory_mb + 40}
+    return {
+        "rate": rate,
+        "per_cpu_s": per_cpu,
+        "cpu_s": 3 * rate / per_cpu,
+        "rss_anon_mb": memory_mb,
+        "rss_mb": memory_mb + 40,
+    }
 
 
 def _percentiles(values: tuple[float, float, float], slower: float) -> dict[str, float]:
@@ -178,7 +267,9 @@ def _percentiles(values: tuple[float, float, float], slower: float) -> dict[str,
 def judged(data: dict[str, Any]) -> dict[str, Any]:
     """With the suite's own goals, one of which could not be measured."""
     results = from_json({**data, "goals": [], "engines": []})
-    unmeasured = GoalResult("one-8", "rate", "segment-disk", "rabbitmq-quorum", 1.0, None, title="one at a time <of all>")
+    unmeasured = GoalResult(
+        "one-8", "rate", "segment-disk", "rabbitmq-quorum", 1.0, None, title="one at a time <of all>"
+    )
     results.goals = [*judge(results, all_goals()), unmeasured]
     results.engines = engine_ratios(results)
     return to_json(results)

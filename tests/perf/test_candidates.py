@@ -13,7 +13,10 @@ from perf.suite import candidates, command, kafka_broker
 from perf.suite.runner import Runner
 from tests.differential import apache_kafka
 
-_PROGRAMS = {"java": "exit 0", "mvn": "echo '[ERROR] Unknown host repo.maven.apache.org'; echo '[ERROR] -> [Help 1]'; exit 1"}
+_PROGRAMS = {
+    "java": "exit 0",
+    "mvn": "echo '[ERROR] Unknown host repo.maven.apache.org'; echo '[ERROR] -> [Help 1]'; exit 1",
+}
 
 
 @pytest.fixture
@@ -35,7 +38,13 @@ def without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_kafka_that_cannot_be_fetched_leaves_a_run_whose_columns_say_why(tmp_path: Path) -> None:
     keys, path = ["kafka", "kafka-sync"], tmp_path / "new" / "run.json"
     assert candidates.make_candidates(keys, tmp_path) == []
-    runner = Runner(keys, command.chosen_rows(["produce-100b-1p"], quick=True), command.QUICK, tmp_path, Console(quiet=True))
+    runner = Runner(
+        keys,
+        command.chosen_rows(["produce-100b-1p"], quick=True),
+        command.QUICK,
+        tmp_path,
+        Console(quiet=True),
+    )
     runner.run()
     command.finish(runner.results, Console(quiet=True), path, None)
     for each in json.loads(path.read_text())["candidates"]:

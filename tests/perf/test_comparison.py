@@ -17,12 +17,24 @@ from tests.perf import made_up
 
 
 def goal(low: float, ratio: float, high: float, *, at_least: float = 1.0) -> GoalResult:
-    return GoalResult("one-8", "rate", "segment-os", "kafka", at_least, None, ratio=ratio, low=low, high=high, met=ratio >= at_least)
+    return GoalResult(
+        "one-8",
+        "rate",
+        "segment-os",
+        "kafka",
+        at_least,
+        None,
+        ratio=ratio,
+        low=low,
+        high=high,
+        met=ratio >= at_least,
+    )
 
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
-    """The second lacks a row, has a ratio that is three times the first's and just met no more, and one goal of its own."""
+    """The second lacks a row, has a ratio that is three times the first's and just met no more, and
+    one goal of its own."""
     first, second = made_up.results(seed=7), made_up.results(seed=7)
     second["goals"] = [each for each in second["goals"] if each["row"] != "one-1"]
     changed = second["goals"][0]
@@ -51,7 +63,9 @@ def compared(runs: list[Path], *options: str) -> str:
         ((3.3, 4.0, 5.0), (1.0, 2.0, 3.0), 0.1),
     ],
 )
-def test_ratios_agree_when_their_spreads_meet(first: tuple[float, ...], second: tuple[float, ...], gap: float) -> None:
+def test_ratios_agree_when_their_spreads_meet(
+    first: tuple[float, ...], second: tuple[float, ...], gap: float
+) -> None:
     pair = Pair(goal(*first), goal(*second))
     assert pair.gap == pytest.approx(gap)
     assert pair.agrees == (gap == 0)
@@ -88,7 +102,10 @@ def test_the_table_has_every_goal_of_both_and_a_count(runs: list[Path]) -> None:
 def test_the_json_has_both_goals_and_the_counts(runs: list[Path]) -> None:
     found: dict[str, Any] = json.loads(compared(runs, "--json"))
     changed, alike, *_, own = found["goals"]
-    assert (changed["agrees"], changed["second"]["ratio"]) == (False, pytest.approx(3 * changed["first"]["ratio"]))
+    assert (changed["agrees"], changed["second"]["ratio"]) == (
+        False,
+        pytest.approx(3 * changed["first"]["ratio"]),
+    )
     assert changed["gap"] > 1
     assert (alike["agrees"], alike["gap"]) == (True, 0)
     assert (own["row"], own["first"], own["agrees"]) == ("of-its-own", None, None)
@@ -100,7 +117,9 @@ def test_the_json_has_both_goals_and_the_counts(runs: list[Path]) -> None:
     assert found["disagree_by_chance"] > 1
 
 
-@pytest.mark.parametrize("options", [["--json"], ["--compare", "{run}", "--quiet"], ["--compare", "{run}", "--html", "page.html"]])
+@pytest.mark.parametrize(
+    "options", [["--json"], ["--compare", "{run}", "--quiet"], ["--compare", "{run}", "--html", "page.html"]]
+)
 def test_options_that_mean_nothing_together(runs: list[Path], options: list[str]) -> None:
     done = CliRunner().invoke(main, [str(runs[0]), *(each.format(run=runs[1]) for each in options)])
     assert done.exit_code == 2

@@ -1,4 +1,5 @@
-"""The performance suite's reports, of a made-up run: all that was measured is in them, escaped, and nothing comes from the network."""
+"""The performance suite's reports, of a made-up run: all that was measured is in them, escaped, and
+nothing comes from the network."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ MISSING = "not installed: no <rabbitmq-server> & no Erlang"
 
 
 class Reader(HTMLParser):
-    """The page's text outside scripts and styles, its tags, and all addresses that a browser would go to."""
+    """The page's text outside scripts and styles, its tags, and all addresses that a browser would
+    go to."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -123,12 +125,23 @@ def test_texts_are_escaped(page: str, read: Reader) -> None:
 
 def test_no_text_closes_a_script_or_is_read_by_plotly(data: dict[str, Any]) -> None:
     evil = "</script><b>evil</b>"
-    candidates = [{**each, "key": evil if each["key"] == "nats" else each["key"]} for each in data["candidates"]]
-    rows = [{**row, "readings": {evil if key == "nats" else key: each for key, each in row["readings"].items()}} for row in data["rows"]]
+    candidates = [
+        {**each, "key": evil if each["key"] == "nats" else each["key"]} for each in data["candidates"]
+    ]
+    rows = [
+        {**row, "readings": {evil if key == "nats" else key: each for key, each in row["readings"].items()}}
+        for row in data["rows"]
+    ]
     page = html_page.render({**data, "candidates": candidates, "rows": rows})
     assert evil not in page
     assert page.count("</script>") == 3
-    labels = {label for plot in plots(page) for trace in plot["data"] for label in trace["y"] if isinstance(label, str)}
+    labels = {
+        label
+        for plot in plots(page)
+        for trace in plot["data"]
+        for label in trace["y"]
+        if isinstance(label, str)
+    }
     assert html.escape(evil, quote=False) in labels
     assert evil not in labels
 
@@ -156,14 +169,21 @@ def test_every_colour_is_the_pages(page: str) -> None:
 
 
 def test_durabilities_differ_without_colour(page: str) -> None:
-    bars = next(trace for plot in plots(page) for trace in plot["data"] if "pattern" in trace.get("marker", {}))
+    bars = next(
+        trace for plot in plots(page) for trace in plot["data"] if "pattern" in trace.get("marker", {})
+    )
     shapes = dict(zip(bars["y"], bars["marker"]["pattern"]["shape"], strict=True))
     assert shapes["segment-os"] == "" != shapes["segment-disk"]
 
 
 def test_the_terminal_has_every_row_goal_and_note(data: dict[str, Any]) -> None:
     report, text = parse(data), shown(data)
-    wanted = [row["title"] for row in data["rows"]] + data["notes"] + [each["key"] for each in data["candidates"]] + [MISSING]
+    wanted = (
+        [row["title"] for row in data["rows"]]
+        + data["notes"]
+        + [each["key"] for each in data["candidates"]]
+        + [MISSING]
+    )
     wanted += [each for goal in report.goals for each in (goal_title(report, goal), limit_text(goal))]
     assert [each for each in wanted if each not in text] == []
     assert "✓ 57 goals met" in text
@@ -173,7 +193,17 @@ def test_the_terminal_has_every_row_goal_and_note(data: dict[str, Any]) -> None:
 def test_the_terminal_has_every_median(data: dict[str, Any]) -> None:
     report, text = parse(data), shown(data)
     for row in report.results.rows:
-        for metric in ("rate", "per_cpu_s", "p50_ms", "p99_ms", "p999_ms", "ms", "idle_mb", "grew_mb", "made_up_ms"):
+        for metric in (
+            "rate",
+            "per_cpu_s",
+            "p50_ms",
+            "p99_ms",
+            "p999_ms",
+            "ms",
+            "idle_mb",
+            "grew_mb",
+            "made_up_ms",
+        ):
             for candidate in row.readings:
                 spread = report.spread(row, candidate, metric)
                 assert spread is None or number(spread.median) in text
@@ -228,7 +258,9 @@ def test_the_picture_has_both_ratios_of_its_rows(data: dict[str, Any]) -> None:
     report = parse(data)
     for trace, metric in zip(found.data, main_picture.BARS, strict=True):
         ratios = [report.results.ratio(key, metric, "segment-os", "kafka") for key in main_picture.ROWS]
-        assert [each + trace["base"] for each in trace["x"]] == pytest.approx([ratio.median for ratio in ratios if ratio])
+        assert [each + trace["base"] for each in trace["x"]] == pytest.approx(
+            [ratio.median for ratio in ratios if ratio]
+        )
 
 
 def test_the_picture_alone_names_no_colour(data: dict[str, Any]) -> None:
@@ -250,7 +282,9 @@ def test_rows_that_would_count_twice_are_in_no_mean(data: dict[str, Any]) -> Non
     rows = [row for row in data["rows"] if not row["key"].endswith("-acks1")]
     backlog = next(row for row in rows if row["key"] == "one-8") | {"key": "one-8-backlog"}
     assert len(rows) == len(data["rows"]) - 2
-    assert parse({**data, "rows": [*data["rows"], backlog]}).mean_ratio("rate") == parse({**data, "rows": rows}).mean_ratio("rate")
+    assert parse({**data, "rows": [*data["rows"], backlog]}).mean_ratio("rate") == parse(
+        {**data, "rows": rows}
+    ).mean_ratio("rate")
 
 
 def test_signs(data: dict[str, Any]) -> None:
@@ -260,7 +294,8 @@ def test_signs(data: dict[str, Any]) -> None:
 
 
 def test_right_is_better_on_the_scorecard(data: dict[str, Any]) -> None:
-    """Of what should be small the bar shows how many times smaller, so a goal that is met always ends to the right of its mark."""
+    """Of what should be small the bar shows how many times smaller, so a goal that is met always
+    ends to the right of its mark."""
     report = parse(data)
     for goal in report.results.goals:
         limit = goal.at_least if goal.at_least is not None else goal.at_most
@@ -272,7 +307,17 @@ def test_the_scale_keeps_everything_on_it() -> None:
     scale = html_page.Scale([0.05, 20])
     assert 0 < scale.place(0.05) < scale.place(1) < scale.place(20) < 100
     assert scale.place(1) == pytest.approx(50, abs=0.1)
-    assert [text.partition(" ")[0] for _, text in scale.ticks()] == ["0.05", "0.1", "0.2", "0.5", "1", "2", "5", "10", "20"]
+    assert [text.partition(" ")[0] for _, text in scale.ticks()] == [
+        "0.05",
+        "0.1",
+        "0.2",
+        "0.5",
+        "1",
+        "2",
+        "5",
+        "10",
+        "20",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
-"""The rivals of the queue rows: each takes and acknowledges every record once, is as durable as it is meant to be, and ends with us.
+"""The rivals of the queue rows: each takes and acknowledges every record once, is as durable as it
+is meant to be, and ends with us.
 
-What they are measured at is nothing for a test; where a server or its client is not installed, its tests are skipped.
+What they are measured at is nothing for a test; where a server or its client is not installed, its
+tests are skipped.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def test_every_record_taken_is_acknowledged_once(running: Rival) -> None:
     running.fill("queue", _RECORDS)
     assert running.left("queue") == _RECORDS
     watch = TreeWatch(running.pid)
-    window = measure(_LONG_ENOUGH._replace(watch=watch), [running.consumer("queue")] * _CONSUMERS, most=_RECORDS)
+    window = measure(
+        _LONG_ENOUGH._replace(watch=watch), [running.consumer("queue")] * _CONSUMERS, most=_RECORDS
+    )
     taken = [report.units.total() for report in window.reports]
     assert all(taken)
     assert sum(taken) >= 0.9 * _RECORDS
@@ -104,18 +108,27 @@ def test_redis_that_does_not_sync_each_answer_is_refused(redis_streams: Rival) -
 
 
 @pytest.mark.full
-def test_a_comparison_has_a_reading_of_each_row_and_leaves_no_server(redis_streams: Rival, tmp_path: Path) -> None:
+def test_a_comparison_has_a_reading_of_each_row_and_leaves_no_server(
+    redis_streams: Rival, tmp_path: Path
+) -> None:
     redis_streams.kill()
-    comparison = Comparison(["redis-streams"], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, Console(quiet=True))
+    comparison = Comparison(
+        ["redis-streams"], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, Console(quiet=True)
+    )
     comparison.run()
     results = comparison.results
     assert results.notes == []
     assert {row.key: len(row.readings.get("redis-streams", ())) for row in results.rows} == {
         "one-1": 1, "one-8": 1, "single-1": 0, "single-8": 0, "delayed-8": 1,
     }  # fmt: skip
-    assert all({"rate", "cpu_s", "rss_anon_mb"} <= reading.keys() for reading in results.rows[1].readings["redis-streams"])
+    assert all(
+        {"rate", "cpu_s", "rss_anon_mb"} <= reading.keys()
+        for reading in results.rows[1].readings["redis-streams"]
+    )
     assert {"rate", "per_cpu_s", "p50_ms", "p99_ms"} <= results.rows[-1].readings["redis-streams"][0].keys()
-    assert not [pid for pid in process_tree(os.getpid()) if "redis-server" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert not [
+        pid for pid in process_tree(os.getpid()) if "redis-server" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
 
 
 def test_payloads_are_numbered_and_of_one_size() -> None:
@@ -145,22 +158,33 @@ def test_a_consumer_whose_jobs_fail_counts_those_that_are_done() -> None:
 def test_all_but_the_pipelined_redis_take_part_where_jobs_come_back(tmp_path: Path) -> None:
     settings = Settings(rounds=1, seconds=0.2, warm_up_s=0.1)
     (row,) = (row for row in queue_rows(settings) if row.key == DELAYED)
-    sides = [RivalSide(kind(tmp_path), CandidateFacts(kind.key, "", "", "", "", ""), settings) for kind in RIVALS]
+    sides = [
+        RivalSide(kind(tmp_path), CandidateFacts(kind.key, "", "", "", "", ""), settings) for kind in RIVALS
+    ]
     assert [side.facts.key for side in sides if not side.suits(row)] == ["redis-pipelined"]
 
 
 def test_the_command_chooses_rows_by_pattern(tmp_path: Path) -> None:
     console = Console(quiet=True)
-    comparison = Comparison([], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, console, ["delayed-*", "one-?"])
+    comparison = Comparison(
+        [], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, console, ["delayed-*", "one-?"]
+    )
     assert [row.key for row in comparison.results.rows] == ["one-1", "one-8", "delayed-8"]
     refused = CliRunner().invoke(main, ["--rows", "delayed"])
     assert refused.exit_code == 2
-    assert "no row is named delayed; there are one-1, one-8, single-1, single-8, delayed-8" in " ".join(refused.output.split())
+    assert "no row is named delayed; there are one-1, one-8, single-1, single-8, delayed-8" in " ".join(
+        refused.output.split()
+    )
 
 
 def test_what_is_not_installed_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(rival_module, "find_program", lambda name: None)
-    comparison = Comparison([rival.key for rival in RIVALS], Settings(rounds=1, seconds=0.2, warm_up_s=0.1), tmp_path, Console(quiet=True))
+    comparison = Comparison(
+        [rival.key for rival in RIVALS],
+        Settings(rounds=1, seconds=0.2, warm_up_s=0.1),
+        tmp_path,
+        Console(quiet=True),
+    )
     comparison.run()
     assert {facts.key: facts.missing for facts in comparison.results.candidates} == {
         "redis-streams": "not installed: apt-get install redis-server",
@@ -179,17 +203,29 @@ def test_the_best_rival_of_the_same_durability_is_what_counts_for_each_metric() 
     }  # fmt: skip
     results = Results({}, "", "rivals")
     for key in figures:
-        family, durability = ("kbroker", key.partition("-")[2]) if key.startswith("segment") else ("other", "disk")
-        results.candidates.append(CandidateFacts(key, key, family, "", "os" if key == "nats-jetstream" else durability, ""))
+        family, durability = (
+            ("kbroker", key.partition("-")[2]) if key.startswith("segment") else ("other", "disk")
+        )
+        results.candidates.append(
+            CandidateFacts(key, key, family, "", "os" if key == "nats-jetstream" else durability, "")
+        )
     readings = {key: [{"rate": rate, "per_cpu_s": per_cpu_s}] for key, (rate, per_cpu_s) in figures.items()}
     ours = {key: readings[key] for key in ("segment-disk", "segment-os")}
-    results.rows = [RowResult("one-8", "", "queue", readings=readings), RowResult("single-8", "", "queue", readings=ours)]
+    results.rows = [
+        RowResult("one-8", "", "queue", readings=readings),
+        RowResult("single-8", "", "queue", readings=ours),
+    ]
     found: dict[tuple[str, str, str], list[tuple[str, float | None, str | None]]] = {}
     for goal in goals(results):
-        found.setdefault((goal.row, goal.candidate, goal.metric), []).append((goal.against, goal.at_least, goal.against_row))
+        found.setdefault((goal.row, goal.candidate, goal.metric), []).append(
+            (goal.against, goal.at_least, goal.against_row)
+        )
     assert found == {
         ("one-8", "segment-disk", "rate"): [("rabbitmq-quorum", 1.0, None), ("redis-streams", None, None)],
-        ("one-8", "segment-disk", "per_cpu_s"): [("redis-streams", 0.7, None), ("rabbitmq-quorum", None, None)],
+        ("one-8", "segment-disk", "per_cpu_s"): [
+            ("redis-streams", 0.7, None),
+            ("rabbitmq-quorum", None, None),
+        ],
         ("one-8", "segment-os", "rate"): [("nats-jetstream", 1.0, None)],
         ("one-8", "segment-os", "per_cpu_s"): [("nats-jetstream", 0.7, None)],
         ("single-8", "segment-disk", "rate"): [("rabbitmq-quorum", None, "one-8")],

@@ -1,4 +1,5 @@
-"""What the performance suite makes of its readings: ratios round by round, goals, means over rows, and its JSON. No broker, no seconds."""
+"""What the performance suite makes of its readings: ratios round by round, goals, means over rows,
+and its JSON. No broker, no seconds."""
 
 from __future__ import annotations
 
@@ -9,12 +10,23 @@ import pytest
 
 from perf.report.data import Report
 from perf.suite.goals import ALL_CLIENT_ROWS, Goal, all_goals, engine_ratios, judge
-from perf.suite.results import METRICS, CandidateFacts, Ratio, Results, RowResult, from_json, ratio_of, to_json
+from perf.suite.results import (
+    METRICS,
+    CandidateFacts,
+    Ratio,
+    Results,
+    RowResult,
+    from_json,
+    ratio_of,
+    to_json,
+)
 
 
 def results_of(*rows: RowResult) -> Results:
     facts = CandidateFacts("segment-os", "segment, os", "kbroker", "segment", "os", "1.0")
-    return Results({"cpus": 2}, "2026-01-01T00:00:00+00:00", "full", 12.5, [facts], list(rows), notes=["a note"])
+    return Results(
+        {"cpus": 2}, "2026-01-01T00:00:00+00:00", "full", 12.5, [facts], list(rows), notes=["a note"]
+    )
 
 
 def row(key: str, group: str = "share", **rates: list[float]) -> RowResult:
@@ -23,7 +35,8 @@ def row(key: str, group: str = "share", **rates: list[float]) -> RowResult:
 
 
 def test_a_ratio_is_the_median_of_the_rounds() -> None:
-    """Readings of one round belong together: a machine that was slow for one round does not change the ratio."""
+    """Readings of one round belong together: a machine that was slow for one round does not change
+    the ratio."""
     assert ratio_of([20, 2, 33], [10, 1, 11]) == Ratio(2, 2, 3)
 
 
@@ -60,7 +73,13 @@ def test_no_ratio_without_readings_or_by_zero(above: list[float], below: list[fl
 
 @pytest.mark.parametrize(
     ("limits", "met"),
-    [({"at_least": 2.0}, True), ({"at_least": 2.1}, False), ({"at_most": 2.0}, True), ({"at_most": 1.9}, False), ({}, None)],
+    [
+        ({"at_least": 2.0}, True),
+        ({"at_least": 2.1}, False),
+        ({"at_most": 2.0}, True),
+        ({"at_most": 1.9}, False),
+        ({}, None),
+    ],
 )
 def test_goals_are_limits_of_the_median_ratio(limits: dict[str, float], met: bool | None) -> None:
     results = results_of(row("one-8", segment_os=[2, 4, 9], kafka=[1, 2, 3]))
@@ -70,7 +89,10 @@ def test_goals_are_limits_of_the_median_ratio(limits: dict[str, float], met: boo
 
 def test_a_goal_may_compare_two_rows_of_one_candidate() -> None:
     results = results_of(row("members-8", segment_os=[100, 100]), row("members-500", segment_os=[80, 90]))
-    (judged,) = judge(results, [Goal("members-500", "rate", "segment-os", "segment-os", at_least=0.7, against_row="members-8")])
+    (judged,) = judge(
+        results,
+        [Goal("members-500", "rate", "segment-os", "segment-os", at_least=0.7, against_row="members-8")],
+    )
     assert (judged.ratio, judged.met) == (pytest.approx(0.85), True)
 
 
@@ -84,20 +106,32 @@ def test_goals_of_what_was_not_chosen_are_left_out_and_what_gave_no_reading_is_u
 
 def test_engines_are_compared_by_geometric_mean_over_the_rows_of_clients() -> None:
     """Latency counts the other way round, footprint not at all."""
-    latency = RowResult("e2e", "e2e", "latency", readings={"segment-disk": [{"p50_ms": 1.0}], "lmdb-disk": [{"p50_ms": 4.0}]})
+    latency = RowResult(
+        "e2e", "e2e", "latency", readings={"segment-disk": [{"p50_ms": 1.0}], "lmdb-disk": [{"p50_ms": 4.0}]}
+    )
     results = results_of(
-        row("produce", "produce", segment_disk=[10], lmdb_disk=[10]), latency, row("memory", "footprint", segment_disk=[1], lmdb_disk=[9])
+        row("produce", "produce", segment_disk=[10], lmdb_disk=[10]),
+        latency,
+        row("memory", "footprint", segment_disk=[1], lmdb_disk=[9]),
     )
     *rows, mean = engine_ratios(results)
     assert [(each.row, each.metric, each.ratio, each.met) for each in rows] == [
         ("produce", "rate", 1.0, None),
         ("e2e", "p50_ms", 0.25, None),
     ]
-    assert (mean.row, mean.candidate, mean.ratio, mean.at_least, mean.met) == (ALL_CLIENT_ROWS, "lmdb-disk", pytest.approx(0.5), 0.7, False)
+    assert (mean.row, mean.candidate, mean.ratio, mean.at_least, mean.met) == (
+        ALL_CLIENT_ROWS,
+        "lmdb-disk",
+        pytest.approx(0.5),
+        0.7,
+        False,
+    )
 
 
 def test_the_first_record_is_among_the_rows_of_clients_by_its_time() -> None:
-    first = RowResult("first-record", "", "latency", readings={"segment-disk": [{"ms": 20.0}], "lmdb-disk": [{"ms": 25.0}]})
+    first = RowResult(
+        "first-record", "", "latency", readings={"segment-disk": [{"ms": 20.0}], "lmdb-disk": [{"ms": 25.0}]}
+    )
     found, mean = engine_ratios(results_of(first))
     assert (found.metric, found.ratio, mean.ratio) == ("ms", 0.8, pytest.approx(0.8))
 
@@ -105,11 +139,17 @@ def test_the_first_record_is_among_the_rows_of_clients_by_its_time() -> None:
 def test_an_engines_row_without_a_reading_is_listed_and_leaves_its_mean_undecided() -> None:
     """A row that the engine is not to run is not among them."""
     results = results_of(
-        row("one-1", segment_disk=[10], lmdb_disk=[9]), row("one-8", segment_disk=[10], lmdb_disk=[]), row("two", segment_disk=[10])
+        row("one-1", segment_disk=[10], lmdb_disk=[9]),
+        row("one-8", segment_disk=[10], lmdb_disk=[]),
+        row("two", segment_disk=[10]),
     )
     *rows, mean = found = engine_ratios(results)
     assert [(each.row, each.ratio) for each in rows] == [("one-1", 0.9), ("one-8", None)]
-    assert (mean.ratio, mean.met, mean.title) == (pytest.approx(0.9), None, "geometric mean over 1 of 2 rows of clients")
+    assert (mean.ratio, mean.met, mean.title) == (
+        pytest.approx(0.9),
+        None,
+        "geometric mean over 1 of 2 rows of clients",
+    )
     assert Report(results, METRICS).counts(found) == (0, 0, 2)
 
 

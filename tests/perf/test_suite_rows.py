@@ -1,4 +1,5 @@
-"""The performance suite's rows and the order in which they run, as far as that can be seen without a broker."""
+"""The performance suite's rows and the order in which they run, as far as that can be seen without
+a broker."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ def test_rows_expect_readings_of_all_who_were_chosen_for_them(tmp_path: Path) ->
         Row("all", "all", "queue", lambda _: {}),
     ]
     runner = Runner(["segment-os", "lmdb-os"], rows, command.QUICK, tmp_path, Console(quiet=True))
-    assert [row.readings for row in runner.results.rows] == [{"segment-os": []}, {"segment-os": [], "lmdb-os": []}]
+    assert [row.readings for row in runner.results.rows] == [
+        {"segment-os": []},
+        {"segment-os": [], "lmdb-os": []},
+    ]
 
 
 def test_another_candidate_begins_each_round_and_every_second_one_goes_backwards() -> None:
@@ -66,16 +70,26 @@ def test_the_command_refuses_candidates_that_it_does_not_know() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "quick", "keys", "limit_s"),
-    [(command.FULL, False, list(KINDS), 50 * 60), (command.QUICK, True, list(command.QUICK_CANDIDATES), 5 * 60)],
+    [
+        (command.FULL, False, list(KINDS), 50 * 60),
+        (command.QUICK, True, list(command.QUICK_CANDIDATES), 5 * 60),
+    ],
 )
-def test_what_a_run_consists_of_fits_into_its_time(settings: Settings, quick: bool, keys: list[str], limit_s: float) -> None:
+def test_what_a_run_consists_of_fits_into_its_time(
+    settings: Settings, quick: bool, keys: list[str], limit_s: float
+) -> None:
     """Of the whole with something left, since no machine is idle."""
     lengths = Lengths(settings.seconds, settings.warming_s, settings.warm_up_s)
-    assert expected_s(command.chosen_rows([], quick=quick), keys, settings.rounds, lengths) < limit_s <= settings.budget_s
+    assert (
+        expected_s(command.chosen_rows([], quick=quick), keys, settings.rounds, lengths)
+        < limit_s
+        <= settings.budget_s
+    )
 
 
 def test_what_takes_time_is_counted_for_those_who_take_part() -> None:
-    """Cells of 2 + 1 s, a pause before each and what is around them; Kafka joins for 5 s, and it alone is warmed, with 4 + 1 s."""
+    """Cells of 2 + 1 s, a pause before each and what is around them; Kafka joins for 5 s, and it
+    alone is warmed, with 4 + 1 s."""
     rows = [
         Row("one", "one", "queue", lambda _: {}, candidates=frozenset(("segment-os", "kafka"))),
         Row("long", "long", "footprint", lambda _: {}, rounds=1, takes_s=30, warms=False),
@@ -91,6 +105,9 @@ def test_what_takes_time_is_counted_for_those_who_take_part() -> None:
 
 
 def test_rows_of_latency_with_a_share_group_join_it() -> None:
-    rows = [Row(key, key, "latency", lambda _: {}, takes_s=1) for key in ("ack-round-trip", "e2e-1000", "first-record")]
+    rows = [
+        Row(key, key, "latency", lambda _: {}, takes_s=1)
+        for key in ("ack-round-trip", "e2e-1000", "first-record")
+    ]
     ours, kafka = (by_part(rows, [key], 1, Lengths(2, 4, 1)) for key in ("segment-os", "kafka"))
     assert [kafka[row.key] - ours[row.key] for row in rows] == pytest.approx([5, 0, 5])

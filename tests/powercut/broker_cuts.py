@@ -1,8 +1,10 @@
-"""Power cuts for a whole broker: record it under load from unmodified clients, cut, start it on what is left, let the checker judge.
+"""Power cuts for a whole broker: record it under load from unmodified clients, cut, start it on
+what is left, let the checker judge.
 
-The events of all clients are marks in the recorder's own log, so that a cut at any place of the log has its history: what was
-answered before the cut is in it, what was not is an unanswered request. After the cut a broker starts on the state, a last
-consumer drains the group, another one reads the logs, and kbroker.testing.history judges the whole.
+The events of all clients are marks in the recorder's own log, so that a cut at any place of the log
+has its history: what was answered before the cut is in it, what was not is an unanswered request.
+After the cut a broker starts on the state, a last consumer drains the group, another one reads the
+logs, and kbroker.testing.history judges the whole.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from tests.powercut.disk import Disk, State, save
 from tests.powercut.recording import Entry, Op, Recording
 
 AT_ONCE = 4
-"""Brokers that are judged at the same time: most of a verdict is waiting for the drain to stay quiet."""
+"""Brokers that are judged at the same time: most of a verdict is waiting for the drain to stay
+quiet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,19 @@ class Setup:
 
 
 def record(setup: Setup, home: Path, *, seed: int, load_s: float, kills: int = 1) -> list[Entry]:
-    """The log of a broker under load, killed with kill -9 `kills` times meanwhile and once at the end."""
+    """The log of a broker under load, killed with kill -9 `kills` times meanwhile and once at the
+    end."""
     data, log = home / "data", home / "record.log"
     data.mkdir()
     recording = Recording(data, log)
     config = {**BROKER_CONFIG, "kbroker.persister": setup.persister}
     broker = RunningBroker(
-        home, storage=setup.storage, state_storage=setup.state_storage, config=config, command=LAUNCHER, env=recording.environment()
+        home,
+        storage=setup.storage,
+        state_storage=setup.state_storage,
+        config=config,
+        command=LAUNCHER,
+        env=recording.environment(),
     )
     with tormented(broker, home, seed, one_log=log) as torment:
         for kill in range(kills + 1):
@@ -94,15 +103,22 @@ class Cut:
 
 
 def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | None = None) -> Iterator[Cut]:
-    """At random moments, in the order of the log; half of them shortly after a mark, when an answer had just arrived. `since`: behind
-    the first event of that kind, and one at the end."""
+    """At random moments, in the order of the log; half of them shortly after a mark, when an answer
+    had just arrived. `since`: behind the first event of that kind, and one at the end."""
     chooser = random.Random(seed)
     marks = [place + 1 for place, entry in enumerate(entries) if entry.op is Op.MARK]
     if since is not None:
-        first = next(number for number, place in enumerate(marks) if isinstance(from_json(entries[place - 1].data), since))
+        first = next(
+            number
+            for number, place in enumerate(marks)
+            if isinstance(from_json(entries[place - 1].data), since)
+        )
         marks = marks[first:]
     begin = 1 if since is None else marks[0]
-    positions = sorted(chooser.choice(marks) if number % 2 else chooser.randint(begin, len(entries)) for number in range(count))
+    positions = sorted(
+        chooser.choice(marks) if number % 2 else chooser.randint(begin, len(entries))
+        for number in range(count)
+    )
     if since is not None:
         positions[-1] = len(entries)
     disk, history, position = Disk(names_by_fsync=lambda path: "rocksdb/" in path), [], 0
@@ -117,7 +133,8 @@ def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | No
 
 
 def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS) -> Report | None:
-    """Start a broker on the state. None where there was no load yet to judge. Raises what the broker or a client raises."""
+    """Start a broker on the state. None where there was no load yet to judge. Raises what the
+    broker or a client raises."""
     home.mkdir()
     save(cut.state, home / "data")
     broker = setup.broker(home)
@@ -132,7 +149,10 @@ def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS
             worker.read("reader", broker.bootstrap, history, 0)
             for turn, longest_session_s in enumerate((worker.LONGEST_SESSION_S, worker.MUCH_LONGER_S)):
                 worker.drain(f"last{turn}", broker.bootstrap, history, 0, longest_session_s=longest_session_s)
-                report = check(merge([cut.history, after, read_lines(path.read_bytes().splitlines(keepends=True))]), settings)
+                report = check(
+                    merge([cut.history, after, read_lines(path.read_bytes().splitlines(keepends=True))]),
+                    settings,
+                )
                 if "unfinished" not in {violation.rule for violation in report.violations}:
                     break
         finally:
@@ -143,8 +163,8 @@ def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS
 
 
 class Scene(NamedTuple):
-    """What is recorded, how it is judged, and what a summary says of its statistics; as record(), judge() and _counts(). `since`: cuts
-    are made behind the first such event."""
+    """What is recorded, how it is judged, and what a summary says of its statistics; as record(),
+    judge() and _counts(). `since`: cuts are made behind the first such event."""
 
     name: str
     record: Callable[..., list[Entry]]
@@ -171,9 +191,12 @@ def run(
     scene: Scene = WHOLE_BROKER,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in `home`."""
+    """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in
+    `home`."""
     progress = progress or silent()
-    progress.begin(f"{row_of(setup.storage, setup.state_storage, persister=setup.persister)}, {scene.name}", "cut", count)
+    progress.begin(
+        f"{row_of(setup.storage, setup.state_storage, persister=setup.persister)}, {scene.name}", "cut", count
+    )
     entries = scene.record(setup, home, seed=seed, load_s=load_s, kills=kills)
     room = threading.Semaphore(AT_ONCE + 1)  # states are built as they are judged, not all at once
     wrong: list[str] = []
@@ -188,7 +211,10 @@ def run(
         finally:
             room.release()
         if text:
-            wrong.append(f"{setup} cut at {cut.position} of {len(entries)}, state seed {cut.seed}: {place.name}\n{text}")
+            wrong.append(
+                f"{setup} cut at {cut.position} of {len(entries)}, state seed {cut.seed}: "
+                f"{place.name}\n{text}"
+            )
         else:
             shutil.rmtree(place)
         return scene.counts(report.statistics) if report else {}

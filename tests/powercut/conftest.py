@@ -1,4 +1,5 @@
-"""Where power cuts are tried: in memory if there is room, since only the recorder's log counts and real syncs take long.
+"""Where power cuts are tried: in memory if there is room, since only the recorder's log counts and
+real syncs take long.
 
 Long runs show their progress and end with a summary (tests.crash.tally).
 """

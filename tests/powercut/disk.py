@@ -2,12 +2,15 @@
 
 The model, stricter than any one file system and never beyond what POSIX lets one do:
 
-    file content   a write, a change of size and an allocation are in memory first. A successful fsync or fdatasync of the file
+    file content   a write, a change of size and an allocation are in memory first. A successful
+                   fsync or fdatasync of the file
                    (or syncfs) makes everything safe that was logged before the sync began; a write through an O_DSYNC
                    descriptor is safe when it returns. Of the rest, each 4 KiB page is there in any version that it had since it
                    was last safe, independently of all others; the size may be old or new; pages never written read as zeros.
-    shrinking      a truncation belongs to the metadata of the file and is ordered: nothing written after it is there without it.
-    directories    creating, linking, renaming, unlinking, mkdir and rmdir are in memory first and safe after fsync of a
+    shrinking      a truncation belongs to the metadata of the file and is ordered: nothing written
+                   after it is there without it.
+    directories    creating, linking, renaming, unlinking, mkdir and rmdir are in memory first and
+                   safe after fsync of a
                    directory that they concern; fsync of a file says nothing about its name. Of the rest either any subset is
                    there ("strict") or a prefix in order ("ordered", what journalling file systems do). A rename is atomic; a
                    lost unlink brings the old file back; what lies in a directory whose name was lost is gone.
@@ -34,7 +37,8 @@ from tests.powercut.recording import CREATED, DSYNC, Entry, Op
 PAGE = 4096
 ZEROS = bytes(PAGE)
 KEEP = (0.0, 0.05, 0.5, 0.95, 1.0)
-"""How likely each unsynced page or name survives, chosen anew for every state: some disks lose all, some next to nothing."""
+"""How likely each unsynced page or name survives, chosen anew for every state: some disks lose all,
+some next to nothing."""
 
 
 @dataclass(slots=True)
@@ -76,7 +80,8 @@ class Content:
 
     @classmethod
     def load(cls, path: Path) -> Content:
-        """Without pages of zeros, and without reading holes: engines allocate a great deal ahead."""
+        """Without pages of zeros, and without reading holes: engines allocate a great deal
+        ahead."""
         content = cls(path.stat().st_size)
         with path.open("rb", buffering=0) as file:
             for start, end in _written_ranges(file.fileno(), content.size):
@@ -112,7 +117,8 @@ def cut_page(data: bytes, page: int, size: int) -> bytes:
 
 
 class _Change(NamedTuple):
-    """A write of `data` at `place`, or without data a change of size to `place`. `forced`: safe when it returned."""
+    """A write of `data` at `place`, or without data a change of size to `place`. `forced`: safe
+    when it returned."""
 
     place: int
     data: bytes | None
@@ -147,7 +153,9 @@ class _File:
 
     def safe(self, chooser: random.Random) -> Content:
         """No more than is safe, where a write through O_DSYNC does not come after others."""
-        return self.survivor(chooser, 0.0) if any(change.forced for change in self.pending) else self.base.copy()
+        return (
+            self.survivor(chooser, 0.0) if any(change.forced for change in self.pending) else self.base.copy()
+        )
 
     def survivor(self, chooser: random.Random, keep: float) -> Content:
         """What a power cut may leave of it now."""
@@ -172,11 +180,14 @@ class _File:
         content = Content(chooser.choice(sizes) if chooser.random() >= keep else sizes[-1])
         for page, data in now.pages.items():
             chain = versions.get(page, [data])
-            content.pages[page] = chain[-1] if chooser.random() < keep else chooser.choice(chain[:-1] or chain)
+            content.pages[page] = (
+                chain[-1] if chooser.random() < keep else chooser.choice(chain[:-1] or chain)
+            )
         return content
 
     def _metadata_reached(self, chooser: random.Random) -> int:
-        """How many of the pending changes count at all: up to a truncation that was lost, if one was."""
+        """How many of the pending changes count at all: up to a truncation that was lost, if one
+        was."""
         size, shrinks, least = self.base.size, [], -1
         for place, change in enumerate(self.pending):
             if change.data is None and change.place < size:
@@ -202,7 +213,8 @@ Tree: TypeAlias = dict[Node, dict[str, Node]]
 
 
 class _Naming(NamedTuple):
-    """One operation on names: `gone` loses its name, `named` gets one; a rename does both at once."""
+    """One operation on names: `gone` loses its name, `named` gets one; a rename does both at
+    once."""
 
     gone: tuple[Node, str] | None
     named: tuple[Node, str] | None
@@ -213,7 +225,8 @@ class _Naming(NamedTuple):
         return any(place is not None and place[0] == directory for place in (self.gone, self.named))
 
     def apply(self, tree: Tree) -> None:
-        if self.gone and self.named and not self.is_link:  # whatever else was lost: after a rename there is no second name
+        # whatever else was lost: after a rename there is no second name
+        if self.gone and self.named and not self.is_link:
             for names in tree.values():
                 for name in [name for name, node in names.items() if node == self.node]:
                     del names[name]
@@ -230,10 +243,13 @@ State: TypeAlias = dict[str, Content | None]
 class Disk:
     """Follows a log, entry by entry; `survivor` asks what is left if the power goes now.
 
-    `base`: what was there before. `names_by_fsync`: for which paths fsync of a file makes its name safe as well.
+    `base`: what was there before. `names_by_fsync`: for which paths fsync of a file makes its name
+    safe as well.
     """
 
-    def __init__(self, base: Path | None = None, *, names_by_fsync: Callable[[str], bool] = lambda path: False) -> None:
+    def __init__(
+        self, base: Path | None = None, *, names_by_fsync: Callable[[str], bool] = lambda path: False
+    ) -> None:
         self._names_by_fsync = names_by_fsync
         self._named_by_fsync: set[Node] = set()
         self._now: Tree = {ROOT: {}}
@@ -320,7 +336,11 @@ class Disk:
             node, count = names
             for place in range(count - self._folded):
                 naming, _ = self._pending[place]
-                if node is None or naming.concerns(node) or (node in self._named_by_fsync and node == naming.node):
+                if (
+                    node is None
+                    or naming.concerns(node)
+                    or (node in self._named_by_fsync and node == naming.node)
+                ):
                     self._pending[place] = (naming, True)
         while self._pending and self._pending[0][1]:
             self._pending.pop(0)[0].apply(self._safe)
@@ -377,15 +397,22 @@ class Disk:
         return self._state(tree, lambda file: file.survivor(chooser, chooser.choice(KEEP)))
 
     def survivor_of_parts(self, chooser: random.Random, is_kept: Callable[[str], bool]) -> State:
-        """One of these states: everything has reached the disk at some paths, and nothing that was not synced at the others.
+        """One of these states: everything has reached the disk at some paths, and nothing that was
+        not synced at the others.
 
-        Files are written back one by one: it shows at once what relies on the order between two of them.
+        Files are written back one by one: it shows at once what relies on the order between two of
+        them.
         """
         tree: Tree = {directory: dict(names) for directory, names in self._safe.items()}
-        directories = {ROOT: "", **{node: path for path, node in self._walk(self._now, ROOT, "") if node in self._directories}}
+        directories = {
+            ROOT: "",
+            **{node: path for path, node in self._walk(self._now, ROOT, "") if node in self._directories},
+        }
         for naming, forced in self._pending:
             places = [place for place in (naming.gone, naming.named) if place is not None]
-            if forced or all(is_kept(f"{directories.get(directory, '')}/{name}".lstrip("/")) for directory, name in places):
+            if forced or all(
+                is_kept(f"{directories.get(directory, '')}/{name}".lstrip("/")) for directory, name in places
+            ):
                 naming.apply(tree)
         state: State = {}
         for path, node in self._walk(tree, ROOT, ""):

@@ -1,4 +1,5 @@
-"""Power cuts for one engine by itself: record a script, choose moments, build what may be left, let the judge open it."""
+"""Power cuts for one engine by itself: record a script, choose moments, build what may be left, let
+the judge open it."""
 
 from __future__ import annotations
 
@@ -40,14 +41,27 @@ def record(work: Work, home: Path) -> list[Entry]:
     directory, log = home / "data", home / "record.log"
     directory.mkdir()
     recording = Recording(directory, log)
-    return _recorded(recording, "work", work.kind, work.engine, str(recording.directory), str(log), str(work.seed), str(work.steps))
+    return _recorded(
+        recording,
+        "work",
+        work.kind,
+        work.engine,
+        str(recording.directory),
+        str(log),
+        str(work.seed),
+        str(work.steps),
+    )
 
 
 def _recorded(recording: Recording, *command: str) -> list[Entry]:
     environment = {**os.environ, **recording.environment()}
-    done = subprocess.run([*MODULE, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*MODULE, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     recording.close()
-    assert done.returncode == -signal.SIGKILL, f"the recorded process ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    assert done.returncode == -signal.SIGKILL, (
+        f"the recorded process ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+    )
     return list(recording.entries())
 
 
@@ -64,10 +78,17 @@ class Cut:
 def cuts(work: Work, entries: list[Entry], *, count: int, seed: int) -> Iterator[Cut]:
     """`count` cuts at random moments, in the order of the log; half of them around a sync."""
     chooser = random.Random(seed)
-    around = [place + shift for place, entry in enumerate(entries) if entry.op.name.endswith("SYNC_END") for shift in (0, 1, 2)]
+    around = [
+        place + shift
+        for place, entry in enumerate(entries)
+        if entry.op.name.endswith("SYNC_END")
+        for shift in (0, 1, 2)
+    ]
     around = [place for place in around if place <= len(entries)]
     every = range(len(entries) + 1)
-    positions = sorted(chooser.choice(around) if around and number % 2 else chooser.choice(every) for number in range(count))
+    positions = sorted(
+        chooser.choice(around) if around and number % 2 else chooser.choice(every) for number in range(count)
+    )
     disk, marks, position = Disk(names_by_fsync=work.names_by_fsync), {"begun": 0, "done": 0, "starts": {}}, 0
     for wanted in positions:
         for entry in entries[position:wanted]:
@@ -111,10 +132,18 @@ class Judge:
         """Empty if all promises are kept, otherwise what is wrong."""
         save(cut.state, directory)
         if self._process is None:
-            self._process = subprocess.Popen([*MODULE, "judge"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._process = subprocess.Popen(
+                [*MODULE, "judge"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"kind": work.kind, "engine": work.engine, "directory": str(directory), "seed": work.seed, "steps": work.steps}
+        request = {
+            "kind": work.kind,
+            "engine": work.engine,
+            "directory": str(directory),
+            "seed": work.seed,
+            "steps": work.steps,
+        }
         self._process.stdin.write(json.dumps({**request, **cut.marks}) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -138,9 +167,17 @@ class Judge:
 
 
 def run(
-    work: Work, home: Path, judge: Judge, *, count: int, seed: int, progress: Progress | None = None, until_wrong: bool = False
+    work: Work,
+    home: Path,
+    judge: Judge,
+    *,
+    count: int,
+    seed: int,
+    progress: Progress | None = None,
+    until_wrong: bool = False,
 ) -> list[str]:
-    """Record once, cut `count` times, and cut every tenth recovery again; returns what went wrong, each with its cut.
+    """Record once, cut `count` times, and cut every tenth recovery again; returns what went wrong,
+    each with its cut.
 
     States that went wrong are left in `home`. `until_wrong`: the first of them is enough.
     """
@@ -151,9 +188,16 @@ def run(
         again = number % 10 == 9
         cut = first_cut if not again else cut_again(work, first_cut, home / f"again-{number}")
         verdict = judge.verdict(work, cut, home / f"cut-{number}")
-        progress.step(cuts_while_recovering=again, steps_before_cuts=int(str(cut.marks["done"])), violations=bool(verdict))
+        progress.step(
+            cuts_while_recovering=again,
+            steps_before_cuts=int(str(cut.marks["done"])),
+            violations=bool(verdict),
+        )
         if verdict:
-            wrong.append(f"{work} cut at {cut.position} of {len(entries)}, state seed {cut.seed}, {cut.marks}: cut-{number}\n{verdict}")
+            wrong.append(
+                f"{work} cut at {cut.position} of {len(entries)}, state seed {cut.seed}, {cut.marks}: "
+                f"cut-{number}\n{verdict}"
+            )
             if until_wrong:
                 break
     return wrong

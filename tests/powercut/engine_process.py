@@ -1,11 +1,14 @@
-"""The processes of an engine's power cut: one works under the recorder, one recovers under it, one opens what is left and judges.
+"""The processes of an engine's power cut: one works under the recorder, one recovers under it, one
+opens what is left and judges.
 
     python -m tests.powercut.engine_process work KIND ENGINE DIRECTORY LOG SEED STEPS
     python -m tests.powercut.engine_process recover KIND ENGINE DIRECTORY
-    python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line; answers on stdout
+    python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line;
+                                                       answers on stdout
 
-KIND is "log" or "state"; ENGINE may bring options, as in segment?sync=fdatasync&checkpoint_bytes=0. Both are processes of their own
-since a corrupt store may take its process along (SIGBUS). The worker is killed at its end, so that no tidy close helps the engine.
+KIND is "log" or "state"; ENGINE may bring options, as in segment?sync=fdatasync&checkpoint_bytes=0.
+Both are processes of their own since a corrupt store may take its process along (SIGBUS). The
+worker is killed at its end, so that no tidy close helps the engine.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ def work(kind: str, engine: str, directory: Path, log: Path, seed: int, steps: i
         write_mark(marks, json.dumps({what: place + 1, **more}).encode())
 
     store = open_store(kind, engine, directory)
-    for place, step in enumerate(script.log_script(seed, steps) if kind == "log" else script.state_script(seed, steps)):
+    for place, step in enumerate(
+        script.log_script(seed, steps) if kind == "log" else script.state_script(seed, steps)
+    ):
         mark("begun", place, {})
         more: dict[str, int] = {}
         if isinstance(step, script.Step) and step.what == "reopen":
@@ -88,7 +93,9 @@ def judge_requests() -> None:
 
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "work": lambda kind, engine, directory, log, seed, steps: work(kind, engine, Path(directory), Path(log), int(seed), int(steps)),
+    "work": lambda kind, engine, directory, log, seed, steps: work(
+        kind, engine, Path(directory), Path(log), int(seed), int(steps)
+    ),
     "recover": lambda kind, engine, directory: recover(kind, engine, Path(directory)),
     "judge": judge_requests,
 }

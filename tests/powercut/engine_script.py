@@ -1,8 +1,9 @@
 """Random but repeatable work for one storage engine, and what may be left of it after a power cut.
 
-A script is made from a seed: the recorded process works it off, marking each step when it begins and when it is done; the
-verifying process makes the same script again and works out, from the number of steps begun and done before the cut, what a
-store must and may hold. The promises are those of kbroker.storage.spi.
+A script is made from a seed: the recorded process works it off, marking each step when it begins
+and when it is done; the verifying process makes the same script again and works out, from the
+number of steps begun and done before the cut, what a store must and may hold. The promises are
+those of kbroker.storage.spi.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ SETTINGS = LogSettings(segment_bytes=SEGMENT_BYTES)
 
 
 class Marks(NamedTuple):
-    """What the marks before a cut say. `starts`: where each trimmed log began after its last trim."""
+    """What the marks before a cut say. `starts`: where each trimmed log began after its last
+    trim."""
 
     begun: int
     done: int
@@ -147,7 +149,9 @@ def _some_batches(chooser: random.Random, logs: Logs) -> list[StampedBatch]:
         end_offset = logs.logs[number].end_offset
         for _ in range(chooser.choice([1, 1, 1, 2, 5])):
             size_bytes = chooser.choice([100, 500, 3000, 9000])
-            batches.append(sized_batch(end_offset, size_bytes, log=log_id(number), timestamp_ms=NOW_MS + end_offset))
+            batches.append(
+                sized_batch(end_offset, size_bytes, log=log_id(number), timestamp_ms=NOW_MS + end_offset)
+            )
             end_offset += 1
     return batches
 
@@ -191,13 +195,21 @@ def _check_log(reader: LogReader, number: int, model: LogModel, start: int | Non
     bounds, data = reader.bounds(log_id(number)), read_all(reader, log_id(number))
     safe = model.batches[: model.safe]
     needed = [batch for batch in safe if batch.base_offset >= max(model.trimmed, bounds.start_offset)]
-    assert bounds.start_offset <= max(model.trimmed, 0), f"log {number} begins at {bounds.start_offset}, trimmed to {model.trimmed} only"
+    assert bounds.start_offset <= max(model.trimmed, 0), (
+        f"log {number} begins at {bounds.start_offset}, trimmed to {model.trimmed} only"
+    )
     assert start is None or bounds.start_offset >= start, (
         f"log {number} begins at {bounds.start_offset}, trimmed segments before {start} are back"
     )
     least = max([batch.last_offset + 1 for batch in safe], default=0)
-    assert bounds.end_offset >= least, f"log {number} ends at {bounds.end_offset}, synced were offsets up to {least}"
-    kept = [batch for batch in model.batches if bounds.start_offset <= batch.base_offset and batch.last_offset < bounds.end_offset]
+    assert bounds.end_offset >= least, (
+        f"log {number} ends at {bounds.end_offset}, synced were offsets up to {least}"
+    )
+    kept = [
+        batch
+        for batch in model.batches
+        if bounds.start_offset <= batch.base_offset and batch.last_offset < bounds.end_offset
+    ]
     assert data == joined(kept), f"log {number} {bounds}: the bytes are not those written"
     assert len(kept) >= len(needed)
     assert bounds.end_offset == (kept[-1].last_offset + 1 if kept else max(least, bounds.start_offset)), (
@@ -213,12 +225,15 @@ def go_on_with_logs(store: LogStore) -> None:
     store.write(batches, now_ms=NOW_MS)
     store.sync()
     for batch in batches:
-        assert read_all(store, batch.log, batch.base_offset) == bytes(batch.data), "a recovered log does not take what is appended"
+        assert read_all(store, batch.log, batch.base_offset) == bytes(batch.data), (
+            "a recovered log does not take what is appended"
+        )
 
 
 @cache
 def state_script(seed: int, steps: int) -> list[Sequence[Change] | None]:
-    """Writes, with None for a sync. Half of the keys are of ON_DISK, most writes have both kinds."""
+    """Writes, with None for a sync. Half of the keys are of ON_DISK, most writes have both
+    kinds."""
     chooser = random.Random(seed)
     script: list[Sequence[Change] | None] = []
     for step in range(steps):
@@ -243,7 +258,8 @@ def work_on_state(store: StateStore, step: Sequence[Change] | None) -> None:
 
 
 def check_state(reader: StateReader, script: Sequence[Sequence[Change] | None], marks: Marks) -> None:
-    """The store holds all writes up to some moment, none of them half, and at least what was synced."""
+    """The store holds all writes up to some moment, none of them half, and at least what was
+    synced."""
     found = dict(reader.scan(b""))
     on_disk = keys_on_disk_of(reader)
     if on_disk is not None:
@@ -270,7 +286,9 @@ def _difference(state: dict[bytes, bytes], found: dict[bytes, bytes]) -> str:
         return values[key][:6].decode() if key in values else "absent"
 
     keys = sorted(key for key in state.keys() | found.keys() if state.get(key) != found.get(key))
-    return "; ".join(f"{key.decode()} is {short(found, key)}, last written {short(state, key)}" for key in keys[:10])
+    return "; ".join(
+        f"{key.decode()} is {short(found, key)}, last written {short(state, key)}" for key in keys[:10]
+    )
 
 
 def go_on_with_state(store: StateStore) -> None:

@@ -1,10 +1,12 @@
-"""A process that meets faults of the disk: it works on stores under the recorder, arms faults, and checks what the stores say.
+"""A process that meets faults of the disk: it works on stores under the recorder, arms faults, and
+checks what the stores say.
 
     python -m tests.powercut.fault_process KIND ENGINE DIRECTORY FAULTS SCENARIO...
 
-Each scenario has a store of its own, in a directory of its name. Ends with code 0 and prints, as JSON by scenario, what must be in
-the store afterwards: the numbers of the writes that were confirmed by a sync ("kept") and of those that were refused
-("refused"). Anything unexpected ends it with a traceback.
+Each scenario has a store of its own, in a directory of its name. Ends with code 0 and prints, as
+JSON by scenario, what must be in the store afterwards: the numbers of the writes that were
+confirmed by a sync ("kept") and of those that were refused ("refused"). Anything unexpected ends it
+with a traceback.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Store:
         return open_store(kind, engine, directory)
 
     def write(self) -> None:
-        """The next write. Refused or not, its number is used up; offsets go on from the last one that was kept."""
+        """The next write. Refused or not, its number is used up; offsets go on from the last one
+        that was kept."""
         self.number += 1
         value = b"write %06d" % self.number
         try:
@@ -88,7 +91,8 @@ def expect(error: type[Exception], action: Callable[[], None]) -> None:
 
 
 def failed_sync(store: Store, faults: Faults) -> None:
-    """After one failed sync nothing is confirmed any more, though the disk is well again; reading goes on."""
+    """After one failed sync nothing is confirmed any more, though the disk is well again; reading
+    goes on."""
     store.write_and_sync(3)
     faults.arm(Calls.SYNC, errno.EIO, path=store.name)
     expect(StoreFailed, store.write_and_sync)
@@ -127,7 +131,8 @@ def full_disk(store: Store, faults: Faults) -> None:
 
 
 def short_writes(store: Store, faults: Faults) -> None:
-    """A write may write less than it was given, without an error: confirmed is what was written in whole."""
+    """A write may write less than it was given, without an error: confirmed is what was written in
+    whole."""
     store.write_and_sync(3)
     for keep_bytes in (1, 100, 2999):
         faults.arm(Calls.WRITE, 0, keep_bytes=keep_bytes, path=store.name)
@@ -140,7 +145,8 @@ def short_writes(store: Store, faults: Faults) -> None:
 
 
 def read_only(store: Store, faults: Faults) -> None:
-    """A file system that is read-only all at once: nothing is confirmed any more, not even when it takes writes again; reading goes on."""
+    """A file system that is read-only all at once: nothing is confirmed any more, not even when it
+    takes writes again; reading goes on."""
     store.write_and_sync(3)
     faults.arm(CHANGES, errno.EROFS, sticky=True, path=store.name)
     expect(StoreFailed, store.write_and_sync)
@@ -152,7 +158,10 @@ def read_only(store: Store, faults: Faults) -> None:
     assert store.seen()[:3] == store.kept
 
 
-SCENARIOS = {scenario.__name__: scenario for scenario in (failed_sync, failed_write, full_disk, short_writes, read_only)}
+SCENARIOS = {
+    scenario.__name__: scenario
+    for scenario in (failed_sync, failed_write, full_disk, short_writes, read_only)
+}
 
 
 def main(kind: str, engine: str, directory: str, control: str, *names: str) -> None:

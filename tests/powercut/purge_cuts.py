@@ -1,11 +1,14 @@
-"""Power cuts for a broker whose logs are purged, under idempotent producers that live through it: record, cut, two lives more, judge.
+"""Power cuts for a broker whose logs are purged, under idempotent producers that live through it:
+record, cut, two lives more, judge.
 
-What a cut leaves on the disk need not show at the first start after it: a start of a log, or a snapshot of producers, that lies behind the
-end of what is left does harm when the log has grown past it and the broker starts once more. Hence the producers go on in a second
-life, fill each log beyond all offsets that there ever were, and are judged by what a third life knows.
+What a cut leaves on the disk need not show at the first start after it: a start of a log, or a
+snapshot of producers, that lies behind the end of what is left does harm when the log has grown
+past it and the broker starts once more. Hence the producers go on in a second life, fill each log
+beyond all offsets that there ever were, and are judged by what a third life knows.
 
-With durability `os` a cut takes what was not synced, answered or not. What the second life finds is what counts from there on, and
-only ids count over the cut (PowerLost in kbroker.testing.history_events).
+With durability `os` a cut takes what was not synced, answered or not. What the second life finds is
+what counts from there on, and only ids count over the cut (PowerLost in
+kbroker.testing.history_events).
 
     python -m tests.powercut.purge_cuts STORAGE STATE_STORAGE DURABILITY SEED COUNT WHERE      WHERE: ids, purges, ends, marks, everywhere
 
@@ -61,7 +64,8 @@ ENDS = (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
 CONFIG = {**BROKER_CONFIG, "kbroker.sync.interval.ms": "5000"}
 """With durability `os`: long enough that there is something to lose at most moments."""
 WRITTEN_LAST = 8
-"""Batches at the end of a recorded life: a purge may sync the logs, and then there is nothing to lose."""
+"""Batches at the end of a recorded life: a purge may sync the logs, and then there is nothing to
+lose."""
 FAILED = "failed"
 """Beside the rules of the judge: the broker did not start, or did not answer."""
 
@@ -88,7 +92,8 @@ class Setup:
 
 
 def record(setup: Setup, home: Path, *, seed: int, steps: int) -> list[Entry]:
-    """The log of a broker under load through some lives, each of `steps` requests. The events are marks in it."""
+    """The log of a broker under load through some lives, each of `steps` requests. The events are
+    marks in it."""
     (home / "data").mkdir()
     recording = Recording(home / "data", home / "record.log")
     history = History(recording.log)
@@ -137,12 +142,14 @@ class Moment(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """Places of a recorder's log to cut at, by what is known there: cut behind a mark, or before a sync has ended."""
+    """Places of a recorder's log to cut at, by what is known there: cut behind a mark, or before a
+    sync has ended."""
 
     ids: list[int] = field(default_factory=list)
     """The first of their blocks: the broker has just written that it may give them out."""
     purges: list[int] = field(default_factory=list)
-    """That moved the start of a log to where no sync has been, and not to its end: there an engine begins a new segment at once."""
+    """That moved the start of a log to where no sync has been, and not to its end: there an engine
+    begins a new segment at once."""
     ends: list[int] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     _paths: dict[int, str] = field(default_factory=dict)
@@ -155,7 +162,9 @@ class _Seen:
     def add(self, place: int, entry: Entry) -> None:
         if entry.op is Op.OPEN:
             self._paths[entry.object] = entry.path
-        elif entry.op is Op.ALLSYNC_END or (entry.op is Op.SYNC_END and self._paths[entry.object].startswith(LOGS)):
+        elif entry.op is Op.ALLSYNC_END or (
+            entry.op is Op.SYNC_END and self._paths[entry.object].startswith(LOGS)
+        ):
             self._synced = dict(self._log_ends)
             self._first_sync = place if self._first_sync is None else self._first_sync
         elif entry.op is Op.MARK:
@@ -185,9 +194,12 @@ class Where(Enum):
     IDS, PURGES, ENDS, MARKS, EVERYWHERE = range(5)
 
 
-def moments(entries: list[Entry], *, count: int, seed: int, where: Sequence[Where] = tuple(Where)) -> list[Moment]:
-    """Where a cut hurts most, in turn: behind an answer that one store alone gives; before a broker that ends in good order has synced its
-    logs, while the state has what was saved of producers; behind any mark; anywhere."""
+def moments(
+    entries: list[Entry], *, count: int, seed: int, where: Sequence[Where] = tuple(Where)
+) -> list[Moment]:
+    """Where a cut hurts most, in turn: behind an answer that one store alone gives; before a broker
+    that ends in good order has synced its logs, while the state has what was saved of producers;
+    behind any mark; anywhere."""
     chooser = random.Random(seed)
     seen = _Seen()
     for place, entry in enumerate(entries):
@@ -206,11 +218,16 @@ def moments(entries: list[Entry], *, count: int, seed: int, where: Sequence[Wher
         wanted = len(range(number, count, len(where)))
         # Each place once, as long as there are others.
         shuffled = chooser.sample(places or everywhere, len(places or everywhere))
-        found += [Moment(place, chooser.choice(kept)) for place in itertools.islice(itertools.cycle(shuffled), wanted)]
+        found += [
+            Moment(place, chooser.choice(kept))
+            for place in itertools.islice(itertools.cycle(shuffled), wanted)
+        ]
     return sorted(found)
 
 
-def cuts(entries: list[Entry], *, count: int, seed: int, where: Sequence[Where] = tuple(Where)) -> Iterator[Cut]:
+def cuts(
+    entries: list[Entry], *, count: int, seed: int, where: Sequence[Where] = tuple(Where)
+) -> Iterator[Cut]:
     """In the order of the log."""
     disk, history, position = Disk(names_by_fsync=lambda path: "rocksdb/" in path), [], 0
     for number, (wanted, kept) in enumerate(moments(entries, count=count, seed=seed, where=where)):
@@ -226,7 +243,8 @@ def cuts(entries: list[Entry], *, count: int, seed: int, where: Sequence[Where] 
 
 
 def judge(setup: Setup, cut: Cut, home: Path, *, seed: int) -> list[Violation]:
-    """Two lives of a broker on what is left: what the history up to the cut does not show already. Raises what broker or client raise."""
+    """Two lives of a broker on what is left: what the history up to the cut does not show already.
+    Raises what broker or client raise."""
     home.mkdir()
     save(cut.state, home / "data")
     ledger = _ledger_of(cut.history)
@@ -270,7 +288,8 @@ def _ledger_of(history: list[Event]) -> Ledger:
 
 
 def _go_on(producers: Stubborn, grown: dict[Log, int]) -> None:
-    """The old producers, and two new ones, each behind the other: the last of them fills the logs beyond all that there ever was."""
+    """The old producers, and two new ones, each behind the other: the last of them fills the logs
+    beyond all that there ever was."""
     producers.probe()
     if producers.chooser.random() < 0.3:
         producers.purge()
@@ -301,14 +320,17 @@ def run(
     until: str | None = None,
     progress: Progress | None = None,
 ) -> list[Verdict]:
-    """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in `home`.
+    """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in
+    `home`.
 
     `until`: a rule; when it was found broken, no more cuts are judged.
     """
     progress = progress or silent()
     progress.begin(str(setup), "cut", count)
     entries = record(setup, home, seed=seed, steps=steps)
-    before_cuts = _verdict_of(_ledger_of([from_json(entry.data) for entry in entries if entry.op is Op.MARK]).violations)
+    before_cuts = _verdict_of(
+        _ledger_of([from_json(entry.data) for entry in entries if entry.op is Op.MARK]).violations
+    )
     before_cuts.text = f"{setup}, while it was recorded\n{before_cuts.text}"
     wrong = [before_cuts] if before_cuts.rules else []
 

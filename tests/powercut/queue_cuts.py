@@ -1,7 +1,9 @@
-"""Power cuts for a work queue whose log goes as it is finished: what is kept beside the log must be there with the cut of it.
+"""Power cuts for a work queue whose log goes as it is finished: what is kept beside the log must be
+there with the cut of it.
 
-Recorded are the broker and the clients of tests.crash.queue_rounds, killed with kill -9 once or more meanwhile. After a cut one worker
-works off what is left, and kbroker.testing.queue_history judges the whole.
+Recorded are the broker and the clients of tests.crash.queue_rounds, killed with kill -9 once or
+more meanwhile. After a cut one worker works off what is left, and kbroker.testing.queue_history
+judges the whole.
 """
 
 from __future__ import annotations
@@ -27,14 +29,20 @@ PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class QueueSetup(Setup):
-    """`retention`: kbroker.queue.retention of the topic. `roles`: of the clients, where there are to be others than usual."""
+    """`retention`: kbroker.queue.retention of the topic. `roles`: of the clients, where there are
+    to be others than usual."""
 
     retention: str = "workqueue"
     roles: tuple[str, ...] = ()
 
     def broker(self, home: Path, env: Mapping[str, str] | None = None) -> RunningBroker:
         return queue_rounds.broker_of(
-            home, self.storage, self.state_storage, persister=self.persister, retention=self.retention, env=env
+            home,
+            self.storage,
+            self.state_storage,
+            persister=self.persister,
+            retention=self.retention,
+            env=env,
         )
 
 
@@ -55,7 +63,9 @@ def record(setup: QueueSetup, home: Path, *, seed: int, load_s: float, kills: in
     data.mkdir()
     recording = Recording(data, log)
     broker = setup.broker(home, recording.environment())
-    with queue_rounds.tormented(broker, home, seed, retention=setup.retention, roles=setup.roles, one_log=log) as queue:
+    with queue_rounds.tormented(
+        broker, home, seed, retention=setup.retention, roles=setup.roles, one_log=log
+    ) as queue:
         queue.load_until_cut()
         for kill in range(kills + 1):
             queue.load(load_s / (kills + 1))
@@ -87,9 +97,12 @@ def judge(setup: QueueSetup, cut: Cut, home: Path) -> Report | None:
 
 
 def _counts(done: Statistics) -> dict[str, int]:
-    return {"records": done.confirmed_sends, "acknowledgements": done.confirmed_acknowledgements, "cut": done.cut, "kept": done.kept}
+    return {
+        "records": done.confirmed_sends,
+        "acknowledgements": done.confirmed_acknowledgements,
+        "cut": done.cut,
+        "kept": done.kept,
+    }
 
 
 CUT_LOGS = Scene("cut logs", record, judge, _counts, since=LogCut)
-
-

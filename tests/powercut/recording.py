@@ -1,7 +1,9 @@
-"""The recorder's log: how a process is started under it, how its records are read, how marks and faults are put in.
+"""The recorder's log: how a process is started under it, how its records are read, how marks and
+faults are put in.
 
-The format is drawn at the head of recorder.c. A mark is a record that another process, or the recorded one, appends between
-the recorder's own: what is marked after an answer lies behind everything that was done before that answer.
+The format is drawn at the head of recorder.c. A mark is a record that another process, or the
+recorded one, appends between the recorder's own: what is marked after an answer lies behind
+everything that was done before that answer.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ HERE = Path(__file__).parent
 MAGIC = 0x4C52424B
 HEADER = struct.Struct("<IHHIIQQqqq")
 SKIPPED = ("lock.mdb", "-shm", "/LOCK")
-"""Endings of names that are left out: lock files and shared memory, which no engine needs after a power cut."""
+"""Endings of names that are left out: lock files and shared memory, which no engine needs after a
+power cut."""
 
 
 class Op(enum.IntEnum):
@@ -49,7 +52,8 @@ DSYNC = 2
 
 
 class Entry(NamedTuple):
-    """One record of the log. `offset` is the number of the sync in the records of one, `result` its errno."""
+    """One record of the log. `offset` is the number of the sync in the records of one, `result` its
+    errno."""
 
     op: Op
     flags: int
@@ -66,20 +70,27 @@ def read_log(path: Path) -> Iterator[Entry]:
     """All whole records; a last one that is cut short is left out."""
     with path.open("rb") as file:
         while len(header := file.read(HEADER.size)) == HEADER.size:
-            magic, op, flags, path_length, path2_length, length, number, offset, result, at_ns = HEADER.unpack(header)
+            magic, op, flags, path_length, path2_length, length, number, offset, result, at_ns = (
+                HEADER.unpack(header)
+            )
             assert magic == MAGIC, f"{path}: not a record before byte {file.tell()}"
             body = file.read(path_length + path2_length + length)
             if len(body) < path_length + path2_length + length:
                 return
             name, name2 = body[:path_length], body[path_length : path_length + path2_length]
             data = body[path_length + path2_length :]
-            yield Entry(Op(op), flags, number, offset, result, at_ns, os.fsdecode(name), os.fsdecode(name2), data)
+            yield Entry(
+                Op(op), flags, number, offset, result, at_ns, os.fsdecode(name), os.fsdecode(name2), data
+            )
 
 
 class Recording:
-    """One recorded directory with its log. `environment()` is for the process that is to be recorded."""
+    """One recorded directory with its log. `environment()` is for the process that is to be
+    recorded."""
 
-    def __init__(self, directory: Path, log: Path, *, skip: tuple[str, ...] = SKIPPED, faults: Faults | None = None) -> None:
+    def __init__(
+        self, directory: Path, log: Path, *, skip: tuple[str, ...] = SKIPPED, faults: Faults | None = None
+    ) -> None:
         self.directory, self.log = directory.resolve(), log
         self._skip = skip
         self._fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -133,8 +144,18 @@ class Calls(enum.IntFlag):
     MKDIR = 128
 
 
-CHANGES = Calls.OPEN | Calls.WRITE | Calls.ALLOCATE | Calls.SYNC | Calls.TRUNCATE | Calls.RENAME | Calls.UNLINK | Calls.MKDIR
-"""All that a process does to files: what a file system refuses that has become read-only, as ext4 does by itself after an error."""
+CHANGES = (
+    Calls.OPEN
+    | Calls.WRITE
+    | Calls.ALLOCATE
+    | Calls.SYNC
+    | Calls.TRUNCATE
+    | Calls.RENAME
+    | Calls.UNLINK
+    | Calls.MKDIR
+)
+"""All that a process does to files: what a file system refuses that has become read-only, as ext4
+does by itself after an error."""
 
 
 class Faults:
@@ -151,11 +172,21 @@ class Faults:
             self._map = mmap.mmap(file.fileno(), self._FAULT.size)
         self._armed_for = 0
 
-    def arm(self, calls: Calls, error: int, *, path: str = "", skip: int = 0, keep_bytes: int = 0, sticky: bool = False) -> None:
-        """Break the next call of these kinds on a file whose path contains `path`, after `skip` that pass.
+    def arm(
+        self,
+        calls: Calls,
+        error: int,
+        *,
+        path: str = "",
+        skip: int = 0,
+        keep_bytes: int = 0,
+        sticky: bool = False,
+    ) -> None:
+        """Break the next call of these kinds on a file whose path contains `path`, after `skip`
+        that pass.
 
-        `error` is the errno it fails with; 0 makes a write short. A broken write has written `keep_bytes` before it ends.
-        `sticky`: and all further ones, until `disarm`.
+        `error` is the errno it fails with; 0 makes a write short. A broken write has written
+        `keep_bytes` before it ends. `sticky`: and all further ones, until `disarm`.
         """
         self.disarm()
         packed = self._FAULT.pack(0, calls, error, sticky, skip, keep_bytes, 0, path.encode())
@@ -163,7 +194,8 @@ class Faults:
         self._map[:4] = struct.pack("<I", 1)
 
     def arm_kill(self, number: int) -> None:
-        """kill -9 of the recorded process in front of that call from now on that changes something, 1 being the next one."""
+        """kill -9 of the recorded process in front of that call from now on that changes something,
+        1 being the next one."""
         self._armed_for = number - 1
         self.arm(CHANGES, -signal.SIGKILL, skip=number - 1)
 

@@ -1,4 +1,5 @@
-"""A broker on a failing or full disk: no answer says OK for what is not safe, reading goes on, and recovery finds what was confirmed."""
+"""A broker on a failing or full disk: no answer says OK for what is not safe, reading goes on, and
+recovery finds what was confirmed."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, ShareConsumer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 
 from kbroker.testing.broker import FAST_CONFIG, RunningBroker
 from tests.crash.test_crash import ENGINES
@@ -20,8 +29,12 @@ TOPIC, GROUP = "orders", "workers"
 
 
 def engines(quick: str) -> list[Any]:
-    """The default run has segment and one other engine: test_faults.py has them all, and says more about an engine."""
-    return [pytest.param(engine, marks=() if engine in ("segment", quick) else pytest.mark.full) for engine in ENGINES]
+    """The default run has segment and one other engine: test_faults.py has them all, and says more
+    about an engine."""
+    return [
+        pytest.param(engine, marks=() if engine in ("segment", quick) else pytest.mark.full)
+        for engine in ENGINES
+    ]
 
 
 class Disk:
@@ -31,7 +44,9 @@ class Disk:
         (home / "data").mkdir()
         self.faults = Faults(home / "faults")
         self.recording = Recording(home / "data", home / "record.log", faults=self.faults)
-        self.broker = RunningBroker(home, storage=engine, config=FAST_CONFIG, env=self.recording.environment())
+        self.broker = RunningBroker(
+            home, storage=engine, config=FAST_CONFIG, env=self.recording.environment()
+        )
         self.sent = 0
 
     def produce(self, count: int) -> tuple[list[str], list[KafkaError]]:
@@ -44,7 +59,12 @@ class Disk:
 
     @contextmanager
     def share_consumer(self) -> Iterator[ShareConsumer]:
-        config = {"bootstrap.servers": self.broker.bootstrap, "group.id": GROUP, "share.acknowledgement.mode": "explicit", "log_level": 0}
+        config = {
+            "bootstrap.servers": self.broker.bootstrap,
+            "group.id": GROUP,
+            "share.acknowledgement.mode": "explicit",
+            "log_level": 0,
+        }
         consumer = ShareConsumer(config)
         consumer.subscribe([TOPIC])
         yield consumer
@@ -52,7 +72,8 @@ class Disk:
 
 
 def produce(broker: RunningBroker, numbers: Iterable[int]) -> tuple[list[str], list[KafkaError]]:
-    """Each in a request of its own. Values that were confirmed, and the errors of the others; nothing is retried."""
+    """Each in a request of its own. Values that were confirmed, and the errors of the others;
+    nothing is retried."""
     confirmed: list[str] = []
     errors: list[KafkaError] = []
 
@@ -71,7 +92,14 @@ def produce(broker: RunningBroker, numbers: Iterable[int]) -> tuple[list[str], l
 
 def consume(broker: RunningBroker) -> list[str]:
     """The whole of partition 0."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "log_level": 0,
+        }
+    )
     _, end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=20)
     consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
     values: list[str] = []
@@ -95,7 +123,6 @@ def polled(consumer: ShareConsumer) -> list[Message]:
         if messages := [message for message in consumer.poll(0.3) if message.error() is None]:
             return messages
     raise AssertionError("nothing came in half a minute")
-
 
 
 @contextmanager
@@ -155,7 +182,8 @@ def test_a_full_disk_is_survived(engine: str, home: Path) -> None:
 
 @pytest.mark.parametrize("engine", engines("lmdb"))
 def test_a_file_system_that_becomes_read_only(engine: str, home: Path) -> None:
-    """Records and acknowledgements are refused, also when it takes writes again; reading goes on; a restart finds what was confirmed."""
+    """Records and acknowledgements are refused, also when it takes writes again; reading goes on; a
+    restart finds what was confirmed."""
     with a_disk(home, engine) as disk:
         disk.broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest"})
         confirmed, _ = disk.produce(1)
@@ -187,4 +215,6 @@ def test_a_file_system_that_becomes_read_only(engine: str, home: Path) -> None:
         assert disk.consume()[:5] == confirmed
         assert len(disk.produce(1)[0]) == 1
         with disk.share_consumer() as consumer:
-            assert value_of(polled(consumer)[0]) == confirmed[1], "what was accepted is done, what was refused comes again"
+            assert value_of(polled(consumer)[0]) == confirmed[1], (
+                "what was accepted is done, what was refused comes again"
+            )

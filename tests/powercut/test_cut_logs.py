@@ -1,5 +1,6 @@
-"""Logs with kbroker.queue.retention under replayed power cuts, judged by the history checker: what is not finished is in the log or
-beside it, whatever a cut leaves of both. `make powercut` makes the long runs."""
+"""Logs with kbroker.queue.retention under replayed power cuts, judged by the history checker: what
+is not finished is in the log or beside it, whatever a cut leaves of both. `make powercut` makes the
+long runs."""
 
 from __future__ import annotations
 
@@ -36,10 +37,14 @@ def test_many_power_cuts_take_nothing_of_a_cut_log(
     engine: str, persister: str, retention: str, home: Path, progress: Progress
 ) -> None:
     """About 50 cuts of each engine."""
-    check(QueueSetup(engine, engine, persister, retention), home, progress, count=13, seed=2, load_s=8, kills=1)
+    check(
+        QueueSetup(engine, engine, persister, retention), home, progress, count=13, seed=2, load_s=8, kills=1
+    )
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("storage", "state_storage"), [("segment", "skips-sync:lmdb"), ("lmdb", "skips-sync:rocksdb")])
+@pytest.mark.parametrize(
+    ("storage", "state_storage"), [("segment", "skips-sync:lmdb"), ("lmdb", "skips-sync:rocksdb")]
+)
 def test_a_skipped_sync_is_caught(storage: str, state_storage: str, home: Path) -> None:
     assert run(QueueSetup(storage, state_storage), home, scene=CUT_LOGS, count=40, seed=1, load_s=4)

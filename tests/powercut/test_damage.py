@@ -1,7 +1,9 @@
-"""Files of a store that were damaged while the broker was down: it refuses to start with one line, or goes on with what is whole.
+"""Files of a store that were damaged while the broker was down: it refuses to start with one line,
+or goes on with what is whole.
 
-Never a traceback, and never fewer records in silence, except where the damage looks like the end of what a crash left: docs/durability.md
-says where that is. (tests/api/test_damaged_files.py has damage that only shows when a broker reads.)
+Never a traceback, and never fewer records in silence, except where the damage looks like the end of
+what a crash left: docs/durability.md says where that is. (tests/api/test_damaged_files.py has
+damage that only shows when a broker reads.)
 """
 
 from __future__ import annotations
@@ -47,7 +49,11 @@ FLIPPED, CUT = partial(flip, where=0.5), partial(cut, where=0.5)
 FLIPPED_END = partial(flip, where=0.99)
 GARBAGE: Damage = partial(put, data=b"\x5a" * 8192)
 REFUSED: dict[tuple[str, str], dict[str, Damage]] = {
-    ("rocksdb", "CURRENT"): {"gone": Path.unlink, "nonsense": partial(put, data=b"nonsense"), "cut": partial(cut, where=0)},
+    ("rocksdb", "CURRENT"): {
+        "gone": Path.unlink,
+        "nonsense": partial(put, data=b"nonsense"),
+        "cut": partial(cut, where=0),
+    },
     ("rocksdb", "MANIFEST-*"): {"gone": Path.unlink, "flipped": FLIPPED, "cut": CUT},
     ("rocksdb", "*.sst"): {"gone": Path.unlink, "flipped at the end": FLIPPED_END, "cut": CUT},
     ("lmdb", "data.mdb"): {
@@ -120,11 +126,15 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 def the_file(broker: RunningBroker, kind: str, files: str) -> Path:
     """The largest of that name."""
-    return max((broker.data_dir / f"{kind}-{broker.storage}").rglob(files), key=lambda path: path.stat().st_size)
+    return max(
+        (broker.data_dir / f"{kind}-{broker.storage}").rglob(files), key=lambda path: path.stat().st_size
+    )
 
 
 @pytest.mark.parametrize(("engine", "kind", "files", "damage"), cases())
-def test_a_store_that_is_damaged_is_refused(engine: str, kind: str, files: str, damage: Damage, left: Left, home: Path) -> None:
+def test_a_store_that_is_damaged_is_refused(
+    engine: str, kind: str, files: str, damage: Damage, left: Left, home: Path
+) -> None:
     broker = left.copy(engine, home)
     damage(the_file(broker, kind, files))
     with pytest.raises(BrokerStartFailed) as refused:
@@ -156,7 +166,8 @@ def test_a_torn_wal_of_rocksdb_is_what_a_crash_leaves(left: Left, home: Path) ->
 
 @pytest.mark.full
 def test_rocksdb_takes_damage_within_its_wal_for_its_end(left: Left, home: Path) -> None:
-    """What is known and cannot be told from a power cut, which may lose a page and keep the next: a prefix is left."""
+    """What is known and cannot be told from a power cut, which may lose a page and keep the next: a
+    prefix is left."""
     broker = left.copy("rocksdb", home)
     flip(the_file(broker, "log", "*.log"), 0.5)
     found = records_of(broker)
@@ -166,8 +177,8 @@ def test_rocksdb_takes_damage_within_its_wal_for_its_end(left: Left, home: Path)
 
 @pytest.mark.full
 def test_damage_within_synced_records_of_a_segment(left: Left, home: Path) -> None:
-    """Without a checkpoint, after a crash, it cannot be told from pages that a power cut took: the log ends there, a line says so, and
-    what is behind the damage is kept."""
+    """Without a checkpoint, after a crash, it cannot be told from pages that a power cut took: the
+    log ends there, a line says so, and what is behind the damage is kept."""
     broker = left.copy("segment", home)
     path = the_file(broker, "log", "data.ninja")
     rest = path.read_bytes()[40 * 3100 : 41 * 3100]
@@ -182,7 +193,8 @@ def test_damage_within_synced_records_of_a_segment(left: Left, home: Path) -> No
 
 
 def test_damage_before_a_checkpoint_removes_nothing(home: Path) -> None:
-    """What was synced, and is known to have been, stays where it is: what is whole can be read, before the damage and behind it."""
+    """What was synced, and is known to have been, stays where it is: what is whole can be read,
+    before the damage and behind it."""
     batches = [sized_batch(offset, 3000) for offset in range(20)]
     store = LOG_STORE.open(home / "living", {"checkpoint_bytes": "0"}, 0)
     store.create(LOG, SETTINGS)
@@ -198,4 +210,3 @@ def test_damage_before_a_checkpoint_removes_nothing(home: Path) -> None:
     for offset in (0, 4, 6, 19):
         assert b"".join(store.read(LOG, offset, max_bytes=1, end_offset=20)) == batches[offset].data
     store.close()
-

@@ -1,4 +1,5 @@
-"""Power cuts in the dead letter flow: on whatever a cut leaves of both stores, each poison record is in the queue exactly once."""
+"""Power cuts in the dead letter flow: on whatever a cut leaves of both stores, each poison record
+is in the queue exactly once."""
 
 from __future__ import annotations
 
@@ -17,11 +18,15 @@ from tests.powercut.recording import Entry, read_log
 
 
 def engines(quick: str) -> list[Any]:
-    return [pytest.param(engine, 3, marks=() if engine in ("segment", quick) else pytest.mark.full) for engine in ENGINES]
+    return [
+        pytest.param(engine, 3, marks=() if engine in ("segment", quick) else pytest.mark.full)
+        for engine in ENGINES
+    ]
 
 
 def record(home: Path, engine: str) -> tuple[Rounds, list[Entry], int]:
-    """A broker through one round; everything it did to its files, and how much of that came before the first fetch."""
+    """A broker through one round; everything it did to its files, and how much of that came before
+    the first fetch."""
     with rounds_on(home, engine, seed=0) as rounds:
         round_ = rounds.begin()
         before = len(list(read_log(home / "record.log")))
@@ -42,8 +47,13 @@ def judge(recorded: Rounds, home: Path) -> None:
         broker.kill9()
 
 
-@pytest.mark.parametrize(("engine", "count"), [*engines("lmdb"), *(pytest.param(each, 60, marks=pytest.mark.full) for each in ENGINES)])
-def test_poison_is_in_the_queue_once_after_a_power_cut(engine: str, count: int, home: Path, progress: Progress) -> None:
+@pytest.mark.parametrize(
+    ("engine", "count"),
+    [*engines("lmdb"), *(pytest.param(each, 60, marks=pytest.mark.full) for each in ENGINES)],
+)
+def test_poison_is_in_the_queue_once_after_a_power_cut(
+    engine: str, count: int, home: Path, progress: Progress
+) -> None:
     """DLQ-32"""
     progress.begin(f"dead letters, {engine}", "cut", count)
     rounds, entries, before = record(home, engine)

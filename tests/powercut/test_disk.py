@@ -1,4 +1,5 @@
-"""The model of a power cut: what has to survive does, what may be lost is sometimes lost, and nothing impossible comes up."""
+"""The model of a power cut: what has to survive does, what may be lost is sometimes lost, and
+nothing impossible comes up."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ STATES = 300
 
 
 def entry(
-    op: Op, path: str = "", path2: str = "", *, flags: int = 0, number: int = 0, offset: int = 0, result: int = 0, data: bytes = b""
+    op: Op,
+    path: str = "",
+    path2: str = "",
+    *,
+    flags: int = 0,
+    number: int = 0,
+    offset: int = 0,
+    result: int = 0,
+    data: bytes = b"",
 ) -> Entry:
     return Entry(op, flags, number, offset, result, 0, path, path2, data)
 
@@ -34,7 +43,10 @@ def truncate(size: int, number: int = 1) -> Entry:
 
 
 def sync(number: int = 1, error: int = 0) -> list[Entry]:
-    return [entry(Op.SYNC_BEGIN, number=number, offset=77), entry(Op.SYNC_END, number=number, offset=77, result=error)]
+    return [
+        entry(Op.SYNC_BEGIN, number=number, offset=77),
+        entry(Op.SYNC_END, number=number, offset=77, result=error),
+    ]
 
 
 def sync_names(path: str = "") -> list[Entry]:
@@ -47,7 +59,9 @@ def flat(*entries: Entry | list[Entry]) -> list[Entry]:
 
 
 def read(content: Content) -> bytes:
-    return b"".join(content.pages.get(page, bytes(PAGE)) for page in range(-(-content.size // PAGE)))[: content.size]
+    return b"".join(content.pages.get(page, bytes(PAGE)) for page in range(-(-content.size // PAGE)))[
+        : content.size
+    ]
 
 
 def seen(entries: Iterable[Entry]) -> set[tuple[tuple[str, bytes | None], ...]]:
@@ -132,7 +146,12 @@ def test_syncfs_covers_everything() -> None:
 
 
 def test_a_lost_unlink_brings_the_file_back() -> None:
-    assert names(create("f"), create("g", 2), sync_names(), entry(Op.UNLINK, "f"), entry(Op.UNLINK, "g")) == {"", "f", "g", "f g"}
+    assert names(create("f"), create("g", 2), sync_names(), entry(Op.UNLINK, "f"), entry(Op.UNLINK, "g")) == {
+        "",
+        "f",
+        "g",
+        "f g",
+    }
 
 
 def test_a_rename_is_atomic() -> None:
@@ -151,7 +170,9 @@ def test_what_lies_in_a_lost_directory_is_lost() -> None:
 
 
 def test_a_renamed_directory_keeps_its_files() -> None:
-    assert names(entry(Op.MKDIR, "d"), create("d/f"), sync_names(), sync_names("d"), entry(Op.RENAME, "d", "e")) == {"d d/f", "e e/f"}
+    assert names(
+        entry(Op.MKDIR, "d"), create("d/f"), sync_names(), sync_names("d"), entry(Op.RENAME, "d", "e")
+    ) == {"d d/f", "e e/f"}
 
 
 def test_what_was_there_before_is_safe(tmp_path: Path) -> None:
@@ -172,14 +193,35 @@ def test_what_cannot_be_recorded_is_refused() -> None:
 
 
 def test_some_paths_are_kept_whole_and_of_others_nothing_unsynced() -> None:
-    """Synced bytes and names are there on either side, and so is what was written through O_DSYNC."""
+    """Synced bytes and names are there on either side, and so is what was written through
+    O_DSYNC."""
     made = [entry(Op.MKDIR, "kept"), entry(Op.MKDIR, "lost"), *sync_names()]
-    files = [create("kept/f", 1), create("lost/f", 2), create("lost/forced", 3), *sync_names("kept"), *sync_names("lost")]
-    written = [write(A, number=1), *sync(1), write(A, number=2), *sync(2), write(B, number=1), write(B, number=2)]
+    files = [
+        create("kept/f", 1),
+        create("lost/f", 2),
+        create("lost/forced", 3),
+        *sync_names("kept"),
+        *sync_names("lost"),
+    ]
+    written = [
+        write(A, number=1),
+        *sync(1),
+        write(A, number=2),
+        *sync(2),
+        write(B, number=1),
+        write(B, number=2),
+    ]
     unsynced = [write(A, number=3, flags=DSYNC), create("kept/new", 4), create("lost/new", 5)]
     disk = Disk()
     for each in [*made, *files, *written, *unsynced, entry(Op.UNLINK, "lost/f")]:
         disk.apply(each)
     state = disk.survivor_of_parts(random.Random(0), lambda path: path.startswith("kept"))
-    assert dict(as_bytes(state)) == {"kept": None, "kept/f": B, "kept/new": b"", "lost": None, "lost/f": A, "lost/forced": A}
+    assert dict(as_bytes(state)) == {
+        "kept": None,
+        "kept/f": B,
+        "kept/new": b"",
+        "lost": None,
+        "lost/f": A,
+        "lost/forced": A,
+    }
     assert as_bytes(state) in {as_bytes(disk.survivor(random.Random(seed))) for seed in range(STATES * 10)}

@@ -1,4 +1,5 @@
-"""Every engine by itself under replayed power cuts: what was synced is there, what is there was written, and work goes on.
+"""Every engine by itself under replayed power cuts: what was synced is there, what is there was
+written, and work goes on.
 
 A failure prints the cut; its state is left in pytest's temporary directory.
 """
@@ -23,7 +24,8 @@ ENGINES = [
     if engine != "memory"
 ]
 UNSEEN = ("LOG", "LOCK")
-"""RocksDB's text log is written by stdio, which the recorder does not see; it means nothing to a recovery. Its lock is empty."""
+"""RocksDB's text log is written by stdio, which the recorder does not see; it means nothing to a
+recovery. Its lock is empty."""
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +37,21 @@ def judge() -> Iterator[Judge]:
 
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
 def test_the_recorder_sees_every_byte(kind: str, engine: str, home: Path) -> None:
-    """What a replay rebuilds with nothing lost is what the disk holds: no write, size, name or removal went by unseen."""
+    """What a replay rebuilds with nothing lost is what the disk holds: no write, size, name or
+    removal went by unseen."""
     disk = Disk()
     entries = record(Work(kind, engine, seed=11, steps=80), home)
     for entry in entries:
         disk.apply(entry)
-    rebuilt = {path: content for path, content in disk.latest().items() if not path.split("/")[-1].startswith(UNSEEN)}
+    rebuilt = {
+        path: content for path, content in disk.latest().items() if not path.split("/")[-1].startswith(UNSEEN)
+    }
     real = {str(path.relative_to(home / "data")): path for path in (home / "data").rglob("*")}
-    real = {name: path for name, path in real.items() if not path.name.startswith((*UNSEEN, "lock.mdb")) and not name.endswith("-shm")}
+    real = {
+        name: path
+        for name, path in real.items()
+        if not path.name.startswith((*UNSEEN, "lock.mdb")) and not name.endswith("-shm")
+    }
     assert sorted(rebuilt) == sorted(real)
     for name, content in rebuilt.items():
         if content is None:
@@ -54,7 +63,9 @@ def test_the_recorder_sees_every_byte(kind: str, engine: str, home: Path) -> Non
 
 
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
-def test_synced_data_survives_power_cuts(kind: str, engine: str, home: Path, judge: Judge, progress: Progress) -> None:
+def test_synced_data_survives_power_cuts(
+    kind: str, engine: str, home: Path, judge: Judge, progress: Progress
+) -> None:
     wrong = run(Work(kind, engine, seed=1, steps=60), home, judge, count=10, seed=1, progress=progress)
     assert not wrong, "\n".join(wrong)
 
@@ -62,8 +73,12 @@ def test_synced_data_survives_power_cuts(kind: str, engine: str, home: Path, jud
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(2, 6))
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
-def test_synced_data_survives_many_power_cuts(kind: str, engine: str, seed: int, home: Path, judge: Judge, progress: Progress) -> None:
-    wrong = run(Work(kind, engine, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress)
+def test_synced_data_survives_many_power_cuts(
+    kind: str, engine: str, seed: int, home: Path, judge: Judge, progress: Progress
+) -> None:
+    wrong = run(
+        Work(kind, engine, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress
+    )
     assert not wrong, "\n".join(wrong)
 
 
@@ -78,17 +93,22 @@ SKIPPED_SYNCS = [
 @pytest.mark.parametrize(("kind", "engine"), SKIPPED_SYNCS)
 def test_a_skipped_sync_is_caught(kind: str, engine: str, home: Path, judge: Judge) -> None:
     """LMDB is not among them: its commits are synced whether or not sync() is called."""
-    wrong = run(Work(kind, f"skips-sync:{engine}", seed=1, steps=60), home, judge, count=12, seed=1, until_wrong=True)
+    wrong = run(
+        Work(kind, f"skips-sync:{engine}", seed=1, steps=60), home, judge, count=12, seed=1, until_wrong=True
+    )
     assert wrong
 
 
 @pytest.mark.parametrize("fault", ["drops-writes", "answers-early"])
 def test_a_lost_state_write_is_caught(fault: str, home: Path, judge: Judge) -> None:
-    wrong = run(Work("state", f"{fault}:lmdb", seed=1, steps=60), home, judge, count=10, seed=1, until_wrong=True)
+    wrong = run(
+        Work("state", f"{fault}:lmdb", seed=1, steps=60), home, judge, count=10, seed=1, until_wrong=True
+    )
     assert wrong
 
 
 def test_lmdb_survives_a_power_cut_while_it_is_made(home: Path, judge: Judge) -> None:
-    """Once wrong: a new environment had its name before its first two pages were on disk, and could never be opened again."""
+    """Once wrong: a new environment had its name before its first two pages were on disk, and could
+    never be opened again."""
     wrong = run(Work("state", "lmdb", seed=1, steps=1), home, judge, count=15, seed=1)
     assert not wrong, "\n".join(wrong)

@@ -1,4 +1,5 @@
-"""Disks that fail or fill up: no engine confirms what is not on disk, and a full disk is survived."""
+"""Disks that fail or fill up: no engine confirms what is not on disk, and a full disk is
+survived."""
 
 from __future__ import annotations
 
@@ -22,8 +23,24 @@ def test_an_engine_on_a_bad_disk(kind: str, engine: str, home: Path) -> None:
     """All scenarios in one process, which a failure names in its traceback."""
     (home / "data").mkdir()
     recording = Recording(home / "data", home / "record.log", faults=Faults(home / "faults"))
-    command = [sys.executable, "-m", "tests.powercut.fault_process", kind, engine, str(home / "data"), str(home / "faults"), *SCENARIOS]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **recording.environment()}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.powercut.fault_process",
+        kind,
+        engine,
+        str(home / "data"),
+        str(home / "faults"),
+        *SCENARIOS,
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **recording.environment()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     recording.close()
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)

@@ -1,4 +1,5 @@
-"""Power cuts for the move of state from the redo log into LMDB, made at every sync here; at its own pace a script is too short for any."""
+"""Power cuts for the move of state from the redo log into LMDB, made at every sync here; at its own
+pace a script is too short for any."""
 
 from __future__ import annotations
 
@@ -24,12 +25,16 @@ def judge() -> Iterator[Judge]:
 
 def test_the_script_moves_and_trims(home: Path) -> None:
     entries = record(Work("state", AT_EVERY_SYNC, seed=1, steps=60), home)
-    assert sum(entry.op is Op.WRITE and bool(entry.flags & DSYNC) for entry in entries) > 10, "LMDB writes its meta pages so"
+    assert sum(entry.op is Op.WRITE and bool(entry.flags & DSYNC) for entry in entries) > 10, (
+        "LMDB writes its meta pages so"
+    )
     assert sum(entry.op is Op.UNLINK and entry.path.endswith("/data.ninja") for entry in entries) > 10
 
 
 @pytest.mark.parametrize("engine", [AT_EVERY_SYNC, NOW_AND_THEN])
-def test_what_was_synced_survives_power_cuts(engine: str, home: Path, judge: Judge, progress: Progress) -> None:
+def test_what_was_synced_survives_power_cuts(
+    engine: str, home: Path, judge: Judge, progress: Progress
+) -> None:
     wrong = run(Work("state", engine, seed=1, steps=60), home, judge, count=15, seed=1, progress=progress)
     assert not wrong, "\n".join(wrong)
 
@@ -37,8 +42,12 @@ def test_what_was_synced_survives_power_cuts(engine: str, home: Path, judge: Jud
 @pytest.mark.full
 @pytest.mark.parametrize("engine", [AT_EVERY_SYNC, NOW_AND_THEN])
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_what_was_synced_survives_many_power_cuts(engine: str, seed: int, home: Path, judge: Judge, progress: Progress) -> None:
-    wrong = run(Work("state", engine, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress)
+def test_what_was_synced_survives_many_power_cuts(
+    engine: str, seed: int, home: Path, judge: Judge, progress: Progress
+) -> None:
+    wrong = run(
+        Work("state", engine, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress
+    )
     assert not wrong, "\n".join(wrong)
 
 

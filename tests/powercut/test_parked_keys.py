@@ -1,4 +1,5 @@
-"""Power cuts for the move of keys of ON_DISK from the segment engine's state log into LMDB, and for the rewriting of that log.
+"""Power cuts for the move of keys of ON_DISK from the segment engine's state log into LMDB, and for
+the rewriting of that log.
 
 With overlays of these sizes a short script moves often; at their own they would never."""
 
@@ -26,11 +27,15 @@ def judge() -> Iterator[Judge]:
 
 def test_the_script_moves(home: Path) -> None:
     entries = record(Work("state", AT_EVERY_SYNC, seed=1, steps=60), home)
-    assert sum(entry.op is Op.WRITE and bool(entry.flags & DSYNC) for entry in entries) > 10, "LMDB writes its meta pages so"
+    assert sum(entry.op is Op.WRITE and bool(entry.flags & DSYNC) for entry in entries) > 10, (
+        "LMDB writes its meta pages so"
+    )
 
 
 @pytest.mark.parametrize("engine", [AT_EVERY_SYNC, NOW_AND_THEN])
-def test_what_was_synced_survives_power_cuts(engine: str, home: Path, judge: Judge, progress: Progress) -> None:
+def test_what_was_synced_survives_power_cuts(
+    engine: str, home: Path, judge: Judge, progress: Progress
+) -> None:
     wrong = run(Work("state", engine, seed=1, steps=80), home, judge, count=25, seed=1, progress=progress)
     assert not wrong, "\n".join(wrong)
 
@@ -38,14 +43,19 @@ def test_what_was_synced_survives_power_cuts(engine: str, home: Path, judge: Jud
 @pytest.mark.full
 @pytest.mark.parametrize("engine", [AT_EVERY_SYNC, NOW_AND_THEN])
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_what_was_synced_survives_many_power_cuts(engine: str, seed: int, home: Path, judge: Judge, progress: Progress) -> None:
+def test_what_was_synced_survives_many_power_cuts(
+    engine: str, seed: int, home: Path, judge: Judge, progress: Progress
+) -> None:
     """Long enough for the log to be rewritten."""
-    wrong = run(Work("state", engine, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress)
+    wrong = run(
+        Work("state", engine, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress
+    )
     assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(
-    "engine", [f"moves-early:{AT_EVERY_SYNC}", f"moves-no-removals:{NOW_AND_THEN}", f"skips-sync:{NOW_AND_THEN}"]
+    "engine",
+    [f"moves-early:{AT_EVERY_SYNC}", f"moves-no-removals:{NOW_AND_THEN}", f"skips-sync:{NOW_AND_THEN}"],
 )
 def test_what_is_done_wrong_is_caught(engine: str, home: Path, judge: Judge) -> None:
     assert run(Work("state", engine, seed=2, steps=60), home, judge, count=60, seed=2, until_wrong=True)

@@ -1,4 +1,5 @@
-"""Power cuts for the segment engine's checkpoints, written at every sync here; at the engine's own pace a script is too short for any."""
+"""Power cuts for the segment engine's checkpoints, written at every sync here; at the engine's own
+pace a script is too short for any."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_the_script_writes_and_removes_checkpoints(home: Path) -> None:
 
 
 @pytest.mark.parametrize("sync", METHODS)
-def test_what_checkpoints_say_survives_power_cuts(sync: str, home: Path, judge: Judge, progress: Progress) -> None:
+def test_what_checkpoints_say_survives_power_cuts(
+    sync: str, home: Path, judge: Judge, progress: Progress
+) -> None:
     wrong = run(work(sync, seed=1, steps=60), home, judge, count=15, seed=1, progress=progress)
     assert not wrong, "\n".join(wrong)
 
@@ -41,11 +44,20 @@ def test_what_checkpoints_say_survives_power_cuts(sync: str, home: Path, judge: 
 @pytest.mark.full
 @pytest.mark.parametrize("sync", METHODS)
 @pytest.mark.parametrize("seed", range(2, 6))
-def test_what_checkpoints_say_survives_many_power_cuts(sync: str, seed: int, home: Path, judge: Judge, progress: Progress) -> None:
+def test_what_checkpoints_say_survives_many_power_cuts(
+    sync: str, seed: int, home: Path, judge: Judge, progress: Progress
+) -> None:
     wrong = run(work(sync, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress)
     assert not wrong, "\n".join(wrong)
 
 
 def test_a_checkpoint_before_the_sync_is_caught(home: Path, judge: Judge) -> None:
-    wrong = run(work("syncfs", seed=2, steps=120, fault="notes-early:"), home, judge, count=60, seed=2, until_wrong=True)
+    wrong = run(
+        work("syncfs", seed=2, steps=120, fault="notes-early:"),
+        home,
+        judge,
+        count=60,
+        seed=2,
+        until_wrong=True,
+    )
     assert wrong

@@ -1,4 +1,5 @@
-"""States of the segment engine's files that replayed power cuts once found it unprepared for, made by hand."""
+"""States of the segment engine's files that replayed power cuts once found it unprepared for, made
+by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from tests.powercut.engine_script import go_on_with_logs
 
 @pytest.fixture
 def unsynced(home: Path) -> Path:
-    """Files of a log with three segments, none of them synced, of which the first has lost its bytes."""
+    """Files of a log with three segments, none of them synced, of which the first has lost its
+    bytes."""
     store = LOG_STORE.open(home / "living", {}, 0)
     store.create(LOG, LogSettings(segment_bytes=4000))
     for offset in range(3):
@@ -31,7 +33,8 @@ def unsynced(home: Path) -> Path:
 
 @pytest.mark.parametrize("follows", ["kept", "lost"])
 def test_segments_behind_lost_bytes_are_removed(unsynced: Path, follows: str) -> None:
-    """Once wrong: recovery opened the removed segments again; and a segment whose `follows` was lost as well stayed behind a hole."""
+    """Once wrong: recovery opened the removed segments again; and a segment whose `follows` was
+    lost as well stayed behind a hole."""
     if follows == "lost":
         for path in unsynced.rglob("follows"):
             path.write_bytes(b"")
@@ -66,7 +69,8 @@ class NotingFiles(FaultyFiles):
 
 @pytest.mark.parametrize("what", ["trim", "write elsewhere"])
 def test_a_log_keeps_a_segment_when_older_ones_are_removed(home: Path, what: str) -> None:
-    """Once wrong: all segments whose names were safe were removed, and one whose name no sync had seen was to be the log."""
+    """Once wrong: all segments whose names were safe were removed, and one whose name no sync had
+    seen was to be the log."""
     files = NotingFiles()
     store = SegmentLogStore(home / "living", files=files)
     store.create(LOG, LogSettings(segment_bytes=1))

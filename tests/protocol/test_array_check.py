@@ -13,13 +13,21 @@ from kio.serial import entity_writer
 
 from kbroker.api import APIS
 from kbroker.protocol.array_check import _program, _run, check_arrays
-from kbroker.protocol.messages import build, encode, milliseconds, read_request, read_request_head, request_schema
+from kbroker.protocol.messages import (
+    build,
+    encode,
+    milliseconds,
+    read_request,
+    read_request_head,
+    request_schema,
+)
 
 EVERY_VERSION = [(api.key, version) for api in APIS.values() for version in range(api.first, api.last + 1)]
 
 
 def sample(schema: type[Any], count: int) -> dict[str, Any]:
-    """Field values with `count` elements in every array, optional ones present when `count` is odd."""
+    """Field values with `count` elements in every array, optional ones present when `count` is
+    odd."""
     values: dict[str, Any] = {}
     hints = get_type_hints(schema)
     for field in dataclasses.fields(schema):
@@ -81,11 +89,19 @@ def test_a_count_that_cannot_be_is_refused(version: int, body: bytes) -> None:
         read_request(read_request_head(frame), frame)
 
 
-BELOW_ZERO = (b"\xff\xff\xff\xff\x0f", b"\x80\x80\x80\x80\x10", b"\xff\xff\xff\xff\x7f", b"\x81\x80\x80\x80\x08")
+BELOW_ZERO = (
+    b"\xff\xff\xff\xff\x0f",
+    b"\x80\x80\x80\x80\x10",
+    b"\xff\xff\xff\xff\x7f",
+    b"\x81\x80\x80\x80\x08",
+)
 """Compact lengths and counts that are negative, or 0, in 32 bits."""
 
 
-@pytest.mark.parametrize(("version", "count"), [(1, b"\xff\xff\xff\xfe"), (4, b"\x80\0\0\0"), *((12, count) for count in BELOW_ZERO)])
+@pytest.mark.parametrize(
+    ("version", "count"),
+    [(1, b"\xff\xff\xff\xfe"), (4, b"\x80\0\0\0"), *((12, count) for count in BELOW_ZERO)],
+)
 def test_any_count_below_zero_is_null(version: int, count: bytes) -> None:
     """As in Kafka, which knows no other negative number; kio's decoder refuses all but -1."""
     rest = {1: b"", 4: b"\x01", 12: b"\x01\x01\x00"}[version]
@@ -96,7 +112,8 @@ def test_any_count_below_zero_is_null(version: int, count: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "length"), [(0, b"\xff\xfe"), (1, b"\x80\0"), *((version, length) for version in (2, 5) for length in BELOW_ZERO)]
+    ("version", "length"),
+    [(0, b"\xff\xfe"), (1, b"\x80\0"), *((version, length) for version in (2, 5) for length in BELOW_ZERO)],
 )
 def test_any_length_below_zero_is_null(version: int, length: bytes) -> None:
     tags = b"\x00" if version >= 2 else b""
@@ -107,9 +124,14 @@ def test_any_length_below_zero_is_null(version: int, length: bytes) -> None:
     assert entity.transaction_timeout.total_seconds() == 1
 
 
-@pytest.mark.parametrize(("version", "length"), [(0, b"\xff\xff"), (0, b"\xff\xfe"), *((3, length) for length in (b"\x00", *BELOW_ZERO))])
+@pytest.mark.parametrize(
+    ("version", "length"),
+    [(0, b"\xff\xff"), (0, b"\xff\xfe"), *((3, length) for length in (b"\x00", *BELOW_ZERO))],
+)
 def test_null_for_a_text_that_may_not_be_null(version: int, length: bytes) -> None:
-    frame = struct.pack(">hhih", 10, version, 7, -1) + (b"\x00" if version >= 3 else b"") + length + b"\x00\x00"
+    frame = (
+        struct.pack(">hhih", 10, version, 7, -1) + (b"\x00" if version >= 3 else b"") + length + b"\x00\x00"
+    )
     with pytest.raises(ValueError, match="cannot be parsed"):
         read_request(read_request_head(frame), frame)
 
@@ -148,7 +170,13 @@ def test_unknown_tagged_fields_are_skipped_wherever_they_are() -> None:
 
 def test_a_known_tagged_field_beside_an_unknown_one() -> None:
     """Fetch v12 has its cluster id as tag 0."""
-    body = struct.pack(">iiiibii", -1, 0, 0, 0, 0, 0, -1) + b"\x01\x01\x01" + b"\x02" + b"\x00\x03\x03id" + UNKNOWN
+    body = (
+        struct.pack(">iiiibii", -1, 0, 0, 0, 0, 0, -1)
+        + b"\x01\x01\x01"
+        + b"\x02"
+        + b"\x00\x03\x03id"
+        + UNKNOWN
+    )
     frame = struct.pack(">hhih", 1, 12, 7, -1) + b"\x00" + body
     assert read_request(read_request_head(frame), frame).cluster_id == "id"
 
@@ -189,7 +217,9 @@ def test_any_byte_but_zero_is_true(api_key: int, version: int, byte: int) -> Non
     assert read_request(read_request_head(odd), odd) == read_request(read_request_head(yes), yes)
 
 
-@pytest.mark.parametrize(("api", "version", "body"), [("delete_groups", 1, b"\xff\xff\xff\xff"), ("delete_groups", 2, b"\x00\x00")])
+@pytest.mark.parametrize(
+    ("api", "version", "body"), [("delete_groups", 1, b"\xff\xff\xff\xff"), ("delete_groups", 2, b"\x00\x00")]
+)
 def test_null_for_an_array_that_may_not_be_null(api: str, version: int, body: bytes) -> None:
     """The decoder lets it pass, and a handler would stumble over it."""
     api_key = next(found.key for found in APIS.values() if found.module == api)
@@ -204,7 +234,13 @@ def test_null_for_an_array_that_may_be_null() -> None:
 
 @pytest.mark.parametrize("duration_ms", [(1 << 63) - 1, -(1 << 63), 1 << 61, -1, 0, 86_400_000])
 def test_a_duration_that_the_decoder_cannot_hold_is_the_longest(duration_ms: int) -> None:
-    values = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": "", "retention_time": 4, "topics": ()}
+    values = {
+        "group_id": "g",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "retention_time": 4,
+        "topics": (),
+    }
     head = {"request_api_key": 8, "request_api_version": 2, "correlation_id": 1, "client_id": "x"}
     schema = request_schema(8, 2)
     frame = bytearray(encode(build(schema.__header_schema__, head)) + encode(build(schema, values)))
@@ -213,4 +249,8 @@ def test_a_duration_that_the_decoder_cannot_hold_is_the_longest(duration_ms: int
     body = read_request(read_request_head(frame), frame)
     longest_ms = 292_000 * 365 * 86_400_000
     found_ms = milliseconds(body.retention_time)
-    assert found_ms == duration_ms if abs(duration_ms) < longest_ms else abs(found_ms) >= longest_ms and (found_ms > 0) == (duration_ms > 0)
+    assert (
+        found_ms == duration_ms
+        if abs(duration_ms) < longest_ms
+        else abs(found_ms) >= longest_ms and (found_ms > 0) == (duration_ms > 0)
+    )

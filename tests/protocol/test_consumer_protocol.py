@@ -1,5 +1,5 @@
-"""What consumers put into the metadata and assignments of the classic protocol: every version, versions still to come, and bytes that are
-none of it, which must never take the process down."""
+"""What consumers put into the metadata and assignments of the classic protocol: every version,
+versions still to come, and bytes that are none of it, which must never take the process down."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ import sys
 
 import pytest
 
-from kbroker.protocol.consumer_protocol import Subscription, read_assignment, read_subscribed_topics, read_subscription, write_assignment
+from kbroker.protocol.consumer_protocol import (
+    Subscription,
+    read_assignment,
+    read_subscribed_topics,
+    read_subscription,
+    write_assignment,
+)
 
 
 def text(value: str) -> bytes:
@@ -17,7 +23,9 @@ def text(value: str) -> bytes:
 
 
 def topic_rows(*rows: tuple[str, list[int]]) -> bytes:
-    return struct.pack(">i", len(rows)) + b"".join(text(name) + struct.pack(f">i{len(each)}i", len(each), *each) for name, each in rows)
+    return struct.pack(">i", len(rows)) + b"".join(
+        text(name) + struct.pack(f">i{len(each)}i", len(each), *each) for name, each in rows
+    )
 
 
 SUBSCRIPTION_V3 = (
@@ -32,7 +40,8 @@ SUBSCRIPTION_V3 = (
 ASSIGNMENT_V1 = struct.pack(">h", 1) + topic_rows(("b", [1, 0]), ("a", [2])) + struct.pack(">i", -1)
 ABSURD_TOPICS = [struct.pack(">hi", version, 0x7FFFFFFF) for version in range(4)]
 ABSURD_OWNED = [struct.pack(">hiii", version, 0, -1, 0x7FFFFFFF) for version in (1, 2, 3)]
-"""Counts for which no machine has the memory. What owned partitions are to a subscription is to an assignment some bytes more."""
+"""Counts for which no machine has the memory. What owned partitions are to a subscription is to an
+assignment some bytes more."""
 
 
 def test_what_members_tell_each_other() -> None:
@@ -49,15 +58,23 @@ def test_assignments_in_each_version(version: int) -> None:
 
 
 def test_versions_that_are_still_to_come_are_read_as_the_newest() -> None:
-    assert read_assignment(struct.pack(">h", 9) + ASSIGNMENT_V1[2:] + b"more").partitions == {"a": (2,), "b": (1, 0)}
-    assert read_subscription(struct.pack(">h", 9) + SUBSCRIPTION_V3[2:] + b"more")[1:] == read_subscription(SUBSCRIPTION_V3)[1:]
+    assert read_assignment(struct.pack(">h", 9) + ASSIGNMENT_V1[2:] + b"more").partitions == {
+        "a": (2,),
+        "b": (1, 0),
+    }
+    assert (
+        read_subscription(struct.pack(">h", 9) + SUBSCRIPTION_V3[2:] + b"more")[1:]
+        == read_subscription(SUBSCRIPTION_V3)[1:]
+    )
 
 
 def test_topics_are_there_whatever_follows() -> None:
     assert read_subscribed_topics(struct.pack(">hi", -7, 1) + text("a") + struct.pack(">i", -1)) == {"a"}
 
 
-@pytest.mark.parametrize("data", [b"", b"\0", struct.pack(">h", -1), ASSIGNMENT_V1[:9], struct.pack(">hi", 0, -1), *ABSURD_TOPICS])
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", struct.pack(">h", -1), ASSIGNMENT_V1[:9], struct.pack(">hi", 0, -1), *ABSURD_TOPICS]
+)
 def test_bytes_that_mean_nothing(data: bytes) -> None:
     for read in (read_assignment, read_subscription):
         with pytest.raises(ValueError, match="malformed"):
@@ -74,7 +91,8 @@ def test_absurd_counts_do_not_end_a_process_with_little_memory() -> None:
     """kio reserves room for as many elements as are announced, and aborts where there is none."""
     program = (
         "import resource, sys\n"
-        "from kbroker.protocol.consumer_protocol import read_assignment, read_subscribed_topics, read_subscription\n"
+        "from kbroker.protocol.consumer_protocol import read_assignment, read_subscribed_topics, "
+        "read_subscription\n"
         "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
         "for data in map(bytes.fromhex, sys.argv[1:]):\n"
         "    for read in (read_assignment, read_subscription, read_subscribed_topics):\n"
@@ -85,6 +103,9 @@ def test_absurd_counts_do_not_end_a_process_with_little_memory() -> None:
         "print('alive')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, *(data.hex() for data in ABSURD_TOPICS + ABSURD_OWNED)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, *(data.hex() for data in ABSURD_TOPICS + ABSURD_OWNED)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout == "alive\n", done.stderr[-2000:]

@@ -21,13 +21,16 @@ def test_however_the_bytes_are_cut_the_frames_are_the_same(bodies: list[bytes], 
     stream = framed(*bodies)
     reader = FrameReader(100)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
-    got = [bytes(frame) for begin, end in pairwise(edges) for frame in reader.feed(memoryview(stream[begin:end]))]
+    got = [
+        bytes(frame) for begin, end in pairwise(edges) for frame in reader.feed(memoryview(stream[begin:end]))
+    ]
     assert got == bodies
     assert reader.expected_bytes == 0
 
 
 def test_only_a_frame_that_came_in_pieces_may_be_written_to() -> None:
-    """What lies in the shared buffer is overwritten by the next receive: nobody may take it for his own."""
+    """What lies in the shared buffer is overwritten by the next receive: nobody may take it for his
+    own."""
     received = bytearray(framed(b"whole", b"in pieces"))
     reader = FrameReader(100)
     (whole,) = reader.feed(memoryview(received)[:15])

@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.serial import entity_writer
 
-from kbroker.protocol.messages import RequestHead, _read_with_kio, build, read_request, read_request_head, request_schema
+from kbroker.protocol.messages import (
+    RequestHead,
+    _read_with_kio,
+    build,
+    read_request,
+    read_request_head,
+    request_schema,
+)
 from kbroker.protocol.produce_request import PRODUCE, ProduceRequest, read_plain_produce
 
 FLEXIBLE = range(9, 14)
@@ -22,8 +29,14 @@ FLEXIBLE = range(9, 14)
 def produce_frame(version: int, fields: dict[str, Any]) -> bytes:
     body = io.BytesIO()
     schema = request_schema(PRODUCE, version)
-    entity_writer(schema)(body, build(schema, {"transactional_id": None, "timeout": datetime.timedelta(seconds=1), **fields}))
-    return struct.pack(">hhih", PRODUCE, version, 7, -1) + (b"\x00" if version >= FLEXIBLE.start else b"") + body.getvalue()
+    entity_writer(schema)(
+        body, build(schema, {"transactional_id": None, "timeout": datetime.timedelta(seconds=1), **fields})
+    )
+    return (
+        struct.pack(">hhih", PRODUCE, version, 7, -1)
+        + (b"\x00" if version >= FLEXIBLE.start else b"")
+        + body.getvalue()
+    )
 
 
 def topics(*sizes: int, records: bytes = b"r" * 200) -> list[dict[str, Any]]:
@@ -46,7 +59,10 @@ def rows(request: Any) -> tuple[Any, ...]:
         [
             (
                 getattr(topic, "topic_id", None) or getattr(topic, "name", None) or UUID(int=0),
-                [(row.index, None if row.records is None else bytes(row.records)) for row in topic.partition_data],
+                [
+                    (row.index, None if row.records is None else bytes(row.records))
+                    for row in topic.partition_data
+                ],
             )
             for topic in request.topic_data
         ],
@@ -98,7 +114,11 @@ def test_what_is_seldom_sent_is_left_to_kio(version: int) -> None:
 @given(st.data())
 def test_damage_is_refused_or_read_as_kio_reads_it(data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(FLEXIBLE))
-    frame = bytearray(produce_frame(version, {"acks": -1, "topic_data": topics(*data.draw(st.lists(st.integers(0, 3), max_size=3)))}))
+    frame = bytearray(
+        produce_frame(
+            version, {"acks": -1, "topic_data": topics(*data.draw(st.lists(st.integers(0, 3), max_size=3)))}
+        )
+    )
     for _ in range(data.draw(st.integers(0, 4))):
         frame[data.draw(st.integers(10, len(frame) - 1))] = data.draw(st.integers(0, 255))
     whole = bytes(frame[: data.draw(st.integers(10, len(frame)))])

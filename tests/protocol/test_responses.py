@@ -43,7 +43,10 @@ def test_produce(version: int) -> None:
         ProduceRow(4, 32, -1, -1, 3, *((LONG, [(0, "odd"), (300, LONG)]) if version >= 8 else ())),
         ProduceRow(5, 32, -1, -1, 3, *(("none named", []) if version >= 8 else ())),
     ]
-    topics = [(TOPIC_ID if version >= PRODUCE_TOPIC_IDS else "orders", rows), (OTHER_ID if version >= PRODUCE_TOPIC_IDS else LONG, [])]
+    topics = [
+        (TOPIC_ID if version >= PRODUCE_TOPIC_IDS else "orders", rows),
+        (OTHER_ID if version >= PRODUCE_TOPIC_IDS else LONG, []),
+    ]
     expected = {
         "responses": [
             {
@@ -56,7 +59,10 @@ def test_produce(version: int) -> None:
                         "base_offset": row.base_offset,
                         "log_append_time": row.log_append_time_ms,
                         "log_start_offset": row.log_start_offset,
-                        "record_errors": [{"batch_index": at, "batch_index_error_message": what} for at, what in row.record_errors],
+                        "record_errors": [
+                            {"batch_index": at, "batch_index_error_message": what}
+                            for at, what in row.record_errors
+                        ],
                         "error_message": row.error_message,
                     }
                     for row in topic_rows
@@ -99,7 +105,11 @@ def test_fetch(version: int) -> None:
                         **(
                             {}
                             if row.diverging is None
-                            else {"diverging_epoch": dict(zip(("epoch", "end_offset"), row.diverging, strict=True))}
+                            else {
+                                "diverging_epoch": dict(
+                                    zip(("epoch", "end_offset"), row.diverging, strict=True)
+                                )
+                            }
                         ),
                     }
                     for row in topic_rows
@@ -114,7 +124,11 @@ def test_fetch(version: int) -> None:
 @pytest.mark.parametrize("version", versions(78))
 def test_share_fetch(version: int) -> None:  # RPC-7, RPC-9, RPC-13
     rows = [
-        ShareFetchRow(0, records=[b"abc", memoryview(b"d" * 300)], acquired=[AcquiredRange(0, 9, 1), AcquiredRange(12, 12, 3)]),
+        ShareFetchRow(
+            0,
+            records=[b"abc", memoryview(b"d" * 300)],
+            acquired=[AcquiredRange(0, 9, 1), AcquiredRange(12, 12, 3)],
+        ),
         ShareFetchRow(1, 3, LONG, 121, "no"),
         ShareFetchRow(200),
     ]
@@ -144,7 +158,9 @@ def test_share_fetch(version: int) -> None:  # RPC-7, RPC-9, RPC-13
         ],
         "node_endpoints": (),
     }
-    packed = share_fetch_response(version, topics, lock_timeout_ms=30_000, error_code=122, error_message="gone")
+    packed = share_fetch_response(
+        version, topics, lock_timeout_ms=30_000, error_code=122, error_message="gone"
+    )
     assert b"".join(packed) == encode_response(78, version, expected)
 
 
@@ -173,11 +189,20 @@ def test_share_acknowledge(version: int) -> None:  # RPC-7, RPC-13
         ],
         "node_endpoints": (),
     }
-    assert share_acknowledge_response(version, topics, lock_timeout_ms=15_000) == encode_response(79, version, expected)
+    assert share_acknowledge_response(version, topics, lock_timeout_ms=15_000) == encode_response(
+        79, version, expected
+    )
 
 
 @pytest.mark.parametrize(
-    ("value", "encoded"), [(0, b"\x00"), (127, b"\x7f"), (128, b"\x80\x01"), (300, b"\xac\x02"), (2**31 - 1, b"\xff\xff\xff\xff\x07")]
+    ("value", "encoded"),
+    [
+        (0, b"\x00"),
+        (127, b"\x7f"),
+        (128, b"\x80\x01"),
+        (300, b"\xac\x02"),
+        (2**31 - 1, b"\xff\xff\xff\xff\x07"),
+    ],
 )
 def test_uvarint(value: int, encoded: bytes) -> None:
     assert uvarint(value) == encoded

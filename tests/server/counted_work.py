@@ -1,8 +1,10 @@
-"""Counts the work of hot requests: Python calls, C calls, writes, syncs, sends and receives for each request, in every thread of a broker.
+"""Counts the work of hot requests: Python calls, C calls, writes, syncs, sends and receives for
+each request, in every thread of a broker.
 
-Counts do not depend on how busy a machine is, unlike seconds. A broker runs in a thread of this process with a profile hook in it and
-in every thread that it starts; requests (hot_requests.py) come over a socket from a thread without one. What a request costs is the
-least of several windows: what may come between (a background task, one more look of the loop) mostly adds.
+Counts do not depend on how busy a machine is, unlike seconds. A broker runs in a thread of this
+process with a profile hook in it and in every thread that it starts; requests (hot_requests.py)
+come over a socket from a thread without one. What a request costs is the least of several windows:
+what may come between (a background task, one more look of the loop) mostly adds.
 
     python -m tests.server.counted_work                          the counts as they are now, beside those of counted_work.txt
     python -m tests.server.counted_work --write                  puts them into counted_work.txt, which the test compares with
@@ -54,7 +56,8 @@ Calls: TypeAlias = Counter[str]
 
 
 class Work(NamedTuple):
-    """Of one request, on average. `encodes`: messages that went through kio's encoder, which is slow."""
+    """Of one request, on average. `encodes`: messages that went through kio's encoder, which is
+    slow."""
 
     python: float
     c: float
@@ -73,7 +76,8 @@ class Counts:
         self._of_threads: list[tuple[dict[CodeType, int], dict[str, int]]] = []
 
     def hook(self, _frame: FrameType, _event: str, _arg: Any) -> None:
-        """The first event of a thread: each has its own hook and counts, as counting is no atomic step."""
+        """The first event of a thread: each has its own hook and counts, as counting is no atomic
+        step."""
         python: dict[CodeType, int] = {}
         c: dict[str, int] = {}
         self._of_threads.append((python, c))
@@ -137,12 +141,18 @@ class Counted(NamedTuple):
 
     def most(self, count: int | None = None) -> str:
         """What is called most, a line each."""
-        return "\n".join(f"{calls / self.requests:10.2f}  {name}" for name, calls in self.calls.most_common(count))
+        return "\n".join(
+            f"{calls / self.requests:10.2f}  {name}" for name, calls in self.calls.most_common(count)
+        )
 
 
 def counted_requests(broker: str, data_dir: Path, wanted: str = "") -> Iterator[tuple[str, Counted]]:
     """Each kind of request with `wanted` in its name."""
-    with counted_broker(data_dir, *BROKERS[broker]) as (address, counts), Connection(*address) as one, Connection(*address) as other:
+    with (
+        counted_broker(data_dir, *BROKERS[broker]) as (address, counts),
+        Connection(*address) as one,
+        Connection(*address) as other,
+    ):
         requests = Requests(one, other)
         for name, (series, burst) in SERIES.items():
             if wanted in name:
@@ -163,7 +173,9 @@ def _repeat(ask: Series, times: int) -> None:
 
 
 @contextmanager
-def counted_broker(data_dir: Path, engine: str, durability: Durability) -> Iterator[tuple[tuple[str, int], Counts]]:
+def counted_broker(
+    data_dir: Path, engine: str, durability: Durability
+) -> Iterator[tuple[tuple[str, int], Counts]]:
     """A broker whose calls are counted, and its address."""
     counts = Counts()
     ready: list[Any] = []
@@ -213,7 +225,8 @@ def counted_broker(data_dir: Path, engine: str, durability: Durability) -> Itera
         raise ready[3]
 
 
-# -- the table --------------------------------------------------------------------------------------------------------
+# -- the table
+# --------------------------------------------------------------------------------------------------
 
 _HEAD = f"{'broker':14}{'request':34}" + "".join(f"{field:>10}" for field in Work._fields)
 _ABOUT = """\
@@ -236,7 +249,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Count the work of hot requests.")
     parser.add_argument("brokers", nargs="*", metavar="BROKER", help=", ".join(BROKERS))
     parser.add_argument("--write", action="store_true", help=f"renew {TABLE.name}")
-    parser.add_argument("--calls", metavar="NAME", help="print every function for requests with NAME in their name")
+    parser.add_argument(
+        "--calls", metavar="NAME", help="print every function for requests with NAME in their name"
+    )
     options = parser.parse_args()
     known, lines = read_table(), []
     print(_HEAD)

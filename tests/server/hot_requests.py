@@ -1,7 +1,8 @@
-"""The requests whose work is counted: what clients send again and again, each as an endless series on connections that are set up.
+"""The requests whose work is counted: what clients send again and again, each as an endless series
+on connections that are set up.
 
-A series is made by a function of `SERIES`; calling what it returns sends one request (or one burst) and waits for its answer. The
-answers are judged: a refused request is cheap.
+A series is made by a function of `SERIES`; calling what it returns sends one request (or one burst)
+and waits for its answer. The answers are judged: a refused request is cheap.
 """
 
 from __future__ import annotations
@@ -49,26 +50,38 @@ class Requests:
             self._send([self._produce_frame(self.queue_id, {0: batch()}) for _ in range(BURST)])
 
     def _create_topic(self, name: str, partitions: int) -> UUID:
-        topic = {"name": name, "num_partitions": partitions, "replication_factor": 1, "assignments": (), "configs": ()}
-        (row,) = self.connection.call("create_topics", 7, topics=[topic], timeout=1000, validate_only=False).topics
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": 1,
+            "assignments": (),
+            "configs": (),
+        }
+        (row,) = self.connection.call(
+            "create_topics", 7, topics=[topic], timeout=1000, validate_only=False
+        ).topics
         assert row.error_code == 0, row
         return UUID(bytes=row.topic_id.bytes)
 
     def _produce_frame(self, topic_id: UUID, batches: Mapping[int, bytes], acks: int = -1) -> bytes:
         rows = [{"index": index, "records": records} for index, records in batches.items()]
         topics = [{"topic_id": topic_id, "partition_data": rows}]
-        return self.connection.encode("produce", 13, {"acks": acks, "timeout": 1000, "topic_data": topics, "transactional_id": None})
+        return self.connection.encode(
+            "produce", 13, {"acks": acks, "timeout": 1000, "topic_data": topics, "transactional_id": None}
+        )
 
     def _produce(self, topic_id: UUID, batches: Mapping[int, bytes]) -> None:
         self._send([self._produce_frame(topic_id, batches)])
 
     def _send(self, frames: list[bytes]) -> None:
-        """All at once; of the answers only their sizes are looked at, which tells a refusal where all rows are alike."""
+        """All at once; of the answers only their sizes are looked at, which tells a refusal where
+        all rows are alike."""
         self.connection.send_raw(b"".join(frames))
         sizes = {len(self.connection.read_frame()) for _ in frames}
         assert len(sizes) == 1, sizes
 
-    # -- producing ----------------------------------------------------------------------------------------------------
+    # -- producing
+    # ----------------------------------------------------------------------------------------------
 
     def producing(self, acks: int = -1, partitions: int = 1, burst: int = 1) -> Series:
         frame = self._produce_frame(self.topic_id, {index: batch() for index in range(partitions)}, acks)
@@ -79,15 +92,24 @@ class Requests:
 
     def producing_idempotently(self) -> Series:
         answer = self.connection.call(
-            "init_producer_id", 4, transactional_id=None, transaction_timeout=60000, producer_id=-1, producer_epoch=-1
+            "init_producer_id",
+            4,
+            transactional_id=None,
+            transaction_timeout=60000,
+            producer_id=-1,
+            producer_epoch=-1,
         )
         frames = (
-            self._produce_frame(self.topic_id, {0: batch(producer=ProducerInfo(answer.producer_id, answer.producer_epoch, sequence))})
+            self._produce_frame(
+                self.topic_id,
+                {0: batch(producer=ProducerInfo(answer.producer_id, answer.producer_epoch, sequence))},
+            )
             for sequence in count()
         )
         return lambda: self._send([next(frames)])
 
-    # -- fetching -----------------------------------------------------------------------------------------------------
+    # -- fetching
+    # ----------------------------------------------------------------------------------------------
 
     def fetching(self, partitions: int = 1) -> Series:
         session = self._fetch_session(self.connection, self.read_id, [0] * partitions)
@@ -100,16 +122,21 @@ class Requests:
         return fetch
 
     def fetching_what_is_produced(self) -> Series:
-        """A Fetch that waits for the next record, and the Produce that brings it: what delivers a record at once."""
+        """A Fetch that waits for the next record, and the Produce that brings it: what delivers a
+        record at once."""
         frame = self._produce_frame(self.topic_id, {0: batch()})
         self.connection.send_raw(frame)
-        offset = self.connection.read_response("produce", 13).responses[0].partition_responses[0].base_offset + 1
+        offset = (
+            self.connection.read_response("produce", 13).responses[0].partition_responses[0].base_offset + 1
+        )
         session = self._fetch_session(self.other, self.topic_id, [offset])
         numbers = count()
 
         def produce_and_fetch() -> None:
             number = next(numbers)
-            self._send_fetch(self.other, self.topic_id, [offset + number], session, number + 1, wait_ms=60_000)
+            self._send_fetch(
+                self.other, self.topic_id, [offset + number], session, number + 1, wait_ms=60_000
+            )
             self._send([frame])
             answer = self.other.read_response("fetch", 18)
             assert answer.responses[0].partitions[0].high_watermark == offset + number + 1
@@ -121,13 +148,25 @@ class Requests:
         assert answer.error_code == 0
         return int(answer.session_id)
 
-    def _fetch(self, connection: Connection, topic_id: UUID, offsets: list[int], session_id: int, epoch: int) -> Any:
+    def _fetch(
+        self, connection: Connection, topic_id: UUID, offsets: list[int], session_id: int, epoch: int
+    ) -> Any:
         self._send_fetch(connection, topic_id, offsets, session_id, epoch)
         return connection.read_response("fetch", 18)
 
     @staticmethod
-    def _send_fetch(connection: Connection, topic_id: UUID, offsets: list[int], session_id: int, epoch: int, wait_ms: int = 0) -> None:
-        rows = [{"partition": index, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES} for index, offset in enumerate(offsets)]
+    def _send_fetch(
+        connection: Connection,
+        topic_id: UUID,
+        offsets: list[int],
+        session_id: int,
+        epoch: int,
+        wait_ms: int = 0,
+    ) -> None:
+        rows = [
+            {"partition": index, "fetch_offset": offset, "partition_max_bytes": FETCH_BYTES}
+            for index, offset in enumerate(offsets)
+        ]
         fields = {
             "max_wait": wait_ms,
             "min_bytes": 1,
@@ -140,11 +179,12 @@ class Requests:
         }
         connection.send_raw(connection.encode("fetch", 18, fields))
 
-    # -- sharing ------------------------------------------------------------------------------------------------------
+    # -- sharing
+    # ----------------------------------------------------------------------------------------------
 
     def share_fetching(self, idle: int = 0) -> Series:
-        """One record at a time: the acknowledgement of the record before travels with the request for the next one. In the session are
-        `idle` partitions without records as well."""
+        """One record at a time: the acknowledgement of the record before travels with the request
+        for the next one. In the session are `idle` partitions without records as well."""
         epochs, offsets = count(), count()
         if idle:
             idle_id = self._create_topic("idle", idle)
@@ -155,14 +195,21 @@ class Requests:
 
         def fetch() -> None:
             epoch, offset = next(epochs), next(offsets)
-            (row,) = _rows(self._share_fetch(group_id, epoch, 1, self._share_topics(self.queue_id, offset - 1 if offset else None)))
+            (row,) = _rows(
+                self._share_fetch(
+                    group_id, epoch, 1, self._share_topics(self.queue_id, offset - 1 if offset else None)
+                )
+            )
             assert (row.error_code, row.acknowledge_error_code) == (0, 0)
-            assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [(offset, offset)]
+            assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [
+                (offset, offset)
+            ]
 
         return fetch
 
     def fetching_jobs(self, verdict: int = _ACCEPT) -> Series:
-        """The same from a work queue as `kbroker queues create` makes it. A job that is released waits for a minute."""
+        """The same from a work queue as `kbroker queues create` makes it. A job that is released
+        waits for a minute."""
         name = f"jobs-{verdict}"
         for step in plan(self.connection, Wish(name, settings={"delay": "60000"})).steps:
             step.run(self.connection)
@@ -178,7 +225,9 @@ class Requests:
             topics = self._share_topics(topic_id, offset - 1 if offset else None, verdict)
             (row,) = _rows(self._share_fetch(name, epoch, 1, topics))
             assert (row.error_code, row.acknowledge_error_code) == (0, 0)
-            assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [(offset, offset)]
+            assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [
+                (offset, offset)
+            ]
 
         return fetch
 
@@ -186,13 +235,21 @@ class Requests:
         """Until all of them are loaded and have had their row."""
         rows = [{"partition_index": index, "acknowledgement_batches": []} for index in range(partitions)]
         seen: set[int] = set()
-        for wait_ms in (_LOAD_MS, *[100] * 50):  # Of one that is not loaded by then nothing is said before it has records.
+        # Of one that is not loaded by then nothing is said before it has records.
+        for wait_ms in (_LOAD_MS, *[100] * 50):
             topics = [] if seen else [{"topic_id": topic_id, "partitions": rows}]
             answer = self._share_fetch(group_id, next(epochs), 1, topics, wait_ms=wait_ms)
-            seen |= {row.partition_index for topic in answer.responses for row in topic.partitions if row.error_code == 0}
+            seen |= {
+                row.partition_index
+                for topic in answer.responses
+                for row in topic.partitions
+                if row.error_code == 0
+            }
             if len(seen) == partitions:
                 return
-        raise AssertionError(f"{partitions - len(seen)} of {partitions} share-partitions were not loaded within {_LOAD_MS} ms")
+        raise AssertionError(
+            f"{partitions - len(seen)} of {partitions} share-partitions were not loaded within {_LOAD_MS} ms"
+        )
 
     def share_fetching_what_is_produced(self) -> Series:
         """A ShareFetch that waits, and the Produce that brings it a record."""
@@ -207,14 +264,20 @@ class Requests:
             self._send_share_fetch(self.other, group_id, epoch, 1, topics, wait_ms=60_000)
             self._send([frame])
             (row,) = _rows(self.other.read_response("share_fetch", 2))
-            assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [(epoch, epoch)]
+            assert [(each.first_offset, each.last_offset) for each in row.acquired_records] == [
+                (epoch, epoch)
+            ]
 
         return produce_and_fetch
 
     def share_acknowledging(self) -> Series:
         group_id = self._share_group("counted-acknowledging")
         (row,) = _rows(self._share_fetch(group_id, 0, QUEUE_RECORDS, self._share_topics(self.queue_id, None)))
-        offsets = (offset for each in row.acquired_records for offset in range(each.first_offset, each.last_offset + 1))
+        offsets = (
+            offset
+            for each in row.acquired_records
+            for offset in range(each.first_offset, each.last_offset + 1)
+        )
         epochs = count(1)
 
         def acknowledge() -> None:
@@ -232,10 +295,13 @@ class Requests:
         return acknowledge
 
     def _share_group(self, group_id: str, *topics: str) -> str:
-        """A group that reads the topics (without any: the queue) from their start, with one member that has them."""
+        """A group that reads the topics (without any: the queue) from their start, with one member
+        that has them."""
         configs = [{"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}]
         resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group_id, "configs": configs}
-        answer = self.connection.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
+        answer = self.connection.call(
+            "incremental_alter_configs", 1, resources=[resource], validate_only=False
+        )
         assert answer.responses[0].error_code == 0, answer
         return self._join(group_id, *topics or ["queue"])
 
@@ -259,17 +325,33 @@ class Requests:
         return answer
 
     @staticmethod
-    def _share_topics(topic_id: UUID, acknowledged: int | None, verdict: int = _ACCEPT) -> list[dict[str, Any]]:
-        acks = [] if acknowledged is None else [{"first_offset": acknowledged, "last_offset": acknowledged, "acknowledge_types": [verdict]}]
-        return [{"topic_id": topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": acks}]}]
+    def _share_topics(
+        topic_id: UUID, acknowledged: int | None, verdict: int = _ACCEPT
+    ) -> list[dict[str, Any]]:
+        acks = (
+            []
+            if acknowledged is None
+            else [{"first_offset": acknowledged, "last_offset": acknowledged, "acknowledge_types": [verdict]}]
+        )
+        return [
+            {"topic_id": topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": acks}]}
+        ]
 
-    def _share_fetch(self, group_id: str, epoch: int, records: int, topics: list[dict[str, Any]], *, wait_ms: int = 5000) -> Any:
+    def _share_fetch(
+        self, group_id: str, epoch: int, records: int, topics: list[dict[str, Any]], *, wait_ms: int = 5000
+    ) -> Any:
         self._send_share_fetch(self.connection, group_id, epoch, records, topics, wait_ms=wait_ms)
         return self.connection.read_response("share_fetch", 2)
 
     @staticmethod
     def _send_share_fetch(
-        connection: Connection, group_id: str, epoch: int, records: int, topics: list[dict[str, Any]], *, wait_ms: int
+        connection: Connection,
+        group_id: str,
+        epoch: int,
+        records: int,
+        topics: list[dict[str, Any]],
+        *,
+        wait_ms: int,
     ) -> None:
         fields = {
             "group_id": group_id,
@@ -287,7 +369,8 @@ class Requests:
         }
         connection.send_raw(connection.encode("share_fetch", 2, fields))
 
-    # -- heartbeats ---------------------------------------------------------------------------------------------------
+    # -- heartbeats
+    # ----------------------------------------------------------------------------------------------
 
     def share_heartbeats(self) -> Series:
         group_id = self._share_group("counted-heartbeats")
@@ -299,15 +382,33 @@ class Requests:
         return beat
 
     def classic_heartbeats(self) -> Series:
-        fields = {"group_id": "classic", "member_id": "", "group_instance_id": None, "protocol_type": "consumer"}
+        fields = {
+            "group_id": "classic",
+            "member_id": "",
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+        }
         protocols = [{"name": "range", "metadata": b""}]
-        joining = {**fields, "session_timeout": 60_000, "rebalance_timeout": 60_000, "protocols": protocols, "reason": None}
+        joining = {
+            **fields,
+            "session_timeout": 60_000,
+            "rebalance_timeout": 60_000,
+            "protocols": protocols,
+            "reason": None,
+        }
         member_id = self.connection.call("join_group", 9, **joining).member_id
         joined = self.connection.call("join_group", 9, **{**joining, "member_id": member_id})
         assert joined.error_code == 0, joined
-        known = {"group_id": "classic", "member_id": member_id, "generation_id": joined.generation_id, "group_instance_id": None}
+        known = {
+            "group_id": "classic",
+            "member_id": member_id,
+            "generation_id": joined.generation_id,
+            "group_instance_id": None,
+        }
         assignments = [{"member_id": member_id, "assignment": b"x"}]
-        synced = self.connection.call("sync_group", 5, **known, protocol_type="consumer", protocol_name="range", assignments=assignments)
+        synced = self.connection.call(
+            "sync_group", 5, **known, protocol_type="consumer", protocol_name="range", assignments=assignments
+        )
         assert synced.error_code == 0, synced
 
         def beat() -> None:

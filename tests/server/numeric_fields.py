@@ -1,8 +1,11 @@
-"""Requests with one extreme number in them: every numeric field of every served API, in the newest version that has the field.
+"""Requests with one extreme number in them: every numeric field of every served API, in the newest
+version that has the field.
 
-`REQUESTS` has, for each API, a request that the broker takes; every field that is left out there and has a default is looked at as well.
-A number is put in by bytes, because kio's types refuse some that a client can send: two encodings that differ in the field's last bit
-tell where it lies. Share groups, and topics that a request changes, are new for each number, so that none hides what another has stored.
+`REQUESTS` has, for each API, a request that the broker takes; every field that is left out there
+and has a default is looked at as well. A number is put in by bytes, because kio's types refuse some
+that a client can send: two encodings that differ in the field's last bit tell where it lies. Share
+groups, and topics that a request changes, are new for each number, so that none hides what another
+has stored.
 """
 
 from __future__ import annotations
@@ -21,7 +24,15 @@ from kbroker.protocol.messages import build, encode, request_schema
 Values: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
 CORRELATION_ID = 7
-_SIZES = {"int8": 1, "int16": 2, "int32": 4, "timedelta_i32": 4, "int64": 8, "timedelta_i64": 8, "datetime_i64": 8}
+_SIZES = {
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+}
 _YEAR_10000_MS = 253_402_300_800_000
 PARTITIONS = 2
 _NUMBERS = count(1)
@@ -45,12 +56,27 @@ class World:
     def new_topic(self) -> Topic:
         """With three records in each partition."""
         name = f"topic-{next(_NUMBERS)}"
-        topic = {"name": name, "num_partitions": PARTITIONS, "replication_factor": 1, "assignments": (), "configs": ()}
-        (row,) = self.connection.call("create_topics", 7, topics=[topic], timeout=10_000, validate_only=False).topics
+        topic = {
+            "name": name,
+            "num_partitions": PARTITIONS,
+            "replication_factor": 1,
+            "assignments": (),
+            "configs": (),
+        }
+        (row,) = self.connection.call(
+            "create_topics", 7, topics=[topic], timeout=10_000, validate_only=False
+        ).topics
         assert row.error_code == 0, row
         topic_id = UUID(bytes=row.topic_id.bytes)
-        data = [{"topic_id": topic_id, "partition_data": [{"index": index, "records": batch()} for index in range(PARTITIONS)]}]
-        produced = self.connection.call("produce", 13, acks=-1, timeout=10_000, transactional_id=None, topic_data=data)
+        data = [
+            {
+                "topic_id": topic_id,
+                "partition_data": [{"index": index, "records": batch()} for index in range(PARTITIONS)],
+            }
+        ]
+        produced = self.connection.call(
+            "produce", 13, acks=-1, timeout=10_000, transactional_id=None, topic_data=data
+        )
         assert {row.error_code for each in produced.responses for row in each.partition_responses} == {0}
         return Topic(name, topic_id)
 
@@ -70,10 +96,19 @@ class World:
         if not self._classic:
             timeouts = {"session_timeout": 30_000, "rebalance_timeout": 30_000}
             group_id, protocols = f"classic-{next(_NUMBERS)}", [{"name": "range", "metadata": b""}]
-            asked = {"group_id": group_id, "member_id": "", "protocol_type": "consumer", "protocols": protocols}
+            asked = {
+                "group_id": group_id,
+                "member_id": "",
+                "protocol_type": "consumer",
+                "protocols": protocols,
+            }
             joined = self.connection.call("join_group", 3, **timeouts, **asked)
             assert joined.error_code == 0
-            self._classic = {"group_id": group_id, "generation_id": joined.generation_id, "member_id": joined.member_id}
+            self._classic = {
+                "group_id": group_id,
+                "generation_id": joined.generation_id,
+                "member_id": joined.member_id,
+            }
             self.connection.call("sync_group", 3, **self._classic, group_instance_id=None, assignments=())
         return self._classic
 
@@ -97,8 +132,16 @@ def share_fetch(world: World) -> Values:
 
 
 def _share_acknowledge(world: World) -> Values:
-    rows = {"partition_index": 0, "acknowledgement_batches": [{"first_offset": 0, "last_offset": 1, "acknowledge_types": [1]}]}
-    return {"group_id": world.share_group, "member_id": "m", "share_session_epoch": 1, "topics": _of_topic(world, rows)}
+    rows = {
+        "partition_index": 0,
+        "acknowledgement_batches": [{"first_offset": 0, "last_offset": 1, "acknowledge_types": [1]}],
+    }
+    return {
+        "group_id": world.share_group,
+        "member_id": "m",
+        "share_session_epoch": 1,
+        "topics": _of_topic(world, rows),
+    }
 
 
 def _fetch(world: World) -> Values:
@@ -116,7 +159,11 @@ def _offset_commit(world: World) -> Values:
 
 def _offset_fetch(world: World) -> Values:
     topics = [{**each, "partition_indexes": [0]} for each in _of_topic(world)]
-    return {"groups": [{"group_id": "committed", "topics": topics}], "group_id": "committed", "topics": topics}
+    return {
+        "groups": [{"group_id": "committed", "topics": topics}],
+        "group_id": "committed",
+        "topics": topics,
+    }
 
 
 def _classic(world: World, **more: Any) -> Values:
@@ -125,13 +172,32 @@ def _classic(world: World, **more: Any) -> Values:
 
 def _join_group(world: World) -> Values:
     more = {"session_timeout": 30_000, "rebalance_timeout": 30_000, "protocol_type": "consumer"}
-    return {"group_id": world.share_group, "member_id": "", "protocols": [{"name": "range", "metadata": b""}], **more}
+    return {
+        "group_id": world.share_group,
+        "member_id": "",
+        "protocols": [{"name": "range", "metadata": b""}],
+        **more,
+    }
 
 
 def _create_topics(world: World) -> Values:
-    assigned = {"name": f"{world.share_group}-assigned", "num_partitions": -1, "replication_factor": -1, "configs": ()}
-    counted = {"name": f"{world.share_group}-counted", "num_partitions": 1, "replication_factor": 1, "configs": (), "assignments": ()}
-    return {"topics": [{**assigned, "assignments": [{"partition_index": 0, "broker_ids": [1]}]}, counted], "timeout": 1000}
+    assigned = {
+        "name": f"{world.share_group}-assigned",
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": (),
+    }
+    counted = {
+        "name": f"{world.share_group}-counted",
+        "num_partitions": 1,
+        "replication_factor": 1,
+        "configs": (),
+        "assignments": (),
+    }
+    return {
+        "topics": [{**assigned, "assignments": [{"partition_index": 0, "broker_ids": [1]}]}, counted],
+        "timeout": 1000,
+    }
 
 
 def _create_partitions(world: World) -> Values:
@@ -145,7 +211,12 @@ def _resources(world: World, **more: Any) -> list[Values]:
 
 def _consumer_heartbeat(world: World) -> Values:
     owned = [{"topic_id": world.topic.topic_id, "partitions": [0]}]
-    group = {"group_id": f"{world.share_group}-consumer", "member_id": "m", "member_epoch": 0, "rebalance_timeout": 30_000}
+    group = {
+        "group_id": f"{world.share_group}-consumer",
+        "member_id": "m",
+        "member_epoch": 0,
+        "rebalance_timeout": 30_000,
+    }
     return {**group, "subscribed_topic_names": [world.topic.name], "topic_partitions": owned}
 
 
@@ -155,7 +226,14 @@ def _state(world: World, **row: Any) -> Values:
 
 def _write_state(world: World) -> Values:
     written = {"first_offset": 1, "last_offset": 1, "delivery_state": 2, "delivery_count": 1}
-    return _state(world, state_epoch=0, leader_epoch=0, start_offset=0, delivery_complete_count=1, state_batches=[written])
+    return _state(
+        world,
+        state_epoch=0,
+        leader_epoch=0,
+        start_offset=0,
+        delivery_complete_count=1,
+        state_batches=[written],
+    )
 
 
 def _describe_partitions(world: World) -> Values:
@@ -275,12 +353,21 @@ def _leaves(schema: Any, values: Values) -> Iterator[tuple[Path, str]]:
         kafka_type = field.metadata.get("kafka_type")
         if nested is not None and isinstance(value, list):
             yield from (((field.name, 0, *path), kind) for path, kind in _leaves(nested, value[0]) if value)
-        elif nested is not None and (isinstance(value, dict) or (value is MISSING and field.default not in (MISSING, None))):
-            yield from (((field.name, *path), kind) for path, kind in _leaves(nested, {} if value is MISSING else value))
+        elif nested is not None and (
+            isinstance(value, dict) or (value is MISSING and field.default not in (MISSING, None))
+        ):
+            yield from (
+                ((field.name, *path), kind)
+                for path, kind in _leaves(nested, {} if value is MISSING else value)
+            )
         elif kafka_type in _SIZES and nested is None:
             if isinstance(value, list):
                 yield (field.name, 0), kafka_type
-            elif not (value is field.default is MISSING or isinstance(value, tuple) or isinstance(field.default, tuple)):
+            elif not (
+                value is field.default is MISSING
+                or isinstance(value, tuple)
+                or isinstance(field.default, tuple)
+            ):
                 yield (field.name,), kafka_type
 
 

@@ -1,4 +1,5 @@
-"""The admin HTTP endpoint: what it serves, to whom, its limits, and that nothing in it holds up or ends the broker."""
+"""The admin HTTP endpoint: what it serves, to whom, its limits, and that nothing in it holds up or
+ends the broker."""
 
 from __future__ import annotations
 
@@ -42,7 +43,9 @@ def client(broker: RunningBroker) -> Iterator[http.client.HTTPConnection]:
         yield connection
 
 
-def ask(client: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
+def ask(
+    client: http.client.HTTPConnection, path: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
     client.request(method, path, headers=headers)
     answer = client.getresponse()
     return answer, answer.read()
@@ -54,7 +57,10 @@ def test_views_over_one_connection(client: http.client.HTTPConnection) -> None:
     assert set(json.loads(body)["views"]) == {"/metrics", "/v1/share-groups/GROUP/inflight?topic=TOPIC"}
     sock = client.sock
     answer, body = ask(client, "/metrics")
-    assert (answer.status, answer.getheader("content-type")) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert (answer.status, answer.getheader("content-type")) == (
+        200,
+        "text/plain; version=0.0.4; charset=utf-8",
+    )
     assert b"\nkbroker_connections 0.0\n" in body
     answer, body = ask(client, "/metrics", Accept="application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
@@ -72,7 +78,9 @@ def test_head_is_the_same_without_a_body(client: http.client.HTTPConnection) -> 
         assert head.getheader("content-length") in (None, str(len(body)))
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/share-groups/g", "/metrics/x", "/v1/share-groups/g/inflight/x"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/v1", "/v1/share-groups/g", "/metrics/x", "/v1/share-groups/g/inflight/x"]
+)
 def test_unknown_paths(client: http.client.HTTPConnection, path: str) -> None:
     answer, body = ask(client, path)
     assert (answer.status, body.count(b"\n")) == (404, 1)
@@ -86,7 +94,9 @@ def test_other_methods(client: http.client.HTTPConnection, method: str) -> None:
 
 
 def test_a_body_is_not_read_and_ends_the_connection(broker: RunningBroker) -> None:
-    request = b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000 + GET
+    request = (
+        b"POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 1000 + GET
+    )
     assert [status for status, _ in exchange(admin_of(broker), request)] == [405]
 
 
@@ -110,7 +120,9 @@ HOSTS = [
 
 
 @pytest.mark.parametrize(("host", "status"), HOSTS)
-def test_the_host_header_tells_pages_of_other_names_apart(client: http.client.HTTPConnection, host: str, status: int) -> None:
+def test_the_host_header_tells_pages_of_other_names_apart(
+    client: http.client.HTTPConnection, host: str, status: int
+) -> None:
     for path in ("/metrics", "/v1/share-groups/g/inflight"):
         answer, body = ask(client, path, Host=host)
         assert answer.status == (status if path == "/metrics" or status != 200 else 404)
@@ -140,7 +152,11 @@ def test_old_clients_and_several_requests_at_once(broker: RunningBroker) -> None
     ],
 )
 def test_what_is_no_request(broker: RunningBroker, request_bytes: bytes, status: int) -> None:
-    close = request_bytes.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") if status == 400 else request_bytes
+    close = (
+        request_bytes.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
+        if status == 400
+        else request_bytes
+    )
     assert [code for code, _ in exchange(admin_of(broker), close)] == [status]
 
 
@@ -154,13 +170,18 @@ def exchange(address: tuple[str, int], sent: bytes) -> list[tuple[int, bytes]]:
     answers = []
     while received:
         head, _, rest = received.partition(b"\r\n\r\n")
-        length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length"))
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
+        )
         answers.append((int(head.split()[1]), rest[:length]))
         received = rest[length:]
     return answers
 
 
-# -- starting and stopping --------------------------------------------------------------------------------------------------
+# -- starting and stopping
+# --------------------------------------------------------------------------------------------------
 
 
 def test_it_is_off_by_default() -> None:
@@ -171,7 +192,12 @@ def test_it_is_off_by_default() -> None:
 def test_an_address_for_others_brings_a_warning_and_names_can_be_given() -> None:
     with open_test_broker(extra_args=["--admin", "0.0.0.0:0", "--admin-host", "Broker.Internal"]) as broker:
         with closing(http.client.HTTPConnection("127.0.0.1", admin_of(broker)[1], timeout=30)) as client:
-            for host, status in (("broker.internal:9", 200), ("0.0.0.0", 200), ("127.0.0.1", 200), ("elsewhere", 403)):
+            for host, status in (
+                ("broker.internal:9", 200),
+                ("0.0.0.0", 200),
+                ("127.0.0.1", 200),
+                ("elsewhere", 403),
+            ):
                 assert ask(client, "/", Host=host)[0].status == status
         assert "asks for no password" in broker.logs()
 
@@ -192,14 +218,26 @@ def test_an_address_in_use_is_one_line(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         admin = f"127.0.0.1:{taken.getsockname()[1]}"
-        command = [sys.executable, "-m", "kbroker", "start", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0"]
-        result = subprocess.run([*command, "--admin", admin], capture_output=True, text=True, timeout=60, check=False)
+        command = [
+            sys.executable,
+            "-m",
+            "kbroker",
+            "start",
+            "--data-dir",
+            str(tmp_path / "data"),
+            "--listen",
+            "127.0.0.1:0",
+        ]
+        result = subprocess.run(
+            [*command, "--admin", admin], capture_output=True, text=True, timeout=60, check=False
+        )
     assert (result.returncode, len(result.stderr.strip().splitlines())) == (4, 1)
     assert "choose another address with --admin" in result.stderr
     assert not (tmp_path / "data").exists()
 
 
-# -- in this process, with views of the tests' own ------------------------------------------------------------------------------
+# -- in this process, with views of the tests' own
+# ------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -255,7 +293,10 @@ async def test_an_error_in_a_view_is_its_requests_business(caplog: pytest.LogCap
         assert answer.startswith(b"HTTP/1.1 410 Gone\r\n")
         assert b"\r\nx-why: because\r\n" in answer
         await stream.send_all(GET.replace(b"/ ", b"/a%20b/c?x=1&x=2&y= "))
-        assert json.loads((await read_answer(stream)).rpartition(b"\r\n")[2]) == {"path": ["a b", "c"], "query": {"x": "2", "y": ""}}
+        assert json.loads((await read_answer(stream)).rpartition(b"\r\n")[2]) == {
+            "path": ["a b", "c"],
+            "query": {"x": "2", "y": ""},
+        }
 
 
 async def test_an_answer_that_breaks_off_is_seen_to(caplog: pytest.LogCaptureFixture) -> None:
@@ -280,7 +321,12 @@ async def test_an_answer_that_breaks_off_is_seen_to(caplog: pytest.LogCaptureFix
 
 async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_http, "IDLE_S", 0.2)
-    async with serving(fine) as (_, connect), await connect() as silent, await connect() as slow, await connect() as idle:
+    async with (
+        serving(fine) as (_, connect),
+        await connect() as silent,
+        await connect() as slow,
+        await connect() as idle,
+    ):
         await slow.send_all(GET[:-2])
         await idle.send_all(GET)
         assert await read_all(silent) == b""
@@ -288,7 +334,9 @@ async def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.Monk
         assert (await read_all(idle)).endswith(b'"fine"\n')
 
 
-async def test_a_reader_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reader_that_takes_nothing_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(admin_http, "ANSWER_S", 0.2)
 
     async def endless() -> AsyncGenerator[bytes, None]:

@@ -25,6 +25,8 @@ print(faults(), keep_freed_memory(), faults() // 10**9, faults())
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library, which is left as it is")
 def test_large_blocks_are_not_mapped_anew_each_time() -> None:
-    before, kept, _, after = subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True).stdout.split()
+    before, kept, _, after = subprocess.run(
+        [sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True
+    ).stdout.split()
     assert kept == "True"
     assert int(after) < int(before) / 10, "page faults"

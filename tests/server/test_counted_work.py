@@ -1,7 +1,9 @@
-"""The hot path stays as lean as it is: what a request calls, writes, syncs, sends and receives is counted, never timed.
+"""The hot path stays as lean as it is: what a request calls, writes, syncs, sends and receives is
+counted, never timed.
 
-The counts to compare with are in counted_work.txt. Where they have to change, because a request does more or does it with less,
-renew them with `python -m tests.server.counted_work --write` and look at the difference.
+The counts to compare with are in counted_work.txt. Where they have to change, because a request
+does more or does it with less, renew them with `python -m tests.server.counted_work --write` and
+look at the difference.
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ def complaints(broker: str, name: str, counted: Counted, before: Work) -> list[s
         for field, was, now in zip(Work._fields, before, counted.work, strict=True)
         if now > was * SLACK + 0.01
     ]
-    return [f"{name!r} on {broker} does more for a request: {', '.join(grown)}. Its calls:\n{counted.most(25)}"] if grown else []
+    return (
+        [f"{name!r} on {broker} does more for a request: {', '.join(grown)}. Its calls:\n{counted.most(25)}"]
+        if grown
+        else []
+    )
 
 
 @pytest.mark.parametrize("broker", BROKERS)
@@ -49,12 +55,16 @@ def test_a_burst_is_received_written_and_answered_at_once() -> None:
     for broker in BROKERS:
         one, many = table[broker, "produce"], table[broker, "produce, in a burst"]
         calls = (many.sends, many.receives, many.writes, many.syncs)
-        assert calls == pytest.approx([number / BURST for number in (one.sends, one.receives, one.writes, one.syncs)])
+        assert calls == pytest.approx(
+            [number / BURST for number in (one.sends, one.receives, one.writes, one.syncs)]
+        )
 
 
 def test_growth_is_told_with_the_calls_that_make_it() -> None:
     before = Work(100, 50, 1, 1, 1, 1, 0)
-    calls = Counted(before._replace(python=111, syncs=2), Counter({"kbroker/new.py:loop": 1000, "C len": 3}), 10)
+    calls = Counted(
+        before._replace(python=111, syncs=2), Counter({"kbroker/new.py:loop": 1000, "C len": 3}), 10
+    )
     (text,) = complaints("segment-os", "fetch", calls, before)
     assert "'fetch' on segment-os does more for a request: python 100 -> 111, syncs 1 -> 2." in text
     assert "    100.00  kbroker/new.py:loop" in text

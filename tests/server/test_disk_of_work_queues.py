@@ -1,4 +1,5 @@
-"""A work queue that is drained takes little disk, whatever waits in it or is held: a real broker, gigabytes of jobs."""
+"""A work queue that is drained takes little disk, whatever waits in it or is held: a real broker,
+gigabytes of jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +38,12 @@ class Member:
     """A share consumer that takes whole batches, and tells the coordinator that it lives."""
 
     def __init__(self, connection: Connection, group: str, member_id: str, topic_id: UUID) -> None:
-        self._connection, self._group, self._member_id, self._topic_id = connection, group, member_id, topic_id
+        self._connection, self._group, self._member_id, self._topic_id = (
+            connection,
+            group,
+            member_id,
+            topic_id,
+        )
         self._epoch = self._beats_from = 0
         self._member_epoch = 0
         self.acks: list[tuple[int, int]] = []
@@ -55,8 +61,14 @@ class Member:
     def fetch(self, max_records: int = 256, wait_ms: int = 200) -> list[tuple[int, int, int]]:
         """(first, last, delivery count) of what it is given; what was given before is accepted."""
         self.beat()
-        batches = [{"first_offset": first, "last_offset": last, "acknowledge_types": [1]} for first, last in self.acks]
-        topic = {"topic_id": self._topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}]}
+        batches = [
+            {"first_offset": first, "last_offset": last, "acknowledge_types": [1]}
+            for first, last in self.acks
+        ]
+        topic = {
+            "topic_id": self._topic_id,
+            "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}],
+        }
         answer = self._connection.call(
             "share_fetch", 2, group_id=self._group, member_id=self._member_id, share_session_epoch=self._epoch, share_acquire_mode=1,
             topics=[topic], forgotten_topics_data=[], is_renew_ack=False, max_wait=wait_ms, min_bytes=1, max_bytes=16 << 20,
@@ -66,7 +78,11 @@ class Member:
         self._epoch += 1
         rows: list[Any] = [row for each in answer.responses for row in each.partitions]
         assert all(row.error_code == row.acknowledge_error_code == 0 for row in rows), rows
-        found = [(run.first_offset, run.last_offset, run.delivery_count) for row in rows for run in row.acquired_records]
+        found = [
+            (run.first_offset, run.last_offset, run.delivery_count)
+            for row in rows
+            for run in row.acquired_records
+        ]
         self.acks = [(first, last) for first, last, _ in found]
         return found
 
@@ -83,7 +99,9 @@ class Traffic:
         self.errors: list[BaseException] = []
 
     def produce(self) -> None:
-        batch = build_batch([Record(0, 1_700_000_000_000 + each, None, bytes(JOB_BYTES)) for each in range(JOBS_A_BATCH)])
+        batch = build_batch(
+            [Record(0, 1_700_000_000_000 + each, None, bytes(JOB_BYTES)) for each in range(JOBS_A_BATCH)]
+        )
         ahead = AHEAD_BYTES // JOB_BYTES
         with self.broker.connect(timeout_s=LONG_S) as connection:
             sent = 0
@@ -190,11 +208,14 @@ def drain(broker: RunningBroker, total_bytes: int) -> tuple[int, int]:
 
 @pytest.mark.full
 def test_a_drained_queue_takes_less_than_three_segments() -> None:
-    """With a job that is parked for a month and one that a worker holds, both from the first batch on, and two groups: none of the
-    others waits, comes twice, or is lost."""
+    """With a job that is parked for a month and one that a worker holds, both from the first batch
+    on, and two groups: none of the others waits, comes twice, or is lost."""
     with open_test_broker(storage="segment") as broker:
         began = time.monotonic()
         most, state = drain(broker, TRAFFIC_BYTES)
         rate = TRAFFIC_BYTES / (time.monotonic() - began) / 1e6
-        print(f"{TRAFFIC_BYTES >> 20} MiB at {rate:.0f} MB/s: log at most {most >> 20} MiB, the rest at most {state >> 20} MiB")
+        print(
+            f"{TRAFFIC_BYTES >> 20} MiB at {rate:.0f} MB/s: log at most {most >> 20} MiB, the rest at most "
+            f"{state >> 20} MiB"
+        )
         assert most < 3 * SEGMENT_BYTES

@@ -1,7 +1,9 @@
-"""Extreme numbers in every numeric field of every served API: each is answered, and what it leaves behind harms nobody.
+"""Extreme numbers in every numeric field of every served API: each is answered, and what it leaves
+behind harms nobody.
 
-A real broker process. A number may be refused, but the connection stays, and whoever then looks at what the request may have changed is
-answered as well, before and after a restart: what is stored may be computed with long after it was taken.
+A real broker process. A number may be refused, but the connection stays, and whoever then looks at
+what the request may have changed is answered as well, before and after a restart: what is stored
+may be computed with long after it was taken.
 """
 
 from __future__ import annotations
@@ -20,7 +22,15 @@ from kbroker.client.broker_process import RunningBroker, free_port
 from kbroker.formats.batches import ProducerInfo, Record, build_batch, crc32c
 from kbroker.protocol.messages import response_schema
 from kbroker.testing.broker import open_test_broker
-from tests.server.numeric_fields import CORRELATION_ID, REQUESTS, Numeric, World, frame_with, numeric_fields, share_fetch
+from tests.server.numeric_fields import (
+    CORRELATION_ID,
+    REQUESTS,
+    Numeric,
+    World,
+    frame_with,
+    numeric_fields,
+    share_fetch,
+)
 
 WAITS = frozenset({"max_wait"})
 """As long as a client wants: an answer need not come."""
@@ -35,7 +45,8 @@ STORES = frozenset(
 
 
 class Client:
-    """Bytes out, bytes in, over one connection, which is opened anew after a request that is still waiting."""
+    """Bytes out, bytes in, over one connection, which is opened anew after a request that is still
+    waiting."""
 
     def __init__(self, broker: RunningBroker) -> None:
         self._broker = broker
@@ -48,7 +59,8 @@ class Client:
         self._socket.close()
 
     def ask(self, field: Numeric, frame: bytes, number: int) -> None:
-        """Raises AssertionError if the broker closes the connection, or answers what cannot be read."""
+        """Raises AssertionError if the broker closes the connection, or answers what cannot be
+        read."""
         what = f"{field.api.module} v{field.version} {field.name} = {number}"
         self._socket.sendall(frame)
         if field.api.module == "produce" and field.name == "acks" and number == 0:
@@ -73,7 +85,9 @@ class Client:
         received = b""
         while len(received) < size:
             part = self._socket.recv(size - len(received))
-            assert part, f"{what}: the connection is closed; the broker's log ends: {self._broker.log_tail(1500)}"
+            assert part, (
+                f"{what}: the connection is closed; the broker's log ends: {self._broker.log_tail(1500)}"
+            )
             received += part
         return received
 
@@ -90,7 +104,12 @@ class Probes:
         name, topic_id = world.topic
         groups = [world.share_group, "committed", "classic", f"{world.share_group}-consumer"]
         named = [{"topic_name": name, "partitions": [0, 1]}]
-        rows = [{"topic_id": topic_id, "partitions": [{"partition": index, "leader_epoch": (1 << 31) - 1} for index in (0, 1)]}]
+        rows = [
+            {
+                "topic_id": topic_id,
+                "partitions": [{"partition": index, "leader_epoch": (1 << 31) - 1} for index in (0, 1)],
+            }
+        ]
         described = [{"group_id": world.share_group, "topics": topics} for topics in (named, None)]
         call("describe_share_group_offsets", 1, groups=described)
         call("read_share_group_state_summary", 1, group_id=world.share_group, topics=rows)
@@ -99,9 +118,19 @@ class Probes:
         call("consumer_group_describe", 1, group_ids=groups, include_authorized_operations=False)
         call("describe_groups", 5, groups=groups, include_authorized_operations=False)
         call("list_groups", 5, states_filter=(), types_filter=())
-        call("offset_fetch", 8, groups=[{"group_id": each, "topics": None} for each in groups], require_stable=False)
+        call(
+            "offset_fetch",
+            8,
+            groups=[{"group_id": each, "topics": None} for each in groups],
+            require_stable=False,
+        )
         for timestamp in (-3, -1, 0):
-            wanted = [{"name": name, "partitions": [{"partition_index": index, "timestamp": timestamp} for index in (0, 1)]}]
+            wanted = [
+                {
+                    "name": name,
+                    "partitions": [{"partition_index": index, "timestamp": timestamp} for index in (0, 1)],
+                }
+            ]
             call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=wanted)
         for offset in (0, 3):
             row = {"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
@@ -130,7 +159,9 @@ def admin_port() -> int:
 @pytest.fixture(scope="module")
 def broker(admin_port: int) -> Iterator[RunningBroker]:
     config = {"group.initial.rebalance.delay.ms": "0", "group.share.max.share.sessions": "100000"}
-    with open_test_broker(storage="segment", durability="os", config=config, extra_args=["--admin", str(admin_port)]) as running:
+    with open_test_broker(
+        storage="segment", durability="os", config=config, extra_args=["--admin", str(admin_port)]
+    ) as running:
         yield running
 
 
@@ -153,7 +184,8 @@ def test_every_api_has_a_request() -> None:
 
 
 @pytest.mark.parametrize("module", [api.module for api in APIS.values()])
-def test_every_number_is_answered(broker: RunningBroker, world: World, admin_port: int, module: str) -> None:  # BASE-5
+# BASE-5
+def test_every_number_is_answered(broker: RunningBroker, world: World, admin_port: int, module: str) -> None:
     probes = Probes(world, admin_port)
     with closing(Client(broker)) as client:
         for field in [field for field in numeric_fields(world) if field.api.module == module]:
@@ -183,7 +215,8 @@ HEADER_FIELDS = {
 
 
 def batch_with(numbers: Mapping[str, int]) -> bytes:
-    """A batch that an idempotent producer could send, with these numbers in its header and the right CRC."""
+    """A batch that an idempotent producer could send, with these numbers in its header and the
+    right CRC."""
     rows = [Record(0, 1_700_000_000_000 + each, None, b"x", ()) for each in range(3)]
     made = bytearray(build_batch(rows, producer=ProducerInfo(7, 0, 0)))
     for name, number in numbers.items():
@@ -193,7 +226,9 @@ def batch_with(numbers: Mapping[str, int]) -> bytes:
     return bytes(made)
 
 
-@pytest.mark.parametrize("names", [*HEADER_FIELDS, "base_timestamp max_timestamp", "record_count last_offset_delta"])
+@pytest.mark.parametrize(
+    "names", [*HEADER_FIELDS, "base_timestamp max_timestamp", "record_count last_offset_delta"]
+)
 def test_every_number_in_a_batchs_header_is_answered(world: World, admin_port: int, names: str) -> None:
     """Readers by offset, readers by time and queues live with what is taken."""
     first, *others = names.split()
@@ -208,7 +243,8 @@ def test_every_number_in_a_batchs_header_is_answered(world: World, admin_port: i
             data = [{"topic_id": world.topic.topic_id, "partition_data": [{"index": 0, "records": records}]}]
             values = {"acks": -1, "timeout": 1000, "transactional_id": None, "topic_data": data}
             world.connection.send_raw(world.connection.encode("produce", 13, values))
-            assert world.connection.read_frame()  # A repeat's has the batch's timestamp, which this client's decoder may refuse.
+            # A repeat's has the batch's timestamp, which this client's decoder may refuse.
+            assert world.connection.read_frame()
         world.connection.call("alter_share_group_offsets", 0, **REQUESTS["alter_share_group_offsets"](world))
         probes.run()
     probes.look_around()
@@ -225,7 +261,10 @@ def test_what_is_stored_survives_a_restart(broker: RunningBroker, admin_port: in
         probes = Probes(world, admin_port)
         probes.run()
         probes.look_around()
-        groups = [row.group_id for row in connection.call("list_groups", 5, states_filter=(), types_filter=()).groups]
+        groups = [
+            row.group_id
+            for row in connection.call("list_groups", 5, states_filter=(), types_filter=()).groups
+        ]
         rows = [{"group_id": group, "topics": None} for group in groups]
         answer = connection.call("describe_share_group_offsets", 1, groups=rows)
         assert len(answer.groups) == len(groups)

@@ -1,4 +1,5 @@
-"""Whatever a client sends, the broker goes on serving others: one log line, one closed connection, memory bounded.
+"""Whatever a client sends, the broker goes on serving others: one log line, one closed connection,
+memory bounded.
 
 A real broker process, raw sockets. After each attack a well-behaved client must be answered.
 """
@@ -24,7 +25,9 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RunningBroker]:
-    with open_test_broker(storage="segment", config={"socket.request.max.bytes": str(4 * MEGABYTE)}) as running:
+    with open_test_broker(
+        storage="segment", config={"socket.request.max.bytes": str(4 * MEGABYTE)}
+    ) as running:
         yield running
 
 
@@ -34,7 +37,9 @@ def connect(broker: RunningBroker) -> socket.socket:
     return sock
 
 
-def frame(api_key: int, version: int, body: bytes, *, client_id: bytes | None = b"x", tags: bytes = b"") -> bytes:
+def frame(
+    api_key: int, version: int, body: bytes, *, client_id: bytes | None = b"x", tags: bytes = b""
+) -> bytes:
     name = struct.pack(">h", -1) if client_id is None else struct.pack(">h", len(client_id)) + client_id
     content = struct.pack(">hhi", api_key, version, 7) + name + tags + body
     return struct.pack(">i", len(content)) + content
@@ -93,7 +98,8 @@ BAD_FRAMES = {
 
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
-def test_a_bad_frame_ends_its_connection_only(broker: RunningBroker, name: str) -> None:  # BASE-4, BASE-5, RPC-50
+# BASE-4, BASE-5, RPC-50
+def test_a_bad_frame_ends_its_connection_only(broker: RunningBroker, name: str) -> None:
     with connect(broker) as innocent, connect(broker) as sock:
         sock.sendall(BAD_FRAMES[name])
         assert is_closed(sock)

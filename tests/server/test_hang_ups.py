@@ -16,9 +16,17 @@ from kbroker.server.hang_ups import HangUps
 
 
 @pytest.mark.parametrize(
-    "has_epoll", [pytest.param(True, marks=pytest.mark.skipif(not hasattr(select, "epoll"), reason="a system without epoll")), False]
+    "has_epoll",
+    [
+        pytest.param(
+            True, marks=pytest.mark.skipif(not hasattr(select, "epoll"), reason="a system without epoll")
+        ),
+        False,
+    ],
 )
-async def test_who_waits_hears_that_the_peer_has_gone(has_epoll: bool, autojump_clock: trio.testing.MockClock) -> None:
+async def test_who_waits_hears_that_the_peer_has_gone(
+    has_epoll: bool, autojump_clock: trio.testing.MockClock
+) -> None:
     hang_ups, deadlines = HangUps(has_epoll=has_epoll), Deadlines()
     (gone, its_peer), (there, _other_peer) = socket.socketpair(), socket.socketpair()
     connections = [Connection(number, "client", deadlines) for number in (1, 2)]
@@ -39,7 +47,8 @@ async def test_who_waits_hears_that_the_peer_has_gone(has_epoll: bool, autojump_
 
 
 async def test_long_waits_leave_nothing_behind_for_long(autojump_clock: trio.testing.MockClock) -> None:
-    """A wait ends with its time, however long that is; those of clients that have gone are forgotten in a minute."""
+    """A wait ends with its time, however long that is; those of clients that have gone are
+    forgotten in a minute."""
     deadlines, day = Deadlines(), 86_400.0
     connections = [Connection(number, "client", deadlines) for number in range(50)]
     waited: list[float] = []

@@ -1,4 +1,5 @@
-"""The connection settings: max.connections, connections.max.idle.ms, queued.max.request.bytes, socket.request.max.bytes; and stopping."""
+"""The connection settings: max.connections, connections.max.idle.ms, queued.max.request.bytes,
+socket.request.max.bytes; and stopping."""
 
 from __future__ import annotations
 
@@ -50,7 +51,11 @@ def test_max_connections() -> None:
 
 
 def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
-    with open_test_broker(config={"connections.max.idle.ms": "1500"}) as broker, connect(broker) as idle, connect(broker) as busy:
+    with (
+        open_test_broker(config={"connections.max.idle.ms": "1500"}) as broker,
+        connect(broker) as idle,
+        connect(broker) as busy,
+    ):
         ask(idle)
         ask(busy)
         idle.setblocking(False)
@@ -75,8 +80,15 @@ def test_a_peer_that_never_reads_its_answers_counts_as_idle() -> None:
 
 
 def test_a_burst_of_costly_requests_leaves_the_others_their_turn() -> None:
-    """A megabyte of requests whose answers, all made at once, would take the better part of a minute and hundreds of megabytes."""
-    describe_broker = struct.pack(">hhih", 32, 1, 7, -1) + struct.pack(">ibh", 1, 4, 1) + b"1" + b"\xff\xff\xff\xff" + b"\x01"
+    """A megabyte of requests whose answers, all made at once, would take the better part of a
+    minute and hundreds of megabytes."""
+    describe_broker = (
+        struct.pack(">hhih", 32, 1, 7, -1)
+        + struct.pack(">ibh", 1, 4, 1)
+        + b"1"
+        + b"\xff\xff\xff\xff"
+        + b"\x01"
+    )
     with open_test_broker() as broker, connect(broker) as greedy, connect(broker) as innocent:
         ask(innocent)
         before = broker.anonymous_memory_bytes()
@@ -88,10 +100,14 @@ def test_a_burst_of_costly_requests_leaves_the_others_their_turn() -> None:
 
 
 def test_frames_that_have_begun_are_bounded_and_all_end() -> None:
-    """Twice what fits: the second half waits until the first is through, and everybody is answered."""
+    """Twice what fits: the second half waits until the first is through, and everybody is
+    answered."""
     body = b"x" * (MEGABYTE - 11)
     frame = struct.pack(">ihhih", len(body) + 10, 18, 0, 7, -1) + body
-    with open_test_broker(config={"queued.max.request.bytes": str(4 * MEGABYTE)}) as broker, ExitStack() as stack:
+    with (
+        open_test_broker(config={"queued.max.request.bytes": str(4 * MEGABYTE)}) as broker,
+        ExitStack() as stack,
+    ):
         socks = [stack.enter_context(connect(broker)) for _ in range(8)]
         for sock in socks:
             sock.sendall(frame[: MEGABYTE // 2])
@@ -161,12 +177,22 @@ def test_sd_notify(tmp_path: Path) -> None:
 
 
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "kbroker", "start", "--data-dir", str(tmp_path / "data"), "--listen", f"127.0.0.1:{free_port()}"]
+    command = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        "start",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--listen",
+        f"127.0.0.1:{free_port()}",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     with process.stdout:
         process.stdout.readline()
-        # Frozen, so that both signals are there when it goes on: the first is not through with its work yet.
+        # Frozen, so that both signals are there when it goes on: the first is not through with its
+        # work yet.
         process.send_signal(signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
@@ -179,7 +205,16 @@ def test_an_address_in_use_is_one_line() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "kbroker", "start", "--data-dir", "unused", "--listen", f"127.0.0.1:{port}"]
+        command = [
+            sys.executable,
+            "-m",
+            "kbroker",
+            "start",
+            "--data-dir",
+            "unused",
+            "--listen",
+            f"127.0.0.1:{port}",
+        ]
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 4
         assert len(result.stderr.strip().splitlines()) == 1

@@ -1,4 +1,5 @@
-"""Thousands of topics: made, listed, there again after a restart, at a memory cost that grows with their number and no faster."""
+"""Thousands of topics: made, listed, there again after a restart, at a memory cost that grows with
+their number and no faster."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a broker that stops owes to requests that it has received: it does them, so it answers them, and the answers arrive. And what
-it does not owe: waiting for clients that read nothing."""
+"""What a broker that stops owes to requests that it has received: it does them, so it answers them,
+and the answers arrive. And what it does not owe: waiting for clients that read nothing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,13 @@ class Serving:
 
 @asynccontextmanager
 async def serving(tmp_path: Path) -> AsyncIterator[Serving]:
-    options = StartOptions(data_dir=tmp_path, storage="memory", state_storage="memory", config=BrokerConfig({}), listen=("127.0.0.1", 0))
+    options = StartOptions(
+        data_dir=tmp_path,
+        storage="memory",
+        state_storage="memory",
+        config=BrokerConfig({}),
+        listen=("127.0.0.1", 0),
+    )
     listener = bind(options.listen)
     try:
         async with open_broker(options) as broker, trio.open_nursery() as nursery:
@@ -92,7 +98,8 @@ async def read_to_end(sock: trio.socket.SocketType) -> bytes:
 
 
 async def test_a_request_that_lies_in_the_socket_is_answered(tmp_path: Path) -> None:
-    """Regression: its connection was shut down as idle in both directions; the request was done and its answer could not be sent."""
+    """Regression: its connection was shut down as idle in both directions; the request was done and
+    its answer could not be sent."""
     async with serving(tmp_path) as running:
         with trio.fail_after(30), socket.create_connection(running.address) as client:
             while not running.server.statistics().connections:
@@ -103,7 +110,9 @@ async def test_a_request_that_lies_in_the_socket_is_answered(tmp_path: Path) -> 
             assert struct.unpack(">ii", client.recv(8, socket.MSG_WAITALL))[1] == 7
 
 
-async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     """Regression: it took all of the grace."""
     async with serving(tmp_path) as running:
         with await running.connect(receive_buffer=4096) as deaf:
@@ -117,7 +126,9 @@ async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(tmp_path: Pa
                 nursery.cancel_scope.cancel()
 
 
-async def test_a_client_that_does_not_close_does_not_hold_up_the_end(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_does_not_close_does_not_hold_up_the_end(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
     async with serving(tmp_path) as running:
         with await running.connect() as client:
             while not running.server.statistics().connections:
@@ -130,9 +141,11 @@ async def test_a_client_that_does_not_close_does_not_hold_up_the_end(tmp_path: P
 
 
 async def test_unread_requests_do_not_cost_a_client_its_last_answer(tmp_path: Path) -> None:
-    """Regression: the socket was closed with bytes in it, which resets the connection and throws away what is still on its way.
+    """Regression: the socket was closed with bytes in it, which resets the connection and throws
+    away what is still on its way.
 
-    The fetch waits when the broker stops, more requests lie behind it, and the answer is larger than what the client can receive."""
+    The fetch waits when the broker stops, more requests lie behind it, and the answer is larger
+    than what the client can receive."""
     async with serving(tmp_path) as running:
         await fill(running.broker)
         with trio.fail_after(60), await running.connect(receive_buffer=4096) as client:

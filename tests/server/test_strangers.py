@@ -1,4 +1,5 @@
-"""Clients at the wrong port: the log names their protocol and their port, once; curl shows a sentence."""
+"""Clients at the wrong port: the log names their protocol and their port, once; curl shows a
+sentence."""
 
 from __future__ import annotations
 
@@ -101,7 +102,8 @@ def knock(broker: RunningBroker, *sent: bytes) -> None:
 
 
 def test_those_who_come_again_and_again_do_not_fill_the_log(broker: RunningBroker) -> None:
-    """Of each kind one line; numbers that a client chooses make no kind, so that another one is seen at once."""
+    """Of each kind one line; numbers that a client chooses make no kind, so that another one is
+    seen at once."""
     for _ in range(30):
         knock(broker, BAD_FRAMES["http"], BAD_FRAMES["size 0"], b"\x16\x03\x01\x02\x00\x01")
     assert len(warnings_of(broker)) == 3
@@ -109,7 +111,12 @@ def test_those_who_come_again_and_again_do_not_fill_the_log(broker: RunningBroke
     knock(broker, *(bytes([dice.randrange(7, 256)]) + dice.randbytes(20) for _ in range(100)))
     assert len(warnings_of(broker)) == 3, "random bytes are the same kind as a frame of size 0"
     for number in range(1000, 1030):
-        knock(broker, frame(number, 0, b""), frame(METADATA, number, b""), frame(METADATA, 1, struct.pack(">i", number)))
+        knock(
+            broker,
+            frame(number, 0, b""),
+            frame(METADATA, number, b""),
+            frame(METADATA, 1, struct.pack(">i", number)),
+        )
     lines = warnings_of(broker)[3:]
     assert len(lines) == 3
     for part in ("unknown api key 1000", "metadata version 1000 is not served", "malformed request: "):

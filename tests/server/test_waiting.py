@@ -1,4 +1,5 @@
-"""Requests that wait, on real sockets: they end with their time, and with their peer, also behind bytes of a later request."""
+"""Requests that wait, on real sockets: they end with their time, and with their peer, also behind
+bytes of a later request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""IncrementalAlterConfigs and AlterConfigs as functions: operations, what is refused with which code, and nothing by halves."""
+"""IncrementalAlterConfigs and AlterConfigs as functions: operations, what is refused with which
+code, and nothing by halves."""
 
 from __future__ import annotations
 
@@ -35,14 +36,23 @@ def refused(scope: Scope, *changes: tuple[str, int, str | None]) -> tuple[ErrorC
 
 def test_set_and_delete() -> None:
     before = {"retention.ms": "1", "segment.ms": "2"}
-    after = alter(Scope.TOPIC, before, ("retention.ms", DELETE, None), ("segment.ms", SET, " 3 "), ("retention.bytes", SET, "+4"))
+    after = alter(
+        Scope.TOPIC,
+        before,
+        ("retention.ms", DELETE, None),
+        ("segment.ms", SET, " 3 "),
+        ("retention.bytes", SET, "+4"),
+    )
     assert after == {"segment.ms": "3", "retention.bytes": "4"}
     assert before == {"retention.ms": "1", "segment.ms": "2"}
 
 
 def test_deleting_what_is_not_set_is_fine() -> None:  # CFG-35
     for scope in Scope:
-        assert alter(scope, {}, ("share.session.timeout.ms", DELETE, None), ("unknown.name", DELETE, "ignored")) == {}
+        assert (
+            alter(scope, {}, ("share.session.timeout.ms", DELETE, None), ("unknown.name", DELETE, "ignored"))
+            == {}
+        )
 
 
 def test_lists() -> None:
@@ -71,7 +81,10 @@ def test_duplicates_and_unknown_operations() -> None:  # CFG-34, CFG-44
     twice = (("retention.ms", SET, "1"), ("retention.ms", DELETE, None))
     assert refused(Scope.TOPIC, *twice) == (ErrorCode.invalid_request, "Error due to duplicate config keys")
     assert refused(Scope.TOPIC, ("retention.ms", 4, "1")) == (ErrorCode.unknown_server_error, None)
-    assert refused(Scope.BROKER, (INTERVAL, 4, "1")) == (ErrorCode.invalid_request, "Unknown operations type 4")
+    assert refused(Scope.BROKER, (INTERVAL, 4, "1")) == (
+        ErrorCode.invalid_request,
+        "Unknown operations type 4",
+    )
 
 
 def test_one_bad_setting_refuses_the_resource() -> None:  # CFG-33
@@ -91,7 +104,10 @@ def test_replacing_forgets_the_rest() -> None:  # CFG-36
         replace_all(Scope.TOPIC, [("segment.ms", "5"), ("segment.ms", "5")], DEFAULTS)
 
 
-AT_START = "It is read at start only: set it with `kbroker start --config {0}=VALUE`, or a line {0}=VALUE in the file of --config-file"
+AT_START = (
+    "It is read at start only: set it with `kbroker start --config {0}=VALUE`, or a line {0}=VALUE "
+    "in the file of --config-file"
+)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +115,11 @@ AT_START = "It is read at start only: set it with `kbroker start --config {0}=VA
     [
         ("group.share.max.size", AT_START),
         ("num.partitions", AT_START),
-        ("listeners", "It is no setting of the running broker: at its start use --listen, or a line listen=HOST:PORT of the file"),
+        (
+            "listeners",
+            "It is no setting of the running broker: at its start use --listen, or a line listen=HOST:PORT "
+            "of the file",
+        ),
         ("retention.ms", "The broker setting of that meaning is log.retention.ms"),
         ("share.session.timeout.ms", "The broker setting of that meaning is group.share.session.timeout.ms"),
         ("share.auto.offset.reset", "It is a setting of a group"),
@@ -125,7 +145,11 @@ def test_what_cannot_be_altered_on_a_running_broker(name: str, instead: str) -> 
         (Scope.TOPIC, "share.auto.offset.reset", "It is a setting of a group"),
         (Scope.TOPIC, "num.partitions", "It is a setting of a broker"),
         (Scope.TOPIC, "retention.mss", "Did you mean retention.ms"),
-        (Scope.GROUP, "group.share.record.lock.duration.ms", "The group setting of that meaning is share.record.lock.duration.ms"),
+        (
+            Scope.GROUP,
+            "group.share.record.lock.duration.ms",
+            "The group setting of that meaning is share.record.lock.duration.ms",
+        ),
         (Scope.GROUP, "share.auto.offset.rest", "Did you mean share.auto.offset.reset?"),
         (Scope.GROUP, "retention.ms", "It is a setting of a topic"),
     ],
@@ -147,15 +171,22 @@ def test_altering_the_broker() -> None:
 
 def test_settings_of_dead_letter_topics_can_be_altered() -> None:
     """DLQ-9, CFG-16, CFG-43: who may make topics for dead letters, and what they are called."""
-    create, prefix = "errors.deadletterqueue.auto.create.topics.enable", "errors.deadletterqueue.topic.name.prefix"
+    create, prefix = (
+        "errors.deadletterqueue.auto.create.topics.enable",
+        "errors.deadletterqueue.topic.name.prefix",
+    )
     broker = BrokerConfig.load()
     assert (broker[create], broker[prefix]) == (False, "dlq.")
     altered = alter(Scope.BROKER, {}, (create, SET, "TRUE"), (prefix, SET, " dead- "))
     assert altered == {create: "true", prefix: "dead-"}
     broker.set_dynamic(altered, {prefix: ""})
     assert (broker[create], broker[prefix]) == (True, "")
-    assert alter(Scope.TOPIC, {}, ("errors.deadletterqueue.group.enable", SET, "true")) == {"errors.deadletterqueue.group.enable": "true"}
-    assert refused(Scope.TOPIC, ("errors.deadletterqueue.group.enable", SET, "x"))[0] is ErrorCode.invalid_config
+    assert alter(Scope.TOPIC, {}, ("errors.deadletterqueue.group.enable", SET, "true")) == {
+        "errors.deadletterqueue.group.enable": "true"
+    }
+    assert (
+        refused(Scope.TOPIC, ("errors.deadletterqueue.group.enable", SET, "x"))[0] is ErrorCode.invalid_config
+    )
 
 
 def test_described_broker() -> None:
@@ -180,7 +211,12 @@ def test_described_broker() -> None:
 
 
 def test_resource_names() -> None:  # CFG-32
-    for scope, name in ((Scope.TOPIC, "orders"), (Scope.GROUP, "workers"), (Scope.BROKER, "1"), (Scope.BROKER, "")):
+    for scope, name in (
+        (Scope.TOPIC, "orders"),
+        (Scope.GROUP, "workers"),
+        (Scope.BROKER, "1"),
+        (Scope.BROKER, ""),
+    ):
         check_resource_name(scope, name, node_id=1)
     for scope, name, message in (
         (Scope.TOPIC, "", "Default topic resources are not allowed."),

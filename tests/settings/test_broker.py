@@ -1,4 +1,5 @@
-"""The broker's settings from file and command line: every one of them at its bounds and beyond, and the checks between them."""
+"""The broker's settings from file and command line: every one of them at its bounds and beyond, and
+the checks between them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, ConfigType, to_text
 
 INTEGERS = [each for each in BROKER_CONFIGS.values() if each.type in (ConfigType.INT, ConfigType.LONG)]
-TRIPLES = [*(f"share.{{}}{triple}" for triple in GROUP_SHARE_TRIPLES), *(f"consumer.{{}}{triple}" for triple in GROUP_CONSUMER_TRIPLES)]
+TRIPLES = [
+    *(f"share.{{}}{triple}" for triple in GROUP_SHARE_TRIPLES),
+    *(f"consumer.{{}}{triple}" for triple in GROUP_CONSUMER_TRIPLES),
+]
 BOUNDS = [f"group.{triple.format(bound)}" for bound in ("min.", "max.") for triple in TRIPLES]
 _LEAST = ("group.share.min.", "group.consumer.min.")
 WIDEST = {
@@ -28,8 +32,14 @@ WIDEST = {
 }
 REACHABLE = {
     # Where the check against another setting is narrower than the bounds can ever be.
-    **{f"group.{kind}session.timeout.ms": (2, INT_MAX) for kind in ("share.", "share.max.", "consumer.", "consumer.max.")},
-    **{f"group.{kind}heartbeat.interval.ms": (1, INT_MAX - 1) for kind in ("share.", "share.min.", "consumer.", "consumer.min.")},
+    **{
+        f"group.{kind}session.timeout.ms": (2, INT_MAX)
+        for kind in ("share.", "share.max.", "consumer.", "consumer.max.")
+    },
+    **{
+        f"group.{kind}heartbeat.interval.ms": (1, INT_MAX - 1)
+        for kind in ("share.", "share.min.", "consumer.", "consumer.min.")
+    },
     "log.retention.ms": (-1, LONG_MAX),
     "log.retention.minutes": (-1, INT_MAX),
     "log.retention.hours": (-1, INT_MAX),
@@ -44,7 +54,8 @@ def limits(each: ConfigDef) -> tuple[int, int]:
 
 
 def beside(name: str, value: int) -> dict[str, str]:
-    """Settings with which `name` may be `value`: the widest there are, and for a bound a default that lies within it."""
+    """Settings with which `name` may be `value`: the widest there are, and for a bound a default
+    that lies within it."""
     settings = {other: text for other, text in WIDEST.items() if other != name}
     if name in BOUNDS:
         default = name.replace(".min.", ".", 1) if name.startswith(_LEAST) else name.replace(".max.", ".", 1)
@@ -77,7 +88,9 @@ def test_integers_beyond_their_bounds(each: ConfigDef) -> None:
             BrokerConfig.load((), {each.name: value})
 
 
-@pytest.mark.parametrize("each", [each for each in BROKER_CONFIGS.values() if each not in INTEGERS], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "each", [each for each in BROKER_CONFIGS.values() if each not in INTEGERS], ids=lambda each: each.name
+)
 def test_other_types(each: ConfigDef) -> None:
     good = {
         ConfigType.BOOLEAN: ("true", "FALSE", " True "),
@@ -99,7 +112,15 @@ def test_the_tests_know_every_type() -> None:
 
 
 def test_file_syntax() -> None:
-    lines = ["", "   ", "# num.partitions=7", "! num.partitions=8", "num.partitions=2", "  num.partitions = 3  ", "\n"]
+    lines = [
+        "",
+        "   ",
+        "# num.partitions=7",
+        "! num.partitions=8",
+        "num.partitions=2",
+        "  num.partitions = 3  ",
+        "\n",
+    ]
     assert BrokerConfig.load(lines)["num.partitions"] == 3
 
 
@@ -108,12 +129,16 @@ def test_command_line_wins() -> None:
 
 
 def test_a_line_without_a_value_is_refused() -> None:
-    with pytest.raises(OperatorError, match=r"^configuration file, line 2: expected name=value, found 'num.partitions 3'$"):
+    with pytest.raises(
+        OperatorError, match=r"^configuration file, line 2: expected name=value, found 'num.partitions 3'$"
+    ):
         BrokerConfig.load(["# first", "num.partitions 3"])
 
 
 def test_unknown_names_are_refused_with_the_closest() -> None:
-    with pytest.raises(OperatorError, match=r"line 1: unknown setting 'num.partition'; did you mean num.partitions"):
+    with pytest.raises(
+        OperatorError, match=r"line 1: unknown setting 'num.partition'; did you mean num.partitions"
+    ):
         BrokerConfig.load(["num.partition=3"])
     with pytest.raises(OperatorError, match=r"--config: unknown setting 'listeners'; use --listen"):
         BrokerConfig.load((), {"listeners": "PLAINTEXT://:9092"})
@@ -122,21 +147,34 @@ def test_unknown_names_are_refused_with_the_closest() -> None:
 
 
 CONTRADICTIONS = [
-    ({"group.share.min.record.lock.duration.ms": "30000", "group.share.record.lock.duration.ms": "20000"}, "min.record.lock.duration.ms"),
+    (
+        {"group.share.min.record.lock.duration.ms": "30000", "group.share.record.lock.duration.ms": "20000"},
+        "min.record.lock.duration.ms",
+    ),
     ({"group.share.record.lock.duration.ms": "60001"}, "group.share.max.record.lock.duration.ms"),
-    ({"group.share.delivery.count.limit": "4", "group.share.min.delivery.count.limit": "5"}, "group.share.min.delivery.count.limit"),
-    ({"group.share.delivery.count.limit": "9", "group.share.max.delivery.count.limit": "8"}, "group.share.max.delivery.count.limit"),
+    (
+        {"group.share.delivery.count.limit": "4", "group.share.min.delivery.count.limit": "5"},
+        "group.share.min.delivery.count.limit",
+    ),
+    (
+        {"group.share.delivery.count.limit": "9", "group.share.max.delivery.count.limit": "8"},
+        "group.share.max.delivery.count.limit",
+    ),
     ({"group.share.partition.max.record.locks": "4001"}, "group.share.max.partition.max.record.locks"),
     ({"group.share.session.timeout.ms": "44999"}, "group.share.min.session.timeout.ms"),
     ({"group.share.heartbeat.interval.ms": "4999"}, "group.share.min.heartbeat.interval.ms"),
     ({"group.share.assignment.interval.ms": "15001"}, "group.share.max.assignment.interval.ms"),
-    ({"group.share.min.session.timeout.ms": "60001", "group.share.session.timeout.ms": "60001"}, "group.share.max.session.timeout.ms"),
+    (
+        {"group.share.min.session.timeout.ms": "60001", "group.share.session.timeout.ms": "60001"},
+        "group.share.max.session.timeout.ms",
+    ),
     (
         {
             "group.share.max.heartbeat.interval.ms": "45000",
             "group.share.heartbeat.interval.ms": "45000",
         },
-        "group.share.session.timeout.ms (45000) must be greater than group.share.heartbeat.interval.ms (45000)",
+        "group.share.session.timeout.ms (45000) must be greater than group.share.heartbeat.interval.ms "
+        "(45000)",
     ),
     ({"group.share.max.share.sessions": "199"}, "group.share.max.size"),
     ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1) or, equal or greater than 1"),
@@ -179,6 +217,11 @@ def test_num_partitions_is_bounded() -> None:
 
 
 def test_the_migration_policy_in_any_letter_case() -> None:
-    assert BrokerConfig.load(["group.consumer.migration.policy=UPGRADE"])["group.consumer.migration.policy"] == "UPGRADE"
-    with pytest.raises(OperatorError, match="String must be one of: disabled, downgrade, upgrade, bidirectional"):
+    assert (
+        BrokerConfig.load(["group.consumer.migration.policy=UPGRADE"])["group.consumer.migration.policy"]
+        == "UPGRADE"
+    )
+    with pytest.raises(
+        OperatorError, match="String must be one of: disabled, downgrade, upgrade, bidirectional"
+    ):
         BrokerConfig.load(["group.consumer.migration.policy=sideways"])

@@ -1,4 +1,5 @@
-"""A group's settings: the broker's bounds around them, the reset policy, and what holds when the bounds are narrowed later."""
+"""A group's settings: the broker's bounds around them, the reset policy, and what holds when the
+bounds are narrowed later."""
 
 from __future__ import annotations
 
@@ -7,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.settings.altering import BrokerConfig, GroupConfig, Scope, Source, Synonym, describe, replace_all, reset_duration_ms
+from kbroker.settings.altering import (
+    BrokerConfig,
+    GroupConfig,
+    Scope,
+    Source,
+    Synonym,
+    describe,
+    replace_all,
+    reset_duration_ms,
+)
 from kbroker.settings.broker import BROKER_CONFIGS
 from kbroker.settings.broker_groups import GROUP_CONSUMER_TRIPLES
 from kbroker.settings.broker_share_groups import GROUP_SHARE_TRIPLES
@@ -18,7 +28,9 @@ RESET = "share.auto.offset.reset"
 
 
 def stored(**entries: str) -> dict[str, str]:
-    return replace_all(Scope.GROUP, [(name.replace("_", "."), value) for name, value in entries.items()], DEFAULTS)
+    return replace_all(
+        Scope.GROUP, [(name.replace("_", "."), value) for name, value in entries.items()], DEFAULTS
+    )
 
 
 def refused(name: str, value: str, broker: BrokerConfig = DEFAULTS) -> KafkaError:
@@ -28,13 +40,21 @@ def refused(name: str, value: str, broker: BrokerConfig = DEFAULTS) -> KafkaErro
     return caught.value
 
 
-TRIPLES = [*(("share", triple) for triple in GROUP_SHARE_TRIPLES), *(("consumer", triple) for triple in GROUP_CONSUMER_TRIPLES)]
+TRIPLES = [
+    *(("share", triple) for triple in GROUP_SHARE_TRIPLES),
+    *(("consumer", triple) for triple in GROUP_CONSUMER_TRIPLES),
+]
 
 
 @pytest.mark.parametrize(("kind", "triple"), TRIPLES)
-def test_the_broker_gives_defaults_and_bounds(kind: str, triple: str) -> None:  # CFG-17, CFG-23, CFG-26, CFG-27
+# CFG-17, CFG-23, CFG-26, CFG-27
+def test_the_broker_gives_defaults_and_bounds(kind: str, triple: str) -> None:
     name, least, most = f"{kind}.{triple}", f"group.{kind}.min.{triple}", f"group.{kind}.max.{triple}"
-    assert GroupConfig({}, DEFAULTS)[name] == DEFAULTS[f"group.{kind}.{triple}"] == GROUP_CONFIGS[name].default_value()
+    assert (
+        GroupConfig({}, DEFAULTS)[name]
+        == DEFAULTS[f"group.{kind}.{triple}"]
+        == GROUP_CONFIGS[name].default_value()
+    )
     for value in (DEFAULTS[least], DEFAULTS[most]):
         own = stored(**{name.replace(".", "_"): str(value)})
         assert GroupConfig(own, DEFAULTS)[name] == value
@@ -52,7 +72,8 @@ def test_the_broker_gives_defaults_and_bounds(kind: str, triple: str) -> None:  
         )
     else:
         assert refused(name, str(below)).message == (
-            f"Invalid value {below} for configuration {name}: Value must be at least {GROUP_CONFIGS[name].minimum}"
+            f"Invalid value {below} for configuration {name}: Value must be at least "
+            f"{GROUP_CONFIGS[name].minimum}"
         )
 
 
@@ -80,7 +101,9 @@ def test_narrowed_bounds_hold_for_what_was_set_before(kind: str, triple: str) ->
     narrow = BrokerConfig.load([f"{least}={default}", f"{most}={default}"])
     assert GroupConfig(highest, narrow)[name] == narrow[most]
     assert GroupConfig(lowest, narrow)[name] == narrow[least]
-    assert set(GroupConfig(highest, narrow).clamped()) == ({name} if narrow[most] != DEFAULTS[most] else set())
+    assert set(GroupConfig(highest, narrow).clamped()) == (
+        {name} if narrow[most] != DEFAULTS[most] else set()
+    )
 
 
 @pytest.mark.parametrize("kind", ["share", "consumer"])
@@ -91,7 +114,9 @@ def test_session_timeout_is_checked_against_the_effective_heartbeat(kind: str) -
         "raise the one or lower the other"
     )
     assert refused(f"{kind}.session.timeout.ms", "5000", broker).message == message
-    assert replace_all(Scope.GROUP, [(f"{kind}.session.timeout.ms", "5001")], broker) == {f"{kind}.session.timeout.ms": "5001"}
+    assert replace_all(Scope.GROUP, [(f"{kind}.session.timeout.ms", "5001")], broker) == {
+        f"{kind}.session.timeout.ms": "5001"
+    }
 
 
 def test_messages() -> None:  # CFG-25, CFG-26
@@ -100,7 +125,11 @@ def test_messages() -> None:  # CFG-25, CFG-26
     )
     unknown = "Unknown group config name: group.share.isolation.level. Did you mean share.isolation.level?"
     assert refused("group.share.isolation.level", "x").message == unknown
-    for later in ("consumer.assignor.offload.enable", "streams.num.standby.replicas", "share.assignor.offload.enable"):
+    for later in (
+        "consumer.assignor.offload.enable",
+        "streams.num.standby.replicas",
+        "share.assignor.offload.enable",
+    ):
         assert (refused(later, "1").message or "").startswith(f"Unknown group config name: {later}")
 
 
@@ -113,13 +142,17 @@ def test_letter_case_and_blanks() -> None:  # CFG-19, CFG-29
 
 
 def test_dead_letter_settings() -> None:
-    """DLQ-2, CFG-21: the name of any topic that is none of Kafka's own; whether it is there is asked when it is needed."""
+    """DLQ-2, CFG-21: the name of any topic that is none of Kafka's own; whether it is there is
+    asked when it is needed."""
     name = "errors.deadletterqueue.topic.name"
     for value in ("", "dlq.orders", "a topic that cannot be", "_one"):
         assert stored(errors_deadletterqueue_topic_name=value) == {name: value}
     error = refused(name, "__share_group_state")
     assert error.code is ErrorCode.invalid_config
-    assert error.message == f"Invalid value __share_group_state for configuration {name}: it must not begin with __"
+    assert (
+        error.message
+        == f"Invalid value __share_group_state for configuration {name}: it must not begin with __"
+    )
     for prefix in ("errors.deadletterqueue.copy.record", "kbroker.errors.deadletterqueue.keep.headers"):
         refused(f"{prefix}.enable", "yes")
     config = GroupConfig({name: "dlq.orders", "errors.deadletterqueue.copy.record.enable": "true"}, DEFAULTS)
@@ -186,12 +219,16 @@ def test_not_durations(text: str) -> None:  # CFG-18, CFG-30
         reset_duration_ms(f"by_duration:{text}")
 
 
-@pytest.mark.parametrize("text", ["", "none", "LATEST", "by_duration", "By_Duration:PT1S", "PT1S", "by_duration: PT1S"])
+@pytest.mark.parametrize(
+    "text", ["", "none", "LATEST", "by_duration", "By_Duration:PT1S", "PT1S", "by_duration: PT1S"]
+)
 def test_reset_policies_that_are_none(text: str) -> None:  # CFG-18, CFG-29
     refused(RESET, text)
 
 
-@given(st.integers(0, 10_000), st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.integers(0, 999))
+@given(
+    st.integers(0, 10_000), st.integers(0, 100), st.integers(0, 100), st.integers(0, 100), st.integers(0, 999)
+)
 def test_durations_add_up(days: int, hours: int, minutes: int, seconds: int, millis: int) -> None:
     expected = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000 + millis
     assert reset_duration_ms(f"by_duration:P{days}DT{hours}H{minutes}M{seconds}.{millis:03}S") == expected
@@ -201,9 +238,14 @@ def test_described_sources() -> None:  # CFG-37
     broker = BrokerConfig.load(["group.share.record.lock.duration.ms=20000"])
     rows = {row.name: row for row in describe(Scope.GROUP, {"share.delivery.count.limit": "7"}, broker)}
     assert list(rows) == sorted(GROUP_CONFIGS)
-    assert (rows["share.delivery.count.limit"].value, rows["share.delivery.count.limit"].source) == ("7", Source.GROUP)
+    assert (rows["share.delivery.count.limit"].value, rows["share.delivery.count.limit"].source) == (
+        "7",
+        Source.GROUP,
+    )
     locks = rows["share.record.lock.duration.ms"]
     assert (locks.value, locks.source) == ("20000", Source.STATIC_BROKER)
-    assert rows["share.session.timeout.ms"].synonyms == (Synonym("group.share.session.timeout.ms", "45000", Source.DEFAULT),)
+    assert rows["share.session.timeout.ms"].synonyms == (
+        Synonym("group.share.session.timeout.ms", "45000", Source.DEFAULT),
+    )
     assert rows["share.session.timeout.ms"].is_default
     assert not any(row.read_only for row in rows.values())

@@ -1,11 +1,21 @@
-"""A topic's settings: what is taken, what is refused with which words, and where the values come from."""
+"""A topic's settings: what is taken, what is refused with which words, and where the values come
+from."""
 
 from __future__ import annotations
 
 import pytest
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.settings.altering import BrokerConfig, ConfigRow, Scope, Source, Synonym, TopicConfig, checked_topic_configs, describe
+from kbroker.settings.altering import (
+    BrokerConfig,
+    ConfigRow,
+    Scope,
+    Source,
+    Synonym,
+    TopicConfig,
+    checked_topic_configs,
+    describe,
+)
 from kbroker.settings.definition import INT_MAX, LONG_MAX, ConfigDef, to_text
 from kbroker.settings.topic import TOPIC_CONFIGS
 
@@ -85,7 +95,8 @@ def test_what_does_not_apply_is_taken_only_as_it_is(each: ConfigDef) -> None:
 
 def test_compaction_is_refused_by_name() -> None:
     assert refused("cleanup.policy", "compact").message == (
-        "Invalid value compact for configuration cleanup.policy: kbroker takes only delete here: there is no log compaction"
+        "Invalid value compact for configuration cleanup.policy: kbroker takes only delete here: there is "
+        "no log compaction"
     )
     assert refused("cleanup.policy", "compact,delete").code is ErrorCode.invalid_config
     assert refused("compression.type", "zstd").code is ErrorCode.invalid_config
@@ -113,13 +124,20 @@ def test_bounds(name: str, least: int, most: int) -> None:
 
 
 def test_messages() -> None:
-    assert refused("retention.ms", "-2").message == "Invalid value -2 for configuration retention.ms: Value must be at least -1"
+    assert (
+        refused("retention.ms", "-2").message
+        == "Invalid value -2 for configuration retention.ms: Value must be at least -1"
+    )
     assert refused("segment.bytes", "2147483648").message == (
         "Invalid value 2147483648 for configuration segment.bytes: Not a number of type INT"
     )
-    assert refused("retention.ms", "soon").message == "Invalid value soon for configuration retention.ms: Not a number of type LONG"
+    assert (
+        refused("retention.ms", "soon").message
+        == "Invalid value soon for configuration retention.ms: Not a number of type LONG"
+    )
     assert refused("message.timestamp.type", "logappendtime").message == (
-        "Invalid value logappendtime for configuration message.timestamp.type: String must be one of: CreateTime, LogAppendTime"
+        "Invalid value logappendtime for configuration message.timestamp.type: String must be one of: "
+        "CreateTime, LogAppendTime"
     )
     assert refused("preallocate", "maybe").message == (
         "Invalid value maybe for configuration preallocate: Expected value to be either true or false"
@@ -136,9 +154,15 @@ def test_every_list_of_settings_is_judged_as_a_whole() -> None:
 
 
 def test_defaults_come_from_the_broker() -> None:
-    broker = BrokerConfig.load(["log.retention.hours=2", "log.segment.bytes=2097152", "log.roll.hours=3", "message.max.bytes=7"])
+    broker = BrokerConfig.load(
+        ["log.retention.hours=2", "log.segment.bytes=2097152", "log.roll.hours=3", "message.max.bytes=7"]
+    )
     config = TopicConfig({"segment.bytes": "1048576"}, broker)
-    assert (config["retention.ms"], config["segment.ms"], config["max.message.bytes"]) == (7_200_000, 10_800_000, 7)
+    assert (config["retention.ms"], config["segment.ms"], config["max.message.bytes"]) == (
+        7_200_000,
+        10_800_000,
+        7,
+    )
     assert config["segment.bytes"] == 1 << 20
 
 
@@ -183,7 +207,12 @@ def test_described_sources() -> None:
 
 def test_a_default_without_a_synonym_of_its_unit_has_none() -> None:
     kept = row({}, DEFAULTS, "retention.ms")
-    assert (kept.value, kept.source, kept.synonyms, kept.is_default) == ("604800000", Source.DEFAULT, (), True)
+    assert (kept.value, kept.source, kept.synonyms, kept.is_default) == (
+        "604800000",
+        Source.DEFAULT,
+        (),
+        True,
+    )
     hours = row({}, BrokerConfig.load(["log.retention.hours=1"]), "retention.ms")
     assert (hours.value, hours.source) == ("3600000", Source.STATIC_BROKER)
 

@@ -1,8 +1,10 @@
-"""The dead letter queue beside queue_model.py: who takes dead letters, writes them, and is killed in the middle of it.
+"""The dead letter queue beside queue_model.py: who takes dead letters, writes them, and is killed
+in the middle of it.
 
-A dead letter is in hand from take() on. It is written to the queue, or not; what is written is said to be done, perhaps much
-later; what is not may be given back, or given up where the configuration forbids it. A crash forgets what is in hand, after some
-of it may have reached the queue; the next life looks into the queue before it writes, as the broker does then and only then.
+A dead letter is in hand from take() on. It is written to the queue, or not; what is written is said
+to be done, perhaps much later; what is not may be given back, or given up where the configuration
+forbids it. A crash forgets what is in hand, after some of it may have reached the queue; the next
+life looks into the queue before it writes, as the broker does then and only then.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ CAUSES = tuple(DeadLetterCause)
 
 
 class DeadLetterModel:
-    """`queue`: offset to the life that wrote it. `owed`: what became ARCHIVING and was saved as that. `waived`: what of that need
-    not be in the queue after all."""
+    """`queue`: offset to the life that wrote it. `owed`: what became ARCHIVING and was saved as
+    that. `waived`: what of that need not be in the queue after all."""
 
     def __init__(self) -> None:
         self.life = 0
@@ -27,30 +29,46 @@ class DeadLetterModel:
         self.owed: set[int] = set()
         self.waived: set[int] = set()
 
-    def take(self, sp: SharePartition, expected: dict[int, tuple[int, DeadLetterCause]], saved: dict[int, tuple[int, int]]) -> None:
-        """`expected`: delivery count and cause of what is ready. `saved`: what a crash would leave, as (count, state)."""
+    def take(
+        self,
+        sp: SharePartition,
+        expected: dict[int, tuple[int, DeadLetterCause]],
+        saved: dict[int, tuple[int, int]],
+    ) -> None:
+        """`expected`: delivery count and cause of what is ready. `saved`: what a crash would leave,
+        as (count, state)."""
         assert sp.has_dead_letters == bool(expected)
         taken = sp.take_dead_letters()
         assert not sp.has_dead_letters
-        letters = {offset: letter for letter in taken for offset in range(letter.first_offset, letter.last_offset + 1)}
+        letters = {
+            offset: letter
+            for letter in taken
+            for offset in range(letter.first_offset, letter.last_offset + 1)
+        }
         assert list(letters) == sorted(expected), "each once, in offset order"
-        assert {offset: (letter.delivery_count, letter.cause) for offset, letter in letters.items()} == expected
+        assert {
+            offset: (letter.delivery_count, letter.cause) for offset, letter in letters.items()
+        } == expected
         for offset in letters:
             assert offset in self.owed
             assert offset not in self.in_hand
             assert saved[offset] >= (expected[offset][0], 3), "a crash would forget it"
             assert self.queue.get(offset, -1) < self.life, "handed out again although it is in the queue"
-        assert [(letter.first_offset, letter.last_offset) for letter in taken] == runs_of(sorted(letters), lambda o: expected[o])
+        assert [(letter.first_offset, letter.last_offset) for letter in taken] == runs_of(
+            sorted(letters), lambda o: expected[o]
+        )
         self.in_hand |= letters
 
     def write(self, rnd: Random) -> None:
-        """Append some of what is in hand. After a restart what is in the queue already has been found there."""
+        """Append some of what is in hand. After a restart what is in the queue already has been
+        found there."""
         for offset in self._some(rnd, [offset for offset in self.in_hand if offset not in self.queue]):
             assert offset in self.owed, "nobody gave it up"
             self.queue[offset] = self.life
 
     def end(self, sp: SharePartition, rnd: Random) -> tuple[Persist | None, set[int]]:
-        """Some of what is in the queue is done with; at times what the configuration keeps out of it as well."""
+        """Some of what is in the queue is done with; at times what the configuration keeps out of
+        it as well."""
         done = [offset for offset in self.in_hand if offset in self.queue]
         if rnd.random() < 0.05:
             done = list(self.in_hand)
@@ -77,7 +95,8 @@ class DeadLetterModel:
         self.life += 1
 
     def check_all_written(self) -> None:
-        """Each dead letter is in the queue; that none is there twice was seen when it was written."""
+        """Each dead letter is in the queue; that none is there twice was seen when it was
+        written."""
         assert not self.in_hand
         assert self.owed - self.waived <= self.queue.keys()
 

@@ -1,4 +1,5 @@
-"""What is in flight in a share-partition, read from its window: the tests' view of a state that nobody else looks into."""
+"""What is in flight in a share-partition, read from its window: the tests' view of a state that
+nobody else looks into."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from kbroker.share.share_partition import SharePartition
 
 
 class Holding(NamedTuple):
-    """A run of equal offsets. `pending`: the state is being persisted. No member: nobody holds it."""
+    """A run of equal offsets. `pending`: the state is being persisted. No member: nobody holds
+    it."""
 
     first_offset: int
     last_offset: int
@@ -28,11 +30,16 @@ def holdings(share_partition: SharePartition) -> Iterator[Holding]:
     first, head = window.start_offset, window.start_offset - window.base
     columns = zip(window.states[head:], window.counts[head:], window.lock_numbers[head:], strict=True)
     visible = ((code & (STATE | PENDING), count, number) for code, count, number in columns)
-    with_lock = ((code, count, number if code == RecordState.ACQUIRED or code & PENDING else 0) for code, count, number in visible)
+    with_lock = (
+        (code, count, number if code == RecordState.ACQUIRED or code & PENDING else 0)
+        for code, count, number in visible
+    )
     for (code, count, number), run in groupby(with_lock):
         last = first + len(list(run)) - 1
         if code != HOLE:
             lock = window.locks.by_number.get(number)
             member_id, deadline_ms = (None, None) if lock is None else (lock.member_id, lock.deadline_ms)
-            yield Holding(first, last, RecordState(code & STATE), count, member_id, deadline_ms, bool(code & PENDING))
+            yield Holding(
+                first, last, RecordState(code & STATE), count, member_id, deadline_ms, bool(code & PENDING)
+            )
         first = last + 1

@@ -1,8 +1,10 @@
-"""A share-partition that keeps the order of keys (`kbroker.queue.ordering=key`), beside the promises of parked_world.py.
+"""A share-partition that keeps the order of keys (`kbroker.queue.ordering=key`), beside the
+promises of parked_world.py.
 
-The checker knows: of a key at most one record is in flight; nobody is given a record while another of its
-key, delivered before, is not done with; and records that are not scheduled are delivered in offset order.
-What members held when the setting was altered is excepted, until it comes to an end, and so is what was parked before.
+The checker knows: of a key at most one record is in flight; nobody is given a record while another
+of its key, delivered before, is not done with; and records that are not scheduled are delivered in
+offset order. What members held when the setting was altered is excepted, until it comes to an end,
+and so is what was parked before.
 """
 
 from __future__ import annotations
@@ -40,9 +42,13 @@ class OrderedWorld(World):
     def _load(self) -> None:
         super()._load()
         self.scanning = self.asking = None
-        redeliveries = {offset for offset, place in self.store.offsets.items() if place.lane is Lane.REDELIVERY}
+        redeliveries = {
+            offset for offset, place in self.store.offsets.items() if place.lane is Lane.REDELIVERY
+        }
         returned = [batch for batch in self.store.batches if batch.state == 0 and batch.delivery_count]
-        self.begun = redeliveries | {offset for batch in returned for offset in range(batch.first_offset, batch.last_offset + 1)}
+        self.begun = redeliveries | {
+            offset for batch in returned for offset in range(batch.first_offset, batch.last_offset + 1)
+        }
         self._keep_order()
 
     def _keep_order(self) -> None:
@@ -58,7 +64,7 @@ class OrderedWorld(World):
         for offset in range(first, self.log_end):
             self.keys[offset] = None if self.rnd.random() < 0.1 else self.rnd.randrange(self.kinds)
 
-    # ---- what the store is asked -------------------------------------------------------------------------------------
+    # ---- what the store is asked -----------------------------------------------------------------
 
     def _look_up(self, hashes: set[int]) -> dict[int, list[int]]:
         self.lookups += 1
@@ -86,7 +92,9 @@ class OrderedWorld(World):
         end = min(self.log_end, offset + (size if not order.has_learnt else min(size, order.room())))
         hashes = {each: key for each in range(offset, end) if (key := self.keys[each]) is not None}
         order.begin_lookup()
-        found = self._look_up(set(hashes.values())) if self.rnd.random() < 0.5 and not self._knows_all() else None
+        found = (
+            self._look_up(set(hashes.values())) if self.rnd.random() < 0.5 and not self._knows_all() else None
+        )
         self.scanning = offset, end, hashes, found
         if self.rnd.random() < 0.5:
             self._end_scan()
@@ -107,7 +115,13 @@ class OrderedWorld(World):
             scheduled = [(each, due_ms) for each, due_ms in due.items() if due_ms > self.wall_ms]
             batches = [(each, each) for each in range(offset, end)]
             keys = Keys(hashes, found, order.learn_to if offset >= self.log_end else end - 1)
-            self._began(self.sp.scanned(offset, batches, (), scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms, keys=keys), {}, None)
+            self._began(
+                self.sp.scanned(
+                    offset, batches, (), scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms, keys=keys
+                ),
+                {},
+                None,
+            )
             assert self.sp.scan_from() != offset or was_learnt
         order.end_lookup()
 
@@ -126,7 +140,7 @@ class OrderedWorld(World):
         self.sp.keys_found(list(asked), self._look_up(set(asked.values())) if found is None else found)
         order.end_lookup()
 
-    # ---- the promises ------------------------------------------------------------------------------------------------
+    # ---- the promises ----------------------------------------------------------------------------
 
     def _is_over(self, offset: int, job: Job) -> bool:
         is_gone = job.gone or (offset < self.log_start and not self.store.keeps(offset))
@@ -141,10 +155,15 @@ class OrderedWorld(World):
         if self.sp.key_order is not None:
             assert not ranges or self.sp.key_order.has_learnt
             parked = [self.parking.entries[offset] for offset in delivered if offset in self.parking.entries]
-            self.excepted.update(entry.offset for entry in parked if entry.key_hash is None)  # parked before the alteration
+            # parked before the alteration
+            self.excepted.update(entry.offset for entry in parked if entry.key_hash is None)
             for offset in delivered:
                 self._check_turn(offset)
-            named = [self.keys[offset] for offset in delivered if self.keys[offset] is not None and offset not in self.excepted]
+            named = [
+                self.keys[offset]
+                for offset in delivered
+                if self.keys[offset] is not None and offset not in self.excepted
+            ]
             assert len(named) == len(set(named)), "two of a key in one answer"
         super()._delivered(member, ranges)
         self.begun.update(delivered)
@@ -180,8 +199,15 @@ class OrderedWorld(World):
         returned = self.expired_ever + len(self.excepted)
         assert order.waiting <= self.look_ahead + scheduled + self.was_there + returned
         codes = self.sp._window.states[self.sp.start_offset - self.sp._window.base :]
-        parked = sum(entry.code.name == "BEHIND" and entry.offset not in order.asked for entry in self.parking.entries.values())
-        in_window = sum(code == BEHIND for offset, code in enumerate(codes, self.sp.start_offset) if offset not in order.asked)
+        parked = sum(
+            entry.code.name == "BEHIND" and entry.offset not in order.asked
+            for entry in self.parking.entries.values()
+        )
+        in_window = sum(
+            code == BEHIND
+            for offset, code in enumerate(codes, self.sp.start_offset)
+            if offset not in order.asked
+        )
         assert order.waiting == in_window + parked
         assert not order.freed
         columns = zip(codes, self.sp._window.counts[-len(codes) :] if codes else (), strict=True)
@@ -192,7 +218,9 @@ class OrderedWorld(World):
 
     def most_in_memory(self) -> int:
         """Those that are behind others, up to the bound, come beside what is due next."""
-        return super().most_in_memory() + sum(entry.code.name == "BEHIND" for entry in self.parking.entries.values())
+        return super().most_in_memory() + sum(
+            entry.code.name == "BEHIND" for entry in self.parking.entries.values()
+        )
 
     def drain(self) -> None:
         super().drain()
@@ -207,5 +235,9 @@ class OrderedWorld(World):
 
     def is_empty(self) -> bool:
         order = self.sp.key_order
-        return super().is_empty() and self.scanning is None and self.asking is None and (order is None or not order.waiting)
-
+        return (
+            super().is_empty()
+            and self.scanning is None
+            and self.asking is None
+            and (order is None or not order.waiting)
+        )

@@ -54,14 +54,19 @@ class LogStarts:
             self._move_log_start()
 
     def leave(self) -> None:
-        """Records of the window are parked and kept; some of them have changed since that was decided."""
+        """Records of the window are parked and kept; some of them have changed since that was
+        decided."""
         end_offset = self.rnd.randint(self.log_start, self.log_end)
         found, stuck_at = self.sp.leavers(end_offset, self.rnd.choice((1, 4, 40)))
         assert stuck_at <= end_offset
         assert all(offset < stuck_at for offset in found)
-        offsets = {offset for offset in (*found, self.rnd.randrange(self.log_end)) if offset >= self.log_start}
+        offsets = {
+            offset for offset in (*found, self.rnd.randrange(self.log_end)) if offset >= self.log_start
+        }
         before = self.parking.waiting
-        persist = self.sp.leave_log({offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms)
+        persist = self.sp.leave_log(
+            {offset: record_of(offset) for offset in sorted(offsets)}, now_ms=self.now_ms
+        )
         assert (persist is None) == (self.parking.waiting == before)
         assert self.parking.waiting - before >= len(offsets.intersection(found))
         self.moved_ever += self.parking.waiting - before
@@ -77,7 +82,11 @@ class LogStarts:
         else:
             found, look = self.keeping
             found = [each for each in found if each.offset >= self.log_start and self.rnd.random() < 0.7]
-            self._began(self.sp.keep_parked(found, {each.offset: record_of(each.offset) for each in found}, look), {}, None)
+            self._began(
+                self.sp.keep_parked(found, {each.offset: record_of(each.offset) for each in found}, look),
+                {},
+                None,
+            )
             self.parking.end_look(look)
             self.keeping = None
 
@@ -95,7 +104,9 @@ class LogStarts:
                 stays = entry.kept
             if not (stays or job.gone):
                 job.gone, job.member = True, None
-                job.may_be_kept = entry is not None and entry.code.name == "PENDING" and entry.record is not None
+                job.may_be_kept = (
+                    entry is not None and entry.code.name == "PENDING" and entry.record is not None
+                )
         self._began(self.sp.parked_below(self.log_start), {}, None)
 
     def sweep(self) -> None:
@@ -108,7 +119,9 @@ class LogStarts:
             return
         self.parking.needs_sweep = False
         at = 0
-        while found := [self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at][:READ_AT_ONCE]:
+        while found := [
+            self.store.places[self.store.offsets[o]] for o in sorted(self.store.offsets) if o >= at
+        ][:READ_AT_ONCE]:
             self.sweeps.append((found, self.sp.begin_look()))
             at = found[-1].offset + 1
             if at > self.parking.floor:

@@ -53,10 +53,13 @@ class Store:
         return offset in self.offsets and self.places[self.offsets[offset]].kept
 
     def is_final(self, offset: int) -> bool:
-        return offset < self.start or any(b.first_offset <= offset <= b.last_offset and b.state in _FINAL for b in self.batches)
+        return offset < self.start or any(
+            b.first_offset <= offset <= b.last_offset and b.state in _FINAL for b in self.batches
+        )
 
     def load(self) -> None:
-        """What a persister of two stores does: a parked record counts only once its place in the window is final."""
+        """What a persister of two stores does: a parked record counts only once its place in the
+        window is final."""
         for offset, place in list(self.offsets.items()):
             if not self.is_final(offset):
                 del self.offsets[offset], self.places[place]
@@ -64,14 +67,19 @@ class Store:
         self.waiting = len(self.offsets)
 
     def read(self, lane: Lane, after: tuple[int, int]) -> list[Parked]:
-        found = [parked for place, parked in self.places.items() if place.lane == lane and (place.due_ms, place.offset) > after]
+        found = [
+            parked
+            for place, parked in self.places.items()
+            if place.lane == lane and (place.due_ms, place.offset) > after
+        ]
         return sorted(found, key=lambda parked: parked.place)[:READ_AT_ONCE]
 
 
 @dataclass
 class Job:
-    """What the checker knows of a record: `count` of its last delivery, who has it and until when, from when on it may be delivered again
-    (in this life). `done`: an accept was confirmed. `given_up`: a dead letter is owed. `expired`: it is not delivered in this life."""
+    """What the checker knows of a record: `count` of its last delivery, who has it and until when,
+    from when on it may be delivered again (in this life). `done`: an accept was confirmed.
+    `given_up`: a dead letter is owed. `expired`: it is not delivered in this life."""
 
     count: int = 0
     least_count: int = 0

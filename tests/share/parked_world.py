@@ -1,12 +1,13 @@
-"""A share-partition whose long waits are parked, a store for them, and a checker of what members see.
+"""A share-partition whose long waits are parked, a store for them, and a checker of what members
+see.
 
-The store applies what writes say as a persister does: in the order of submission, a failed write takes along
-those behind it. It may be one store (a write is kept whole or not at all) or two (parked records first, then
-the state: of a write that failed the first part may have been kept).
+The store applies what writes say as a persister does: in the order of submission, a failed write
+takes along those behind it. It may be one store (a write is kept whole or not at all) or two
+(parked records first, then the state: of a write that failed the first part may have been kept).
 
-The checker knows the promises alone: one holder at a time, never before the due time, never again once an
-accept was confirmed, counts that rise by one, one dead letter for each record that is given up, and nothing
-that is lost.
+The checker knows the promises alone: one holder at a time, never before the due time, never again
+once an accept was confirmed, counts that rise by one, one dead letter for each record that is given
+up, and nothing that is lost.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class World(LogStarts):
         self.sweeps: list[tuple[list[Parked], Look]] = []
         self.keeping: tuple[list[Parked], Look] | None = None
         self.revived: set[int] = set()
-        self.parked_ever = self.parked_delivered = self.expired_ever = self.moved_ever = self.kept_delivered = 0
+        self.parked_ever = self.parked_delivered = self.expired_ever = self.moved_ever = (
+            self.kept_delivered
+        ) = 0
         self.append()
         self._load()
 
@@ -82,19 +85,27 @@ class World(LogStarts):
                 job.gone = False
                 self.revived.add(offset)
         self.sp = SharePartition.load(
-            self.settings, start_offset=self.store.start, state_batches=self.store.batches, state_epoch=0, leader_epoch=self.life
+            self.settings,
+            start_offset=self.store.start,
+            state_batches=self.store.batches,
+            state_epoch=0,
+            leader_epoch=self.life,
         )
-        self.parking = Parking(self.store.waiting, leader_epoch=self.life, life_ahead_ms=LIFE_AHEAD_MS, now_ms=self.now_ms)
+        self.parking = Parking(
+            self.store.waiting, leader_epoch=self.life, life_ahead_ms=LIFE_AHEAD_MS, now_ms=self.now_ms
+        )
         for order in self.parking._orders.values():
             if order.lane is not Lane.ARCHIVING:
                 order.few, order.many = 2, 5
-        self.parking.kept_from = min((offset for offset in self.store.offsets if self.store.keeps(offset)), default=NOWHERE)
+        self.parking.kept_from = min(
+            (offset for offset in self.store.offsets if self.store.keeps(offset)), default=NOWHERE
+        )
         self.sp.parking = self.parking
         self.held = HeldRecords()
         self.sp.count_held(self.held)
         self._take_writes_anyway()
 
-    # ---- commands ----------------------------------------------------------------------------------------------------
+    # ---- commands --------------------------------------------------------------------------------
 
     def append(self) -> None:
         for _ in range(self.rnd.randint(1, 8)):
@@ -144,7 +155,9 @@ class World(LogStarts):
         last = min(first + self.rnd.choice((0, 2)), self.log_end - 1)
         due = [(each, self.jobs[each].scheduled_ms) for each in range(first, last + 1)]
         scheduled = [each for each in due if each[1] > self.wall_ms]
-        self._began(self.sp.scanned_ahead(first, last, scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms), {}, None)
+        self._began(
+            self.sp.scanned_ahead(first, last, scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms), {}, None
+        )
 
     def fetch(self, member: str | None = None) -> None:
         self._move_log_start()
@@ -181,8 +194,11 @@ class World(LogStarts):
         self._delivered(member, ranges)
 
     def _drop_lost(self) -> None:
-        """What was accepted by a write that failed may be kept no more, although the member was told otherwise."""
-        lost = [each for each in self.parking._ready if each < self.log_start and each not in self.store.records]
+        """What was accepted by a write that failed may be kept no more, although the member was
+        told otherwise."""
+        lost = [
+            each for each in self.parking._ready if each < self.log_start and each not in self.store.records
+        ]
         for offset in lost:
             assert self.jobs[offset].may_be_over, f"{offset} is kept nowhere"
             self.jobs[offset].gone = True
@@ -201,7 +217,9 @@ class World(LogStarts):
                 assert job.due_ms <= self.now_ms, f"{offset} before its time"
                 assert count <= self.settings.delivery_count_limit
                 assert count > 1 or job.was_moved or self._was_due(job), f"{offset} before it is due"
-                assert job.least_count < count <= job.count + 1, f"{offset}: delivery {count} after {job.count}"
+                assert job.least_count < count <= job.count + 1, (
+                    f"{offset}: delivery {count} after {job.count}"
+                )
                 job.count = job.least_count = count
                 job.member, job.deadline_ms, job.answered = member, self.now_ms + LOCK_MS, False
 
@@ -213,7 +231,10 @@ class World(LogStarts):
         chosen = [offset for offset in held if self.rnd.random() < 0.6] or held[:1]
         if self.rnd.random() < 0.1:
             chosen = sorted({*chosen, self.rnd.randrange(self.log_end)})
-        types = {offset: self.rnd.choice((ACCEPT, ACCEPT, RELEASE, RELEASE, REJECT, RENEW, GAP)) for offset in chosen}
+        types = {
+            offset: self.rnd.choice((ACCEPT, ACCEPT, RELEASE, RELEASE, REJECT, RENEW, GAP))
+            for offset in chosen
+        }
         self._acknowledge(member, types)
 
     def _acknowledge(self, member: str, types: dict[int, int]) -> None:
@@ -228,7 +249,8 @@ class World(LogStarts):
         strange = [
             each
             for each in others
-            if not (self.jobs[each].gone or self._is_hole(each)) and (each >= self.log_start or self.store.keeps(each))
+            if not (self.jobs[each].gone or self._is_hole(each))
+            and (each >= self.log_start or self.store.keeps(each))
         ]
         try:
             persist = self.sp.acknowledge(member, batches, now_ms=self.now_ms)
@@ -238,7 +260,9 @@ class World(LogStarts):
             refused = ErrorCode.none
         if refused is not ErrorCode.none:
             assert others, "a member may acknowledge what it holds"
-            is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= min(self.parking.kept_from, self.parking.floor)
+            is_known = any(self.jobs[each].may_be_kept for each in others) or max(others) >= min(
+                self.parking.kept_from, self.parking.floor
+            )
             assert strange or is_known, "what is below the log's start is skipped"
             for job in [self.jobs[each] for each, ack_type in types.items() if ack_type != RENEW]:
                 job.answered |= job.member == member and self.settings.lock_max_ms > 0
@@ -259,10 +283,13 @@ class World(LogStarts):
         self._began(persist, said, member)
 
     def give_up(self) -> None:
-        """Records are past their time: those that nobody has, and that do not wait, are not delivered any more."""
+        """Records are past their time: those that nobody has, and that do not wait, are not
+        delivered any more."""
         self._move_log_start()
         chosen = [offset for offset in range(self.log_start, self.log_end) if self.rnd.random() < 0.2]
-        free = {*self.sp.available_in(self.log_start, self.log_end), *self.parking.in_turn(1 << 30)} & set(chosen)
+        free = {*self.sp.available_in(self.log_start, self.log_end), *self.parking.in_turn(1 << 30)} & set(
+            chosen
+        )
         in_window = {offset for offset in free if not self.parking.is_ready(offset)}
         before = self.sp.statistics().expired
         persist = self.sp.expire_records(chosen)
@@ -276,9 +303,14 @@ class World(LogStarts):
         self._began(persist, dict.fromkeys(in_window, _EXPIRED) if has_queue else {}, None)
 
     def _is_hole(self, offset: int) -> bool:
-        """Nobody has looked at it yet, and at others behind it: acknowledgements of it are skipped, as those of holes in the log."""
+        """Nobody has looked at it yet, and at others behind it: acknowledgements of it are skipped,
+        as those of holes in the log."""
         window = self.sp._window
-        return bool(window.states) and window.start_offset <= offset <= window.end_offset and window.states[offset - window.base] == HOLE
+        return (
+            bool(window.states)
+            and window.start_offset <= offset <= window.end_offset
+            and window.states[offset - window.base] == HOLE
+        )
 
     def _waits(self, job: Job) -> None:
         redelivery = self.settings.redelivery
@@ -289,7 +321,9 @@ class World(LogStarts):
         rnd = self.rnd
         self.settings = self.sp.settings = replace(
             self.settings,
-            redelivery=rnd.choice((None, Redelivery(30, 2, 600, 0), Redelivery(60, 1, 60, 0), Redelivery(300, 2, 600, 0))),
+            redelivery=rnd.choice(
+                (None, Redelivery(30, 2, 600, 0), Redelivery(60, 1, 60, 0), Redelivery(300, 2, 600, 0))
+            ),
             park_from_ms=rnd.choice((None, PARK_FROM_MS, PARK_FROM_MS)),
             max_record_locks=rnd.choice((6, 30)),
             limits_undecided=rnd.random() < 0.5,
@@ -315,7 +349,11 @@ class World(LogStarts):
 
     def expire(self) -> None:
         alive = {member: self.rnd.choice((0, 1000)) for member in (*MEMBERS, "drain")}
-        due = [(offset, job) for offset, job in self.jobs.items() if job.member in alive and job.deadline_ms <= self.now_ms]
+        due = [
+            (offset, job)
+            for offset, job in self.jobs.items()
+            if job.member in alive and job.deadline_ms <= self.now_ms
+        ]
         deadline_ms = self.sp.next_deadline_ms()
         assert not due or (deadline_ms is not None and deadline_ms <= self.now_ms)
         prolonged = self.sp.statistics().prolonged_locks
@@ -325,7 +363,8 @@ class World(LogStarts):
         for offset, job in due:
             if offset in held:
                 assert not job.answered, "its holder works on it no more"
-                job.deadline_ms = self._deadline_of(offset)  # prolonged; by how much is the other model's business
+                # prolonged; by how much is the other model's business
+                job.deadline_ms = self._deadline_of(offset)
                 prolonged -= 1
                 continue
             job.member = None
@@ -348,10 +387,15 @@ class World(LogStarts):
             if run.state == "acquired" and not run.is_saving
             for offset in range(run.first_offset, run.last_offset + 1)
         ]
-        return held + [(entry.offset, str(entry.member_id)) for entry in self.parking.entries.values() if entry.code.name == "HELD"]
+        return held + [
+            (entry.offset, str(entry.member_id))
+            for entry in self.parking.entries.values()
+            if entry.code.name == "HELD"
+        ]
 
     def read(self) -> None:
-        """Begin a read of parked records, or end one that was begun; it shows the store at one of these moments."""
+        """Begin a read of parked records, or end one that was begun; it shows the store at one of
+        these moments."""
         if self.reads and self.rnd.random() < 0.7:
             lane, found, after = self.reads.pop()
             if self.rnd.random() < 0.05:
@@ -363,9 +407,11 @@ class World(LogStarts):
         wanted = self.parking.begin_read()
         if wanted is not None:
             lane, after = wanted
-            self.reads.append((lane, self.store.read(lane, after) if self.rnd.random() < 0.5 else None, after))
+            self.reads.append(
+                (lane, self.store.read(lane, after) if self.rnd.random() < 0.5 else None, after)
+            )
 
-    # ---- saving ------------------------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------
 
     def _began(self, persist: Persist | None, said: dict[int, int], holder: str | None) -> None:
         if persist is None:
@@ -425,11 +471,14 @@ class World(LogStarts):
                 job.given_up = True
             elif ack_type in (ACCEPT, GAP) or (ack_type == REJECT and not self.settings.dead_letter_queue):
                 job.done = True
-            elif ack_type == REJECT or (job.count >= self.settings.delivery_count_limit and self.settings.dead_letter_queue):
+            elif ack_type == REJECT or (
+                job.count >= self.settings.delivery_count_limit and self.settings.dead_letter_queue
+            ):
                 job.given_up = True
 
     def crash(self) -> None:
-        """kill -9: writes under way were kept or not, and those behind one that was not were not."""
+        """kill -9: writes under way were kept or not, and those behind one that was not were
+        not."""
         for persist, _, _ in self.writes:
             if not self._keep_some(persist):
                 break
@@ -444,7 +493,8 @@ class World(LogStarts):
             self._load()
 
     def _forget_life(self) -> None:
-        """What an earlier life promised of times counts no more, nor what it had not saved of deliveries."""
+        """What an earlier life promised of times counts no more, nor what it had not saved of
+        deliveries."""
         self.life += 1
         self.latest_wall_ms = self.wall_ms
         for job in self.jobs.values():
@@ -458,7 +508,7 @@ class World(LogStarts):
             if job.done and offset in self.store.offsets:
                 raise AssertionError(f"{offset} is parked although it is done with")
 
-    # ---- dead letters ------------------------------------------------------------------------------------------------
+    # ---- dead letters ----------------------------------------------------------------------------
 
     def bury(self) -> None:
         """Take dead letters, write some, end some, give some back."""
@@ -469,7 +519,9 @@ class World(LogStarts):
                 job = self.jobs[offset]
                 assert not job.done or offset in self.dead_letters
                 assert job.member is None
-                assert self._is_saved_as_archiving(offset), f"a crash now would forget that {offset} is to be a dead letter"
+                assert self._is_saved_as_archiving(offset), (
+                    f"a crash now would forget that {offset} is to be a dead letter"
+                )
                 if self.rnd.random() < 0.7:
                     if offset not in self.dead_letters:  # a writer looks into the queue after a crash
                         self.dead_letters[offset] = letter.delivery_count
@@ -486,9 +538,11 @@ class World(LogStarts):
     def _is_saved_as_archiving(self, offset: int) -> bool:
         if offset in self.store.offsets:
             return self.store.offsets[offset].lane is Lane.ARCHIVING
-        return any(b.first_offset <= offset <= b.last_offset and b.state in (3, 4) for b in self.store.batches)
+        return any(
+            b.first_offset <= offset <= b.last_offset and b.state in (3, 4) for b in self.store.batches
+        )
 
-    # ---- checks ------------------------------------------------------------------------------------------------------
+    # ---- checks ----------------------------------------------------------------------------------
 
     def check(self) -> None:
         holders: dict[int, str] = dict(self._holdings())
@@ -551,9 +605,13 @@ class World(LogStarts):
         for offset, job in self.jobs.items():
             is_over = job.done or job.given_up or job.gone or job.expired or offset in self.dead_letters
             assert is_over or job.count >= self.settings.delivery_count_limit, f"{offset} is lost"
-            assert not job.given_up or job.gone or offset in self.dead_letters, f"the dead letter of {offset} is lost"
+            assert not job.given_up or job.gone or offset in self.dead_letters, (
+                f"the dead letter of {offset} is lost"
+            )
         assert self.sp.is_settled
-        assert not self.settings.scans or self.sp.start_offset == self.log_end, "something holds up the start offset"
+        assert not self.settings.scans or self.sp.start_offset == self.log_end, (
+            "something holds up the start offset"
+        )
         self._check_store()
         assert not self.store.offsets
         assert not self.store.records
@@ -565,4 +623,10 @@ class World(LogStarts):
         if self.settings.scans:
             scan_from = self.sp.scan_from()
             is_read = is_read and (scan_from is None or scan_from >= self.log_end)
-        return is_read and not self.writes and not self.parking.waiting and self.sp.is_settled and not self.sp.has_archiving
+        return (
+            is_read
+            and not self.writes
+            and not self.parking.waiting
+            and self.sp.is_settled
+            and not self.sp.has_archiving
+        )

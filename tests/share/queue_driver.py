@@ -1,6 +1,8 @@
-"""A share-partition over a made-up log, driven the way the broker drives it: read at the next fetch offset, acquire, save.
+"""A share-partition over a made-up log, driven the way the broker drives it: read at the next fetch
+offset, acquire, save.
 
-What a Persist says is saved at once by default, through the batch combiner, so that reload() is a restart of the broker.
+What a Persist says is saved at once by default, through the batch combiner, so that reload() is a
+restart of the broker.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _LETTERS = {"A": 0, "H": 1, "K": 2, "G": 3, "R": 4}
 
 
 def state(text: str) -> tuple[StateBatch, ...]:
-    """State batches as the fact sheets write them: "21-30 K1, 31 A2" (A available, K acknowledged, G archiving, R archived, H held)."""
+    """State batches as the fact sheets write them: "21-30 K1, 31 A2" (A available, K acknowledged,
+    G archiving, R archived, H held)."""
     batches = []
     for part in filter(None, text.split(", ")):
         offsets, word = part.split()
@@ -39,10 +42,16 @@ def ack(first: int, last: int, *types: int) -> AckBatch:
 
 
 class Queue:
-    """`log`: record batches as (base offset, last offset). Time stands still unless `now_ms` is set."""
+    """`log`: record batches as (base offset, last offset). Time stands still unless `now_ms` is
+    set."""
 
     def __init__(
-        self, *log: tuple[int, int], saved: str = "", start: int = 0, settings: ShareSettings | None = None, **changed: int
+        self,
+        *log: tuple[int, int],
+        saved: str = "",
+        start: int = 0,
+        settings: ShareSettings | None = None,
+        **changed: int,
     ) -> None:
         self.log = list(log)
         self.settings = replace(ShareSettings(), **changed)
@@ -53,18 +62,30 @@ class Queue:
 
     def reload(self) -> SharePartition:
         self.sp = SharePartition.load(
-            self.settings, start_offset=self.saved_start, state_batches=self.saved_batches, state_epoch=3, leader_epoch=7
+            self.settings,
+            start_offset=self.saved_start,
+            state_batches=self.saved_batches,
+            state_epoch=3,
+            leader_epoch=7,
         )
         return self.sp
 
     def read(self, offset: int, size: int = 1000) -> list[tuple[int, int]]:
-        """Whole batches from the one that holds `offset` (or the next one) on, at most `size` of them."""
+        """Whole batches from the one that holds `offset` (or the next one) on, at most `size` of
+        them."""
         return [batch for batch in self.log if batch[1] >= offset][:size]
 
     def fetch(
-        self, member: str, max_records: int = 500, *, by_record: bool = False, batch_size: int | None = None, read: int = 1000
+        self,
+        member: str,
+        max_records: int = 500,
+        *,
+        by_record: bool = False,
+        batch_size: int | None = None,
+        read: int = 1000,
     ) -> list[tuple[int, int, int]]:
-        """One ShareFetch of one partition: the AcquiredRecords entries. `read`: how many record batches the bytes are enough for."""
+        """One ShareFetch of one partition: the AcquiredRecords entries. `read`: how many record
+        batches the bytes are enough for."""
         if self.sp.offset_to_acquire() is None:
             return []
         offset = self.sp.next_fetch_offset()
@@ -110,7 +131,11 @@ class Queue:
         """What is in flight: "0-4 K1, 5 H2 m1", with ~ before a state that is being persisted."""
         parts = []
         for run in holdings(self.sp):
-            offsets = f"{run.first_offset}" if run.first_offset == run.last_offset else f"{run.first_offset}-{run.last_offset}"
+            offsets = (
+                f"{run.first_offset}"
+                if run.first_offset == run.last_offset
+                else f"{run.first_offset}-{run.last_offset}"
+            )
             letter = "AHKGR"[run.state]
             text = f"{offsets} {'~' if run.pending else ''}{letter}{run.delivery_count}"
             parts.append(text if run.member_id is None or run.pending else f"{text} {run.member_id}")

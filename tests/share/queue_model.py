@@ -1,8 +1,10 @@
-"""A share-partition beside a dictionary of its records: every command goes to both, and everything visible must agree.
+"""A share-partition beside a dictionary of its records: every command goes to both, and everything
+visible must agree.
 
-The model knows one record at a time and no ranges: a dictionary from offset to state, delivery count, holder and deadline. What
-was saved is a second dictionary, in which the higher (count, state) wins. Which records a fetch gives is not predicted, but each
-must have been deliverable, and there must be some if there can be. Dead letters go on in dead_letter_model.py.
+The model knows one record at a time and no ranges: a dictionary from offset to state, delivery
+count, holder and deadline. What was saved is a second dictionary, in which the higher (count,
+state) wins. Which records a fetch gives is not predicted, but each must have been deliverable, and
+there must be some if there can be. Dead letters go on in dead_letter_model.py.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from tests.share.queue_records import (
 
 
 class CheckedQueue:
-    """The engine, the model, a log, and what was saved. Each command is one step that a `Random` fills in."""
+    """The engine, the model, a log, and what was saved. Each command is one step that a `Random`
+    fills in."""
 
     def __init__(self, rnd: Random) -> None:
         self.rnd = rnd
@@ -62,7 +65,8 @@ class CheckedQueue:
         self.writes: dict[int, Write] = {}
         self.saved: dict[int, tuple[int, int]] = {}  # offset -> (count, state)
         self.known_saved: dict[int, tuple[int, int]] = {}  # the same, as far as the engine was told
-        self.ghosts: dict[int, tuple[int, int]] = {}  # the same, of writes that are saved although they failed
+        # the same, of writes that are saved although they failed
+        self.ghosts: dict[int, tuple[int, int]] = {}
         self.dead_letters = DeadLetterModel()
         self.saved_batches: tuple[StateBatch, ...] = ()
         self.saved_start = self.start
@@ -72,24 +76,33 @@ class CheckedQueue:
 
     def _load(self) -> None:
         self.sp = SharePartition.load(
-            self.settings, start_offset=self.saved_start, state_batches=self.saved_batches, state_epoch=0, leader_epoch=0
+            self.settings,
+            start_offset=self.saved_start,
+            state_batches=self.saved_batches,
+            state_epoch=0,
+            leader_epoch=0,
         )
         self.start = self.saved_start
         self.known = {offset: Rec(state, count) for offset, (count, state) in self.saved.items()}
         self.known_saved, self.ghosts = dict(self.saved), {}
         for offset, rec in self.known.items():
             if rec.state == ARCHIVING:
-                rec.cause = DeadLetterCause.EXHAUSTED if rec.count >= self.settings.delivery_count_limit else DeadLetterCause.REJECTED
+                rec.cause = (
+                    DeadLetterCause.EXHAUSTED
+                    if rec.count >= self.settings.delivery_count_limit
+                    else DeadLetterCause.REJECTED
+                )
                 rec.is_saved = True
                 self.dead_letters.owed.add(offset)
-                self.confirmed.discard(offset)  # rejected first and then accepted, but the write that failed was saved, and won
+                # rejected first and then accepted, but the write that failed was saved, and won
+                self.confirmed.discard(offset)
         self.has_gap = bool(self.known) and len(self.known) != max(self.known) + 1 - self.saved_start
         self.writes = {}
         self.held = HeldRecords() if self.rnd.random() < 0.7 else None
         self.sp.count_held(self.held)
         self.check(settled=True)
 
-    # ---- the log ---------------------------------------------------------------------------------------------------
+    # ---- the log ---------------------------------------------------------------------------------
 
     def append(self) -> None:
         for _ in range(self.rnd.randint(1, 4)):
@@ -126,7 +139,7 @@ class CheckedQueue:
     def exists(self) -> set[int]:
         return {offset for first, last in self.log for offset in range(max(first, self.log_start), last + 1)}
 
-    # ---- commands --------------------------------------------------------------------------------------------------
+    # ---- commands --------------------------------------------------------------------------------
 
     def fetch(self, member: str | None = None) -> int:
         """How many records the member got."""
@@ -171,11 +184,17 @@ class CheckedQueue:
     def _check_fetch_offset(self, offset: int, *, given_back_only: bool) -> None:
         rec = self.known.get(offset)
         assert rec is None or rec.is_free
-        assert all(offset <= other for other, rec in self.known.items() if rec.is_free and (rec.count or not given_back_only))
+        assert all(
+            offset <= other
+            for other, rec in self.known.items()
+            if rec.is_free and (rec.count or not given_back_only)
+        )
         if not given_back_only:
             assert all(offset <= other for other in self.exists() - self.known.keys() if other >= self.start)
 
-    def _check_entries(self, entries: Iterable[tuple[int, int, int]], batches: list[tuple[int, int]], member: str) -> int:
+    def _check_entries(
+        self, entries: Iterable[tuple[int, int, int]], batches: list[tuple[int, int]], member: str
+    ) -> int:
         taken, previous = 0, self.start - 1
         last_attempt = False
         for first, last, count in entries:
@@ -235,12 +254,15 @@ class CheckedQueue:
         for first, last, types in batches if self.settings.lock_max_ms else ():
             for offset in range(first, last + 1):
                 rec = self.known.get(offset)
-                is_held = rec is not None and rec.state == ACQUIRED and rec.target is None and rec.member == member
+                is_held = (
+                    rec is not None and rec.state == ACQUIRED and rec.target is None and rec.member == member
+                )
                 if is_held and (types[0] if len(types) == 1 else types[offset - first]) != RENEW:
                     rec.since_ms = float("-inf")
 
     def _expected_ack(self, member: str, batches: list[AckBatch]) -> ErrorCode | dict[int, list[int]]:
-        """The error code, or the acknowledge types per offset (a renewed record may be acknowledged in the same list)."""
+        """The error code, or the acknowledge types per offset (a renewed record may be acknowledged
+        in the same list)."""
         acked: dict[int, list[int]] = {}
         for first, last, types in batches:
             if last < self.start:
@@ -255,14 +277,23 @@ class CheckedQueue:
                 if rec is None:
                     continue
                 before = acked.setdefault(offset, [])
-                if rec.state != ACQUIRED or rec.target is not None or rec.member != member or set(before) - {RENEW}:
+                if (
+                    rec.state != ACQUIRED
+                    or rec.target is not None
+                    or rec.member != member
+                    or set(before) - {RENEW}
+                ):
                     return ErrorCode.invalid_record_state
                 before.append(types[0] if len(types) == 1 else types[offset - first])
         return acked
 
     def release(self) -> None:
         member = self.rnd.choice(MEMBERS)
-        held = [offset for offset, rec in self.known.items() if rec.state == ACQUIRED and rec.member == member and rec.target is None]
+        held = [
+            offset
+            for offset, rec in self.known.items()
+            if rec.state == ACQUIRED and rec.member == member and rec.target is None
+        ]
         in_order = self.rnd.random() < 0.5
         persist = self.sp.release_member(member, delayed_at_ms=None if in_order else self.now_ms)
         assert (persist is None) == (not held)
@@ -272,7 +303,11 @@ class CheckedQueue:
             self._began(persist, held, member)
 
     def expire(self) -> None:
-        due = [rec for rec in self.known.values() if rec.state == ACQUIRED and rec.deadline_ms <= self.now_ms and rec.target is None]
+        due = [
+            rec
+            for rec in self.known.values()
+            if rec.state == ACQUIRED and rec.deadline_ms <= self.now_ms and rec.target is None
+        ]
         deadline_ms = self.sp.next_deadline_ms()
         assert not due or (deadline_ms is not None and deadline_ms <= self.now_ms)
         alive_ms = {member: self.rnd.choice((0, 30, 1000)) for member in (*MEMBERS, "drain")}
@@ -331,15 +366,22 @@ class CheckedQueue:
         else:
             if self.rnd.random() < 0.3:
                 self._save(write)
-                self.ghosts |= {o: max((b.delivery_count, b.state), self.ghosts.get(o, NOTHING)) for o, b in write.said.items()}
+                self.ghosts |= {
+                    o: max((b.delivery_count, b.state), self.ghosts.get(o, NOTHING))
+                    for o, b in write.said.items()
+                }
             self.sp.persist_failed(write.persist.token, now_ms=self.now_ms)
             for rec in [self.known[offset] for offset in write.offsets if offset in self.known]:
                 assert rec.target is not None
                 rec.target = rec.cause = None
                 rec.due_ms = 0
-                rec.since_ms = float("-inf") if self.settings.lock_max_ms else rec.since_ms  # its holder answered: not prolonged
-                if rec.deadline_ms <= self.now_ms:  # and then it is archived at the limit, without a dead letter
-                    rec.state = ARCHIVED if rec.count >= self.settings.delivery_count_limit else self._given_back(rec)
+                # its holder answered: not prolonged
+                rec.since_ms = float("-inf") if self.settings.lock_max_ms else rec.since_ms
+                # and then it is archived at the limit, without a dead letter
+                if rec.deadline_ms <= self.now_ms:
+                    rec.state = (
+                        ARCHIVED if rec.count >= self.settings.delivery_count_limit else self._given_back(rec)
+                    )
                     rec.member = None
         self.check(settled=True)
 
@@ -357,11 +399,13 @@ class CheckedQueue:
             if rec.state == ARCHIVING and (rec.count, rec.state) == entry:
                 rec.is_saved = True
                 self.dead_letters.owed.add(offset)
-                if self.ghosts.get(offset, NOTHING) > entry:  # an ARCHIVED that nobody knows of, and it wins at the same count
+                # an ARCHIVED that nobody knows of, and it wins at the same count
+                if self.ghosts.get(offset, NOTHING) > entry:
                     self.dead_letters.waived.add(offset)
 
     def reload(self) -> None:
-        """The broker is killed: writes under way were saved or not, dead letters that were being appended are there or not."""
+        """The broker is killed: writes under way were saved or not, dead letters that were being
+        appended are there or not."""
         for write in self.writes.values():
             if self.rnd.random() < 0.5:
                 self._save(write)
@@ -370,22 +414,35 @@ class CheckedQueue:
         self._load()
 
     def unload(self) -> None:
-        """Without a crash: what is loaded again must be what it was, because nobody will look into the dead letter queue."""
+        """Without a crash: what is loaded again must be what it was, because nobody will look into
+        the dead letter queue."""
         if self.sp.is_settled:
             self._check_nothing_is_lost()
             self._load()
 
     def _check_nothing_is_lost(self) -> None:
         def is_saved_as(offset: int, *states: int) -> bool:
-            return offset < self.saved_start or self.saved[offset][1] in states or self.saved[offset] == self.ghosts.get(offset)
+            return (
+                offset < self.saved_start
+                or self.saved[offset][1] in states
+                or self.saved[offset] == self.ghosts.get(offset)
+            )
 
-        assert all(is_saved_as(offset, *DONE) for offset in self.confirmed), "a confirmed acknowledgement was undone"
-        assert all(is_saved_as(offset, ARCHIVING, ARCHIVED) for offset in self.dead_letters.owed), "a dead letter was forgotten"
+        assert all(is_saved_as(offset, *DONE) for offset in self.confirmed), (
+            "a confirmed acknowledgement was undone"
+        )
+        assert all(is_saved_as(offset, ARCHIVING, ARCHIVED) for offset in self.dead_letters.owed), (
+            "a dead letter was forgotten"
+        )
 
-    # ---- dead letters ----------------------------------------------------------------------------------------------
+    # ---- dead letters ----------------------------------------------------------------------------
 
     def take_dead_letters(self) -> None:
-        ready = {o: rec for o, rec in self.known.items() if rec.state == ARCHIVING and rec.is_saved and not rec.is_taken}
+        ready = {
+            o: rec
+            for o, rec in self.known.items()
+            if rec.state == ARCHIVING and rec.is_saved and not rec.is_taken
+        }
         expected = {offset: (rec.count, rec.cause) for offset, rec in ready.items() if rec.cause is not None}
         assert len(expected) == len(ready)
         self.dead_letters.take(self.sp, expected, self.saved)
@@ -422,10 +479,17 @@ class CheckedQueue:
 
     def _unsaved_archiving(self) -> set[int]:
         """What no write under way says either."""
-        on_its_way = {offset for write in self.writes.values() for offset, batch in write.said.items() if batch.state == ARCHIVING}
-        return {offset for offset, rec in self.known.items() if rec.state == ARCHIVING and not rec.is_saved} - on_its_way
+        on_its_way = {
+            offset
+            for write in self.writes.values()
+            for offset, batch in write.said.items()
+            if batch.state == ARCHIVING
+        }
+        return {
+            offset for offset, rec in self.known.items() if rec.state == ARCHIVING and not rec.is_saved
+        } - on_its_way
 
-    # ---- saving ----------------------------------------------------------------------------------------------------
+    # ---- saving ----------------------------------------------------------------------------------
 
     def _given_back(self, rec: Rec, *, waits: bool = True) -> int:
         if rec.count < self.settings.delivery_count_limit:
@@ -444,7 +508,10 @@ class CheckedQueue:
         assert set(offsets) <= said.keys()
         for offset, batch in said.items():
             rec = self.known[offset]
-            assert (batch.state, batch.delivery_count) == (rec.state if rec.target is None else rec.target, rec.count)
+            assert (batch.state, batch.delivery_count) == (
+                rec.state if rec.target is None else rec.target,
+                rec.count,
+            )
             assert batch.state != ACQUIRED
             assert (rec.target is not None) == (offset in offsets)
         assert persist.archiving == any(batch.state == ARCHIVING for batch in said.values())
@@ -453,12 +520,14 @@ class CheckedQueue:
         self._check_nothing_is_left_out()
 
     def _check_nothing_is_left_out(self) -> None:
-        """Once the writes under way have succeeded, what is saved is what is known, but for what is held or was never delivered."""
+        """Once the writes under way have succeeded, what is saved is what is known, but for what is
+        held or was never delivered."""
         for offset, rec in self.known.items():
             if rec.state != ACQUIRED and rec.count:
                 entry = (rec.count, rec.state)
                 assert self.known_saved.get(offset, NOTHING) >= entry or any(
-                    offset in write.said and (write.said[offset].delivery_count, write.said[offset].state) == entry
+                    offset in write.said
+                    and (write.said[offset].delivery_count, write.said[offset].state) == entry
                     for write in self.writes.values()
                 )
 
@@ -468,9 +537,11 @@ class CheckedQueue:
         for offset, batch in write.said.items():
             self.saved[offset] = max(self.saved.get(offset, NOTHING), (batch.delivery_count, batch.state))
         self.saved = {offset: entry for offset, entry in self.saved.items() if offset >= self.saved_start}
-        assert {o: (batch.delivery_count, batch.state) for o, batch in by_offset(self.saved_batches).items()} == self.saved
+        assert {
+            o: (batch.delivery_count, batch.state) for o, batch in by_offset(self.saved_batches).items()
+        } == self.saved
 
-    # ---- invariants ------------------------------------------------------------------------------------------------
+    # ---- invariants ------------------------------------------------------------------------------
 
     def _taken(self) -> int:
         undecided = sum(rec.count > 0 and not rec.counts_as_done for rec in self.known.values())
@@ -496,7 +567,9 @@ class CheckedQueue:
         self.known = {offset: rec for offset, rec in self.known.items() if offset >= self.start}
         assert sp.end_offset == max(self.known, default=self.start)
         assert sp.delivery_complete_count == sum(rec.counts_as_done for rec in self.known.values())
-        shown = {offset: run for run in holdings(sp) for offset in range(run.first_offset, run.last_offset + 1)}
+        shown = {
+            offset: run for run in holdings(sp) for offset in range(run.first_offset, run.last_offset + 1)
+        }
         assert shown.keys() == self.known.keys()
         for offset, run in shown.items():
             rec = self.known[offset]
@@ -511,7 +584,9 @@ class CheckedQueue:
         assert statistics.archiving == len(archiving)
         self._check_archiving(archiving)
         self._check_settled()
-        assert statistics.waiting == sum(rec.state == AVAILABLE and rec.due_ms > 0 for rec in self.known.values())
+        assert statistics.waiting == sum(
+            rec.state == AVAILABLE and rec.due_ms > 0 for rec in self.known.values()
+        )
         if self.held is not None:
             held = Counter(rec.member for rec in self.known.values() if rec.state == ACQUIRED)
             for write in self.writes.values():  # The log's start may have passed what is being saved.
@@ -525,7 +600,11 @@ class CheckedQueue:
         first_open, gone = self.sp.stands_from(self.log_start)
         open_offsets = {o for o in self.exists() if o not in self.known or not self.known[o].counts_as_done}
         left = self.log_end - self.log_start - gone
-        assert len(open_offsets) <= left <= len(open_offsets) + (self.log_end - self.log_start - len(self.exists()))
+        assert (
+            len(open_offsets)
+            <= left
+            <= len(open_offsets) + (self.log_end - self.log_start - len(self.exists()))
+        )
         assert first_open <= min(open_offsets, default=self.log_end)
 
     def _check_archiving(self, archiving: list[Rec]) -> None:
@@ -539,7 +618,11 @@ class CheckedQueue:
             assert sp.has_archiving
             assert not sp.is_settled
         elif not sp.has_archiving:
-            forgotten = {offset for offset, (_, state) in self.saved.items() if state == ARCHIVING and offset in self.dead_letters.queue}
+            forgotten = {
+                offset
+                for offset, (_, state) in self.saved.items()
+                if state == ARCHIVING and offset in self.dead_letters.queue
+            }
             assert not forgotten, "a restart would have to look into the dead letter queue"
 
     def _check_settled(self) -> None:
@@ -554,7 +637,8 @@ class CheckedQueue:
             assert offset >= self.start or entry[1] in DONE or entry == self.ghosts.get(offset)
 
     def drain(self) -> None:
-        """Nothing is lost: after all that, whoever goes on fetching and accepting gets through the whole log."""
+        """Nothing is lost: after all that, whoever goes on fetching and accepting gets through the
+        whole log."""
         while self.writes:
             self.settle()
         for _ in range(20 + 8 * (self.log_end + 1 - self.start)):
@@ -562,9 +646,13 @@ class CheckedQueue:
             self.expire()
             taken = self.fetch("drain")
             self.check()
-            held = sorted(offset for offset, rec in self.known.items() if rec.member == "drain" and rec.target is None)
+            held = sorted(
+                offset for offset, rec in self.known.items() if rec.member == "drain" and rec.target is None
+            )
             for offset in held:
-                persist = self.sp.acknowledge("drain", [AckBatch(offset, offset, (ACCEPT,))], now_ms=self.now_ms)
+                persist = self.sp.acknowledge(
+                    "drain", [AckBatch(offset, offset, (ACCEPT,))], now_ms=self.now_ms
+                )
                 assert persist is not None
                 self.known[offset].target = ACKNOWLEDGED
                 self._began(persist, [offset], "drain")
@@ -573,7 +661,9 @@ class CheckedQueue:
                 self.settle()
             self.check()
             if not taken and not any(rec.state in (AVAILABLE, ACQUIRED) for rec in self.known.values()):
-                unread = {offset for offset in self.exists() if offset >= self.start and offset not in self.known}
+                unread = {
+                    offset for offset in self.exists() if offset >= self.start and offset not in self.known
+                }
                 if not unread:
                     break
         assert all(rec.state in DONE for rec in self.known.values())

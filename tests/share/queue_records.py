@@ -19,8 +19,9 @@ LOCK_MS = 100
 
 @dataclass
 class Rec:
-    """`target` is the state that is being persisted, for a record that is still held. What is (or will be) ARCHIVING has a cause;
-    `is_saved` tells that it is known to be saved as that, `is_taken` that it is handed out."""
+    """`target` is the state that is being persisted, for a record that is still held. What is (or
+    will be) ARCHIVING has a cause; `is_saved` tells that it is known to be saved as that,
+    `is_taken` that it is handed out."""
 
     state: int
     count: int
@@ -32,7 +33,8 @@ class Rec:
     is_taken: bool = False
     since_ms: float | None = None
     due_ms: float = 0
-    """Of a prolonged lock: when it was granted. Of what came back, and waits: when it can be delivered again."""
+    """Of a prolonged lock: when it was granted. Of what came back, and waits: when it can be
+    delivered again."""
 
     @property
     def is_free(self) -> bool:
@@ -62,7 +64,9 @@ def some_ack_batches(rnd: Random, known: Mapping[int, Rec], start: int) -> list[
     batches: list[AckBatch] = []
     offset = start - rnd.choice((0, 0, 0, 2))
     for _ in range(rnd.randint(1, 3)):
-        held = sorted(o for o, rec in known.items() if rec.state == ACQUIRED and rec.target is None and o >= offset)
+        held = sorted(
+            o for o, rec in known.items() if rec.state == ACQUIRED and rec.target is None and o >= offset
+        )
         if held and rnd.random() < 0.9:
             offset = rnd.choice(held[:6])
         last = offset + rnd.choice((0, 0, 1, 3, 8))
@@ -70,6 +74,12 @@ def some_ack_batches(rnd: Random, known: Mapping[int, Rec], start: int) -> list[
             while last > offset and (last not in known or known[last].member != known[held[0]].member):
                 last -= 1
         size = 1 if rnd.random() < 0.6 else last - offset + 1
-        batches.append(AckBatch(offset, last, tuple(rnd.choice((GAP, ACCEPT, ACCEPT, RELEASE, REJECT, RENEW)) for _ in range(size))))
+        batches.append(
+            AckBatch(
+                offset,
+                last,
+                tuple(rnd.choice((GAP, ACCEPT, ACCEPT, RELEASE, REJECT, RENEW)) for _ in range(size)),
+            )
+        )
         offset = last if rnd.random() < 0.05 else last + 1
     return batches

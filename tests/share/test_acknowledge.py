@@ -1,4 +1,5 @@
-"""Acknowledge, release and renew: every row of the check table, atomicity, saving, failing, and the races with lock timeouts."""
+"""Acknowledge, release and renew: every row of the check table, atomicity, saving, failing, and the
+races with lock timeouts."""
 
 from __future__ import annotations
 
@@ -162,7 +163,12 @@ class TestTypes:
         q.now_ms = 10.0
         q.ack("m", ack(1, 6, ACCEPT, RENEW, RENEW, RELEASE, RENEW, REJECT))
         assert q.shown() == "0 H1 m, 1 K1, 2-3 H1 m, 4 A1, 5 H1 m, 6 R1, 7-9 H1 m"
-        assert [run.deadline_ms for run in holdings(q.sp) if run.member_id] == [LOCK_MS, LOCK_MS + 10, LOCK_MS + 10, LOCK_MS]
+        assert [run.deadline_ms for run in holdings(q.sp) if run.member_id] == [
+            LOCK_MS,
+            LOCK_MS + 10,
+            LOCK_MS + 10,
+            LOCK_MS,
+        ]
 
 
 class TestAtomic:
@@ -287,13 +293,16 @@ class TestFailing:
         q.fetch("n")
         persist = q.ack("n", ack(7, 7, ACCEPT))
         assert persist is not None
-        assert [tuple(batch) for batch in persist.batches] == [(7, 7, 2, 2)]  # 0-4 are held again: their turn comes later
+        # 0-4 are held again: their turn comes later
+        assert [tuple(batch) for batch in persist.batches] == [(7, 7, 2, 2)]
         q = one_batch()
         asked = q.ask("m", ack(0, 4, RELEASE))
         q.expire(LOCK_MS)
         q.fail(asked)
         q.log = [(5, 9)]
-        q.sp.acquire("n", mode=0, batch_size=9, max_records=9, fetch_offset=5, batches=[(5, 9)], now_ms=q.now_ms)
+        q.sp.acquire(
+            "n", mode=0, batch_size=9, max_records=9, fetch_offset=5, batches=[(5, 9)], now_ms=q.now_ms
+        )
         persist = q.ack("n", ack(5, 9, ACCEPT))
         assert persist is not None
         assert [tuple(batch) for batch in persist.batches] == [(0, 4, 0, 1), (5, 9, 2, 2)]
@@ -310,7 +319,8 @@ class TestFailing:
         assert q.sp.statistics().prolonged_locks == 5
 
     def test_nor_where_the_list_is_refused(self) -> None:
-        """One offset is somebody else's: the client is done with the others as well, but for those that it renews."""
+        """One offset is somebody else's: the client is done with the others as well, but for those
+        that it renews."""
         q = Queue((0, 9), lock_max_ms=100 * LOCK_MS)
         q.fetch("m", 8, by_record=True)
         q.fetch("n")

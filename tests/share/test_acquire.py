@@ -1,4 +1,5 @@
-"""Which records a fetch gets: next fetch offset, in-flight limit, redelivery, holes, new data, both acquire modes."""
+"""Which records a fetch gets: next fetch offset, in-flight limit, redelivery, holes, new data, both
+acquire modes."""
 
 from __future__ import annotations
 
@@ -63,13 +64,29 @@ class TestNewData:
         q = Queue((0, 4))
         assert q.fetch("m", 0) == []
         assert q.fetch("m", -1) == []
-        assert q.sp.acquire("m", mode=AcquireMode(0), batch_size=1, max_records=1, fetch_offset=0, batches=[], now_ms=0) == []
+        assert (
+            q.sp.acquire(
+                "m", mode=AcquireMode(0), batch_size=1, max_records=1, fetch_offset=0, batches=[], now_ms=0
+            )
+            == []
+        )
         assert q.shown() == ""
 
     def test_what_lies_below_the_start_is_not_acquired(self) -> None:  # ACQ-5
         q = Queue((0, 4), (5, 9), start=5)
         batches = [(0, 4)]
-        assert q.sp.acquire("m", mode=AcquireMode(0), batch_size=9, max_records=9, fetch_offset=0, batches=batches, now_ms=0) == []
+        assert (
+            q.sp.acquire(
+                "m",
+                mode=AcquireMode(0),
+                batch_size=9,
+                max_records=9,
+                fetch_offset=0,
+                batches=batches,
+                now_ms=0,
+            )
+            == []
+        )
 
     def test_a_read_ahead_of_what_is_due_is_ignored(self) -> None:
         """Otherwise the records between would be taken for missing."""
@@ -77,7 +94,18 @@ class TestNewData:
         for fetched in ([], q.fetch("m", 5)):
             assert len(fetched) <= 1
             batches = [(10, 14)]
-            assert q.sp.acquire("m", mode=AcquireMode(0), batch_size=9, max_records=9, fetch_offset=10, batches=batches, now_ms=0) == []
+            assert (
+                q.sp.acquire(
+                    "m",
+                    mode=AcquireMode(0),
+                    batch_size=9,
+                    max_records=9,
+                    fetch_offset=10,
+                    batches=batches,
+                    now_ms=0,
+                )
+                == []
+            )
         assert q.sp.next_fetch_offset() == 5
 
     def test_a_batch_header_cannot_claim_the_memory(self) -> None:

@@ -1,4 +1,5 @@
-"""Dead letters in the share-partition (KIP-1191): which records become ARCHIVING, when they are handed out, and how they end."""
+"""Dead letters in the share-partition (KIP-1191): which records become ARCHIVING, when they are
+handed out, and how they end."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ REJECTED, EXHAUSTED = DeadLetterCause.REJECTED, DeadLetterCause.EXHAUSTED
 
 def last_attempt(last: int = 4, *, dead_letter_queue: bool = True) -> Queue:
     """0 to `last`, held by m for the second time of two."""
-    q = Queue((0, last), saved=f"0-{last} A1", delivery_count_limit=LIMIT, dead_letter_queue=dead_letter_queue)
+    q = Queue(
+        (0, last), saved=f"0-{last} A1", delivery_count_limit=LIMIT, dead_letter_queue=dead_letter_queue
+    )
     assert q.fetch("m") == [(0, last, 2)]
     return q
 
@@ -70,7 +73,10 @@ class TestWhichRecords:
         assert q.sp.take_dead_letters() == [DeadLetter(0, 4, 2, EXHAUSTED)]
 
     @pytest.mark.parametrize("give_back", GIVES_BACK)
-    def test_the_delivery_limit_without_a_dead_letter_queue(self, give_back: Callable[[Queue], Persist | None]) -> None:  # REC-7
+    # REC-7
+    def test_the_delivery_limit_without_a_dead_letter_queue(
+        self, give_back: Callable[[Queue], Persist | None]
+    ) -> None:
         q = last_attempt(dead_letter_queue=False)
         assert saved(q.save(give_back(q))) == state("0-4 R2")
         assert (q.sp.start_offset, q.sp.take_dead_letters()) == (5, [])
@@ -168,7 +174,12 @@ class TestArchiving:
         q.ack("m", ack(0, 1, REJECT), ack(2, 4, RELEASE), ack(5, 5, GAP))
         q.ask("m", ack(6, 6, REJECT))
         statistics = q.sp.statistics()
-        assert (statistics.archiving, statistics.pending, statistics.archived, statistics.acquired) == (5, 1, 1, 3)
+        assert (statistics.archiving, statistics.pending, statistics.archived, statistics.acquired) == (
+            5,
+            1,
+            1,
+            3,
+        )
         assert (statistics.rejected, statistics.exhausted, statistics.dead_lettered) == (3, 3, 0)
         q.sp.take_dead_letters()
         q.save(q.sp.dead_lettered([(1, 3)]))
@@ -253,7 +264,11 @@ class TestEnd:
         q.ack("m", ack(0, 3, REJECT), ack(5, 5, REJECT))
         q.sp.take_dead_letters()
         persist = q.sp.dead_lettered([(0, 3), (5, 5)])
-        assert (q.shown(), q.sp.start_offset, q.sp.delivery_complete_count) == ("4 H1 m, 5 R1, 6-9 H1 m", 4, 1)
+        assert (q.shown(), q.sp.start_offset, q.sp.delivery_complete_count) == (
+            "4 H1 m, 5 R1, 6-9 H1 m",
+            4,
+            1,
+        )
         assert persist is not None
         assert (persist.start_offset, persist.delivery_complete_count) == (0, 5)
         assert saved(q.save(persist)) == state("0-3 R1, 5 R1")
@@ -279,7 +294,8 @@ class TestEnd:
         assert (q.saved_start, q.sp.has_archiving) == (1, False)
 
     def test_it_stays_unsettled_until_a_save_has_passed_it(self) -> None:
-        """The state still says ARCHIVING: unloaded and loaded again, the record would become a second dead letter."""
+        """The state still says ARCHIVING: unloaded and loaded again, the record would become a
+        second dead letter."""
         q = first_attempt(0)
         q.ack("m", ack(0, 0, REJECT))
         q.sp.take_dead_letters()
@@ -325,7 +341,8 @@ class TestEnd:
 class TestLoading:
     @pytest.mark.parametrize("dead_letter_queue", [False, True])
     def test_stored_archiving_is_handed_out(self, dead_letter_queue: bool) -> None:  # LOAD-17, DLQ-20
-        """Whatever the group's config says now. The reason is not stored: below the limit it can only be a rejection."""
+        """Whatever the group's config says now. The reason is not stored: below the limit it can
+        only be a rejection."""
         q = Queue((0, 9), saved="0-2 G5, 3 A1, 4-5 G4, 6-7 G6", dead_letter_queue=dead_letter_queue)
         assert (q.sp.has_dead_letters, q.sp.has_archiving, q.sp.is_settled) == (True, True, False)
         letters = [(0, 2, 5, EXHAUSTED), (4, 5, 4, REJECTED), (6, 7, 6, EXHAUSTED)]

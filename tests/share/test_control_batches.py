@@ -1,4 +1,5 @@
-"""Control batches in the log (the broker's own): never acquired, not in flight, and in nobody's way, however the queue is worked on."""
+"""Control batches in the log (the broker's own): never acquired, not in flight, and in nobody's
+way, however the queue is worked on."""
 
 from __future__ import annotations
 
@@ -19,9 +20,18 @@ Batches = list[tuple[int, int]]
 
 
 class Queue:
-    """A share-partition over a log of record batches (D) and control batches (C), read from the front, `at_once` batches at a time."""
+    """A share-partition over a log of record batches (D) and control batches (C), read from the
+    front, `at_once` batches at a time."""
 
-    def __init__(self, log: str, *, at_once: int = 1000, locks: int = 2000, start: int = 0, batches: tuple[StateBatch, ...] = ()) -> None:
+    def __init__(
+        self,
+        log: str,
+        *,
+        at_once: int = 1000,
+        locks: int = 2000,
+        start: int = 0,
+        batches: tuple[StateBatch, ...] = (),
+    ) -> None:
         self.log: list[tuple[int, int, bool]] = []
         for word in log.split():
             self.append(word[0] == "C", int(word[1:]))
@@ -31,7 +41,9 @@ class Queue:
 
     def load(self, start: int, batches: tuple[StateBatch, ...]) -> None:
         self.start, self.batches = start, batches
-        self.sp = SharePartition.load(self.settings, start_offset=start, state_batches=batches, state_epoch=0, leader_epoch=0)
+        self.sp = SharePartition.load(
+            self.settings, start_offset=start, state_batches=batches, state_epoch=0, leader_epoch=0
+        )
 
     def append(self, is_control: bool, size: int) -> None:
         self.log.append((self.end, self.end + size - 1, is_control))
@@ -41,9 +53,16 @@ class Queue:
         return self.log[-1][1] + 1 if self.log else 0
 
     def data(self) -> set[int]:
-        return {offset for first, last, is_control in self.log if not is_control for offset in range(first, last + 1)}
+        return {
+            offset
+            for first, last, is_control in self.log
+            if not is_control
+            for offset in range(first, last + 1)
+        }
 
-    def fetch(self, member: str = "m", max_records: int = 500, *, by_record: bool = False) -> list[tuple[int, int, int]]:
+    def fetch(
+        self, member: str = "m", max_records: int = 500, *, by_record: bool = False
+    ) -> list[tuple[int, int, int]]:
         """As the broker does it: read on while what was read has nothing for anybody."""
         while self.sp.offset_to_acquire() is not None and (offset := self.sp.next_fetch_offset()) < self.end:
             found = [each for each in self.log if each[1] >= offset][: self.at_once]
@@ -71,7 +90,11 @@ class Queue:
     def unread(self) -> list[int]:
         """Offsets of the window of which nothing is known."""
         window = self.sp._window
-        return [offset for offset, code in enumerate(window.states, window.base) if code == HOLE and offset >= window.start_offset]
+        return [
+            offset
+            for offset, code in enumerate(window.states, window.base)
+            if code == HOLE and offset >= window.start_offset
+        ]
 
     def reload(self) -> None:
         self.load(self.start, self.batches)
@@ -111,7 +134,8 @@ def test_the_start_moves_past_them() -> None:
 
 
 def test_they_take_no_room() -> None:
-    """Kafka counts what lies between SPSO and SPEO; 20 groups would then leave a queue a 20th of its locks."""
+    """Kafka counts what lies between SPSO and SPEO; 20 groups would then leave a queue a 20th of
+    its locks."""
     queue = Queue("D1 C30 " * 120, locks=100)
     assert len(queue.fetch()) == 100
     assert queue.sp.statistics().in_flight == 100
@@ -138,7 +162,8 @@ def test_what_comes_back_is_delivered_around_them() -> None:
 
 
 def test_after_a_restart() -> None:
-    """The loaded state does not mention them: they are holes of the gap window until they are read."""
+    """The loaded state does not mention them: they are holes of the gap window until they are
+    read."""
     queue = Queue("D2 C1 D2 C1 D2")
     queue.fetch()
     queue.ack(0, 0)
@@ -168,13 +193,20 @@ def test_the_window_does_not_grow_without_end() -> None:
 def test_runs_of_what_was_read() -> None:
     assert list(runs_of([(0, 1), (2, 3)], [])) == [([(0, 1), (2, 3)], False)]
     mixed = list(runs_of([(0, 1), (3, 4), (5, 6), (9, 9)], [(2, 2), (7, 7), (8, 8)]))
-    assert mixed == [([(0, 1)], False), ([(2, 2)], True), ([(3, 4), (5, 6)], False), ([(7, 7), (8, 8)], True), ([(9, 9)], False)]
+    assert mixed == [
+        ([(0, 1)], False),
+        ([(2, 2)], True),
+        ([(3, 4), (5, 6)], False),
+        ([(7, 7), (8, 8)], True),
+        ([(9, 9)], False),
+    ]
     assert list(runs_of([], [(2, 2)])) == [([(2, 2)], True)]
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_work(seed: int) -> None:
-    """Appends, fetches, acknowledgements and restarts in any order: each record ends acknowledged, no control batch is ever touched."""
+    """Appends, fetches, acknowledgements and restarts in any order: each record ends acknowledged,
+    no control batch is ever touched."""
     rng = random.Random(seed)
     queue = Queue("", at_once=rng.choice((1, 2, 3, 1000)), locks=rng.choice((100, 2000)))
     held: dict[int, str] = {}
@@ -205,7 +237,9 @@ def test_random_work(seed: int) -> None:
             if not release:
                 accepted.add(offset)
         unread = len(queue.unread())  # after a restart these may be either
-        assert queue.sp.statistics().in_flight - unread <= len([each for each in queue.data() if each >= queue.sp.start_offset])
+        assert queue.sp.statistics().in_flight - unread <= len(
+            [each for each in queue.data() if each >= queue.sp.start_offset]
+        )
     while held:
         offset, member = held.popitem()
         queue.ack(offset, offset, ACCEPT, member)

@@ -41,14 +41,20 @@ def test_headers_are_exactly_these() -> None:
 
 
 def test_contents() -> None:
-    """DLQ-25, DLQ-26, DLQ-27: null, or the record's own where it could be read; its headers and timestamp only if asked for."""
+    """DLQ-25, DLQ-26, DLQ-27: null, or the record's own where it could be read; its headers and
+    timestamp only if asked for."""
     bare = Record(4711, 99, None, None, headers_of(ORIGIN))
     assert letter_of(ORIGIN, None, Contents(key_and_value=True), 99) == (bare, bare)
     assert letter_of(ORIGIN, SOURCE, Contents(), 99) == (bare, bare)
-    assert letter_of(ORIGIN, SOURCE, Contents(key_and_value=True), 99) == (bare._replace(key=b"key", value=b"value"), bare)
+    assert letter_of(ORIGIN, SOURCE, Contents(key_and_value=True), 99) == (
+        bare._replace(key=b"key", value=b"value"),
+        bare,
+    )
     everything = letter_of(ORIGIN, SOURCE, Contents(key_and_value=True, headers=True), 99).full
     assert everything.headers == headers_of(ORIGIN) + SOURCE.headers
-    assert letter_of(ORIGIN, SOURCE, Contents(headers=True), 99).full == bare._replace(headers=everything.headers)
+    assert letter_of(ORIGIN, SOURCE, Contents(headers=True), 99).full == bare._replace(
+        headers=everything.headers
+    )
 
 
 def test_a_dead_letter_of_a_dead_letter_stands_for_the_last_one() -> None:
@@ -86,8 +92,17 @@ def test_runs() -> None:
 
 texts = st.text(max_size=20)
 contents = st.none() | st.binary(max_size=300)
-origins = st.builds(Origin, texts, st.integers(0, 5), st.integers(0, 1 << 60), texts, st.integers(0, 255), texts)
-sources = st.builds(Record, st.just(0), st.just(0), contents, contents, st.lists(st.tuples(texts, contents), max_size=3).map(tuple))
+origins = st.builds(
+    Origin, texts, st.integers(0, 5), st.integers(0, 1 << 60), texts, st.integers(0, 255), texts
+)
+sources = st.builds(
+    Record,
+    st.just(0),
+    st.just(0),
+    contents,
+    contents,
+    st.lists(st.tuples(texts, contents), max_size=3).map(tuple),
+)
 all_contents = st.builds(Contents, st.booleans(), st.booleans(), st.booleans())
 letters = st.builds(letter_of, origins, st.none() | sources, all_contents, st.integers(0, 1 << 50))
 
@@ -99,7 +114,8 @@ def test_origins_come_back(origin: Origin) -> None:
 
 @given(st.lists(letters, max_size=12), st.integers(61, 2000))
 def test_packing(given_letters: list[Letter], max_bytes: int) -> None:
-    """DLQ-28: batches as large as max.message.bytes allows and no larger, each letter once and in order; bare if it must be (DLQ-27)."""
+    """DLQ-28: batches as large as max.message.bytes allows and no larger, each letter once and in
+    order; bare if it must be (DLQ-27)."""
     packed = pack(given_letters, max_bytes)
     built = [build_batch(batch) for batch in packed.batches]
     assert all(len(batch) <= max_bytes for batch in built)
@@ -107,7 +123,9 @@ def test_packing(given_letters: list[Letter], max_bytes: int) -> None:
         assert len(build_batch([*before, after[0]])) > max_bytes, "there was room for one more"
     by_letter = {id(record): letter for letter in given_letters for record in letter}
     kept = [by_letter[id(record)] for batch in packed.batches for record in batch]
-    assert kept == [each for each in given_letters if len(build_batch([each.bare])) <= max_bytes or each in kept]
+    assert kept == [
+        each for each in given_letters if len(build_batch([each.bare])) <= max_bytes or each in kept
+    ]
     for batch in packed.batches:
         for record in batch:
             letter = by_letter[id(record)]
@@ -121,10 +139,13 @@ def test_packing(given_letters: list[Letter], max_bytes: int) -> None:
 
 @given(sources, st.integers(-(1 << 62), 1 << 62), st.integers(0, 1 << 30))
 def test_sizes_of_records(record: Record, timestamp_delta: int, offset_delta: int) -> None:
-    """As in a batch: the first record at the delta itself cannot be had, so the parts are measured."""
+    """As in a batch: the first record at the delta itself cannot be had, so the parts are
+    measured."""
     alone = encoded_size(record, timestamp_delta=0, offset_delta=0)
     assert len(build_batch([record])) == 61 + alone
     later = encoded_size(record, timestamp_delta=timestamp_delta, offset_delta=offset_delta)
     assert later >= alone
     pair = [Record(0, 0, None, None), record._replace(timestamp_ms=timestamp_delta)]
-    assert len(build_batch(pair)) - len(build_batch(pair[:1])) == encoded_size(record, timestamp_delta=timestamp_delta, offset_delta=1)
+    assert len(build_batch(pair)) - len(build_batch(pair[:1])) == encoded_size(
+        record, timestamp_delta=timestamp_delta, offset_delta=1
+    )

@@ -1,4 +1,5 @@
-"""The in-flight window as it is shown: runs by state, delivery count, holder and time left, and how many batches there are."""
+"""The in-flight window as it is shown: runs by state, delivery count, holder and time left, and how
+many batches there are."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def test_every_state_a_record_can_be_in() -> None:
     q.fail(pending)
     assert ranges(q)[-1] == (20, 29, "acquired", False, 1, "M1", LOCK_MS - 4000)
     q.now_ms = 2 * LOCK_MS
-    assert {each.lock_ms_left for each in ranges(q) if each.member_id} == {0}, "not below 0, though expire() has not been called yet"
+    assert {each.lock_ms_left for each in ranges(q) if each.member_id} == {0}, (
+        "not below 0, though expire() has not been called yet"
+    )
     assert q.sp.statistics().batches == 3
 
 
@@ -81,9 +84,14 @@ def test_what_the_log_has_no_more_is_not_shown() -> None:
     q.ack("M1", ack(4, 6, ACCEPT))
     view = q.sp.in_flight_view(q.now_ms, 5)
     assert (view.start_offset, view.end_offset) == (5, 9)
-    assert view.ranges == ((5, 6, "acknowledged", False, 1, None, None), (7, 9, "acquired", False, 1, "M1", LOCK_MS))
+    assert view.ranges == (
+        (5, 6, "acknowledged", False, 1, None, None),
+        (7, 9, "acquired", False, 1, "M1", LOCK_MS),
+    )
     for log_start_offset in (10, 15):
-        assert q.sp.in_flight_view(q.now_ms, log_start_offset) == InFlightView(log_start_offset, log_start_offset, 2000, ())
+        assert q.sp.in_flight_view(q.now_ms, log_start_offset) == InFlightView(
+            log_start_offset, log_start_offset, 2000, ()
+        )
 
 
 def test_a_batch_that_begins_below_the_start_counts() -> None:
@@ -94,8 +102,17 @@ def test_a_batch_that_begins_below_the_start_counts() -> None:
     assert (q.sp.start_offset, q.sp.statistics().batches) == (5, 2)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["M1", "M2"]), st.integers(1, 7), st.sampled_from([None, ACCEPT, RELEASE, REJECT])), max_size=12))
-def test_the_view_covers_the_window_and_agrees_with_the_columns(steps: list[tuple[str, int, int | None]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["M1", "M2"]), st.integers(1, 7), st.sampled_from([None, ACCEPT, RELEASE, REJECT])
+        ),
+        max_size=12,
+    )
+)
+def test_the_view_covers_the_window_and_agrees_with_the_columns(
+    steps: list[tuple[str, int, int | None]],
+) -> None:
     q = Queue(*[(base, base + 4) for base in range(0, 100, 5)])
     for member, size, ack_type in steps:
         for first, last, _ in q.fetch(member, size):
@@ -104,9 +121,17 @@ def test_the_view_covers_the_window_and_agrees_with_the_columns(steps: list[tupl
         q.now_ms += 10
     view = q.sp.in_flight_view(q.now_ms)
     if view.ranges:
-        assert (view.ranges[0].first_offset, view.ranges[-1].last_offset) == (view.start_offset, view.end_offset)
-    assert all(before.last_offset + 1 == after.first_offset for before, after in zip(view.ranges, view.ranges[1:], strict=False))
-    shown = [each[2:3] + each[4:6] for each in view.ranges for _ in range(each.first_offset, each.last_offset + 1)]
+        assert (view.ranges[0].first_offset, view.ranges[-1].last_offset) == (
+            view.start_offset,
+            view.end_offset,
+        )
+    assert all(
+        before.last_offset + 1 == after.first_offset
+        for before, after in zip(view.ranges, view.ranges[1:], strict=False)
+    )
+    shown = [
+        each[2:3] + each[4:6] for each in view.ranges for _ in range(each.first_offset, each.last_offset + 1)
+    ]
     assert shown == [
         (run.state.name.lower(), run.delivery_count, run.member_id)
         for run in holdings(q.sp)

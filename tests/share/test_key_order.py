@@ -1,4 +1,5 @@
-"""Which record of each key goes first, apart from windows and stores; the whole is in test_key_order_model.py."""
+"""Which record of each key goes first, apart from windows and stores; the whole is in
+test_key_order_model.py."""
 
 from __future__ import annotations
 
@@ -80,7 +81,9 @@ class TestLookups:
         order.end_lookup()
         assert admit(order, 90, A)
 
-    def test_nothing_is_forgotten_while_the_store_is_asked(self, order: KeyOrder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_nothing_is_forgotten_while_the_store_is_asked(
+        self, order: KeyOrder, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(key_order, "_FORGET_FROM", 0)
         order._forget_from = 0
         order.begin_lookup()

@@ -1,7 +1,8 @@
 """Random commands against the share-partition and the dictionary model of queue_model.py.
 
-The default run is short. `KBROKER_MODEL_COMMANDS=n pytest -m full tests/share/test_model.py` runs n commands (a million unless
-told otherwise) from `KBROKER_MODEL_SEED`; a failing history is named by its seed.
+The default run is short. `KBROKER_MODEL_COMMANDS=n pytest -m full tests/share/test_model.py` runs n
+commands (a million unless told otherwise) from `KBROKER_MODEL_SEED`; a failing history is named by
+its seed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ class ShareLife(RuleBasedStateMachine):
     def begin(self, rnd: Random) -> None:
         self.queue = CheckedQueue(rnd)
 
-    @rule(rnd=randoms, command=st.sampled_from([command for command, weight in COMMANDS.items() for _ in range(weight)]))
+    @rule(
+        rnd=randoms,
+        command=st.sampled_from([command for command, weight in COMMANDS.items() for _ in range(weight)]),
+    )
     def do(self, rnd: Random, command: object) -> None:
         self.queue.rnd = rnd
         command(self.queue)  # type: ignore[operator]
@@ -64,7 +68,11 @@ class ShareLife(RuleBasedStateMachine):
 
 TestShareLife = ShareLife.TestCase
 TestShareLife.settings = settings(
-    max_examples=60, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 
 

@@ -14,7 +14,9 @@ RECORDS = 5000
 @pytest.fixture
 def engine() -> SharePartition:
     """Offsets 0 to 4999 were scanned, one batch each."""
-    engine = SharePartition(ShareSettings(scans=True, limits_undecided=True), start_offset=0, state_epoch=0, leader_epoch=0)
+    engine = SharePartition(
+        ShareSettings(scans=True, limits_undecided=True), start_offset=0, state_epoch=0, leader_epoch=0
+    )
     engine.parking = Parking(0, leader_epoch=0, life_ahead_ms=0, now_ms=0)
     assert engine.scanned(0, [(each, each) for each in range(RECORDS)], (), (), now_ms=0, wall_ms=0) is None
     return engine
@@ -24,7 +26,9 @@ def acquire(engine: SharePartition, offset: int, last: int) -> None:
     batches = [(each, each) for each in range(offset, last + 1)]
     mode = AcquireMode.RECORD_LIMIT
     size = last - offset + 1
-    engine.acquire("m", mode=mode, batch_size=size, max_records=size, fetch_offset=offset, batches=batches, now_ms=0)
+    engine.acquire(
+        "m", mode=mode, batch_size=size, max_records=size, fetch_offset=offset, batches=batches, now_ms=0
+    )
 
 
 @pytest.mark.parametrize("most", [1, 3, 500])

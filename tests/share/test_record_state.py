@@ -45,7 +45,13 @@ def test_only_the_known_states_follow(before: RecordState) -> None:  # REC-2..5
 
 def test_ids_are_the_persisted_ones() -> None:  # REC-1
     assert [state.value for state in RecordState] == [0, 1, 2, 3, 4]
-    assert [state.name for state in RecordState] == ["AVAILABLE", "ACQUIRED", "ACKNOWLEDGED", "ARCHIVING", "ARCHIVED"]
+    assert [state.name for state in RecordState] == [
+        "AVAILABLE",
+        "ACQUIRED",
+        "ACKNOWLEDGED",
+        "ARCHIVING",
+        "ARCHIVED",
+    ]
 
 
 def test_terminal_means_that_nothing_follows() -> None:  # REC-5
@@ -56,7 +62,9 @@ def test_every_event_happens_to_some_state() -> None:
     assert {event for _, event in TRANSITIONS} == set(Event)
 
 
-@pytest.mark.parametrize(("ack_type", "after"), [(0, R), (1, K), (2, A), (3, R)], ids=["gap", "accept", "release", "reject"])
+@pytest.mark.parametrize(
+    ("ack_type", "after"), [(0, R), (1, K), (2, A), (3, R)], ids=["gap", "accept", "release", "reject"]
+)
 def test_acknowledge_types(ack_type: int, after: RecordState) -> None:  # ACK-1
     assert TRANSITIONS[H, Event(ack_type)] is after
     assert SETTLE[ACK_CODES[ack_type]] == after
@@ -73,7 +81,10 @@ def test_the_limit_is_reached_by_the_count_itself(limit: int) -> None:  # REC-6
 
 @pytest.mark.parametrize("limit", [2, 5, 25])
 def test_the_limit_with_a_dead_letter_queue(limit: int) -> None:  # REC-7
-    pending, decided = given_back_pending(limit, dead_letter_queue=True), given_back(limit, dead_letter_queue=True)
+    pending, decided = (
+        given_back_pending(limit, dead_letter_queue=True),
+        given_back(limit, dead_letter_queue=True),
+    )
     for states in (pending.translate(SETTLE), decided.translate(SETTLE)):
         assert list(states[1 : limit + 2]) == [A] * (limit - 1) + [G] * 2
     assert set(pending) <= set(PENDING_CODES)

@@ -1,4 +1,5 @@
-"""Share sessions: epochs, who is in, which rows are due, in which order, and what ends with a connection."""
+"""Share sessions: epochs, who is in, which rows are due, in which order, and what ends with a
+connection."""
 
 from __future__ import annotations
 
@@ -39,9 +40,13 @@ class Client:
         member: str = "m",
         connection: str = "c",
     ) -> FetchPlan:
-        return self.sessions.fetch(group, member, epoch, connection_id=connection, add=add, forget=forget, has_acks=has_acks)
+        return self.sessions.fetch(
+            group, member, epoch, connection_id=connection, add=add, forget=forget, has_acks=has_acks
+        )
 
-    def fails(self, code: ErrorCode, epoch: int, *add: TopicPartition, has_acks: bool = False, member: str = "m") -> None:
+    def fails(
+        self, code: ErrorCode, epoch: int, *add: TopicPartition, has_acks: bool = False, member: str = "m"
+    ) -> None:
         with pytest.raises(KafkaError) as caught:
             self.fetch(epoch, *add, has_acks=has_acks, member=member)
         assert caught.value.code is code
@@ -233,7 +238,8 @@ class TestPartitions:
         assert sorted(session.to_release) == [A0, A1, B1]
 
     def test_what_cannot_be_held_is_not_noted(self) -> None:
-        """Regression: a client made its session grow for ever by naming partitions in its acknowledgements, or forgetting them."""
+        """Regression: a client made its session grow for ever by naming partitions in its
+        acknowledgements, or forgetting them."""
         held = {A0, A1}
         sessions = ShareSessions(10, lambda group_id, partition: group_id == "g" and partition in held)
         session = sessions.fetch("g", "m", 0, connection_id="c", add=[A2], forget=[], has_acks=False).session
@@ -251,7 +257,9 @@ class TestOrder:
     def test_epoch_zero_is_as_listed(self) -> None:
         assert partitions_of(Client().fetch(0, A1, A0, A2)) == (A1, A0, A2)
 
-    @pytest.mark.parametrize(("epoch", "order"), [(1, (A1, A2, A0)), (2, (A2, A0, A1)), (3, (A0, A1, A2)), (4, (A1, A2, A0))])
+    @pytest.mark.parametrize(
+        ("epoch", "order"), [(1, (A1, A2, A0)), (2, (A2, A0, A1)), (3, (A0, A1, A2)), (4, (A1, A2, A0))]
+    )
     def test_rotated_left_by_epoch(self, epoch: int, order: tuple[TopicPartition, ...]) -> None:  # FET-9
         c = Client()
         c.fetch(0, A0, A1, A2)
@@ -286,7 +294,8 @@ class TestOrder:
     @pytest.mark.parametrize("at_once", [1, 2, 5])
     @pytest.mark.parametrize("count", [2, 3, 4, 6, 12])
     def test_nobody_is_left_out(self, count: int, at_once: int, requests: int) -> None:  # FET-10
-        """All partitions are busy and an answer has room for `at_once`; acknowledgements make it `requests` from one fetch to the next."""
+        """All partitions are busy and an answer has room for `at_once`; acknowledgements make it
+        `requests` from one fetch to the next."""
         c = Client()
         session = c.fetch(0, *(TopicPartition(UUID(int=1), number) for number in range(count))).session
         last_served = dict.fromkeys(session.partitions, 0)

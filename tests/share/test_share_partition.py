@@ -1,4 +1,5 @@
-"""The whole life of records in a share-partition: traces of a running Kafka, loading, lock timeouts, log start, start offset."""
+"""The whole life of records in a share-partition: traces of a running Kafka, loading, lock
+timeouts, log start, start offset."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def test_engine_trace() -> None:  # REC-9, REC-11, REC-12, ACK-18, ACK-24, SPSO-
     assert wrote(q.ack("M1", ack(2, 2, ACCEPT))) == (2, 8, state("2 K3"))
     assert (q.sp.start_offset, q.sp.end_offset, q.sp.delivery_complete_count) == (10, 10, 0)
     assert q.shown() == ""
-    assert q.saved_start == 2  # what an administrator sees until the next write: start 2, complete 8, end 10, lag 0
+    # what an administrator sees until the next write: start 2, complete 8, end 10, lag 0
+    assert q.saved_start == 2
 
 
 def test_gap_window_trace() -> None:  # LOAD-13, LOAD-14, NEXT-3..5, NEXT-9, ACQ-9, SPSO-2, SPSO-8
@@ -107,7 +109,8 @@ class TestGapWindow:
         assert q.sp.start_offset == 12
 
     def test_a_full_window_behind_a_filled_gap_does_not_block(self) -> None:  # SPSO-8
-        """100 terminal offsets behind the gap fill the window, so that no data beyond could close the gap window."""
+        """100 terminal offsets behind the gap fill the window, so that no data beyond could close
+        the gap window."""
         q = Queue((0, 9), (10, 109), (110, 119), start=0, saved="10-109 K1", max_record_locks=100)
         assert q.fetch("m") == [(0, 9, 1)]
         q.ack("m", ack(0, 9, ACCEPT))
@@ -128,7 +131,8 @@ class TestGapWindow:
         assert q.sp.next_fetch_offset() == 18
 
     def test_holes_that_appear_later_are_no_records(self) -> None:  # NEXT-6
-        """Nothing was there when it was read, so nothing is acquired there, even if a record batch claims to hold it."""
+        """Nothing was there when it was read, so nothing is acquired there, even if a record batch
+        claims to hold it."""
         q = Queue((0, 4), (10, 14), (20, 24), start=0, saved="0-4 A1, 10-14 A1")
         assert q.fetch("m") == [(0, 4, 2), (10, 14, 2), (20, 24, 1)]  # and the gap window is closed
         q.ack("m", ack(0, 4, RELEASE), ack(10, 14, RELEASE), ack(20, 24, RELEASE))
@@ -141,7 +145,12 @@ class TestGapWindow:
 class TestLoad:
     def test_nothing_saved(self) -> None:
         sp = Queue(start=17).sp
-        assert (sp.start_offset, sp.end_offset, sp.next_fetch_offset(), sp.delivery_complete_count) == (17, 17, 17, 0)
+        assert (sp.start_offset, sp.end_offset, sp.next_fetch_offset(), sp.delivery_complete_count) == (
+            17,
+            17,
+            17,
+            0,
+        )
         assert (sp.state_epoch, sp.leader_epoch) == (3, 7)
 
     def test_counts_go_on(self) -> None:  # LOAD-12
@@ -165,7 +174,8 @@ class TestLoad:
         assert q.fetch("m") == [(5, 9, 1), (15, 20, 1)]
 
     @pytest.mark.parametrize("saved", ["0-4 H1", "0-4 G1"])
-    def test_acquired_and_archiving_are_neither_delivered_nor_terminal(self, saved: str) -> None:  # LOAD-11, DLQ-19
+    # LOAD-11, DLQ-19
+    def test_acquired_and_archiving_are_neither_delivered_nor_terminal(self, saved: str) -> None:
         q = Queue((0, 4), (5, 9), saved=saved)
         assert q.fetch("m") == [(5, 9, 1)]
         q.ack("m", ack(5, 9, ACCEPT))
@@ -237,7 +247,9 @@ class TestLockTimeout:
         q.now_ms = LOCK_MS
         q.fail(q.sp.expire(LOCK_MS))
         assert q.shown() == "0-4 A1"
-        q.sp.acquire("n", mode=0, batch_size=5, max_records=5, fetch_offset=5, batches=[(5, 9)], now_ms=q.now_ms)
+        q.sp.acquire(
+            "n", mode=0, batch_size=5, max_records=5, fetch_offset=5, batches=[(5, 9)], now_ms=q.now_ms
+        )
         asked = q.ask("n", ack(5, 9, ACCEPT))
         assert wrote(asked) == (0, 5, state("0-4 A1, 5-9 K1"))
         q.fail(asked)
@@ -342,8 +354,11 @@ class TestLogStart:
         ("log_start", "first_open", "done"),
         [(1, 1, 6), (3, 4, 5), (4, 4, 4), (5, 5, 4), (6, 10, 4), (9, 10, 1), (10, 10, 0), (15, 15, 0)],
     )
-    def test_what_is_done_there_before_it_is_noticed(self, log_start: int, first_open: int, done: int) -> None:
-        """Records that are pending are done, but may come back. That of the log is what stays once it is noticed."""
+    def test_what_is_done_there_before_it_is_noticed(
+        self, log_start: int, first_open: int, done: int
+    ) -> None:
+        """Records that are pending are done, but may come back. That of the log is what stays once
+        it is noticed."""
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 10)
         q.ack("m", ack(2, 3, ACCEPT), ack(6, 9, REJECT))
@@ -363,7 +378,8 @@ class TestLogStart:
         assert q.sp.stands_from(14) == (16, 2)
         assert q.sp.stands_from(22) == (22, 0)
 
-    def test_available_records_below_are_gone_and_held_ones_are_acknowledged_silently(self) -> None:  # LSO-4, LSO-5, SPSO-9
+    # LSO-4, LSO-5, SPSO-9
+    def test_available_records_below_are_gone_and_held_ones_are_acknowledged_silently(self) -> None:
         q = Queue((0, 9))
         q.fetch("m")
         q.ack("m", ack(0, 1, RELEASE))
@@ -480,6 +496,11 @@ class TestStatistics:
         q.fetch("m")
         q.ask("m", ack(2, 2, ACCEPT))
         held, pending, rest = holdings(q.sp)
-        assert (held.first_offset, held.last_offset, held.member_id, held.deadline_ms) == (0, 1, "m", LOCK_MS + 5)
+        assert (held.first_offset, held.last_offset, held.member_id, held.deadline_ms) == (
+            0,
+            1,
+            "m",
+            LOCK_MS + 5,
+        )
         assert (pending.state, pending.pending, pending.delivery_count) == (2, True, 1)
         assert (rest.first_offset, rest.last_offset) == (3, 9)

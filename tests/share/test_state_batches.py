@@ -1,4 +1,5 @@
-"""The batch combiner: the vectors of released Kafka, and a model that keeps one (count, state) per offset."""
+"""The batch combiner: the vectors of released Kafka, and a model that keeps one (count, state) per
+offset."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ def batches(text: str) -> tuple[StateBatch, ...]:
     for part in filter(None, (each.strip() for each in text.split(","))):
         offsets, what = part.split()
         first, _, last = offsets.partition("-")
-        found.append(StateBatch(int(first), int(last or first), {"A": A, "K": K, "G": G, "R": R}[what[0]], int(what[1:])))
+        found.append(
+            StateBatch(
+                int(first), int(last or first), {"A": A, "K": K, "G": G, "R": R}[what[0]], int(what[1:])
+            )
+        )
     return tuple(found)
 
 
@@ -48,7 +53,9 @@ def batches(text: str) -> tuple[StateBatch, ...]:
 )
 def test_vectors(stored: str, incoming: str, start_offset: int, result: str) -> None:  # CMB-1..6
     assert combine(batches(stored), batches(incoming), start_offset) == batches(result)
-    assert combine(batches(incoming), batches(stored), start_offset) == batches(result), "arrival order matters"
+    assert combine(batches(incoming), batches(stored), start_offset) == batches(result), (
+        "arrival order matters"
+    )
 
 
 def test_clip_keeps_the_order_and_the_batches_that_need_no_cut() -> None:  # CMB-1
@@ -77,7 +84,10 @@ def model(given_batches: list[StateBatch], start_offset: int) -> dict[int, tuple
 
 
 @given(state_batches(), state_batches(), st.integers(-1, 45))
-def test_every_offset_has_its_winner(stored: list[StateBatch], incoming: list[StateBatch], start_offset: int) -> None:  # CMB-3, CMB-4
+# CMB-3, CMB-4
+def test_every_offset_has_its_winner(
+    stored: list[StateBatch], incoming: list[StateBatch], start_offset: int
+) -> None:
     result = combine(stored, incoming, start_offset)
     assert model(list(result), -1) == model(stored + incoming, start_offset)
     for before, after in pairwise(result):

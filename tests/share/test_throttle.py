@@ -26,7 +26,8 @@ def test_threshold(limit: int, threshold: int) -> None:  # THR-1
 
 @pytest.mark.parametrize("by_record", [False, True])
 @pytest.mark.parametrize(("limit", "count", "size"), ROWS)
-def test_records_per_answer(limit: int, count: int, size: int, by_record: bool) -> None:  # THR-4, THR-6, THR-8
+# THR-4, THR-6, THR-8
+def test_records_per_answer(limit: int, count: int, size: int, by_record: bool) -> None:
     q = Queue((0, 499), (500, 999), saved=f"0-499 A{count}", delivery_count_limit=limit)
     assert q.fetch("m", 500, by_record=by_record) == [(0, size - 1, count + 1)]
 
@@ -106,7 +107,8 @@ def test_the_size_is_that_of_the_whole_cached_batch() -> None:  # THR-5
 
 
 def test_the_size_counts_also_what_is_long_done() -> None:  # THR-5
-    """Half of 2000 is more than the 600 that are left, though the window has let go of what came before the batch."""
+    """Half of 2000 is more than the 600 that are left, though the window has let go of what came
+    before the batch."""
     q = Queue((0, 999), (1000, 2999), max_record_locks=5000)
     q.fetch("m", 1000)
     for count in (1, 2):

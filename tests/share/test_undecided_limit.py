@@ -1,4 +1,5 @@
-"""The limit of records in flight, where it counts what is not decided: one slow job stops nobody."""
+"""The limit of records in flight, where it counts what is not decided: one slow job stops
+nobody."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ LIMIT, BATCH = 2000, 100
 def load(state: ShareState) -> SharePartition:
     settings = ShareSettings(limits_undecided=True, max_record_locks=LIMIT, lock_duration_ms=3_600_000)
     batches = state.merged_batches()
-    return SharePartition.load(settings, start_offset=state.start_offset, state_batches=batches, state_epoch=0, leader_epoch=0)
+    return SharePartition.load(
+        settings, start_offset=state.start_offset, state_batches=batches, state_epoch=0, leader_epoch=0
+    )
 
 
 def acquire(
@@ -46,7 +49,10 @@ def test_records_flow_behind_one_that_is_held(records: int) -> None:
     done = writes = longest_state = 0
     while done < records:
         while (offset := sp.offset_to_acquire()) is not None and offset <= records:
-            batches = [(first, first + BATCH - 1) for first in range(offset - offset % BATCH, min(offset + 500, records + 1), BATCH)]
+            batches = [
+                (first, first + BATCH - 1)
+                for first in range(offset - offset % BATCH, min(offset + 500, records + 1), BATCH)
+            ]
             ranges = acquire(sp, "m", 100, offset, batches)
             if not ranges:
                 break
@@ -55,10 +61,14 @@ def test_records_flow_behind_one_that_is_held(records: int) -> None:
         assert sp._window.undecided < LIMIT + BATCH
         rnd.shuffle(held)
         chosen, held = sorted(held[:100]), held[100:]
-        types = {offset: RELEASE if offset % 3 == 0 and offset not in released else ACCEPT for offset in chosen}
+        types = {
+            offset: RELEASE if offset % 3 == 0 and offset not in released else ACCEPT for offset in chosen
+        }
         released |= {offset for offset, ack_type in types.items() if ack_type == RELEASE}
         done += sum(ack_type == ACCEPT for ack_type in types.values())
-        persist = sp.acknowledge("m", [AckBatch(offset, offset, (ack_type,)) for offset, ack_type in types.items()], now_ms=0)
+        persist = sp.acknowledge(
+            "m", [AckBatch(offset, offset, (ack_type,)) for offset, ack_type in types.items()], now_ms=0
+        )
         assert persist is not None
         state.recent += persist.batches
         sp.persisted(persist.token)

@@ -1,4 +1,5 @@
-"""The share coordinator: who is refused with what, what is written, and how a failed save is taken back."""
+"""The share coordinator: who is refused with what, what is written, and how a failed save is taken
+back."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ NEGATIVE = TopicPartition(TOPIC, -1)
 
 
 class Share:
-    """A coordinator over a memory store whose group "g" initialises P at state epoch 5, start 100, read by leader 7."""
+    """A coordinator over a memory store whose group "g" initialises P at state epoch 5, start 100,
+    read by leader 7."""
 
     def __init__(self, updates_per_snapshot: int = 500) -> None:
         self.store = MemoryStateStore({})
@@ -62,7 +64,9 @@ class Share:
         return outcome
 
     def initialize(self, state_epoch: int, start_offset: int, partition: TopicPartition = P) -> Result:
-        outcome = self.coordinator.initialize("g", [InitializeRequest(partition, state_epoch, start_offset)], now_ms=1000)
+        outcome = self.coordinator.initialize(
+            "g", [InitializeRequest(partition, state_epoch, start_offset)], now_ms=1000
+        )
         return self.save(outcome).results[0]
 
     def read(self, leader_epoch: int, partition: TopicPartition = P) -> ReadResult:
@@ -71,9 +75,17 @@ class Share:
         return outcome.results[0]
 
     def write(
-        self, *batches: StateBatch, state: int = 5, leader: int = 7, start: int = 100, dcc: int = 0, partition: TopicPartition = P
+        self,
+        *batches: StateBatch,
+        state: int = 5,
+        leader: int = 7,
+        start: int = 100,
+        dcc: int = 0,
+        partition: TopicPartition = P,
     ) -> Result:
-        outcome = self.coordinator.write("g", [WriteRequest(partition, state, leader, start, dcc, batches)], now_ms=3000)
+        outcome = self.coordinator.write(
+            "g", [WriteRequest(partition, state, leader, start, dcc, batches)], now_ms=3000
+        )
         return self.save(outcome).results[0]
 
     def delete(self, partition: TopicPartition = P) -> Result:
@@ -122,7 +134,9 @@ def share() -> Share:
         (P, 8, 6, ErrorCode.none),
     ],
 )
-def test_write_refusals(share: Share, partition: TopicPartition, leader: int, state: int, code: ErrorCode) -> None:
+def test_write_refusals(
+    share: Share, partition: TopicPartition, leader: int, state: int, code: ErrorCode
+) -> None:
     # SC-18..21, SC-24, SC-25, SC-28
     before = share.records()
     assert share.write(partition=partition, leader=leader, state=state).code is code
@@ -141,7 +155,8 @@ def test_write_refusals(share: Share, partition: TopicPartition, leader: int, st
         (P, 8, ErrorCode.none),
     ],
 )
-def test_read_refusals(share: Share, partition: TopicPartition, leader: int, code: ErrorCode) -> None:  # SC-18, SC-19, SC-21, SC-24
+# SC-18, SC-19, SC-21, SC-24
+def test_read_refusals(share: Share, partition: TopicPartition, leader: int, code: ErrorCode) -> None:
     assert share.read(leader, partition).code is code
 
 
@@ -158,7 +173,8 @@ def test_read_refusals(share: Share, partition: TopicPartition, leader: int, cod
         (Q, 0, ErrorCode.none),
     ],
 )
-def test_initialize_refusals(share: Share, partition: TopicPartition, state: int, code: ErrorCode) -> None:  # SC-18, SC-20, SC-25, SC-27
+# SC-18, SC-20, SC-25, SC-27
+def test_initialize_refusals(share: Share, partition: TopicPartition, state: int, code: ErrorCode) -> None:
     assert share.initialize(state, 0, partition).code is code
 
 
@@ -172,7 +188,8 @@ def test_initialize_refusals(share: Share, partition: TopicPartition, state: int
         (P, ErrorCode.none),
     ],
 )
-def test_delete_and_summary_refusals(share: Share, partition: TopicPartition, code: ErrorCode) -> None:  # SC-18, SC-22, SC-23, SC-27
+# SC-18, SC-22, SC-23, SC-27
+def test_delete_and_summary_refusals(share: Share, partition: TopicPartition, code: ErrorCode) -> None:
     assert share.summary(partition).code is code
     assert share.delete(partition).code is code
 
@@ -209,19 +226,30 @@ def test_garbage_is_refused_instead_of_stored(share: Share, batch: StateBatch) -
 
 def test_what_may_be_loaded_just_so_is_stored(share: Share) -> None:  # SC-30
     """The span counts from the start offset that the write itself brings, once there is one."""
-    far, farther = StateBatch(99 + MAX_SPAN, 99 + MAX_SPAN, K, 255), StateBatch(100 + MAX_SPAN, 100 + MAX_SPAN, K, 1)
+    far, farther = (
+        StateBatch(99 + MAX_SPAN, 99 + MAX_SPAN, K, 255),
+        StateBatch(100 + MAX_SPAN, 100 + MAX_SPAN, K, 1),
+    )
     assert share.write(far).code is ErrorCode.none
     assert share.write(farther).code is ErrorCode.invalid_request
     assert share.write(farther, start=101).code is ErrorCode.none
     assert share.write(farther, start=100).code is ErrorCode.none, "the start stays 101"
     assert share.read(7).batches == (far, farther)
-    assert share.coordinator.initialize("g", [InitializeRequest(P, 9, -1)], now_ms=0).results[0].code is ErrorCode.none
-    assert share.write(StateBatch(1 << 62, 1 << 62, K, 1), start=-1, state=9).code is ErrorCode.none, "where is not known yet"
+    assert (
+        share.coordinator.initialize("g", [InitializeRequest(P, 9, -1)], now_ms=0).results[0].code
+        is ErrorCode.none
+    )
+    assert share.write(StateBatch(1 << 62, 1 << 62, K, 1), start=-1, state=9).code is ErrorCode.none, (
+        "where is not known yet"
+    )
 
 
 def test_group_ids_that_no_key_can_hold(share: Share) -> None:  # SC-32
     long = "g" * (MAX_GROUP_ID_BYTES + 1)
-    assert share.coordinator.initialize(long, [InitializeRequest(P, 0, 0)], now_ms=0).results[0].code is ErrorCode.invalid_request
+    assert (
+        share.coordinator.initialize(long, [InitializeRequest(P, 0, 0)], now_ms=0).results[0].code
+        is ErrorCode.invalid_request
+    )
     empty = share.coordinator.initialize("", [InitializeRequest(P, 0, 0)], now_ms=0)
     assert (empty.results, empty.changes) == ((), ())
 
@@ -262,7 +290,12 @@ def test_initialize_writes_a_snapshot(share: Share) -> None:  # SC-45
     share.initialize(6, 30)
     ((number, snapshot),) = share.records()
     assert isinstance(snapshot, ShareSnapshot)
-    assert (number, snapshot.snapshot_epoch, snapshot.state_epoch, snapshot.delivery_complete_count) == (0, 1, 6, 0)
+    assert (number, snapshot.snapshot_epoch, snapshot.state_epoch, snapshot.delivery_complete_count) == (
+        0,
+        1,
+        6,
+        0,
+    )
 
 
 def test_initialize_anew_drops_batches_and_updates(share: Share) -> None:  # SC-13, SC-17, SC-45
@@ -270,7 +303,9 @@ def test_initialize_anew_drops_batches_and_updates(share: Share) -> None:  # SC-
     assert len(share.records()) == 3  # snapshot, the leader's epoch, the write
     share.initialize(6, 50)
     assert len(share.records()) == 1
-    assert share.summary() == SummaryResult(P, state_epoch=6, leader_epoch=0, start_offset=50, delivery_complete_count=0)
+    assert share.summary() == SummaryResult(
+        P, state_epoch=6, leader_epoch=0, start_offset=50, delivery_complete_count=0
+    )
     assert share.read(7).batches == ()
 
 
@@ -294,7 +329,9 @@ def test_read_stores_the_leader_and_nothing_when_it_is_known(share: Share) -> No
     number, update = share.records()[-1]
     assert (number, update) == (
         2,
-        ShareUpdate(snapshot_epoch=0, leader_epoch=8, start_offset=100, state_batches=(), delivery_complete_count=0),
+        ShareUpdate(
+            snapshot_epoch=0, leader_epoch=8, start_offset=100, state_batches=(), delivery_complete_count=0
+        ),
     )
     share.read(8)
     assert len(share.records()) == 3
@@ -304,16 +341,24 @@ def test_read_stores_the_leader_and_nothing_when_it_is_known(share: Share) -> No
 
 def test_write_writes_only_what_it_was_given(share: Share) -> None:  # SC-15, SC-38, SC-41, SC-50
     share.write(StateBatch(100, 109, A, 1))
-    share.write(StateBatch(104, 106, K, 2), StateBatch(90, 101, R, 1), StateBatch(107, 107, K, 2), start=101, dcc=4)
+    share.write(
+        StateBatch(104, 106, K, 2), StateBatch(90, 101, R, 1), StateBatch(107, 107, K, 2), start=101, dcc=4
+    )
     _, update = share.records()[-1]
     assert update == ShareUpdate(
         snapshot_epoch=0,
         leader_epoch=7,
         start_offset=101,
-        state_batches=(StateBatchRecord(101, 101, R, 1), StateBatchRecord(104, 107, K, 2)),  # clipped, combined
+        # clipped, combined
+        state_batches=(StateBatchRecord(101, 101, R, 1), StateBatchRecord(104, 107, K, 2)),
         delivery_complete_count=4,
     )
-    merged = (StateBatch(101, 101, R, 1), StateBatch(102, 103, A, 1), StateBatch(104, 107, K, 2), StateBatch(108, 109, A, 1))
+    merged = (
+        StateBatch(101, 101, R, 1),
+        StateBatch(102, 103, A, 1),
+        StateBatch(104, 107, K, 2),
+        StateBatch(108, 109, A, 1),
+    )
     assert share.read(7).batches == merged
     share.restart()
     assert share.read(7) == ReadResult(P, state_epoch=5, start_offset=101, batches=merged, written_in=7)
@@ -337,7 +382,9 @@ def test_write_never_changes_the_stored_epochs(share: Share) -> None:  # SC-37
         (101, -1, 101, -1),
     ],
 )
-def test_start_offset_and_delivery_complete_count(share: Share, start: int, dcc: int, new_start: int, new_dcc: int) -> None:
+def test_start_offset_and_delivery_complete_count(
+    share: Share, start: int, dcc: int, new_start: int, new_dcc: int
+) -> None:
     # SC-35, SC-36, RPC-11
     share.write(dcc=5)
     share.write(start=start, dcc=dcc)
@@ -369,7 +416,8 @@ def test_start_offsets_below_zero_are_kept_and_survive(stored: int) -> None:  # 
 
 
 @pytest.mark.parametrize(
-    ("offset", "first_open", "done"), [(101, 101, 5), (104, 107, 5), (106, 107, 3), (107, 107, 2), (109, 110, 1), (110, 110, 0)]
+    ("offset", "first_open", "done"),
+    [(101, 101, 5), (104, 107, 5), (106, 107, 3), (107, 107, 2), (109, 110, 1), (110, 110, 0)],
 )
 def test_what_is_done_from_an_offset_on(share: Share, offset: int, first_open: int, done: int) -> None:
     share.write(StateBatch(104, 106, K, 1), StateBatch(107, 107, A, 2), StateBatch(108, 109, R, 1), dcc=5)
@@ -380,7 +428,9 @@ def test_what_is_done_from_an_offset_on(share: Share, offset: int, first_open: i
 
 def test_what_is_done_where_the_start_offset_is_not_saved_yet(share: Share) -> None:
     """Nothing counts as done that is not saved as that."""
-    outcome = share.coordinator.write("g", [WriteRequest(P, 5, 7, 110, 2, [StateBatch(112, 113, K, 1)])], now_ms=1)
+    outcome = share.coordinator.write(
+        "g", [WriteRequest(P, 5, 7, 110, 2, [StateBatch(112, 113, K, 1)])], now_ms=1
+    )
     assert share.coordinator.stands_from("g", P, 105) == (110, 0)
     share.save(outcome)
     assert share.summary().start_offset == 110
@@ -417,7 +467,8 @@ def test_a_snapshot_after_so_many_updates_replaces_them() -> None:  # SC-17, SC-
 
 
 def test_updates_of_many_batches_are_replaced_by_a_snapshot_before() -> None:
-    """Loaded or not. Where records behind a stuck one are answered in random order, hundreds of batches come with a write."""
+    """Loaded or not. Where records behind a stuck one are answered in random order, hundreds of
+    batches come with a write."""
     share = Share()
     share.initialize(5, 0)
     a_write = BATCHES_PER_SNAPSHOT // 4
@@ -453,7 +504,9 @@ def test_delete_leaves_nothing_and_forgets_the_fences(share: Share) -> None:  # 
 
 
 def test_summary_of_what_is_not_there(share: Share) -> None:  # SC-22
-    assert share.summary(Q) == SummaryResult(Q, state_epoch=0, leader_epoch=0, start_offset=-1, delivery_complete_count=-1)
+    assert share.summary(Q) == SummaryResult(
+        Q, state_epoch=0, leader_epoch=0, start_offset=-1, delivery_complete_count=-1
+    )
     assert share.coordinator.statistics().loaded == 1, "asking for unknown names costs no memory"
 
 
@@ -463,7 +516,11 @@ def test_topic_deleted_takes_all_groups_and_nothing_else(share: Share) -> None: 
     share.initialize(1, 1, Q)
     for group in ("h", "gg"):
         share.save(
-            share.coordinator.initialize(group, [InitializeRequest(Q, 1, 1), InitializeRequest(TopicPartition(other, 0), 1, 1)], now_ms=0)
+            share.coordinator.initialize(
+                group,
+                [InitializeRequest(Q, 1, 1), InitializeRequest(TopicPartition(other, 0), 1, 1)],
+                now_ms=0,
+            )
         )
     share.store.write([(GroupKey(RecordType.SHARE_GROUP_METADATA, "g").encode(), b"?")])
     share.restart()
@@ -474,7 +531,10 @@ def test_topic_deleted_takes_all_groups_and_nothing_else(share: Share) -> None: 
     assert len(outcome.results) == 5
     assert next(key for key, _ in share.store.scan(b"")).startswith(b"group/")
     left = [parse_key(key) for key, _ in share.store.scan(ShareStateKey.namespace)]
-    assert sorted((each.group_id, each.topic_id) for each in left if isinstance(each, ShareStateKey)) == [("gg", other), ("h", other)]
+    assert sorted((each.group_id, each.topic_id) for each in left if isinstance(each, ShareStateKey)) == [
+        ("gg", other),
+        ("h", other),
+    ]
     assert share.coordinator.statistics().loaded == 0
 
 
@@ -482,7 +542,9 @@ def test_an_update_without_its_snapshot_is_the_state(share: Share) -> None:  # S
     share.write(StateBatch(100, 100, K, 1))
     share.store.write([(ShareStateKey(TOPIC, 0, "g", 0).encode(), None)])
     share.restart()
-    assert share.read(7) == ReadResult(P, state_epoch=0, start_offset=100, batches=(StateBatch(100, 100, K, 1),), written_in=7)
+    assert share.read(7) == ReadResult(
+        P, state_epoch=0, start_offset=100, batches=(StateBatch(100, 100, K, 1),), written_in=7
+    )
 
 
 # --- saving ---
@@ -490,7 +552,11 @@ def test_an_update_without_its_snapshot_is_the_state(share: Share) -> None:  # S
 
 def test_several_writes_on_their_way_to_the_disk(share: Share) -> None:
     outcomes = [
-        share.coordinator.write("g", [WriteRequest(P, 5, 7, 100, number, [StateBatch(100 + number, 100 + number, K, 1)])], now_ms=0)
+        share.coordinator.write(
+            "g",
+            [WriteRequest(P, 5, 7, 100, number, [StateBatch(100 + number, 100 + number, K, 1)])],
+            now_ms=0,
+        )
         for number in range(3)
     ]
     assert share.coordinator.statistics().unsaved == 3
@@ -515,13 +581,19 @@ def test_a_failed_save_takes_back_that_write_and_those_behind_it(share: Share) -
         WriteRequest(Q, 0, 7, 0, 1, []),  # fenced
         WriteRequest(P, 5, 7, 105, 2, [StateBatch(107, 107, K, 1)]),
     ]
-    saved, lost, behind = (share.coordinator.write("g", rows[index : index + 2], now_ms=0) for index in (0, 1, 2))
+    saved, lost, behind = (
+        share.coordinator.write("g", rows[index : index + 2], now_ms=0) for index in (0, 1, 2)
+    )
     share.save(saved)
     for outcome in (lost, behind):
         results = share.coordinator.failed(outcome)
-        assert [row.code for row in results if row.code is not ErrorCode.fenced_state_epoch] == [ErrorCode.coordinator_not_available]
+        assert [row.code for row in results if row.code is not ErrorCode.fenced_state_epoch] == [
+            ErrorCode.coordinator_not_available
+        ]
     assert results == (Result(P, ErrorCode.coordinator_not_available),)
-    assert share.read(7) == ReadResult(P, state_epoch=5, start_offset=101, batches=(StateBatch(105, 105, K, 1),), written_in=7)
+    assert share.read(7) == ReadResult(
+        P, state_epoch=5, start_offset=101, batches=(StateBatch(105, 105, K, 1),), written_in=7
+    )
     share.write(StateBatch(106, 106, K, 1), start=101)
     share.restart()
     assert share.read(7).batches == (StateBatch(105, 106, K, 1),)

@@ -28,7 +28,11 @@ def cold_at(now_ms: int) -> Callable[[ShareState], bool]:
 
 
 def snapshot_cold(share: Share, now_ms: int, *share_partitions: SharePartitionKey) -> list[Result]:
-    return list(share.save(share.coordinator.snapshot(share_partitions, now_ms=now_ms, wanted=cold_at(now_ms))).results)
+    return list(
+        share.save(
+            share.coordinator.snapshot(share_partitions, now_ms=now_ms, wanted=cold_at(now_ms))
+        ).results
+    )
 
 
 def stored(share: Share, partition: TopicPartition = P) -> ShareSnapshot:
@@ -44,7 +48,12 @@ def busy(*partitions: TopicPartition) -> Share:
         share.initialize(5, 100, partition)
         share.read(7, partition)
         for first in (100, 103, 106):
-            share.write(StateBatch(first, first + 1, K, 1), StateBatch(first + 2, first + 2, A, 2), partition=partition, dcc=first)
+            share.write(
+                StateBatch(first, first + 1, K, 1),
+                StateBatch(first + 2, first + 2, A, 2),
+                partition=partition,
+                dcc=first,
+            )
     return share
 
 
@@ -52,7 +61,10 @@ def test_a_cold_snapshot_takes_the_updates_in() -> None:  # SC-51
     share = busy(P, Q)
     before = share.read(7)
     assert len(list(share.store.scan(b""))) == 10
-    assert share.coordinator.cold(now_ms=WRITTEN_MS + INTERVAL_MS, interval_ms=INTERVAL_MS) == [key(P), key(Q)]
+    assert share.coordinator.cold(now_ms=WRITTEN_MS + INTERVAL_MS, interval_ms=INTERVAL_MS) == [
+        key(P),
+        key(Q),
+    ]
     assert snapshot_cold(share, WRITTEN_MS + INTERVAL_MS, key(P)) == [Result(P)]
     assert [found for found, _ in share.store.scan(state_prefix(P))] == [ShareStateKey(*P, "g", 0).encode()]
     snapshot = stored(share)
@@ -102,7 +114,9 @@ def test_an_update_after_it_is_number_1_again() -> None:
     share = busy(P)
     snapshot_cold(share, WRITTEN_MS + INTERVAL_MS, key(P))
     share.write(StateBatch(200, 200, K, 1))
-    assert [found for found, _ in share.store.scan(b"share/")] == [ShareStateKey(*P, "g", number).encode() for number in (0, 1)]
+    assert [found for found, _ in share.store.scan(b"share/")] == [
+        ShareStateKey(*P, "g", number).encode() for number in (0, 1)
+    ]
     assert share.coordinator.cold(now_ms=WRITTEN_MS + 2 * INTERVAL_MS - 1, interval_ms=INTERVAL_MS) == []
 
 
@@ -110,7 +124,9 @@ def test_a_failed_save_leaves_it_as_it_was() -> None:
     share = busy(P)
     before = share.read(7)
     outcome = share.coordinator.snapshot([key(P)], now_ms=WRITTEN_MS + INTERVAL_MS)
-    assert [result.code for result in share.coordinator.failed(outcome)] == [ErrorCode.coordinator_not_available]
+    assert [result.code for result in share.coordinator.failed(outcome)] == [
+        ErrorCode.coordinator_not_available
+    ]
     assert share.read(7) == before
     assert len(with_updates(share.store.scan(b"share/"))) == 1
     assert snapshot_cold(share, WRITTEN_MS + INTERVAL_MS, key(P)) == [Result(P)]
@@ -121,20 +137,33 @@ def test_what_cannot_be_read_is_its_own_result_only() -> None:
     share.restart()
     share.store.write([(ShareStateKey(*Q, "g", 0).encode(), b"\0\0damaged")])
     long_name = SharePartitionKey("g" * (MAX_GROUP_ID_BYTES + 1), P)
-    codes = [(result.partition, result.code) for result in snapshot_cold(share, WRITTEN_MS + INTERVAL_MS, key(Q), long_name, key(P))]
+    codes = [
+        (result.partition, result.code)
+        for result in snapshot_cold(share, WRITTEN_MS + INTERVAL_MS, key(Q), long_name, key(P))
+    ]
     assert codes == [(Q, ErrorCode.unknown_server_error), (P, ErrorCode.invalid_request), (P, ErrorCode.none)]
 
 
 def test_groups_of_one_partition_are_found_apart() -> None:
-    keys = [ShareStateKey(TOPIC, partition, group, number) for partition in (0, 1) for group in ("a", "b") for number in (0, 1, 2)]
-    entries = [(each.encode(), b"") for each in keys if (each.partition, each.group_id, each.number) not in {(0, "a", 1), (0, "a", 2)}]
+    keys = [
+        ShareStateKey(TOPIC, partition, group, number)
+        for partition in (0, 1)
+        for group in ("a", "b")
+        for number in (0, 1, 2)
+    ]
+    entries = [
+        (each.encode(), b"")
+        for each in keys
+        if (each.partition, each.group_id, each.number) not in {(0, "a", 1), (0, "a", 2)}
+    ]
     found = with_updates((name, value) for name, value in entries if name.startswith(state_prefix(P)))
     assert found == (SharePartitionKey("b", P),)
 
 
 def test_what_loading_costs() -> None:
-    """One scan for a share-partition, of nothing but its own entries; one entry after a cold snapshot, which is not larger than what it
-    replaces. How long that takes with 10 000 of them is a figure in perf/."""
+    """One scan for a share-partition, of nothing but its own entries; one entry after a cold
+    snapshot, which is not larger than what it replaces. How long that takes with 10 000 of them is
+    a figure in perf/."""
     partitions = [TopicPartition(TOPIC, number) for number in range(3)]
     share = busy(*partitions)
     read_bytes = {}

@@ -1,8 +1,10 @@
-"""The share coordinator against a plain model: commands in any order, several on their way to the disk, failed saves, restarts.
+"""The share coordinator against a plain model: commands in any order, several on their way to the
+disk, failed saves, restarts.
 
-The model keeps one (delivery count, state) per offset. What is on its way to the disk is a list of (outcome, model after it);
-saving takes the oldest, failing takes all, a restart takes all without a word. After every step replaying the store gives the
-model as saved, and replaying the store with what is on its way gives the model as decided, which is what memory has.
+The model keeps one (delivery count, state) per offset. What is on its way to the disk is a list of
+(outcome, model after it); saving takes the oldest, failing takes all, a restart takes all without a
+word. After every step replaying the store gives the model as saved, and replaying the store with
+what is on its way gives the model as decided, which is what memory has.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ class ModelState:
     def take(self, batches: Iterable[StateBatch]) -> None:
         for batch in batches:
             for offset in range(batch.first_offset, batch.last_offset + 1):
-                self.offsets[offset] = max(self.offsets.get(offset, (-1, -1)), (batch.delivery_count, batch.state))
+                self.offsets[offset] = max(
+                    self.offsets.get(offset, (-1, -1)), (batch.delivery_count, batch.state)
+                )
         self.offsets = {offset: value for offset, value in self.offsets.items() if offset >= self.start}
 
     def seen(self) -> tuple[Any, ...]:
@@ -69,10 +73,14 @@ class ModelState:
         return made
 
 
-def stored_parked(scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]], key: Key, generation: int) -> tuple[dict[int, Parked], int]:
+def stored_parked(
+    scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]], key: Key, generation: int
+) -> tuple[dict[int, Parked], int]:
     """What lies under a generation, and its counter; both keys of each say the same."""
     by_offset, by_place, number = {}, {}, 0
-    for parsed, value in read_parked_entries(scan(generation_prefix(parked_prefix(key[0], *key[1]), generation))):
+    for parsed, value in read_parked_entries(
+        scan(generation_prefix(parked_prefix(key[0], *key[1]), generation))
+    ):
         if isinstance(value, ParkedCount):
             number = value.number
         else:
@@ -89,7 +97,14 @@ def seen(state: ShareState | None) -> tuple[Any, ...] | None:
         for batch in state.merged_batches()
         for offset in range(batch.first_offset, batch.last_offset + 1)
     }
-    return (state.state_epoch, state.start_offset, state.delivery_complete_count, state.leader_epoch, state.written_in, offsets)
+    return (
+        state.state_epoch,
+        state.start_offset,
+        state.delivery_complete_count,
+        state.leader_epoch,
+        state.written_in,
+        offsets,
+    )
 
 
 epochs = st.integers(-1, 4)
@@ -108,7 +123,12 @@ parkings = st.lists(
     st.tuples(
         st.integers(0, 14),
         st.none()
-        | st.builds(lambda lane, due_ms, count: (lane, due_ms, count), st.sampled_from(Lane), st.integers(0, 3), st.integers(0, 5)),
+        | st.builds(
+            lambda lane, due_ms, count: (lane, due_ms, count),
+            st.sampled_from(Lane),
+            st.integers(0, 3),
+            st.integers(0, 5),
+        ),
     ),
     max_size=4,
     unique_by=lambda change: change[0],
@@ -152,9 +172,17 @@ class ShareStateMachine(RuleBasedStateMachine):
         keeps=st.booleans(),
     )
     def initialize_state(
-        self, group: str, partition: TopicPartition, state_epoch: int, start: int, written: int | None, keeps: bool
+        self,
+        group: str,
+        partition: TopicPartition,
+        state_epoch: int,
+        start: int,
+        written: int | None,
+        keeps: bool,
     ) -> None:
-        outcome = self.coordinator.initialize(group, [InitializeRequest(partition, state_epoch, start, written, keeps)], now_ms=1)
+        outcome = self.coordinator.initialize(
+            group, [InitializeRequest(partition, state_epoch, start, written, keeps)], now_ms=1
+        )
         old = self.model.get((group, partition))
         if state_epoch < 0:
             expected = ErrorCode.invalid_request
@@ -183,7 +211,11 @@ class ShareStateMachine(RuleBasedStateMachine):
             assert result.code is ErrorCode.fenced_leader_epoch
         else:
             state.leader = state.fence = leader_epoch
-            assert (result.code, result.state_epoch, result.start_offset) == (ErrorCode.none, state.state_epoch, state.start)
+            assert (result.code, result.state_epoch, result.start_offset) == (
+                ErrorCode.none,
+                state.state_epoch,
+                state.start,
+            )
             assert result.waiting == len(state.parked)
             found = ModelState(0, state.start, 0)
             found.take(result.batches)
@@ -224,7 +256,9 @@ class ShareStateMachine(RuleBasedStateMachine):
             expected = ErrorCode.fenced_state_epoch
         else:
             expected = ErrorCode.none
-            state.dcc = {True: max(dcc, state.dcc), False: dcc if start > state.start else state.dcc}[start == state.start]
+            state.dcc = {True: max(dcc, state.dcc), False: dcc if start > state.start else state.dcc}[
+                start == state.start
+            ]
             if start > state.start or any(batch.last_offset >= state.start for batch in found):
                 state.written = state.leader
             state.start = max(start, state.start)
@@ -236,7 +270,9 @@ class ShareStateMachine(RuleBasedStateMachine):
     @rule(group=groups, partition=partitions)
     def delete(self, group: str, partition: TopicPartition) -> None:
         outcome = self.coordinator.delete(group, [partition])
-        assert outcome.results[0].code is (ErrorCode.unknown_topic_or_partition if partition == MISSING else ErrorCode.none)
+        assert outcome.results[0].code is (
+            ErrorCode.unknown_topic_or_partition if partition == MISSING else ErrorCode.none
+        )
         self.model.pop((group, partition), None)
         self.fly(outcome)
 
@@ -255,7 +291,12 @@ class ShareStateMachine(RuleBasedStateMachine):
         (result,) = outcome.results
         state = self.saved.get((group, partition), ModelState(0, -1, -1))
         if partition != MISSING:
-            found = (result.state_epoch, result.start_offset, result.delivery_complete_count, result.leader_epoch)
+            found = (
+                result.state_epoch,
+                result.start_offset,
+                result.delivery_complete_count,
+                result.leader_epoch,
+            )
             assert found == (state.state_epoch, state.start, state.dcc, state.leader)
             assert result.waiting == len(state.parked)
         assert not outcome.must_wait
@@ -289,7 +330,9 @@ class ShareStateMachine(RuleBasedStateMachine):
         touched = {entry.key for outcome, _ in self.flying for entry, _ in outcome.changed}
         for outcome, _ in self.flying:
             for result, before in zip(self.coordinator.failed(outcome), outcome.results, strict=True):
-                assert result.code is (ErrorCode.coordinator_not_available if before.code is ErrorCode.none else before.code)
+                assert result.code is (
+                    ErrorCode.coordinator_not_available if before.code is ErrorCode.none else before.code
+                )
         self.flying.clear()
         self.model = deepcopy(self.saved)
         for key, state in self.model.items():
@@ -319,9 +362,13 @@ class ShareStateMachine(RuleBasedStateMachine):
             state = self.model.get((entry.key.group_id, entry.key.partition))
             assert seen(entry.state) == (state.seen() if state else None)
             assert entry.state is None or state is None or entry.state.leader_fence == state.fence
-        assert self.coordinator.statistics().unsaved == sum(len(outcome.changed) for outcome, _ in self.flying)
+        assert self.coordinator.statistics().unsaved == sum(
+            len(outcome.changed) for outcome, _ in self.flying
+        )
 
-    def compare(self, scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]], model: dict[Key, ModelState]) -> None:
+    def compare(
+        self, scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]], model: dict[Key, ModelState]
+    ) -> None:
         for group in GROUPS:
             for partition in PARTITIONS:
                 state = model.get((group, partition))
@@ -331,7 +378,9 @@ class ShareStateMachine(RuleBasedStateMachine):
                 generation = loaded.generation if loaded else 0
                 parked = stored_parked(scan, (group, partition), generation) if generation else ({}, 0)
                 assert parked == ((state.parked, len(state.parked)) if state else ({}, 0))
-                assert generation not in [number for key, number in self.ended if key == (group, partition)], "none comes back"
+                assert generation not in [
+                    number for key, number in self.ended if key == (group, partition)
+                ], "none comes back"
                 assert len(records) <= self.updates_per_snapshot + 1
 
 

@@ -17,7 +17,9 @@ from kbroker.storage.files import Files
 from kbroker.testing.faulty_files import FaultyFiles
 
 
-def refusal(path: Path, log_engine: str = "segment", state_engine: str = "segment", files: FaultyFiles | None = None) -> str:
+def refusal(
+    path: Path, log_engine: str = "segment", state_engine: str = "segment", files: FaultyFiles | None = None
+) -> str:
     with pytest.raises(OperatorError) as caught:
         DataDirectory.open(path, log_engine, state_engine, files=files)
     assert "\n" not in str(caught.value)
@@ -25,7 +27,12 @@ def refusal(path: Path, log_engine: str = "segment", state_engine: str = "segmen
 
 
 def describe(path: Path, **changes: object) -> None:
-    values: dict[str, object] = {"format_version": FORMAT_VERSION, "cluster_id": "c", "log_engine": "segment", "state_engine": "segment"}
+    values: dict[str, object] = {
+        "format_version": FORMAT_VERSION,
+        "cluster_id": "c",
+        "log_engine": "segment",
+        "state_engine": "segment",
+    }
     path.mkdir()
     (path / DESCRIPTION).write_text(json.dumps(values | changes))
 
@@ -58,10 +65,14 @@ def test_one_broker_at_a_time(tmp_path: Path) -> None:
 def test_the_lock_holds_between_processes_and_ends_with_them(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from kbroker.storage.data_dir import DataDirectory;"
-        "held = DataDirectory.open(Path(sys.argv[1]), 'segment', 'segment'); print('held', flush=True); sys.stdin.read()"
+        "held = DataDirectory.open(Path(sys.argv[1]), 'segment', 'segment'); print('held', flush=True); "
+        "sys.stdin.read()"
     )
     with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "data")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(tmp_path / "data")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
@@ -80,7 +91,10 @@ def test_a_refused_start_does_not_keep_the_lock(tmp_path: Path) -> None:
     ("engines", "says"),
     [
         (("lmdb", "segment"), "was written with --storage segment, not lmdb: start with --storage segment,"),
-        (("segment", "lmdb"), "was written with --state-storage segment, not lmdb: start with --state-storage segment,"),
+        (
+            ("segment", "lmdb"),
+            "was written with --state-storage segment, not lmdb: start with --state-storage segment,",
+        ),
     ],
 )
 def test_another_engine_is_refused(tmp_path: Path, engines: tuple[str, str], says: str) -> None:
@@ -93,7 +107,9 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     assert "written by a newer kbroker" in refusal(tmp_path / "data")
 
 
-@pytest.mark.parametrize("change", [{"format_version": "1"}, {"format_version": True}, {"cluster_id": ""}, {"log_engine": None}])
+@pytest.mark.parametrize(
+    "change", [{"format_version": "1"}, {"format_version": True}, {"cluster_id": ""}, {"log_engine": None}]
+)
 def test_damaged_values_are_refused(tmp_path: Path, change: dict[str, object]) -> None:
     describe(tmp_path / "data", **change)
     assert f"{DESCRIPTION} is damaged (it has no {next(iter(change))})" in refusal(tmp_path / "data")
@@ -109,7 +125,9 @@ def test_damaged_files_are_refused(tmp_path: Path, content: bytes) -> None:
 
 def test_somebody_elses_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
-    assert "not a kbroker data directory: it has no kbroker.json but other files (precious)" in refusal(tmp_path)
+    assert "not a kbroker data directory: it has no kbroker.json but other files (precious)" in refusal(
+        tmp_path
+    )
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
@@ -142,7 +160,10 @@ class Unreadable(Files):
 def test_readers_need_no_write_access(tmp_path: Path) -> None:
     with pytest.raises(OperatorError) as caught:
         DataDirectory.inspect(tmp_path, files=Unreadable())
-    assert str(caught.value) == f"cannot read {tmp_path / DESCRIPTION} (permission denied): give this user read access"
+    assert (
+        str(caught.value)
+        == f"cannot read {tmp_path / DESCRIPTION} (permission denied): give this user read access"
+    )
 
 
 def test_a_start_that_was_interrupted_can_be_repeated(tmp_path: Path) -> None:
@@ -162,7 +183,9 @@ def test_inspect_takes_no_lock_and_changes_nothing(tmp_path: Path) -> None:
         assert "in use" in refusal(tmp_path / "data", "segment", "lmdb")
 
 
-@pytest.mark.parametrize(("made", "says"), [(False, "there is no directory"), (True, "no broker has used it yet")])
+@pytest.mark.parametrize(
+    ("made", "says"), [(False, "there is no directory"), (True, "no broker has used it yet")]
+)
 def test_inspect_of_nothing(tmp_path: Path, made: bool, says: str) -> None:
     if made:
         (tmp_path / "data").mkdir()

@@ -1,8 +1,10 @@
-"""kill -9 at a random moment, every engine: what a process was told is kept is there when the store is opened again.
+"""kill -9 at a random moment, every engine: what a process was told is kept is there when the store
+is opened again.
 
-A child writes without end and reports each return of write() on a pipe; it is killed after a random number of reports, three times on the
-same directory. Each log must then be the beginning of what the child writes, whole batches only, at least as long as reported; state
-must be that of one write() call, the last reported one or the one after it.
+A child writes without end and reports each return of write() on a pipe; it is killed after a random
+number of reports, three times on the same directory. Each log must then be the beginning of what
+the child writes, whole batches only, at least as long as reported; state must be that of one
+write() call, the last reported one or the one after it.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ SYNC_EVERY = 5
 
 
 def batches_at(step: int) -> list[StampedBatch]:
-    """What the write() call number `step` writes: one to three batches in each log, some of them large."""
+    """What the write() call number `step` writes: one to three batches in each log, some of them
+    large."""
     written = []
     for log in LOGS:
         rng = random.Random(step * 10 + log.partition)
@@ -91,7 +94,9 @@ def run_and_kill(what: str, directory: Path, engine: str, reports: int) -> int:
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import {Path(__file__).stem} as me;"
         "getattr(me, sys.argv[1])(me.Path(sys.argv[2]), sys.argv[3])"
     )
-    with subprocess.Popen([sys.executable, "-c", program, what, str(directory), engine], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, what, str(directory), engine], stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         lines = [child.stdout.readline() for _ in range(reports)]
         child.kill()
@@ -115,7 +120,9 @@ def test_killed_writer_of_logs(engine: str, tmp_path: Path) -> None:
             assert data == b"".join(expected[: len(headers)])
             assert store.bounds(log) == (0, len(headers))
             middle = len(headers) // 2
-            assert read_all(store, log, offset=middle, end_offset=EVERYTHING) == b"".join(expected[middle : len(headers)])
+            assert read_all(store, log, offset=middle, end_offset=EVERYTHING) == b"".join(
+                expected[middle : len(headers)]
+            )
         store.close()
 
 

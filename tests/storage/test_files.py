@@ -60,7 +60,9 @@ def test_more_buffers_than_one_call_takes(files: Files, tmp_path: Path) -> None:
     fd = files.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     files.write_all(fd, [b"%04d" % number for number in range(3000)], 10)
     files.close(fd)
-    assert (tmp_path / "file").read_bytes() == bytes(10) + b"".join(b"%04d" % number for number in range(3000))
+    assert (tmp_path / "file").read_bytes() == bytes(10) + b"".join(
+        b"%04d" % number for number in range(3000)
+    )
 
 
 def test_load_reads_what_is_not_resident(files: Files, tmp_path: Path) -> None:
@@ -74,8 +76,11 @@ def test_load_reads_what_is_not_resident(files: Files, tmp_path: Path) -> None:
     files.load(path, 299_999, 400_000)
 
 
-def test_load_reads_nothing_behind_the_range(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the disk's read-ahead is, which the kernel would use even to answer whether a page is there."""
+def test_load_reads_nothing_behind_the_range(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the disk's read-ahead is, which the kernel would use even to answer whether a page
+    is there."""
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
     calls: list[tuple[object, ...]] = []
@@ -104,8 +109,11 @@ def test_load_reads_nothing_behind_the_range(files: Files, tmp_path: Path, monke
     ]  # fmt: skip
 
 
-def test_loads_one_behind_the_other_leave_nothing_out(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second begins in the page in which the first ended: that this one is there says nothing of those behind it."""
+def test_loads_one_behind_the_other_leave_nothing_out(
+    files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins in the page in which the first ended: that this one is there says nothing
+    of those behind it."""
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
     loaded: set[int] = set()
@@ -117,7 +125,9 @@ def test_loads_one_behind_the_other_leave_nothing_out(files: Files, tmp_path: Pa
         return count
 
     monkeypatch.setattr(os, "preadv", noted_preadv)
-    monkeypatch.setattr("kbroker.storage.files._is_resident", lambda fd, position: position // _PAGE in loaded)
+    monkeypatch.setattr(
+        "kbroker.storage.files._is_resident", lambda fd, position: position // _PAGE in loaded
+    )
     files.load(path, 100, 100_000)
     files.load(path, 100_000, 400_000)
     assert loaded >= set(range(400_000 // _PAGE + 1))
@@ -129,7 +139,9 @@ def test_rows_are_a_mmap_ninja_array(files: Files, tmp_path: Path) -> None:
     mmap_ninja.numpy.from_ndarray(tmp_path / "same", numpy.array([[0, 0], [1, 0]], dtype=numpy.int64))
     names = sorted(path.name for path in (tmp_path / "same").iterdir())
     assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == names
-    assert all((tmp_path / "rows" / name).read_bytes() == (tmp_path / "same" / name).read_bytes() for name in names)
+    assert all(
+        (tmp_path / "rows" / name).read_bytes() == (tmp_path / "same" / name).read_bytes() for name in names
+    )
 
 
 def test_syncfs_where_there_is_one(files: Files, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A really full disk, every engine: the refused call leaves nothing, reading goes on, writing works again when there is space.
+"""A really full disk, every engine: the refused call leaves nothing, reading goes on, writing works
+again when there is space.
 
 On a small tmpfs, so it needs the right to mount one; skipped without it.
 """
@@ -22,7 +23,8 @@ from tests.small_disk import small_disk
 ENGINES = ["segment", "lmdb", "rocksdb"]
 DISK_BYTES = 56 << 20
 BALLAST_BYTES = 32 << 20
-"""With it gone there is room for all that was written once more, and an eighth of the disk: what RocksDB asks for to be opened again."""
+"""With it gone there is room for all that was written once more, and an eighth of the disk: what
+RocksDB asks for to be opened again."""
 SETTINGS = LogSettings(segment_bytes=1 << 20)
 
 
@@ -103,7 +105,9 @@ def test_state_on_a_full_disk(engine: str, disk: Path) -> None:
     number = int(store.get(b"last") or b"") + 1
     assert number > 50
     with pytest.raises(NoSpace):
-        store.write([(b"key%06d" % each, bytes(500_000)) for each in range(1000, 1010)] + [(b"last", b"refused")])
+        store.write(
+            [(b"key%06d" % each, bytes(500_000)) for each in range(1000, 1010)] + [(b"last", b"refused")]
+        )
     assert store.get(b"last") == b"%d" % (number - 1)
     assert len(list(store.scan(b"key"))) == number
     store.sync()

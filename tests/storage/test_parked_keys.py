@@ -1,6 +1,8 @@
-"""Keys of ON_DISK in the segment engine: what a kill leaves between any two steps, full and failing disks, readers, memory.
+"""Keys of ON_DISK in the segment engine: what a kill leaves between any two steps, full and failing
+disks, readers, memory.
 
-The contract runs in segment_state/test_store.py, with three sizes of the overlay; power cuts are in tests/powercut/test_parked_keys.py.
+The contract runs in segment_state/test_store.py, with three sizes of the overlay; power cuts are in
+tests/powercut/test_parked_keys.py.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ def opened(directory: Path, overlay_changes: str = "4096") -> Iterator[LogStateS
 
 def everything(reader: StateReader) -> dict[bytes, bytes]:
     found = dict(reader.scan(b""))
-    assert entries_of(reader) == sorted((key, value) for key, value in found.items() if key.startswith(b"parked/"))
+    assert entries_of(reader) == sorted(
+        (key, value) for key, value in found.items() if key.startswith(b"parked/")
+    )
     return found
 
 
@@ -60,13 +64,19 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def some_changes(rng: random.Random, step: int) -> list[Change]:
     """A count, other keys, and keys on disk that come and go."""
-    own: list[Change] = [(key_of(rng.randrange(40)), None if rng.random() < 0.4 else b"%030d" % step) for _ in range(rng.randrange(6))]
-    others: list[Change] = [(b"key%02d" % rng.randrange(10), None if rng.random() < 0.3 else b"%020d" % step) for _ in range(2)]
+    own: list[Change] = [
+        (key_of(rng.randrange(40)), None if rng.random() < 0.4 else b"%030d" % step)
+        for _ in range(rng.randrange(6))
+    ]
+    others: list[Change] = [
+        (b"key%02d" % rng.randrange(10), None if rng.random() < 0.3 else b"%020d" % step) for _ in range(2)
+    ]
     return [*own, *others, (b"step", b"%d" % step)]
 
 
 class Kills:
-    """Looks, before and after each step of the store, at what a kill -9 would leave there: a copy is opened and compared."""
+    """Looks, before and after each step of the store, at what a kill -9 would leave there: a copy
+    is opened and compared."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, look_every: int = 1) -> None:
         self._directory, self._copy = directory, directory.with_name("copy")
@@ -111,7 +121,9 @@ class Kills:
         try:
             with opened(self._copy, "3") as left:
                 found = everything(left)
-                if found not in (self.model, self.next_model) or (where == "after SegmentLogStore.write" and found != self.next_model):
+                if found not in (self.model, self.next_model) or (
+                    where == "after SegmentLogStore.write" and found != self.next_model
+                ):
                     self.wrong.append(f"{where}: {sorted(found.items() ^ self.next_model.items())}")
                 left.write([(b"key-after", b"1"), (key_of(999), b"1"), (key_of(1), None)])
                 left.sync()
@@ -140,7 +152,9 @@ class Kills:
 
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("overlay_changes", SIZES)
-def test_a_kill_between_any_two_steps_loses_nothing(tmp_path: Path, overlay_changes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kill_between_any_two_steps_loses_nothing(
+    tmp_path: Path, overlay_changes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kills = Kills(tmp_path / "living", monkeypatch, look_every=7)
     with opened(tmp_path / "living", overlay_changes) as store:
         kills.work(store, 1, 150)
@@ -154,7 +168,9 @@ def test_a_kill_between_any_two_steps_loses_nothing(tmp_path: Path, overlay_chan
 
 
 @pytest.mark.usefixtures("small_limits")
-@pytest.mark.parametrize("fault", ["overlays are not written anew", "a removal is forgotten", "the position comes first"])
+@pytest.mark.parametrize(
+    "fault", ["overlays are not written anew", "a removal is forgotten", "the position comes first"]
+)
 def test_what_is_done_wrong_is_caught(tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above finds stores that are broken on purpose."""
     apply, write = OverlaidMap.apply, OnDiskMap.write
@@ -192,7 +208,9 @@ def test_a_store_without_such_keys_makes_no_directory(tmp_path: Path) -> None:
         assert store.statistics().on_disk_bytes > 0
 
 
-def test_the_directory_is_no_log_and_no_cause_for_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_directory_is_no_log_and_no_cause_for_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with opened(tmp_path, "0") as store:
         store.write([(key_of(1), b"1")])
         store.sync()
@@ -270,7 +288,9 @@ def test_too_much_that_waits_is_refused_and_nothing_else(
         for number in range(101):
             store.write([(key_of(number), b"1")])
             store.sync()
-        with pytest.raises(NoSpace, match=r"101 changes wait in memory .* 100 or \d+ bytes are the most: make room"):
+        with pytest.raises(
+            NoSpace, match=r"101 changes wait in memory .* 100 or \d+ bytes are the most: make room"
+        ):
             store.write([(b"other", b"1"), (key_of(101), b"1")])
         assert store.get(b"other") is None
         store.write([(b"other", b"2")])
@@ -286,7 +306,8 @@ def test_too_much_that_waits_is_refused_and_nothing_else(
 def test_the_log_is_rewritten_while_moves_find_no_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: Callable[[bool], None]
 ) -> None:
-    """What is in no map yet lives in the log alone, and its frozen part has a position that the log's beginning has passed."""
+    """What is in no map yet lives in the log alone, and its frozen part has a position that the
+    log's beginning has passed."""
     kills = Kills(tmp_path / "living", monkeypatch, look_every=5)
     reader = STATE_STORE.open_reader(tmp_path / "living")
     with opened(tmp_path / "living", "6") as store:
@@ -342,7 +363,9 @@ def test_a_directory_that_does_not_fit_is_named(tmp_path: Path, what: str) -> No
         store.write([(key_of(number), b"1") for number in range(10)])
         store.sync()
     shutil.copytree(tmp_path / "state" / "parked", tmp_path / "older" / "parked")
-    with pytest.raises(OperatorError, match=r"one of them is from an older copy; restore both from one backup"):
+    with pytest.raises(
+        OperatorError, match=r"one of them is from an older copy; restore both from one backup"
+    ):
         STATE_STORE.open(tmp_path / "older", {}, 1)
     reader = STATE_STORE.open_reader(tmp_path / "older")
     assert reader.get(b"other") == b"1"
@@ -360,14 +383,20 @@ def test_a_reader_that_cannot_open_the_directory_reads_the_rest(tmp_path: Path) 
     assert list(reader.scan(b"oth")) == [(b"other", b"1")]
     with reader.snapshot() as moment:
         assert moment.get(b"other") == b"1"
-        for ask in (lambda: moment.get(key_of(1)), lambda: list(moment.scan(b"")), lambda: entries_of(moment)):
+        for ask in (
+            lambda: moment.get(key_of(1)),
+            lambda: list(moment.scan(b"")),
+            lambda: entries_of(moment),
+        ):
             with pytest.raises(OperatorError, match=r"data\.mdb is empty: restore a backup"):
                 ask()
     reader.close()
 
 
 def test_options_are_numbers(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="option overlay_bytes of the segment engine's state is a number, not 'much'"):
+    with pytest.raises(
+        OperatorError, match="option overlay_bytes of the segment engine's state is a number, not 'much'"
+    ):
         STATE_STORE.open(tmp_path, {"overlay_bytes": "much"}, 1)
     with pytest.raises(OperatorError, match="has no option 'overlay'"):
         STATE_STORE.open(tmp_path, {"overlay": "1"}, 1)

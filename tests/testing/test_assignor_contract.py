@@ -1,4 +1,5 @@
-"""The contract suite of assignors finds what is broken on purpose, each by the test that is meant for it."""
+"""The contract suite of assignors finds what is broken on purpose, each by the test that is meant
+for it."""
 
 from __future__ import annotations
 
@@ -20,14 +21,21 @@ class Broken:
     def __init__(self, change: Change) -> None:
         self.change = change
 
-    def assign(self, members: Members, partitions: Partitions) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
-        found = {member_id: dict(topics) for member_id, topics in RangeAssignor().assign(members, partitions).items()}
+    def assign(
+        self, members: Members, partitions: Partitions
+    ) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
+        found = {
+            member_id: dict(topics)
+            for member_id, topics in RangeAssignor().assign(members, partitions).items()
+        }
         self.change(found, members)
         return found
 
 
 class Forgiving(Broken):
-    def assign(self, members: Members, partitions: Partitions) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
+    def assign(
+        self, members: Members, partitions: Partitions
+    ) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
         try:
             return super().assign(members, partitions)
         except PartitionAssignorError:
@@ -64,7 +72,10 @@ def takes_away(found: Found, members: Members) -> None:
 @pytest.mark.parametrize(
     ("change", "seen_by"),
     [
-        (gives_everything_to_each, AssignorContract.test_each_partition_of_a_subscribed_topic_has_one_owner_who_subscribes_to_it),
+        (
+            gives_everything_to_each,
+            AssignorContract.test_each_partition_of_a_subscribed_topic_has_one_owner_who_subscribes_to_it,
+        ),
         (forgets_who_gets_nothing, AssignorContract.test_every_member_is_in_the_answer),
         (counts_down, AssignorContract.test_numbers_ascend_and_no_topic_is_empty),
         (goes_by_who_comes_first, AssignorContract.test_the_order_of_what_is_passed_in_does_not_matter),

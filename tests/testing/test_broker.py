@@ -1,4 +1,5 @@
-"""`open_test_broker`: starting, killing, freezing and restarting a real broker, and saying why when it does not start."""
+"""`open_test_broker`: starting, killing, freezing and restarting a real broker, and saying why when
+it does not start."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def topic_names(broker: RunningBroker) -> list[str]:
 
 def test_lives_of_a_broker() -> None:
     with open_test_broker() as broker:
-        assert broker.ready_line.startswith(f"kbroker ready on {broker.bootstrap} (log segment, state segment, durability disk, data ")
+        assert broker.ready_line.startswith(
+            f"kbroker ready on {broker.bootstrap} (log segment, state segment, durability disk, data "
+        )
         broker.create_topic("orders")
         for end in (broker.kill9, broker.stop):
             end()
@@ -27,7 +30,10 @@ def test_lives_of_a_broker() -> None:
             broker.restart()
             assert topic_names(broker) == ["orders"]
         broker.sigstop()
-        with broker.connect(timeout_s=0.2) as connection, pytest.raises(BrokerUnreachable, match="did not answer"):
+        with (
+            broker.connect(timeout_s=0.2) as connection,
+            pytest.raises(BrokerUnreachable, match="did not answer"),
+        ):
             admin.topics(connection)
         broker.sigcont()
         assert topic_names(broker) == ["orders"]
@@ -35,24 +41,37 @@ def test_lives_of_a_broker() -> None:
 
 
 def test_a_broker_that_does_not_start_says_why() -> None:
-    with pytest.raises(BrokerStartFailed, match="no-such-engine") as caught, open_test_broker(storage="no-such-engine"):
+    with (
+        pytest.raises(BrokerStartFailed, match="no-such-engine") as caught,
+        open_test_broker(storage="no-such-engine"),
+    ):
         pass
     assert caught.value.exit_code == 2, "wrong usage"
 
 
 def test_two_brokers_on_one_directory(tmp_path: Path) -> None:
     with open_test_broker(data_dir=tmp_path / "data"):
-        with pytest.raises(BrokerStartFailed, match="in use") as caught, open_test_broker(data_dir=tmp_path / "data"):
+        with (
+            pytest.raises(BrokerStartFailed, match="in use") as caught,
+            open_test_broker(data_dir=tmp_path / "data"),
+        ):
             pass
         assert caught.value.exit_code == 4
 
 
 def test_an_address_in_use() -> None:
-    with open_test_broker() as broker, pytest.raises(BrokerStartFailed, match="cannot listen"), open_test_broker(port=broker.port):
+    with (
+        open_test_broker() as broker,
+        pytest.raises(BrokerStartFailed, match="cannot listen"),
+        open_test_broker(port=broker.port),
+    ):
         pass
 
 
 def test_an_unknown_config_is_a_usage_error() -> None:
-    with pytest.raises(BrokerStartFailed, match=r"no\.such\.config") as caught, open_test_broker(config={"no.such.config": "1"}):
+    with (
+        pytest.raises(BrokerStartFailed, match=r"no\.such\.config") as caught,
+        open_test_broker(config={"no.such.config": "1"}),
+    ):
         pass
     assert caught.value.exit_code == 2

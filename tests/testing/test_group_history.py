@@ -1,4 +1,5 @@
-"""Each rule of the judge of consumer groups: a history that keeps it and one that breaks it, with only that rule speaking."""
+"""Each rule of the judge of consumer groups: a history that keeps it and one that breaks it, with
+only that rule speaking."""
 
 from __future__ import annotations
 
@@ -41,7 +42,10 @@ class Story:
     def __init__(self) -> None:
         self.events: list[Event] = [LifeBegan(0, 1)]
         for offset in range(4):
-            self.events += [Sent(MS, "p", str(offset)), SendConfirmed(2 * MS, "p", str(offset), Record(T, 0, offset))]
+            self.events += [
+                Sent(MS, "p", str(offset)),
+                SendConfirmed(2 * MS, "p", str(offset), Record(T, 0, offset)),
+            ]
 
     def assign(self, at: int, consumer: str, *, asked: int | None = None) -> None:
         self.events.append(Assigned(at * MS, (at - 1 if asked is None else asked) * MS, consumer, T, 0))
@@ -50,11 +54,19 @@ class Story:
         self.events += [Read(at * MS, consumer, Record(T, 0, offset), str(offset)) for offset in offsets]
 
     def commit(
-        self, at: int, consumer: str, offset: int, outcome: Outcome | None = Outcome.CONFIRMED, *, answered: int | None = None
+        self,
+        at: int,
+        consumer: str,
+        offset: int,
+        outcome: Outcome | None = Outcome.CONFIRMED,
+        *,
+        answered: int | None = None,
     ) -> None:
         self.events.append(CommitSent(at * MS, consumer, T, 0, offset))
         if outcome is not None:
-            self.events.append(CommitAnswered((at + 1 if answered is None else answered) * MS, consumer, T, 0, outcome))
+            self.events.append(
+                CommitAnswered((at + 1 if answered is None else answered) * MS, consumer, T, 0, outcome)
+            )
 
     def revoke(self, at: int, consumer: str, *, lost: bool = False) -> None:
         self.events.append(Revoked(at * MS, consumer, T, 0, lost))
@@ -101,7 +113,14 @@ def test_an_orderly_history(story: Story) -> None:
     report = story.judge()
     assert report.ok, report
     counts = report.statistics
-    assert (counts.turns, counts.cut_short, counts.reads, counts.reread, counts.confirmed_commits, counts.records) == (2, 0, 4, 0, 2, 4)
+    assert (
+        counts.turns,
+        counts.cut_short,
+        counts.reads,
+        counts.reread,
+        counts.confirmed_commits,
+        counts.records,
+    ) == (2, 0, 4, 0, 2, 4)
 
 
 def test_beginning_behind_a_confirmed_commit() -> None:
@@ -144,7 +163,9 @@ def test_a_commit_without_an_answer_may_hold_or_not(start: int) -> None:
     assert report.statistics.cut_short == 1
 
 
-def _after_two_records_read(commit: Outcome | None, start: int, *, killed_at: int | None = None, answered: int | None = None) -> Report:
+def _after_two_records_read(
+    commit: Outcome | None, start: int, *, killed_at: int | None = None, answered: int | None = None
+) -> Report:
     """`a` commits as told and is killed; `b` begins at `start` and commits everything."""
     story = Story()
     story.assign(10, "a")
@@ -270,7 +291,8 @@ def test_a_frozen_member_goes_on_for_a_while() -> None:
 
 
 def test_who_was_frozen_may_be_told_what_holds_no_more(story: Story) -> None:
-    """An answer that waited for it: it gets a partition that others have had meanwhile, and is no owner that could be robbed."""
+    """An answer that waited for it: it gets a partition that others have had meanwhile, and is no
+    owner that could be robbed."""
     story.gone(23, "c")
     story.back(24, "c")
     story.assign(25, "c")
@@ -381,7 +403,16 @@ def test_events_come_back_from_json(story: Story) -> None:
 
 def test_every_rule_has_a_history_that_breaks_it() -> None:
     """The rules of the log have theirs in test_history.py."""
-    assert set(RULES) == {"incomplete", "start", "sequence", "zombie", "evicted", "uncommitted", "read", "drained"} | {
+    assert set(RULES) == {
+        "incomplete",
+        "start",
+        "sequence",
+        "zombie",
+        "evicted",
+        "uncommitted",
+        "read",
+        "drained",
+    } | {
         "missing",
         "contradiction",
         "invented",
@@ -406,7 +437,8 @@ def test_commits_that_are_moved_are_noticed() -> None:
 
 
 def _long_history(chooser: random.Random) -> list[Event]:
-    """Turns of several members with a partition of 100 records: each commits what it has read at the end of its turn."""
+    """Turns of several members with a partition of 100 records: each commits what it has read at
+    the end of its turn."""
     events: list[Event] = [LifeBegan(0, 1)]
     at, offset = 10, 0
     for value in range(100):
@@ -416,7 +448,9 @@ def _long_history(chooser: random.Random) -> list[Event]:
         name = f"m{chooser.randrange(3)}"
         events.append(Assigned(at, at - 1, name, T, 0))
         count = min(chooser.randint(1, 20), 100 - offset)
-        events += [Read(at + 1, name, Record(T, 0, offset + each), str(offset + each)) for each in range(count)]
+        events += [
+            Read(at + 1, name, Record(T, 0, offset + each), str(offset + each)) for each in range(count)
+        ]
         offset += count
         events += [
             CommitSent(at + 2, name, T, 0, offset),

@@ -1,4 +1,5 @@
-"""Each rule of the history checker: one history that keeps it and one that breaks it, with only that rule speaking."""
+"""Each rule of the history checker: one history that keeps it and one that breaks it, with only
+that rule speaking."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ R1 = Record("orders", 0, 1)
 
 
 class Story:
-    """Writes a history with times in milliseconds; every consumer's `asked` is its last delivery unless given."""
+    """Writes a history with times in milliseconds; every consumer's `asked` is its last delivery
+    unless given."""
 
     def __init__(self) -> None:
         self.events: list[Event] = [LifeBegan(0, 1)]
@@ -47,11 +49,27 @@ class Story:
         if record is not None:
             self.events.append(SendConfirmed((at + 1) * MS, "p", value, record))
 
-    def deliver(self, at: int, consumer: str, record: Record = R, *, count: int = 1, asked: int | None = None, value: str = "a") -> None:
-        self.events.append(Delivered(at * MS, (at - 2 if asked is None else asked) * MS, consumer, record, value, count))
+    def deliver(
+        self,
+        at: int,
+        consumer: str,
+        record: Record = R,
+        *,
+        count: int = 1,
+        asked: int | None = None,
+        value: str = "a",
+    ) -> None:
+        self.events.append(
+            Delivered(at * MS, (at - 2 if asked is None else asked) * MS, consumer, record, value, count)
+        )
 
     def ack(
-        self, at: int, consumer: str, kind: AckKind = AckKind.ACCEPT, outcome: Outcome | None = Outcome.CONFIRMED, record: Record = R
+        self,
+        at: int,
+        consumer: str,
+        kind: AckKind = AckKind.ACCEPT,
+        outcome: Outcome | None = Outcome.CONFIRMED,
+        record: Record = R,
     ) -> None:
         self.events.append(AckSent(at * MS, consumer, record, kind))
         if outcome is not None:
@@ -84,7 +102,12 @@ def test_a_record_produced_delivered_and_accepted(story: Story) -> None:
     story.ack(30, "A")
     report = story.judge()
     assert report.ok, str(report)
-    assert report.statistics.confirmed_sends == report.statistics.deliveries == report.statistics.confirmed_acknowledgements == 1
+    assert (
+        report.statistics.confirmed_sends
+        == report.statistics.deliveries
+        == report.statistics.confirmed_acknowledgements
+        == 1
+    )
 
 
 def test_a_history_without_its_end_proves_nothing(story: Story) -> None:
@@ -193,7 +216,8 @@ def test_undone_in_the_same_life_shows_in_the_count_of_a_long_parked_fetch(story
 
 
 def test_a_delivery_from_before_the_accept_may_be_handed_out_late(story: Story) -> None:
-    """B acquired first, but its client slept; the lock ran out, A got the record with count 2 and accepted it."""
+    """B acquired first, but its client slept; the lock ran out, A got the record with count 2 and
+    accepted it."""
     story.deliver(1100, "A", count=2)
     story.ack(1110, "A")
     story.deliver(1200, "B", asked=5, count=1)
@@ -322,7 +346,13 @@ def test_events_survive_their_lines(story: Story) -> None:
     story.deliver(20, "A")
     story.ack(30, "A", AckKind.REJECT)
     story.restart(40, 2)
-    story.events += [Closing(50 * MS, "A"), Disconnected(60 * MS, "B"), Drained(7), LogRead(8, R, "ü"), LogReadDone(9, "orders", 0)]
+    story.events += [
+        Closing(50 * MS, "A"),
+        Disconnected(60 * MS, "B"),
+        Drained(7),
+        LogRead(8, R, "ü"),
+        LogReadDone(9, "orders", 0),
+    ]
     lines = [to_json(event) + "\n" for event in story.events]
     assert list(read_lines(lines)) == story.events
     assert list(read_lines([*lines, lines[0][:-1]])) == story.events

@@ -1,7 +1,9 @@
-"""The history checker against a tiny queue that is right by construction, and against mutations of what that queue did.
+"""The history checker against a tiny queue that is right by construction, and against mutations of
+what that queue did.
 
-The queue lives in virtual time. Its clients lose answers, stall past their locks, close and get killed; the queue itself is
-killed and comes back with what it had confirmed. Every such history must pass; every mutation must be caught.
+The queue lives in virtual time. Its clients lose answers, stall past their locks, close and get
+killed; the queue itself is killed and comes back with what it had confirmed. Every such history
+must pass; every mutation must be caught.
 """
 
 from __future__ import annotations
@@ -34,7 +36,8 @@ from kbroker.testing.history_events import (
 )
 
 MS = 1_000_000
-SETTINGS = GroupSettings(lock_ms=100, delivery_limit=5, lost_deliveries_excused=4)  # the clients here lose a great deal
+# the clients here lose a great deal
+SETTINGS = GroupSettings(lock_ms=100, delivery_limit=5, lost_deliveries_excused=4)
 CONSUMERS = ("A", "B", "C")
 ENDS = {AckKind.ACCEPT, AckKind.REJECT}
 
@@ -102,10 +105,18 @@ class Queue:
         consumer = self.consumers[name]
         if consumer.pending or consumer.to_acknowledge:
             return
-        free = [(offset, item) for offset, item in enumerate(self.items) if item.holder is None and not item.done]
+        free = [
+            (offset, item) for offset, item in enumerate(self.items) if item.holder is None and not item.done
+        ]
         for offset, item in free[: self.random.randrange(1, 4)]:
-            item.holder, item.count, item.lock_ends_ns = name, item.count + 1, self.now_ns + SETTINGS.lock_ms * MS
-            consumer.pending.append(Delivered(0, consumer.asked_ns, name, Record("t", 0, offset), item.value, item.count))
+            item.holder, item.count, item.lock_ends_ns = (
+                name,
+                item.count + 1,
+                self.now_ns + SETTINGS.lock_ms * MS,
+            )
+            consumer.pending.append(
+                Delivered(0, consumer.asked_ns, name, Record("t", 0, offset), item.value, item.count)
+            )
         self.tick(3)
 
     def look(self, name: str) -> None:
@@ -124,7 +135,9 @@ class Queue:
         consumer.to_acknowledge = []
 
     def acknowledge_one(self, name: str, event: Delivered) -> None:
-        kind = self.random.choice([AckKind.ACCEPT, AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT, AckKind.RENEW])
+        kind = self.random.choice(
+            [AckKind.ACCEPT, AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT, AckKind.RENEW]
+        )
         self.write(AckSent, name, event.record, kind)
         item = self.items[event.record.offset]
         arrives, answered = self.random.random() < 0.9, self.random.random() < 0.9
@@ -143,7 +156,8 @@ class Queue:
             self.write(AckAnswered, name, event.record, outcome)
 
     def drop(self, name: str, how: type[Closing | Disconnected]) -> None:
-        """What the consumer holds comes back at once; answers that it has not looked at are gone."""
+        """What the consumer holds comes back at once; answers that it has not looked at are
+        gone."""
         if how is Closing:
             self.write(Closing, name)
         for item in self.items:
@@ -254,7 +268,9 @@ def undo_an_end(chooser: random.Random, events: list[Event]) -> list[Event] | No
     if not deliveries:
         return None
     delivered = chooser.choice(deliveries)
-    return before_the_end(events, replace(delivered, asked_ns=events[-1].at_ns - 1, consumer="X", count=delivered.count + 1))
+    return before_the_end(
+        events, replace(delivered, asked_ns=events[-1].at_ns - 1, consumer="X", count=delivered.count + 1)
+    )
 
 
 def forget_a_release(chooser: random.Random, events: list[Event]) -> list[Event] | None:
@@ -283,16 +299,27 @@ def confirmed_acks(events: list[Event], kinds: set[AckKind]) -> list[Delivered]:
 
 
 def hand_out_twice(chooser: random.Random, events: list[Event]) -> list[Event] | None:
-    """Another consumer gets the record a moment after one that goes on to end it with a confirmed acknowledgement."""
-    deliveries = [event for event in confirmed_acks(events, {AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT}) if event.consumer != "last"]
+    """Another consumer gets the record a moment after one that goes on to end it with a confirmed
+    acknowledgement."""
+    deliveries = [
+        event
+        for event in confirmed_acks(events, {AckKind.ACCEPT, AckKind.RELEASE, AckKind.REJECT})
+        if event.consumer != "last"
+    ]
     lives = [event.at_ns for event in events if isinstance(event, LifeBegan | LifeEnded)]
-    deliveries = [event for event in deliveries if not any(event.asked_ns - MS <= at_ns <= event.at_ns + MS for at_ns in lives)]
+    deliveries = [
+        event
+        for event in deliveries
+        if not any(event.asked_ns - MS <= at_ns <= event.at_ns + MS for at_ns in lives)
+    ]
     deliveries = [event for event in deliveries if event.at_ns < event.asked_ns + SETTINGS.lock_ms * MS]
     if not deliveries:
         return None
     delivered = chooser.choice(deliveries)
     place = events.index(delivered)
-    thief = replace(delivered, at_ns=delivered.at_ns, asked_ns=delivered.at_ns, consumer="X", count=delivered.count + 1)
+    thief = replace(
+        delivered, at_ns=delivered.at_ns, asked_ns=delivered.at_ns, consumer="X", count=delivered.count + 1
+    )
     return [*events[: place + 1], thief, *events[place + 1 :]]
 
 
@@ -302,7 +329,11 @@ def change_a_value(chooser: random.Random, events: list[Event]) -> list[Event] |
         return None
     event = events[place]
     assert isinstance(event, Delivered)
-    return [*events[:place], replace(event, value="v0" if event.value != "v0" else "v1"), *events[place + 1 :]]
+    return [
+        *events[:place],
+        replace(event, value="v0" if event.value != "v0" else "v1"),
+        *events[place + 1 :],
+    ]
 
 
 def count_past_the_limit(chooser: random.Random, events: list[Event]) -> list[Event] | None:
@@ -317,7 +348,11 @@ def forget_a_record(chooser: random.Random, events: list[Event]) -> list[Event] 
     if not reads:
         return None
     lost = chooser.choice(reads).record
-    return [event for event in events if not (isinstance(event, Delivered | AckSent | AckAnswered) and event.record == lost)]
+    return [
+        event
+        for event in events
+        if not (isinstance(event, Delivered | AckSent | AckAnswered) and event.record == lost)
+    ]
 
 
 MUTATIONS = {

@@ -1,4 +1,5 @@
-"""The persister contract suite finds a persister that does not keep its promises: `noop`, which claims less, and two broken ones."""
+"""The persister contract suite finds a persister that does not keep its promises: `noop`, which
+claims less, and two broken ones."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ class Around:
 
 class ForgetsABatch(Around):
     async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
-        return await self._persister.write(group_id, [each._replace(batches=each.batches[:1]) for each in requests])
+        return await self._persister.write(
+            group_id, [each._replace(batches=each.batches[:1]) for each in requests]
+        )
 
 
 class MixesGroupsUp(Around):
@@ -67,12 +70,21 @@ def test_it_finds_one_that_keeps_nothing(tmp_path: Path) -> None:
         (
             ForgetsABatch,
             "test_batches_are_combined",
-            {"stored": [(100, 101, 2, 1), (103, 103, 2, 1)], "incoming": [], "start": 100, "merged": [(100, 101, 2, 1), (103, 103, 2, 1)]},
+            {
+                "stored": [(100, 101, 2, 1), (103, 103, 2, 1)],
+                "incoming": [],
+                "start": 100,
+                "merged": [(100, 101, 2, 1), (103, 103, 2, 1)],
+            },
         ),
     ],
 )
 def test_it_finds_what_is_broken(
-    broken: type[Around], promise: str, parameters: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broken: type[Around],
+    promise: str,
+    parameters: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     getattr(PersisterContract(), promise)(tmp_path=tmp_path / "whole", **parameters)
     monkeypatch.setattr(plugins, "persister_factory", lambda _: lambda context: broken(context.local))

@@ -1,4 +1,5 @@
-"""Each rule of the judge of producers and purged logs: histories that keep it, and one that breaks it, with only that rule speaking."""
+"""Each rule of the judge of producers and purged logs: histories that keep it, and one that breaks
+it, with only that rule speaking."""
 
 from __future__ import annotations
 
@@ -48,7 +49,16 @@ class Story:
     def add(self, *events: Event) -> None:
         self.events += events
 
-    def send(self, sequence: int, offset: int | None, *, count: int = 1, producer: int = P, error: int = 0, is_old: bool = False) -> None:
+    def send(
+        self,
+        sequence: int,
+        offset: int | None,
+        *,
+        count: int = 1,
+        producer: int = P,
+        error: int = 0,
+        is_old: bool = False,
+    ) -> None:
         """`offset` None: no answer comes."""
         self.add(BatchSent(self.now(), producer, self.topic, 0, sequence, count, is_old))
         if offset is not None:
@@ -107,7 +117,11 @@ def test_events_come_back_from_json(story: Story) -> None:
     story.purge(1, 1)
     story.look(1, 3)
     story.restart(orderly=True, power=True)
-    story.add(IdTaken(story.now(), 5), Sent(story.now(), "p", "ü", is_old=True), LogRead(story.now(), Record("t", 0, 1), "v", is_cut=True))
+    story.add(
+        IdTaken(story.now(), 5),
+        Sent(story.now(), "p", "ü", is_old=True),
+        LogRead(story.now(), Record("t", 0, 1), "v", is_cut=True),
+    )
     assert [from_json(to_json(event)) for event in story.events] == story.events
 
 
@@ -122,7 +136,13 @@ def test_nothing_is_wrong(story: Story) -> None:
     report = story.judge()
     assert report.ok, str(report)
     done = report.statistics
-    assert (done.lives, done.crashes, done.confirmed_batches, done.retries, done.repeats_known) == (3, 2, 4, 1, 1)
+    assert (done.lives, done.crashes, done.confirmed_batches, done.retries, done.repeats_known) == (
+        3,
+        2,
+        4,
+        1,
+        1,
+    )
     assert (done.purges, done.records) == (1, 4)
 
 
@@ -130,7 +150,8 @@ def test_what_was_not_read_was_not_judged(story: Story) -> None:
     assert story.rules() == {"incomplete"}
 
 
-# -- producers ----------------------------------------------------------------------------------------------------------
+# -- producers
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("crashes", [False, True])
@@ -171,7 +192,9 @@ def test_a_repeat_is_stored_twice(story: Story, crashes: bool) -> None:
 
 @pytest.mark.parametrize("purged", [3, -1])
 @pytest.mark.parametrize("is_answered", [False, True])
-def test_a_repeat_may_be_stored_again_where_the_first_was_purged(story: Story, purged: int, is_answered: bool) -> None:
+def test_a_repeat_may_be_stored_again_where_the_first_was_purged(
+    story: Story, purged: int, is_answered: bool
+) -> None:
     story.purge(purged, 3 if is_answered else None)
     story.restart()
     story.send(2, 3)
@@ -231,7 +254,8 @@ def test_an_id_is_given_out_twice() -> None:
     assert story.rules() == {"id twice"}
 
 
-# -- the bounds of a log ------------------------------------------------------------------------------------------------
+# -- the bounds of a log
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_start_goes_back(story: Story) -> None:
@@ -297,7 +321,8 @@ def test_retention_removes_anything() -> None:
     assert story.judge().ok
 
 
-# -- what is in a log ---------------------------------------------------------------------------------------------------
+# -- what is in a log
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_confirmed_record_is_missing(story: Story) -> None:
@@ -319,7 +344,10 @@ def test_another_value_is_there(story: Story) -> None:
 
 
 def test_an_offset_is_confirmed_twice(story: Story) -> None:
-    story.add(Sent(story.now(), "p", "a", idempotent=True), SendConfirmed(story.now(), "p", "a", Record(story.topic, 0, 2)))
+    story.add(
+        Sent(story.now(), "p", "a", idempotent=True),
+        SendConfirmed(story.now(), "p", "a", Record(story.topic, 0, 2)),
+    )
     story.read(0, *whole(story))
     assert story.rules() == {"contradiction"}
 
@@ -355,7 +383,8 @@ def test_records_of_a_library_are_reordered() -> None:
     assert story.rules() == {"reordered"}
 
 
-# -- power cuts ---------------------------------------------------------------------------------------------------------
+# -- power cuts
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_cut_takes_nothing_that_was_synced(story: Story) -> None:

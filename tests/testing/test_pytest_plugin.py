@@ -1,4 +1,5 @@
-"""The shipped pytest plugin, as another project's test suite sees it: pytest in an empty directory, nothing but the entry point."""
+"""The shipped pytest plugin, as another project's test suite sees it: pytest in an empty directory,
+nothing but the entry point."""
 
 from __future__ import annotations
 
@@ -152,7 +153,8 @@ def test_one_broker_for_the_session(tmp_path: Path) -> None:
 
 
 def test_a_failing_test_shows_the_log_of_its_broker(tmp_path: Path) -> None:
-    """In every phase, with brokers of the fixture and of the suite's own ones; a test that passes shows nothing."""
+    """In every phase, with brokers of the fixture and of the suite's own ones; a test that passes
+    shows nothing."""
     output = run_suite(tmp_path, FAILING, code=1)
     assert {heading: topics_logged(report) for heading, report in reports(output).items()} == SHOWN
     assert "of-one-that-passes" not in output
@@ -160,12 +162,17 @@ def test_a_failing_test_shows_the_log_of_its_broker(tmp_path: Path) -> None:
 
 def test_with_xdist_the_log_comes_along(tmp_path: Path) -> None:
     output = run_suite(tmp_path, FAILING, "-n", "1", "-k", "test_call", code=1)
-    assert {heading: topics_logged(report) for heading, report in reports(output).items()} == {"test_call": {"made-by-call"}}
+    assert {heading: topics_logged(report) for heading, report in reports(output).items()} == {
+        "test_call": {"made-by-call"}
+    }
 
 
 def test_a_shared_broker_shows_what_it_logged_during_the_failing_test(tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nkbroker_scope = session\n")
-    found = {heading: topics_logged(report) for heading, report in reports(run_suite(tmp_path, FAILING_SHARED, code=1)).items()}
+    found = {
+        heading: topics_logged(report)
+        for heading, report in reports(run_suite(tmp_path, FAILING_SHARED, code=1)).items()
+    }
     assert found == {"test_fails": {"of-the-failing"}, "test_fails_at_run_time": {"asked-for-late"}}
 
 

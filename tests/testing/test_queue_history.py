@@ -1,4 +1,5 @@
-"""Each rule that the judge of work queues adds: histories that keep it and others that break it, with only that rule speaking."""
+"""Each rule that the judge of work queues adds: histories that keep it and others that break it,
+with only that rule speaking."""
 
 from __future__ import annotations
 
@@ -29,12 +30,16 @@ from kbroker.testing.queue_history import QueueSettings, Report, check
 from tests.testing.test_history import MS, R, Story
 
 LIMIT = 3
-SETTINGS = QueueSettings(GroupSettings(lock_ms=1000, delivery_limit=LIMIT), delay_ms=1200, multiplier=1.5, max_ms=2000)
+SETTINGS = QueueSettings(
+    GroupSettings(lock_ms=1000, delivery_limit=LIMIT), delay_ms=1200, multiplier=1.5, max_ms=2000
+)
 END = 100_000 * MS
 DONE = LeftBehind(END, "orders", 0, 0, 0, 0)
 
 
-def judged(story: Story, *more: Event, log: dict[Record, str] | None = None, left: LeftBehind | None = DONE) -> Report:
+def judged(
+    story: Story, *more: Event, log: dict[Record, str] | None = None, left: LeftBehind | None = DONE
+) -> Report:
     log = {R: "a"} if log is None else log
     final: list[Event] = [LogRead(END, record, value) for record, value in log.items()]
     final += [LogReadDone(END, "orders", 0), Drained(END), *([left] if left else [])]
@@ -57,7 +62,14 @@ def story() -> Story:
 
 
 @pytest.mark.parametrize(
-    "event", [DONE, letter(), PassedOver(1, "orders", 0, 5), LogCut(1, "orders", 0, 5), Sent(1, "p", "a", due_ns=7, digest="x")]
+    "event",
+    [
+        DONE,
+        letter(),
+        PassedOver(1, "orders", 0, 5),
+        LogCut(1, "orders", 0, 5),
+        Sent(1, "p", "a", due_ns=7, digest="x"),
+    ],
 )
 def test_events_survive_the_disk(event: Event) -> None:
     assert from_json(to_json(event)) == event
@@ -175,7 +187,10 @@ def test_an_exhausted_job(story: Story) -> None:
     assert report.statistics.exhausted == 1
 
 
-@pytest.mark.parametrize(("outcome", "found"), [(Outcome.CONFIRMED, {"dead letters"}), (Outcome.REFUSED, set()), (Outcome.UNKNOWN, set())])
+@pytest.mark.parametrize(
+    ("outcome", "found"),
+    [(Outcome.CONFIRMED, {"dead letters"}), (Outcome.REFUSED, set()), (Outcome.UNKNOWN, set())],
+)
 def test_a_dead_letter_of_an_accepted_job(outcome: Outcome, found: set[str], story: Story) -> None:
     story.deliver(20, "A", count=LIMIT)
     story.ack(1500, "A", AckKind.ACCEPT, outcome)
@@ -246,8 +261,12 @@ def test_a_job_from_beside_the_log(asked: int, kept: int, story: Story) -> None:
     assert report.statistics.kept == kept
 
 
-@pytest.mark.parametrize(("value", "found"), [("a", set()), ("b", {"dead letters"}), (None, {"dead letters"})])
-def test_the_dead_letter_of_a_job_that_went_from_the_log(value: str | None, found: set[str], story: Story) -> None:
+@pytest.mark.parametrize(
+    ("value", "found"), [("a", set()), ("b", {"dead letters"}), (None, {"dead letters"})]
+)
+def test_the_dead_letter_of_a_job_that_went_from_the_log(
+    value: str | None, found: set[str], story: Story
+) -> None:
     story.deliver(20, "A", asked=16)
     story.ack(30, "A", AckKind.REJECT)
     assert rules(cut(story, CUT, letter(1, is_rejected=True, value=value))) == found
@@ -271,7 +290,8 @@ NEXT = R._replace(offset=R.offset + 1)
     ],
 )
 def test_two_records_of_a_key(second_at: int, keys: str, due_ms: int, kind: AckKind, found: set[str]) -> None:
-    """The first is delivered at 20 and answered at 30. A scheduled one does not hold the other up, but is not beside it."""
+    """The first is delivered at 20 and answered at 30. A scheduled one does not hold the other up,
+    but is not beside it."""
     story = Story()
     for at, value, record in ((10, "a", R), (11, "b", NEXT)):
         story.send(at, value, record)
@@ -288,7 +308,13 @@ def test_two_records_of_a_key(second_at: int, keys: str, due_ms: int, kind: AckK
         story.deliver(60, "A", count=2)
         story.ack(70, "A")
     letters = [letter(1, is_rejected=True)] if kind is AckKind.REJECT else []
-    final: list[Event] = [LogRead(END, R, "a"), LogRead(END, NEXT, "b"), LogReadDone(END, "orders", 0), Drained(END), DONE]
+    final: list[Event] = [
+        LogRead(END, R, "a"),
+        LogRead(END, NEXT, "b"),
+        LogReadDone(END, "orders", 0),
+        Drained(END),
+        DONE,
+    ]
     report = check(merge([story.events, letters, final]), ORDERED)
     assert rules(report) == found
     assert report.statistics.keyed == (1 if keys == "kk" else 0)

@@ -8,7 +8,9 @@ from kbroker.workloads.outcome import Outcome, Percentiles
 
 
 def test_percentiles_are_values_that_were_read() -> None:
-    assert Percentiles.of(float(value) for value in range(1000, 0, -1)) == Percentiles(500, 950, 990, 999, 1000, 1000)
+    assert Percentiles.of(float(value) for value in range(1000, 0, -1)) == Percentiles(
+        500, 950, 990, 999, 1000, 1000
+    )
     assert Percentiles.of([3.0]) == Percentiles(3, 3, 3, 3, 3, 1)
     assert Percentiles.of([2.0, 1.0]) == Percentiles(1, 2, 2, 2, 2, 2)
     assert Percentiles.of([]) is None

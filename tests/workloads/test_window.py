@@ -1,4 +1,5 @@
-"""The window: what is counted, how it ends, and what becomes of clients that fail, hang or leave."""
+"""The window: what is counted, how it ends, and what becomes of clients that fail, hang or
+leave."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ import pytest
 from kbroker.workloads import window
 from kbroker.workloads.client_process import SLOT_S, Report, Work
 from kbroker.workloads.window import Client, Plan, Span, Window, WorkloadFailed, measure
-from tests.workloads.window_clients import counting, counting_so_many, failing, hanging_at_the_end, hanging_before_its_report, leaving
+from tests.workloads.window_clients import (
+    counting,
+    counting_so_many,
+    failing,
+    hanging_at_the_end,
+    hanging_before_its_report,
+    leaving,
+)
 
 SHORT = Plan(seconds=0.2, warm_up_s=0.02)
 
@@ -40,7 +48,9 @@ def test_what_happened_in_the_window_is_summed_up() -> None:
     assert outcome.records > 0
     assert outcome.bytes == 3 * outcome.records
     assert outcome.requests == outcome.records
-    assert 0 < outcome.seconds <= SHORT.seconds + SLOT_S or outcome.seconds == pytest.approx(outcome.records / outcome.records_per_s)
+    assert 0 < outcome.seconds <= SHORT.seconds + SLOT_S or outcome.seconds == pytest.approx(
+        outcome.records / outcome.records_per_s
+    )
     assert outcome.latencies_ms is not None
     assert outcome.latencies_ms.max == 5
     assert outcome.latencies_ms.count <= outcome.records + 2  # a count and its latency may be of two slots
@@ -69,11 +79,14 @@ def test_a_window_ends_before_all_is_used_up() -> None:
 
 
 def test_a_topic_that_is_used_up_at_once_gives_no_figure() -> None:
-    assert measure(Plan(seconds=3600, warm_up_s=0), [Client(counting, {"latency_ms": 0.0})], most=1).span.ran_dry
+    assert measure(
+        Plan(seconds=3600, warm_up_s=0), [Client(counting, {"latency_ms": 0.0})], most=1
+    ).span.ran_dry
 
 
 def test_all_of_it_is_from_the_first_successes_to_the_last_unit() -> None:
-    """Nothing that was counted before "go", and nothing twice: what is left of `most` behind the first successes."""
+    """Nothing that was counted before "go", and nothing twice: what is left of `most` behind the
+    first successes."""
     told, clients = Told(), [Client(counting_so_many, {"first": 5, "then": 20}) for _ in range(2)]
     found = measure(Plan(seconds=60, watch=told), clients, most=50, all_of_it=True)
     assert told.words == ["opened", "closed"]
@@ -91,11 +104,19 @@ def test_all_of_it_fails_when_some_is_never_done() -> None:
 def test_without_seconds_only_the_first_success_is_waited_for() -> None:
     told = Told()
     outcome = measure(Plan(seconds=0, watch=told), [Client(counting, {"latency_ms": 0.0})]).outcome()
-    assert (outcome.records, outcome.records_per_s, outcome.megabytes_per_s, outcome.ran_dry, told.words) == (0, 0, 0, False, [])
+    assert (outcome.records, outcome.records_per_s, outcome.megabytes_per_s, outcome.ran_dry, told.words) == (
+        0,
+        0,
+        0,
+        False,
+        [],
+    )
     assert outcome.first_record_ms is not None
 
 
-@pytest.mark.parametrize(("work", "text"), [(failing, "^ValueError: two lines$"), (leaving, "ended by itself, exit code 3")])
+@pytest.mark.parametrize(
+    ("work", "text"), [(failing, "^ValueError: two lines$"), (leaving, "ended by itself, exit code 3")]
+)
 def test_a_client_that_fails_ends_the_run(work: Work, text: str) -> None:
     with pytest.raises(WorkloadFailed, match=text):
         measure(SHORT, [Client(counting, {"latency_ms": 0.0}), Client(work, {})])
@@ -133,7 +154,9 @@ def test_clients_end_with_their_parent(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(root)}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([sys.executable, str(script)], **streams, text=True, env=environment, cwd=root) as parent:
+    with subprocess.Popen(
+        [sys.executable, str(script)], **streams, text=True, env=environment, cwd=root
+    ) as parent:
         assert parent.stdout is not None
         assert int(parent.stdout.readline()) != parent.pid
         parent.kill()

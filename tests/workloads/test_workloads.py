@@ -1,4 +1,5 @@
-"""Each workload against a real broker, with windows too short for a figure: what is counted is asserted, never how fast."""
+"""Each workload against a real broker, with windows too short for a figure: what is counted is
+asserted, never how fast."""
 
 from __future__ import annotations
 
@@ -46,23 +47,31 @@ def test_a_topic_is_filled_evenly(broker: RunningBroker, topic: str) -> None:
     told: list[int] = []
     fill(broker.bootstrap, topic, 2_501, 50, batch_records=100, partitions=2, progress=told.append)
     sizes = [batch_sizes(broker, topic, partition) for partition in (0, 1)]
-    assert sorted(sum(size * count for size, count in each.items()) for each in sizes) in ([1000, 1501], [1250, 1251])
+    assert sorted(sum(size * count for size, count in each.items()) for each in sizes) in (
+        [1000, 1501],
+        [1250, 1251],
+    )
     assert max(max(each) for each in sizes) <= 100
     assert told[-1] == 2_501
     assert record_count(broker.bootstrap, topic) == 2_501
 
 
-def test_small_batches_are_of_one_to_three_records_in_equal_numbers(broker: RunningBroker, topic: str) -> None:
+def test_small_batches_are_of_one_to_three_records_in_equal_numbers(
+    broker: RunningBroker, topic: str
+) -> None:
     fill_small(broker.bootstrap, topic, 600, 10)
     found = batch_sizes(broker, topic, 0)
     assert sum(size * count for size, count in found.items()) == 600, found
     assert set(found) == {1, 2, 3}, found
-    assert all(count == pytest.approx(100, abs=10) for count in found.values()), found  # some batches wait too long to become full
+    # some batches wait too long to become full
+    assert all(count == pytest.approx(100, abs=10) for count in found.values()), found
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4"])
 def test_produce_counts_what_the_broker_has(broker: RunningBroker, topic: str, compression: str) -> None:
-    outcome = produce(SHORT, broker.bootstrap, topic, record_bytes=200, compression=compression, producers=2, linger_ms=1)
+    outcome = produce(
+        SHORT, broker.bootstrap, topic, record_bytes=200, compression=compression, producers=2, linger_ms=1
+    )
     assert 0 < outcome.records <= record_count(broker.bootstrap, topic)
     assert outcome.bytes == 200 * outcome.records
     assert outcome.first_record_ms is not None
@@ -77,10 +86,14 @@ def test_fetch_begins_again_at_the_end(broker: RunningBroker, topic: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["implicit", "explicit"])
-def test_share_consumers_work_until_little_is_left(broker: RunningBroker, topic: str, group: str, mode: Mode) -> None:
+def test_share_consumers_work_until_little_is_left(
+    broker: RunningBroker, topic: str, group: str, mode: Mode
+) -> None:
     fill(broker.bootstrap, topic, 4_000, 20, batch_records=10, partitions=2)
     plan = Plan(seconds=60, warm_up_s=0)
-    outcome = share_consume(plan, broker.bootstrap, topic, group, consumers=2, mode=mode, max_poll_records=10, most=4_000)
+    outcome = share_consume(
+        plan, broker.bootstrap, topic, group, consumers=2, mode=mode, max_poll_records=10, most=4_000
+    )
     assert 0 < outcome.records < 4_000
     assert outcome.bytes == 20 * outcome.records
     assert 0 < outcome.requests <= outcome.records
@@ -90,7 +103,9 @@ def test_share_consumers_work_until_little_is_left(broker: RunningBroker, topic:
 def test_verdicts_are_mixed_as_wanted(broker: RunningBroker, topic: str, group: str) -> None:
     fill(broker.bootstrap, topic, 4_000, 20, batch_records=10, partitions=2)
     plan, mix = Plan(seconds=60, warm_up_s=0), Mix(release=0.2, reject=0.05)
-    outcome = share_consume(plan, broker.bootstrap, topic, group, mode="explicit", verdicts=mix, max_poll_records=10, most=4_000)
+    outcome = share_consume(
+        plan, broker.bootstrap, topic, group, mode="explicit", verdicts=mix, max_poll_records=10, most=4_000
+    )
     released = outcome.details["released"]
     assert released / (outcome.records + released) == pytest.approx(0.2, abs=0.01)
     with pytest.raises(ValueError, match="explicit"):
@@ -100,22 +115,29 @@ def test_verdicts_are_mixed_as_wanted(broker: RunningBroker, topic: str, group: 
 def test_each_commit_is_timed(broker: RunningBroker, topic: str, group: str) -> None:
     fill(broker.bootstrap, topic, 1_000, 20, batch_records=1)
     plan = Plan(seconds=60, warm_up_s=0)
-    outcome = share_consume(plan, broker.bootstrap, topic, group, mode="explicit", max_poll_records=1, sync=True, most=1_000)
+    outcome = share_consume(
+        plan, broker.bootstrap, topic, group, mode="explicit", max_poll_records=1, sync=True, most=1_000
+    )
     assert outcome.latencies_ms is not None
-    assert abs(outcome.latencies_ms.count - outcome.requests) <= 2  # a poll and its commit may be of two slots
+    # a poll and its commit may be of two slots
+    assert abs(outcome.latencies_ms.count - outcome.requests) <= 2
     assert 0 < outcome.latencies_ms.p50 <= outcome.latencies_ms.p999 <= outcome.latencies_ms.max
 
 
 def test_simulated_work_bounds_the_rate(broker: RunningBroker, topic: str, group: str) -> None:
     fill(broker.bootstrap, topic, 1_000, 20, batch_records=5, partitions=2)
-    outcome = share_consume(SHORT, broker.bootstrap, topic, group, consumers=2, max_poll_records=5, think_s=0.01)
+    outcome = share_consume(
+        SHORT, broker.bootstrap, topic, group, consumers=2, max_poll_records=5, think_s=0.01
+    )
     assert 0 < outcome.records <= 2 * (outcome.seconds / 0.01 + 1)
 
 
 @pytest.mark.parametrize("via", ["consumer", "share"])
 def test_every_record_that_was_due_is_in_the_latencies(broker: RunningBroker, topic: str, via: str) -> None:
     plan = Plan(seconds=0.5, warm_up_s=0.1)
-    outcome = latency(plan, broker.bootstrap, topic, rate_per_s=200, via="share" if via == "share" else "consumer")
+    outcome = latency(
+        plan, broker.bootstrap, topic, rate_per_s=200, via="share" if via == "share" else "consumer"
+    )
     assert outcome.records == pytest.approx(200 * outcome.seconds, abs=1)
     assert outcome.details == {"missing": 0}
     assert outcome.latencies_ms is not None

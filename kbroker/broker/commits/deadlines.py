@@ -1,7 +1,7 @@
 """One heap of deadlines for the whole broker, one task that sleeps until the earliest.
 
-A deadline is never taken back: whoever is called looks whether there is still something to do. Times are milliseconds of trio's
-clock, so that tests may run on an autojump clock.
+A deadline is never taken back: whoever is called looks whether there is still something to do.
+Times are milliseconds of trio's clock, so that tests may run on an autojump clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ def now_ms() -> float:
 
 
 class DeadlinesStatistics(NamedTuple):
-    """`next_ms` on the clock of now_ms(), None where nothing is scheduled. Deadlines that came to nothing are counted until then."""
+    """`next_ms` on the clock of now_ms(), None where nothing is scheduled. Deadlines that came to
+    nothing are counted until then."""
 
     scheduled: int
     next_ms: float | None

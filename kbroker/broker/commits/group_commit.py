@@ -1,20 +1,25 @@
-"""Group commit: all writes to one store that gathered while the last commit ran are one write() and one sync().
+"""Group commit: all writes to one store that gathered while the last commit ran are one write() and
+one sync().
 
-One `GroupCommit` per store, at most one commit in flight, no timer: the first entry of an idle store is committed in the same
-tick, together with everything that other tasks of that tick submit. Where the engine allows, write() runs on the loop and
-only sync() in the store's thread; an engine that ties writes to a thread (LMDB) does both there in one hop.
+One `GroupCommit` per store, at most one commit in flight, no timer: the first entry of an idle
+store is committed in the same tick, together with everything that other tasks of that tick submit.
+Where the engine allows, write() runs on the loop and only sync() in the store's thread; an engine
+that ties writes to a thread (LMDB) does both there in one hop.
 
-A task that writes alone has its group begun at once (`start`), and where that takes no thread, ended too: this saves each request one
-or two turns of the loop. As soon as another one writes as well, the committer's task collects what comes in one tick, which saves more.
+A task that writes alone has its group begun at once (`start`), and where that takes no thread,
+ended too: this saves each request one or two turns of the loop. As soon as another one writes as
+well, the committer's task collects what comes in one tick, which saves more.
 
-With durability `os` a sync follows in the background. Nothing waits for it where the engine allows a write() beside a sync();
-operations do, as they share its thread.
+With durability `os` a sync follows in the background. Nothing waits for it where the engine allows
+a write() beside a sync(); operations do, as they share its thread.
 
-Entries are told twice: `on_written` (the data survives kill -9) and `on_done` (it counts: synced with durability `disk`,
-written with `os`). Both run on the loop in the order of submission, so visibility moves in offset order.
+Entries are told twice: `on_written` (the data survives kill -9) and `on_done` (it counts: synced
+with durability `disk`, written with `os`). Both run on the loop in the order of submission, so
+visibility moves in offset order.
 
-A full disk refuses the group and everything queued behind it, so that whoever stamped offsets on top of a refused entry is
-refused as well and can roll back; the next entry starts afresh. StoreFailed refuses everything until restart.
+A full disk refuses the group and everything queued behind it, so that whoever stamped offsets on
+top of a refused entry is refused as well and can roll back; the next entry starts afresh.
+StoreFailed refuses everything until restart.
 """
 
 from __future__ import annotations
@@ -41,10 +46,11 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _ALONE = 3
-"""Starts of one task in a row after which it is taken to write alone. Of two tasks that write in the same ticks, in whatever order, one
-may start twice in a row."""
+"""Starts of one task in a row after which it is taken to write alone. Of two tasks that write in
+the same ticks, in whatever order, one may start twice in a row."""
 _REPORT_EVERY_S = 10.0
-"""How often a full disk is reported: thousands of writes may be refused in a second, and the log may lie on that disk."""
+"""How often a full disk is reported: thousands of writes may be refused in a second, and the log
+may lie on that disk."""
 
 
 class _Entry(NamedTuple):
@@ -60,7 +66,8 @@ class _Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupCommitStatistics:
-    """`entries` and `groups` since start; `failed` names the error after which nothing is written any more."""
+    """`entries` and `groups` since start; `failed` names the error after which nothing is written
+    any more."""
 
     groups: int
     entries: int
@@ -71,8 +78,9 @@ class GroupCommitStatistics:
 
 
 class GroupCommit(Generic[Item]):
-    """`write` and `sync` are the store's; `durability` 'disk' syncs every group, 'os' every `sync_interval_s` in between.
-    `in_thread` and `beside_sync` are the engine's `write_in_thread` and `writes_beside_sync` (storage/spi.py)."""
+    """`write` and `sync` are the store's; `durability` 'disk' syncs every group, 'os' every
+    `sync_interval_s` in between. `in_thread` and `beside_sync` are the engine's `write_in_thread`
+    and `writes_beside_sync` (storage/spi.py)."""
 
     def __init__(
         self,
@@ -97,7 +105,8 @@ class GroupCommit(Generic[Item]):
         self._idle_task: trio.lowlevel.Task | None = None
         self._is_in_flight = False  # a group is in the thread
         self._closing = False
-        self._dirty = trio.Event()  # set with durability 'os': something was written that no sync is announced for
+        # set with durability 'os': something was written that no sync is announced for
+        self._dirty = trio.Event()
         self._sync_is_due = False
         self._failure: StoreFailed | None = None
         self._crash: BaseException | None = None
@@ -110,10 +119,19 @@ class GroupCommit(Generic[Item]):
         """How long groups took to be kept: written, and synced where that is waited for."""
         self._counts = dict.fromkeys(("groups", "entries", "syncs", "refused"), 0)
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- asking
+    # ----------------------------------------------------------------------------------------------
 
-    def submit(self, items: Sequence[Item], on_done: OnDone, on_written: Callable[[], None] | None = None, *, start: bool = True) -> None:
-        """Queue a write. Both callbacks run later, never inside this call; `on_done` gets None, NoSpace or StoreFailed.
+    def submit(
+        self,
+        items: Sequence[Item],
+        on_done: OnDone,
+        on_written: Callable[[], None] | None = None,
+        *,
+        start: bool = True,
+    ) -> None:
+        """Queue a write. Both callbacks run later, never inside this call; `on_done` gets None,
+        NoSpace or StoreFailed.
 
         Who says `start=False` calls `start` before it waits for anything."""
         if self._is_abandoned:
@@ -133,13 +151,15 @@ class GroupCommit(Generic[Item]):
         self._go_on()
 
     async def commit(self, items: Sequence[Item]) -> None:
-        """Write and wait until it counts; raises NoSpace or StoreFailed. Cancelling leaves the write under way."""
+        """Write and wait until it counts; raises NoSpace or StoreFailed. Cancelling leaves the
+        write under way."""
         decision = Decision()
         self.submit(items, decision.decide)
         await decision.wait()
 
     async def perform(self, operation: Callable[[], Answer]) -> Answer:
-        """Run `operation` (creating, dropping, trimming) in the store's thread, after everything that was submitted before it."""
+        """Run `operation` (creating, dropping, trimming) in the store's thread, after everything
+        that was submitted before it."""
         if self._failure is not None:
             raise self._failure
         self._queue.append(_Operation(operation, trio.lowlevel.current_task()))
@@ -148,7 +168,8 @@ class GroupCommit(Generic[Item]):
         return answer
 
     async def flush(self) -> None:
-        """What was committed survives a power cut on return, with durability `os` as well: for what is rare and must not be lost."""
+        """What was committed survives a power cut on return, with durability `os` as well: for what
+        is rare and must not be lost."""
         if not self._sync_each:
             await self.perform(self._sync)
             self._counts["syncs"] += 1
@@ -166,10 +187,12 @@ class GroupCommit(Generic[Item]):
         failed = None if self._failure is None else str(self._failure)
         return GroupCommitStatistics(**self._counts, pending=len(self._queue), failed=failed)
 
-    # -- working ------------------------------------------------------------------------------------------------------
+    # -- working
+    # ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """The committer's task: until `close`, then one last sync. Shielded by its caller from cancellation."""
+        """The committer's task: until `close`, then one last sync. Shielded by its caller from
+        cancellation."""
         async with self._thread.running(), trio.open_nursery() as nursery:
             nursery.start_soon(self._remind)
             try:
@@ -180,7 +203,8 @@ class GroupCommit(Generic[Item]):
             nursery.cancel_scope.cancel()
 
     def _abandon(self, crash: BaseException) -> None:
-        """Nobody may go on waiting for a committer that has ended: then the broker could not end either."""
+        """Nobody may go on waiting for a committer that has ended: then the broker could not end
+        either."""
         failure = self._failure = self._failure or StoreFailed(f"nothing is written any more after {crash!r}")
         self._is_abandoned = True
         operations = [each for each in self._queue if isinstance(each, _Operation)]
@@ -195,10 +219,14 @@ class GroupCommit(Generic[Item]):
                 raise self._crash
             if self._is_in_flight:
                 await self._idle()
-            elif self._sync_is_due:  # Before the queue: under load that is never empty where writing is a wait for the thread.
+            # Before the queue: under load that is never empty where writing is a wait for the
+            # thread.
+            elif self._sync_is_due:
                 await self._sync_in_background()
             elif self._queue and isinstance(self._queue[0], _Entry):
-                self._commit(self._next_group())  # Not kept in a local: this task may sleep for long, and a group holds whole requests.
+                # Not kept in a local: this task may sleep for long, and a group holds whole
+                # requests.
+                self._commit(self._next_group())
             elif self._queue:
                 await self._perform(cast(_Operation, self._queue.popleft()))
             elif self._closing and self._dirty.is_set():
@@ -209,8 +237,8 @@ class GroupCommit(Generic[Item]):
                 await self._idle()
 
     async def _remind(self) -> None:
-        """Sync, or have the committer sync, what was written and has waited long enough. Not a deadline of the committer's own: that
-        would cost every commit a cancel scope (10 us)."""
+        """Sync, or have the committer sync, what was written and has waited long enough. Not a
+        deadline of the committer's own: that would cost every commit a cancel scope (10 us)."""
         while True:
             await self._dirty.wait()
             await trio.sleep(self._sync_interval_s)
@@ -231,7 +259,8 @@ class GroupCommit(Generic[Item]):
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self) -> None:
-        """Whoever leaves something to be done, with no group in flight, has to wake the committer; behind a group `_kept` does."""
+        """Whoever leaves something to be done, with no group in flight, has to wake the committer;
+        behind a group `_kept` does."""
         if self._idle_task is not None and not self._is_in_flight:
             task, self._idle_task = self._idle_task, None
             trio.lowlevel.reschedule(task)
@@ -239,7 +268,12 @@ class GroupCommit(Generic[Item]):
     def _go_on(self) -> None:
         """With the next group where its writer is alone; all else is the committer's."""
         is_committers = self._starts_in_a_row < _ALONE or self._sync_is_due or self._crash is not None
-        if not is_committers and not self._is_in_flight and self._idle_task is not None and (group := self._next_group()):
+        if (
+            not is_committers
+            and not self._is_in_flight
+            and self._idle_task is not None
+            and (group := self._next_group())
+        ):
             try:
                 self._commit(group)
             except Exception as error:  # A bug: the broker ends, as it does with others.
@@ -270,7 +304,8 @@ class GroupCommit(Generic[Item]):
         trio.lowlevel.reschedule(operation.task, result)
 
     def _commit(self, group: list[_Entry]) -> None:
-        """Keep it, or have the thread do so; `_kept` goes on in the turn in which that says that it has."""
+        """Keep it, or have the thread do so; `_kept` goes on in the turn in which that says that it
+        has."""
         began = perf_counter()
         try:
             items = self._items_of(group)
@@ -330,7 +365,11 @@ class GroupCommit(Generic[Item]):
     def _committed(self, group: list[_Entry]) -> None:
         if self._is_reported_full:
             self._is_reported_full = False
-            logger.warning("%s store: there is space again, %d writes were refused since the start", self.name, self._counts["refused"])
+            logger.warning(
+                "%s store: there is space again, %d writes were refused since the start",
+                self.name,
+                self._counts["refused"],
+            )
         counts = self._counts
         counts["groups"] += 1
         counts["entries"] += len(group)
@@ -367,7 +406,9 @@ class GroupCommit(Generic[Item]):
     def _note(self, error: Exception) -> None:
         if isinstance(error, StoreFailed) and self._failure is None:
             self._failure = error
-            logger.critical("%s store failed and takes no more writes until the broker is restarted: %s", self.name, error)
+            logger.critical(
+                "%s store failed and takes no more writes until the broker is restarted: %s", self.name, error
+            )
         elif isinstance(error, NoSpace) and trio.current_time() >= self._next_report:
             self._next_report = trio.current_time() + _REPORT_EVERY_S
             self._is_reported_full = True
@@ -375,7 +416,8 @@ class GroupCommit(Generic[Item]):
 
     def _refuse(self, group: list[_Entry], error: Exception) -> None:
         self._note(error)
-        # What queued behind a refused write was stamped on top of it: it must not be written either.
+        # What queued behind a refused write was stamped on top of it: it must not be written
+        # either.
         refused = group + [each for each in self._queue if isinstance(each, _Entry)]
         self._queue = deque(each for each in self._queue if isinstance(each, _Operation))
         self._counts["refused"] += len(refused)

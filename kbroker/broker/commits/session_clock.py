@@ -1,5 +1,6 @@
-"""The coordinators' clock: wall-clock milliseconds at the start, monotonic from there. Sessions must not end because somebody set the
-clock. What is stored is another matter: that goes by the wall clock as it is (groups/stored_times.py)."""
+"""The coordinators' clock: wall-clock milliseconds at the start, monotonic from there. Sessions
+must not end because somebody set the clock. What is stored is another matter: that goes by the wall
+clock as it is (groups/stored_times.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from kbroker.groups.stored_times import StoredTimes
 
 
 class SessionClock:
-    """`times` tells the coordinators that are asked with `now_ms` what their times are where they are stored."""
+    """`times` tells the coordinators that are asked with `now_ms` what their times are where they
+    are stored."""
 
     def __init__(self) -> None:
         began_ms = wall_clock_ms()
@@ -23,5 +25,6 @@ class SessionClock:
         return now_ms
 
     def trio_time(self, deadline_ms: int) -> float:
-        """A moment of this clock on trio's, in seconds; when that has come, `now_ms` is not before the moment."""
+        """A moment of this clock on trio's, in seconds; when that has come, `now_ms` is not before
+        the moment."""
         return (deadline_ms + 1 - self._offset_ms) / 1000

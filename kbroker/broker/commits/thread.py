@@ -1,7 +1,9 @@
-"""The thread of a store: it runs what would keep the loop waiting, and tells the loop what has ended.
+"""The thread of a store: it runs what would keep the loop waiting, and tells the loop what has
+ended.
 
-It tells through a pipe of its own that one task reads. trio's way back from a thread (run_sync_soon: a lock, a queue and a socket that
-is drained until it is empty) takes twice as many calls, which every commit that waits for a sync would pay.
+It tells through a pipe of its own that one task reads. trio's way back from a thread
+(run_sync_soon: a lock, a queue and a socket that is drained until it is empty) takes twice as many
+calls, which every commit that waits for a sync would pay.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Ended = Callable[[BaseException | None], None]
 
 
 class CommitThread:
-    """One worker thread that runs calls for the loop, one at a time and in the order of asking. No call is abandoned."""
+    """One worker thread that runs calls for the loop, one at a time and in the order of asking. No
+    call is abandoned."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -31,7 +34,8 @@ class CommitThread:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Calls are run and told: those of the block to the last one, also where the block is cancelled."""
+        """Calls are run and told: those of the block to the last one, also where the block is
+        cancelled."""
         reads, writes = os.pipe()
         thread = threading.Thread(target=self._work, args=(writes,), name=self._name, daemon=True)
         thread.start()
@@ -47,13 +51,17 @@ class CommitThread:
             os.close(reads)
 
     def begin(self, call: Callable[[], object], ended: Ended) -> None:
-        """`ended` runs on the loop, in the first turn after the call has ended, with what it raised. It raises nothing itself."""
+        """`ended` runs on the loop, in the first turn after the call has ended, with what it
+        raised. It raises nothing itself."""
         self._calls.put((call, ended))
 
     async def call(self, function: Callable[[], Answer]) -> Answer:
         task = trio.lowlevel.current_task()
         results: list[outcome.Outcome[Answer]] = []
-        self.begin(lambda: results.append(outcome.capture(function)), lambda _: trio.lowlevel.reschedule(task, results[0]))
+        self.begin(
+            lambda: results.append(outcome.capture(function)),
+            lambda _: trio.lowlevel.reschedule(task, results[0]),
+        )
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return answer
 
@@ -67,7 +75,8 @@ class CommitThread:
                 except BaseException as raised:  # PanicException of an engine in Rust is no Exception
                     error = raised
                 self._ended.append((ended, error))
-                del asked, call, ended, error  # And with them what was written: once it is told, nobody here holds on to it.
+                # And with them what was written: once it is told, nobody here holds on to it.
+                del asked, call, ended, error
                 os.write(writes, b"\0")
         finally:
             os.close(writes)
@@ -76,7 +85,8 @@ class CommitThread:
         with trio.CancelScope(shield=True):
             while True:
                 await trio.lowlevel.wait_readable(reads)
-                if not os.read(reads, 64):  # A byte for each call: if there are more, they are read in the next turn.
+                # A byte for each call: if there are more, they are read in the next turn.
+                if not os.read(reads, 64):
                     return
                 while self._ended:
                     ended, error = self._ended.popleft()

@@ -1,7 +1,9 @@
-"""How a request waits. A parked request costs its connection's task, and at most one timer of its connection's; nothing polls.
+"""How a request waits. A parked request costs its connection's task, and at most one timer of its
+connection's; nothing polls.
 
-`Waiter` is handed to whatever may end the wait (a partition, a share-partition); `Pending` is the answer to a request whose
-commit is under way, so that the other requests of the same burst are handled meanwhile.
+`Waiter` is handed to whatever may end the wait (a partition, a share-partition); `Pending` is the
+answer to a request whose commit is under way, so that the other requests of the same burst are
+handled meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Waiter:
             trio.lowlevel.reschedule(task)
 
     async def wait(self) -> None:
-        """Returns at once when it has been woken. One task may wait: whoever has the waiter, or its Connection on its behalf."""
+        """Returns at once when it has been woken. One task may wait: whoever has the waiter, or its
+        Connection on its behalf."""
         if not self.woken:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -56,7 +59,8 @@ class Waiters(set[Waiter]):
 
 
 class Pending:
-    """Counts down the parts of an answer that are not there yet; the task that waits for it is resumed at zero."""
+    """Counts down the parts of an answer that are not there yet; the task that waits for it is
+    resumed at zero."""
 
     __slots__ = ("_start", "_task", "parts")
 
@@ -72,8 +76,9 @@ class Pending:
             trio.lowlevel.reschedule(task)
 
     async def wait(self, *, to_the_end: bool = False) -> None:
-        """Returns at once when nothing is missing. One task may wait; cancelling it leaves the parts under way, or with `to_the_end` has
-        to wait for them as well (as in a shielded scope, which would cost more than all else here)."""
+        """Returns at once when nothing is missing. One task may wait; cancelling it leaves the
+        parts under way, or with `to_the_end` has to wait for them as well (as in a shielded scope,
+        which would cost more than all else here)."""
         if self.parts and self._start is not None:
             self._start()
         if self.parts == 0:

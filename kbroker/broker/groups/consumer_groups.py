@@ -1,11 +1,13 @@
-"""Carries out what is decided about classic groups, consumer groups and their offsets: saves changes, gives answers to those who wait,
-runs the timers.
+"""Carries out what is decided about classic groups, consumer groups and their offsets: saves
+changes, gives answers to those who wait, runs the timers.
 
-A decision is made and submitted in one step. If it cannot be saved, what it changed in memory is put right in the same step, and
-whoever asked is told that the coordinator is not available: clients look for it again and repeat what they wanted.
+A decision is made and submitted in one step. If it cannot be saved, what it changed in memory is
+put right in the same step, and whoever asked is told that the coordinator is not available: clients
+look for it again and repeat what they wanted.
 
-A request that waits (JoinGroup for the other members, SyncGroup for the leader) costs its connection's task and a cancel scope. When
-its client hangs up the member stays until its session ends, as in Kafka; the answer that comes then is dropped.
+A request that waits (JoinGroup for the other members, SyncGroup for the leader) costs its
+connection's task and a cancel scope. When its client hangs up the member stays until its session
+ends, as in Kafka; the answer that comes then is dropped.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ R = TypeVar("R")
 
 
 class _Request(Ticket):
-    """A request of a client's: it waits for its save (`pending`), or for other members (`waiter`)."""
+    """A request of a client's: it waits for its save (`pending`), or for other members
+    (`waiter`)."""
 
     __slots__ = ("pending", "reply", "waiter")
 
@@ -66,8 +69,8 @@ class ConsumerGroupsStatistics:
 
 
 class ConsumerGroups:
-    """The broker's side of the pure Groups. `configs`: a deleted group's settings go with it. `clock`: the one that `groups` was made
-    with."""
+    """The broker's side of the pure Groups. `configs`: a deleted group's settings go with it.
+    `clock`: the one that `groups` was made with."""
 
     def __init__(
         self,
@@ -96,21 +99,28 @@ class ConsumerGroups:
         return ConsumerGroupsStatistics(self.groups.statistics(), len(self._waiting))
 
     def load(self) -> None:
-        """Take in the stored groups and offsets. Topics that are gone (a deletion that recovery finished) are told on the first `run`."""
+        """Take in the stored groups and offsets. Topics that are gone (a deletion that recovery
+        finished) are told on the first `run`."""
         now_ms = self._clock.now_ms()
-        self.groups.load(self._store.scan(GroupKey.namespace), self._store.scan(GroupOffsetKey.namespace), now_ms=now_ms)
+        self.groups.load(
+            self._store.scan(GroupKey.namespace), self._store.scan(GroupOffsetKey.namespace), now_ms=now_ms
+        )
 
     def work_in(self, nursery: trio.Nursery) -> None:
         """Where the timers run."""
         nursery.start_soon(self._run_timers)
         nursery.start_soon(self._run_expiry)
 
-    # -- asking -------------------------------------------------------------------------------------------------------
+    # -- asking
+    # ----------------------------------------------------------------------------------------------
 
-    async def ask(self, decide: Callable[[Ticket, int], Outcome[R]], connection: Connection | None = None) -> R:
-        """What `decide(ticket, now_ms)` replies, its changes saved, or what that ticket is answered with later: who may have to wait
-        gives the `connection`. Raises KafkaError COORDINATOR_NOT_AVAILABLE if the changes could not be saved, or it would wait while
-        the broker stops; whatever KafkaError `decide` raises; and PeerGone."""
+    async def ask(
+        self, decide: Callable[[Ticket, int], Outcome[R]], connection: Connection | None = None
+    ) -> R:
+        """What `decide(ticket, now_ms)` replies, its changes saved, or what that ticket is answered
+        with later: who may have to wait gives the `connection`. Raises KafkaError
+        COORDINATOR_NOT_AVAILABLE if the changes could not be saved, or it would wait while the
+        broker stops; whatever KafkaError `decide` raises; and PeerGone."""
         request = _Request()
         outcome = decide(request, self._clock.now_ms())
         self._carry_out(outcome, request)
@@ -125,18 +135,27 @@ class ConsumerGroups:
         else:
             await request.pending.wait()
         if request.reply is _NOT_AVAILABLE:
-            raise KafkaError(ErrorCode.coordinator_not_available, "The change could not be saved, or the broker stops.")
+            raise KafkaError(
+                ErrorCode.coordinator_not_available, "The change could not be saved, or the broker stops."
+            )
         return cast(R, request.reply)
 
     def wake_all(self) -> None:
-        """The broker stops: whoever waits is told to look for another coordinator, and finds this one after its restart."""
+        """The broker stops: whoever waits is told to look for another coordinator, and finds this
+        one after its restart."""
         self._closing = True
         for request in tuple(self._waiting):
             request.answer(_NOT_AVAILABLE)
 
-    def _carry_out(self, outcome: Outcome[object], request: _Request | None = None, on_saved: Callable[[], None] | None = None) -> None:
-        """Submit the changes; the rest follows in the step in which they count. Nothing to save: at once, but behind what is still being
-        saved, since a decision may rest on it: nobody is told what a failed save then takes back."""
+    def _carry_out(
+        self,
+        outcome: Outcome[object],
+        request: _Request | None = None,
+        on_saved: Callable[[], None] | None = None,
+    ) -> None:
+        """Submit the changes; the rest follows in the step in which they count. Nothing to save: at
+        once, but behind what is still being saved, since a decision may rest on it: nobody is told
+        what a failed save then takes back."""
         if not (outcome.changes or outcome.effects or request or on_saved):
             return
 
@@ -183,7 +202,8 @@ class ConsumerGroups:
     def _not_saved(self, group_id: str) -> None:
         try:
             records = list(self._store.scan(group_prefix(group_id)))
-        except StoreFailed as error:  # Nothing is saved any more either: the group stays as it is until the restart.
+        # Nothing is saved any more either: the group stays as it is until the restart.
+        except StoreFailed as error:
             logger.warning("group %s could not be read again after a failed save: %s", group_id, error)
             return
         outcome = self.groups.not_saved(group_id, records, now_ms=self._clock.now_ms())
@@ -191,10 +211,12 @@ class ConsumerGroups:
         self._give(outcome.effects)
         self._wake_for_timers()
 
-    # -- administration -----------------------------------------------------------------------------------------------
+    # -- administration
+    # ----------------------------------------------------------------------------------------------
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for one group that is no share group: its records, offsets and settings, in one commit."""
+        """DeleteGroups for one group that is no share group: its records, offsets and settings, in
+        one commit."""
         async with self._configs.altering:  # Nobody alters its settings meanwhile.
             outcome = self.groups.delete(group_id)
             if outcome.reply is not ErrorCode.none:
@@ -214,9 +236,12 @@ class ConsumerGroups:
         self._carry_out(Outcome(outcome.changes, True, outcome.effects, outcome.group_ids), request)
         await request.pending.wait()
         if request.reply is _NOT_AVAILABLE:
-            logger.warning("offsets of topic %s could not be removed: tried again at the next start", topic_id)
+            logger.warning(
+                "offsets of topic %s could not be removed: tried again at the next start", topic_id
+            )
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time
+    # ----------------------------------------------------------------------------------------------
 
     async def _run_timers(self) -> None:
         """Sessions, rebalances, whatever else the groups wait for."""
@@ -225,7 +250,9 @@ class ConsumerGroups:
                 await self.topic_deleted(topic_id)
         while True:
             deadline_ms = self.groups.next_deadline_ms()
-            with trio.CancelScope(deadline=math.inf if deadline_ms is None else self._clock.trio_time(deadline_ms)) as self._sleeper:
+            with trio.CancelScope(
+                deadline=math.inf if deadline_ms is None else self._clock.trio_time(deadline_ms)
+            ) as self._sleeper:
                 await trio.sleep_forever()
             self._sleeper = None
             self._carry_out(self.groups.expire(self._clock.now_ms()))

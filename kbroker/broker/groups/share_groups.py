@@ -1,13 +1,15 @@
-"""Carries out what the group coordinator decides: saves its changes, has share state made, altered, summed up and deleted, runs
-session timers.
+"""Carries out what the group coordinator decides: saves its changes, has share state made, altered,
+summed up and deleted, runs session timers.
 
-The coordinator shows its decisions in memory at once; here they are submitted in the same step and, if the save fails, taken back
-in the same step for every group concerned. Whoever waits for an initialisation waits here, with patience and no longer: the
-persister may be a slow plugin. What it answers later is taken in by a task of the broker's, and the member's next heartbeat shows it.
+The coordinator shows its decisions in memory at once; here they are submitted in the same step and,
+if the save fails, taken back in the same step for every group concerned. Whoever waits for an
+initialisation waits here, with patience and no longer: the persister may be a slow plugin. What it
+answers later is taken in by a task of the broker's, and the member's next heartbeat shows it.
 
-Whoever deletes a group, or alters or deletes its offsets, has the group alone until the persister has answered: joining members and
-other administrators are told to come again, and so is an administrator while share-partitions are being initialised. What this broker
-has loaded of the share-partitions is forgotten at once, so that the next fetch finds what was altered.
+Whoever deletes a group, or alters or deletes its offsets, has the group alone until the persister
+has answered: joining members and other administrators are told to come again, and so is an
+administrator while share-partitions are being initialised. What this broker has loaded of the
+share-partitions is forgotten at once, so that the next fetch finds what was altered.
 """
 
 from __future__ import annotations
@@ -73,8 +75,8 @@ _NO_LEADER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class GroupCoordinatorStatistics:
-    """`initializations`: those that are decided and that the persister has not answered; `in_administration`: groups that are being
-    deleted or whose offsets are altered or deleted."""
+    """`initializations`: those that are decided and that the persister has not answered;
+    `in_administration`: groups that are being deleted or whose offsets are altered or deleted."""
 
     groups: ShareGroupStatistics
     initializations: int
@@ -82,8 +84,8 @@ class GroupCoordinatorStatistics:
 
 
 class GroupCoordinator:
-    """The broker's side of the pure ShareGroupCoordinator. `configs`: a deleted group's settings go with it. `clock`: the one that
-    `coordinator` was made with."""
+    """The broker's side of the pure ShareGroupCoordinator. `configs`: a deleted group's settings go
+    with it. `clock`: the one that `coordinator` was made with."""
 
     def __init__(
         self,
@@ -106,22 +108,30 @@ class GroupCoordinator:
         self._clock = clock
         self._initialized: dict[str, trio.Event] = {}
         self._in_administration: set[str] = set()
-        self._asking: list[str] = []  # the group of each initialisation, from the decision to the persister's answer
+        # the group of each initialisation, from the decision to the persister's answer
+        self._asking: list[str] = []
         self._nursery: trio.Nursery | None = None
         self.on_state_altered: Callable[[str], None] = lambda _: None
         """Called with a group whose share state an administrator has altered."""
-        self.before_reset: Callable[[str, Sequence[TopicPartition]], Awaitable[Callable[[], None]]] | None = None
-        """Called before a group begins at other offsets; its result when it does. Raises nothing."""
+        self.before_reset: Callable[[str, Sequence[TopicPartition]], Awaitable[Callable[[], None]]] | None = (
+            None
+        )
+        """Called before a group begins at other offsets; its result when it does. Raises
+        nothing."""
 
     def statistics(self) -> GroupCoordinatorStatistics:
-        return GroupCoordinatorStatistics(self.coordinator.statistics(), len(self._asking), len(self._in_administration))
+        return GroupCoordinatorStatistics(
+            self.coordinator.statistics(), len(self._asking), len(self._in_administration)
+        )
 
     def member_lives_ms(self, group_id: str, member_id: str) -> int:
-        """When the member's session ends without a further heartbeat, in milliseconds from now; 0 for one that is no member."""
+        """When the member's session ends without a further heartbeat, in milliseconds from now; 0
+        for one that is no member."""
         return self.coordinator.session_left_ms(group_id, member_id, now_ms=self._clock.now_ms())
 
     def load(self) -> None:
-        """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are told on the first `run`."""
+        """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are
+        told on the first `run`."""
         self.coordinator.load(self._store.scan(GroupKey.namespace), now_ms=self._clock.now_ms())
 
     def work_in(self, nursery: trio.Nursery) -> None:
@@ -141,11 +151,13 @@ class GroupCoordinator:
                 await self._save(self.coordinator.expire(self._clock.now_ms()))
 
     def settings_changed(self, group_id: str | None) -> None:
-        """Settings of a group were altered (None: the broker's, and none of those changes an assignment). If the new targets
-        cannot be saved the next heartbeat makes them again."""
+        """Settings of a group were altered (None: the broker's, and none of those changes an
+        assignment). If the new targets cannot be saved the next heartbeat makes them again."""
         if group_id is None:
             return
-        outcome = self.coordinator.settings_changed(group_id, now_ms=self._clock.now_ms(), topics=self._topics)
+        outcome = self.coordinator.settings_changed(
+            group_id, now_ms=self._clock.now_ms(), topics=self._topics
+        )
         if not outcome.changes:
             return
 
@@ -156,7 +168,8 @@ class GroupCoordinator:
         self._commits.submit(outcome.changes, done)
 
     async def _save(self, outcome: Outcome[R], on_saved: Callable[[], None] | None = None) -> bool:
-        """Whether the outcome's changes count now; if so `on_saved` was called. If not, its groups are what the store has."""
+        """Whether the outcome's changes count now; if so `on_saved` was called. If not, its groups
+        are what the store has."""
         if not outcome.changes:
             return True
         saved = True
@@ -179,12 +192,14 @@ class GroupCoordinator:
         for group_id in group_ids:
             try:
                 records = list(self._store.scan(group_prefix(group_id)))
-            except StoreFailed as error:  # Nothing is saved any more either: the group stays as it is until the restart.
+            # Nothing is saved any more either: the group stays as it is until the restart.
+            except StoreFailed as error:
                 logger.warning("group %s could not be read again after a failed save: %s", group_id, error)
                 continue
             self.coordinator.reload(group_id, records, now_ms=self._clock.now_ms())
 
-    # -- heartbeats ---------------------------------------------------------------------------------------------------
+    # -- heartbeats
+    # ----------------------------------------------------------------------------------------------
 
     async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
         try:
@@ -201,15 +216,19 @@ class GroupCoordinator:
         with trio.move_on_after(JOIN_PATIENCE_S):
             while self.coordinator.is_waiting(request.group_id, request.member_id):
                 await self._initialized.setdefault(request.group_id, trio.Event()).wait()
-        late = self.coordinator.heartbeat_reply(request.group_id, request.member_id, now_ms=self._clock.now_ms())
+        late = self.coordinator.heartbeat_reply(
+            request.group_id, request.member_id, now_ms=self._clock.now_ms()
+        )
         if not await self._save(late) or late.reply is None:
             return _SAVE_FAILED
         return late.reply
 
     async def _save_and_initialize(self, outcome: Outcome[HeartbeatReply]) -> bool:
-        """Whether it was saved. From the decision on nobody has the group alone: a member may leave before its join is on disk, and
-        state that is made behind a deletion would stay for good."""
-        initializations = [effect for effect in outcome.effects if isinstance(effect, InitializeSharePartitions)]
+        """Whether it was saved. From the decision on nobody has the group alone: a member may leave
+        before its join is on disk, and state that is made behind a deletion would stay for good."""
+        initializations = [
+            effect for effect in outcome.effects if isinstance(effect, InitializeSharePartitions)
+        ]
         self._asking += [effect.group_id for effect in initializations]
         saved = False
         try:
@@ -224,8 +243,9 @@ class GroupCoordinator:
         return saved
 
     async def _initialize(self, effect: InitializeSharePartitions) -> None:
-        """However long the persister takes, and whether or not anybody still waits. Cancelled only when the broker stops: the
-        partitions are Initializing in the store then, and asked for again."""
+        """However long the persister takes, and whether or not anybody still waits. Cancelled only
+        when the broker stops: the partitions are Initializing in the store then, and asked for
+        again."""
         group_id = effect.group_id
         try:
             results = await self._initialized_by_persister(effect)
@@ -236,9 +256,12 @@ class GroupCoordinator:
 
     async def _initialized_by_persister(self, effect: InitializeSharePartitions) -> Sequence[Result]:
         partitions = [request.partition for request in effect.requests]
-        return await _answered(self._persister.initialize(effect.group_id, effect.requests), effect.group_id, partitions, Result)
+        return await _answered(
+            self._persister.initialize(effect.group_id, effect.requests), effect.group_id, partitions, Result
+        )
 
-    # -- administration -----------------------------------------------------------------------------------------------
+    # -- administration
+    # ----------------------------------------------------------------------------------------------
 
     @contextmanager
     def _alone(self, group_id: str) -> Iterator[None]:
@@ -251,28 +274,40 @@ class GroupCoordinator:
         finally:
             self._in_administration.discard(group_id)
 
-    async def describe_offsets(self, group_id: str, wanted: Mapping[str, Sequence[int]] | None) -> list[TopicOffsets]:
-        """DescribeShareGroupOffsets for one group. Lags are those of one moment: log ends are looked at when the persister answers,
-        and the default one answers at once. Raises KafkaError UNKNOWN_SERVER_ERROR for what no partition can be."""
+    async def describe_offsets(
+        self, group_id: str, wanted: Mapping[str, Sequence[int]] | None
+    ) -> list[TopicOffsets]:
+        """DescribeShareGroupOffsets for one group. Lags are those of one moment: log ends are
+        looked at when the persister answers, and the default one answers at once. Raises KafkaError
+        UNKNOWN_SERVER_ERROR for what no partition can be."""
         topics = self.coordinator.describe_offsets(group_id, wanted, self._topics)
         asked = [
             TopicPartition(topic.topic_id, row.partition_index)
             for topic in topics
             for row in topic.partitions
-            if topic.topic_id is not None and self._topics.partition(topic.topic_id, row.partition_index) is not None
+            if topic.topic_id is not None
+            and self._topics.partition(topic.topic_id, row.partition_index) is not None
         ]
         requests = [ReadRequest(partition, _NO_LEADER_EPOCH) for partition in asked]
-        summaries = await _answered(self._persister.read_summary(group_id, requests), group_id, asked, SummaryResult)
+        summaries = await _answered(
+            self._persister.read_summary(group_id, requests), group_id, asked, SummaryResult
+        )
         # Before anything is awaited: what a persister appends to the log meanwhile would be lag.
         rows = {summary.partition: self._described(group_id, summary) for summary in summaries}
         for summary in summaries:
             if summary.waiting and (partition := self._topics.partition(*summary.partition)) is not None:
-                parked = await parked_left(self._persister, group_id, summary.partition, partition.log_start_offset)
+                parked = await parked_left(
+                    self._persister, group_id, summary.partition, partition.log_start_offset
+                )
                 rows[summary.partition] = described_with_parked(rows[summary.partition], parked)
 
         def filled(topic: TopicOffsets) -> Iterator[PartitionOffset]:
             for row in topic.partitions:
-                found = None if topic.topic_id is None else rows.get(TopicPartition(topic.topic_id, row.partition_index))
+                found = (
+                    None
+                    if topic.topic_id is None
+                    else rows.get(TopicPartition(topic.topic_id, row.partition_index))
+                )
                 yield found or row
 
         return [replace(topic, partitions=tuple(filled(topic))) for topic in topics]
@@ -293,7 +328,8 @@ class GroupCoordinator:
         return least_standing(summary.start_offset, summary.delivery_complete_count, offset)
 
     async def alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]]) -> OffsetsReply:
-        """AlterShareGroupOffsets: start offsets by topic name and partition; durable, and what fetches go by, on return."""
+        """AlterShareGroupOffsets: start offsets by topic name and partition; durable, and what
+        fetches go by, on return."""
         try:
             with self._alone(group_id):
                 return await self._alter_offsets(group_id, wanted)
@@ -310,10 +346,15 @@ class GroupCoordinator:
             partitions = [request.partition for request in effect.requests]
             report = None if self.before_reset is None else await self.before_reset(group_id, partitions)
             self._share_groups.forget(group_id, partitions)
-            requests = tuple(each for request in effect.requests for each in begin_anew(self._told_of_the_log(request)))
+            requests = tuple(
+                each for request in effect.requests for each in begin_anew(self._told_of_the_log(request))
+            )
             results = await self._initialized_by_persister(replace(effect, requests=requests))
-            self._share_groups.forget(group_id, partitions)  # One that was loaded before the persister had done it is of old.
-            altered = self.coordinator.offsets_altered(group_id, outcome.reply, results, now_ms=self._clock.now_ms())
+            # One that was loaded before the persister had done it is of old.
+            self._share_groups.forget(group_id, partitions)
+            altered = self.coordinator.offsets_altered(
+                group_id, outcome.reply, results, now_ms=self._clock.now_ms()
+            )
             if not await self._save(altered):
                 return _NOT_SAVED
             assert altered.reply is not None
@@ -324,13 +365,19 @@ class GroupCoordinator:
         return outcome.reply
 
     def _told_of_the_log(self, request: InitializeRequest) -> InitializeRequest:
-        """A start offset that the log has is lost with the log's end, as what was acknowledged is; one beyond it is just a number."""
+        """A start offset that the log has is lost with the log's end, as what was acknowledged is;
+        one beyond it is just a number."""
         partition = self._topics.partition(*request.partition)
         is_in_log = partition is not None and 0 <= request.start_offset <= partition.high_watermark
-        return request._replace(written_in=partition.leader_epoch) if partition is not None and is_in_log else request
+        return (
+            request._replace(written_in=partition.leader_epoch)
+            if partition is not None and is_in_log
+            else request
+        )
 
     async def delete_offsets(self, group_id: str, names: Sequence[str]) -> OffsetsReply:
-        """DeleteShareGroupOffsets: the share state of topics; gone, and for fetches too, on return."""
+        """DeleteShareGroupOffsets: the share state of topics; gone, and for fetches too, on
+        return."""
         try:
             with self._alone(group_id):
                 return await self._delete_offsets(group_id, names)
@@ -344,7 +391,9 @@ class GroupCoordinator:
         assert outcome.reply is not None
         for effect in outcome.effects:
             assert isinstance(effect, DeleteShareState)
-            deleted = self.coordinator.offsets_deleted(group_id, outcome.reply, await self._deleted_by_persister(effect))
+            deleted = self.coordinator.offsets_deleted(
+                group_id, outcome.reply, await self._deleted_by_persister(effect)
+            )
             if not await self._save(deleted):
                 return _NOT_SAVED
             assert deleted.reply is not None
@@ -359,9 +408,10 @@ class GroupCoordinator:
         return results
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for one group: its share state first, then its records and settings. Nobody can join meanwhile: the state that a
-        new member's share-partitions get must not be what is deleted here. Nor may state come to life afterwards, so a persister that
-        has an initialisation to answer is waited for, by the client."""
+        """DeleteGroups for one group: its share state first, then its records and settings. Nobody
+        can join meanwhile: the state that a new member's share-partitions get must not be what is
+        deleted here. Nor may state come to life afterwards, so a persister that has an
+        initialisation to answer is waited for, by the client."""
         try:
             with self._alone(group_id):
                 return await self._delete_group(group_id)
@@ -369,18 +419,23 @@ class GroupCoordinator:
             return error.code
 
     async def _delete_group(self, group_id: str) -> ErrorCode:
-        code, effects = await self._decide_deletion(group_id, partial(self.coordinator.delete, group_id, self._topics))
+        code, effects = await self._decide_deletion(
+            group_id, partial(self.coordinator.delete, group_id, self._topics)
+        )
         for effect in effects:
             assert isinstance(effect, DeleteShareState)
             results = await self._deleted_by_persister(effect)
-            code, _ = await self._decide_deletion(group_id, partial(self.coordinator.deleted, group_id, results))
+            code, _ = await self._decide_deletion(
+                group_id, partial(self.coordinator.deleted, group_id, results)
+            )
         assert code is not None
         return code
 
     async def _decide_deletion(
         self, group_id: str, decide: Callable[[], Outcome[ErrorCode]]
     ) -> tuple[ErrorCode | None, Sequence[InitializeSharePartitions | DeleteShareState]]:
-        """What to answer, or what to do first. If the group goes its settings go in the same commit, and nobody alters them meanwhile."""
+        """What to answer, or what to do first. If the group goes its settings go in the same
+        commit, and nobody alters them meanwhile."""
         async with self._configs.altering:
             outcome = decide()
             if outcome.reply is not ErrorCode.none:
@@ -403,10 +458,13 @@ class GroupCoordinator:
 
 
 async def _answered(
-    call: Awaitable[Sequence[P]], group_id: str, partitions: Sequence[TopicPartition], result: Callable[[TopicPartition, ErrorCode], P]
+    call: Awaitable[Sequence[P]],
+    group_id: str,
+    partitions: Sequence[TopicPartition],
+    result: Callable[[TopicPartition, ErrorCode], P],
 ) -> Sequence[P]:
-    """What the persister says, or errors where it raises or leaves rows out: it may be a plugin, and such a thing concerns this group
-    alone; raised from here it could end the broker."""
+    """What the persister says, or errors where it raises or leaves rows out: it may be a plugin,
+    and such a thing concerns this group alone; raised from here it could end the broker."""
     try:
         results = await call
     except Exception:

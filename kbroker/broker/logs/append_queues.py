@@ -1,17 +1,21 @@
-"""Produced batches that have to wait for a thread before they get their offsets. There are two reasons:
+"""Produced batches that have to wait for a thread before they get their offsets. There are two
+reasons:
 
 - The topic has kbroker.payload.check, and the payload is too large to be opened on the loop.
-- The batch is the first of an idempotent producer since the start, and the partition has to read what it remembers of producers.
+- The batch is the first of an idempotent producer since the start, and the partition has to read
+  what it remembers of producers.
 
-The batches behind such a one in its partition wait, too, in the order in which they came: an idempotent producer's sequence numbers,
-and a consumer's order, hold as without the wait. Other partitions and connections proceed as they do during a commit.
+The batches behind such a one in its partition wait, too, in the order in which they came: an
+idempotent producer's sequence numbers, and a consumer's order, hold as without the wait. Other
+partitions and connections proceed as they do during a commit.
 
     queue of a partition    | large batch | small one | large one |    one task works it off, and is there as long as the queue is
                                   └─ in a thread
 
-Nothing of a batch is stamped, noted of its producer or stored while it waits. So Partition.append finds out what has happened to its
-topic, the disk or the store meanwhile, as for any batch that comes then; and when the broker stops first, nobody has been promised
-anything. Two are checked in threads at once, each of which takes up to twice 64 MiB for what it decompresses.
+Nothing of a batch is stamped, noted of its producer or stored while it waits. So Partition.append
+finds out what has happened to its topic, the disk or the store meanwhile, as for any batch that
+comes then; and when the broker stops first, nobody has been promised anything. Two are checked in
+threads at once, each of which takes up to twice 64 MiB for what it decompresses.
 
 It must not know what is checked (payload_check.py), nor what a Produce request is.
 """
@@ -40,7 +44,8 @@ _threads: Final = trio.CapacityLimiter(_CHECKS_AT_ONCE)
 
 
 class Producing(Protocol):
-    """What waits for one batch. `appended` or `refused` is called once for a batch that had to wait, `done` as by Partition.append."""
+    """What waits for one batch. `appended` or `refused` is called once for a batch that had to
+    wait, `done` as by Partition.append."""
 
     def done(self, error: Exception | None) -> None: ...
     def appended(self, partition: Partition, appended: Appended) -> None: ...
@@ -82,8 +87,9 @@ class AppendQueues:
         producing: Producing,
         on_written: Callable[[], None] | None,
     ) -> Appended | None:
-        """As Partition.append with `start=False`, with the check that the topic asks for, and without ProducersNotLoaded. None: the
-        batch waits, and `producing` is notified. Raises KafkaError for what can be said at once."""
+        """As Partition.append with `start=False`, with the check that the topic asks for, and
+        without ProducersNotLoaded. None: the batch waits, and `producing` is notified. Raises
+        KafkaError for what can be said at once."""
         if partition.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         header = validate(records, partition.rules, now_ms)
@@ -93,8 +99,11 @@ class AppendQueues:
         queue = self.queues.get(partition)
         if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header))):
             with suppress(ProducersNotLoaded):
-                return partition.append(records, now_ms, producing.done, on_written, start=False, header=header)
-        # The request's bytes are another one's as soon as something is waited for, unless they may be written to.
+                return partition.append(
+                    records, now_ms, producing.done, on_written, start=False, header=header
+                )
+        # The request's bytes are another one's as soon as something is waited for, unless they may
+        # be written to.
         batch = memoryview(bytearray(view)) if view.readonly else view
         waiting = _Waiting(batch, header, is_checked, producing, on_written)
         if queue is None:
@@ -117,8 +126,11 @@ class AppendQueues:
                 except KafkaError as error:
                     waiting.producing.refused(partition, error, len(waiting.batch))
                 except Exception as error:
-                    # It concerns this batch alone (no memory, a store that cannot be read). Raised from here it would end the broker.
-                    logger.exception("a batch for %s-%d cannot be appended", partition.topic_name, partition.log.partition)
+                    # It concerns this batch alone (no memory, a store that cannot be read). Raised
+                    # from here it would end the broker.
+                    logger.exception(
+                        "a batch for %s-%d cannot be appended", partition.topic_name, partition.log.partition
+                    )
                     refusal = KafkaError(ErrorCode.unknown_server_error, str(error))
                     waiting.producing.refused(partition, refusal, len(waiting.batch))
                 queue.popleft()
@@ -128,7 +140,9 @@ class AppendQueues:
     @staticmethod
     def _append(partition: Partition, waiting: _Waiting) -> None:
         batch, header, _, producing, on_written = waiting
-        producing.appended(partition, partition.append(batch, wall_clock_ms(), producing.done, on_written, header=header))
+        producing.appended(
+            partition, partition.append(batch, wall_clock_ms(), producing.done, on_written, header=header)
+        )
 
 
 async def _check(waiting: _Waiting) -> None:

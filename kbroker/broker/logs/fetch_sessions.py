@@ -1,7 +1,8 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once and then only what changes.
+"""Incremental fetch sessions (KIP-227): a consumer names its partitions once and then only what
+changes.
 
-A session belongs to nobody in particular; it is found by its number. When the cache is full the session that was used longest
-ago goes, and its owner starts again after FETCH_SESSION_ID_NOT_FOUND.
+A session belongs to nobody in particular; it is found by its number. When the cache is full the
+session that was used longest ago goes, and its owner starts again after FETCH_SESSION_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.responses import FetchRow
 
 TopicKey: TypeAlias = str | int
-"""A topic as the client names it: by name to v12, by the number of its id (UUID.int) from v13, which costs less to hash than an UUID."""
+"""A topic as the client names it: by name to v12, by the number of its id (UUID.int) from v13,
+which costs less to hash than an UUID."""
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -24,16 +26,31 @@ _MAX_EPOCH = (1 << 31) - 1
 
 
 class FetchPartition:
-    """What a client asks of one partition. Asked again in a session, another one takes its place and what was known goes over to it.
+    """What a client asks of one partition. Asked again in a session, another one takes its place
+    and what was known goes over to it.
 
-    `found`: where the topic and partition were seen last; no longer good when that is deleted. `known`: high watermark and log start
-    offset that the client of a session was told last, without an error.
+    `found`: where the topic and partition were seen last; no longer good when that is deleted.
+    `known`: high watermark and log start offset that the client of a session was told last, without
+    an error.
     """
 
-    __slots__ = ("current_leader_epoch", "fetch_offset", "found", "key", "known", "last_fetched_epoch", "max_bytes")
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "found",
+        "key",
+        "known",
+        "last_fetched_epoch",
+        "max_bytes",
+    )
 
     def __init__(
-        self, key: tuple[TopicKey, int], fetch_offset: int, max_bytes: int, current_leader_epoch: int, last_fetched_epoch: int
+        self,
+        key: tuple[TopicKey, int],
+        fetch_offset: int,
+        max_bytes: int,
+        current_leader_epoch: int,
+        last_fetched_epoch: int,
     ) -> None:
         self.key = key
         self.fetch_offset = fetch_offset
@@ -70,15 +87,17 @@ class FetchSession:
             partitions.pop(key, None)
 
     def due(self, rows: FetchRows) -> FetchRows:
-        """The rows that the answer needs: those that say nothing new are left out. Notes what the client knows from now on. Partitions
-        with records, or where the client has to go back, move to the end."""
+        """The rows that the answer needs: those that say nothing new are left out. Notes what the
+        client knows from now on. Partitions with records, or where the client has to go back, move
+        to the end."""
         due: FetchRows = []
         for asked, row in rows:
             known = None if row.error_code else (row.high_watermark, row.log_start_offset)
             has_news = row.records or row.diverging is not None
             if has_news or known is None or known != asked.known:
                 due.append((asked, row))
-            if has_news and asked.key in self.partitions:  # It may have been forgotten while this request waited.
+            # It may have been forgotten while this request waited.
+            if has_news and asked.key in self.partitions:
                 self.partitions.move_to_end(asked.key)
             asked.known = known
         return due
@@ -100,20 +119,28 @@ class FetchSessions:
         self._evictions = 0
 
     def statistics(self) -> FetchSessionsStatistics:
-        return FetchSessionsStatistics(len(self._sessions), sum(len(s.partitions) for s in self._sessions.values()), self._evictions)
+        return FetchSessionsStatistics(
+            len(self._sessions), sum(len(s.partitions) for s in self._sessions.values()), self._evictions
+        )
 
     def topic_deleted(self) -> None:
-        """Sessions of clients that have gone stay until their place is wanted: they keep nothing of a topic that has gone as well."""
+        """Sessions of clients that have gone stay until their place is wanted: they keep nothing of
+        a topic that has gone as well."""
         for session in self._sessions.values():
             for asked in session.partitions.values():
                 if asked.found is not None and asked.found.deleted:
                     asked.found = None
 
     def fetch(
-        self, session_id: int, epoch: int, by_id: bool, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]
+        self,
+        session_id: int,
+        epoch: int,
+        by_id: bool,
+        wanted: list[FetchPartition],
+        forgotten: list[tuple[TopicKey, int]],
     ) -> FetchSession | None:
-        """The session of this request, None for a fetch without one. Raises FETCH_SESSION_ID_NOT_FOUND,
-        INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR."""
+        """The session of this request, None for a fetch without one. Raises
+        FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)
             return self._open(by_id, wanted) if epoch == INITIAL_EPOCH else None

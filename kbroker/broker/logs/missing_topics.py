@@ -1,9 +1,10 @@
-"""Logs that a client asks for a topic that does not exist: such a consumer waits for ever, without an error.
+"""Logs that a client asks for a topic that does not exist: such a consumer waits for ever, without
+an error.
 
-Each topic gets one line in ten minutes, however often clients ask, and all topics together at most a
-hundred. Names that begin with "__" are for tools, which create such topics themselves with settings
-of their own: they get no line. The broker cannot tell whether a client waits or only looks. A line too much, where an
-administrator has mistyped a name, does no harm.
+Each topic gets one line in ten minutes, however often clients ask, and all topics together at most
+a hundred. Names that begin with "__" are for tools, which create such topics themselves with
+settings of their own: they get no line. The broker cannot tell whether a client waits or only
+looks. A line too much, where an administrator has mistyped a name, does no harm.
 """
 
 from __future__ import annotations

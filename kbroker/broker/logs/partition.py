@@ -1,8 +1,10 @@
-"""One topic partition of the broker: stamps offsets, queues batches for the group commit, knows what is visible.
+"""One topic partition of the broker: stamps offsets, queues batches for the group commit, knows
+what is visible.
 
-Between validating a batch and queueing it there is no wait, so offsets follow the order in which requests are handled. Three
-offsets matter: `next_offset` (given to the next batch), `high_watermark` (below it everything counts: synced, or written with
-durability `os`; readers see nothing else) and `log_start_offset`.
+Between validating a batch and queueing it there is no wait, so offsets follow the order in which
+requests are handled. Three offsets matter: `next_offset` (given to the next batch),
+`high_watermark` (below it everything counts: synced, or written with durability `os`; readers see
+nothing else) and `log_start_offset`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _REPORT_EVERY_S = 60.0
 """How often a partition that cannot be read is reported: clients ask again and again."""
 
 _READ_AHEAD_BYTES = 256 * 1024
-"""A cold read in a thread goes this far at least: who takes few records at a time waits for a thread once for all of that."""
+"""A cold read in a thread goes this far at least: who takes few records at a time waits for a
+thread once for all of that."""
 
 
 _producer_threads: Final = trio.CapacityLimiter(2)
@@ -50,7 +53,8 @@ _producer_threads: Final = trio.CapacityLimiter(2)
 
 
 class ProducersNotLoaded(Exception):
-    """A batch of an idempotent producer came before `Partition.load_producers`; nothing of it was taken."""
+    """A batch of an idempotent producer came before `Partition.load_producers`; nothing of it was
+    taken."""
 
 
 class EpochEntry(NamedTuple):
@@ -68,12 +72,28 @@ class Appended(NamedTuple):
 
 
 class _InFlight:
-    """One queued batch and whoever waits for it. A repeat of it waits for the same commit; that it is written is told only where the
-    first one asked for that."""
+    """One queued batch and whoever waits for it. A repeat of it waits for the same commit; that it
+    is written is told only where the first one asked for that."""
 
-    __slots__ = ("base_offset", "end_offset", "has_producer", "is_control", "on_done", "on_written", "size_bytes")
+    __slots__ = (
+        "base_offset",
+        "end_offset",
+        "has_producer",
+        "is_control",
+        "on_done",
+        "on_written",
+        "size_bytes",
+    )
 
-    def __init__(self, base_offset: int, end_offset: int, size_bytes: int, has_producer: bool, is_control: bool, on_done: OnDone) -> None:
+    def __init__(
+        self,
+        base_offset: int,
+        end_offset: int,
+        size_bytes: int,
+        has_producer: bool,
+        is_control: bool,
+        on_done: OnDone,
+    ) -> None:
         self.base_offset = base_offset
         self.end_offset = end_offset
         self.size_bytes = size_bytes
@@ -93,7 +113,8 @@ class PartitionStatistics(NamedTuple):
 
 
 class Partition:
-    """`read_producers(partition)` reads what the log remembers of its idempotent producers; it is called in a thread."""
+    """`read_producers(partition)` reads what the log remembers of its idempotent producers; it is
+    called in a thread."""
 
     def __init__(
         self,
@@ -129,28 +150,41 @@ class Partition:
         bounds = store.bounds(log)
         self.high_watermark = self.next_offset = bounds.end_offset
         self.written_from: Final = bounds.end_offset
-        """Batches before this offset are an earlier broker life's: no write of this one has brought them into the page cache."""
+        """Batches before this offset are an earlier broker life's: no write of this one has brought
+        them into the page cache."""
         self._warm = range(0)
         """The offsets that were read in a thread last."""
         self.log_start_offset = min(max(bounds.start_offset, log_start_offset), bounds.end_offset)
         self._in_flight: deque[_InFlight] = deque()
         self.producers: ProducerStates | None = None
-        """Loaded before the first batch of an idempotent producer: most partitions of a broker life see none."""
+        """Loaded before the first batch of an idempotent producer: most partitions of a broker life
+        see none."""
         self._loading_producers = trio.Lock()
         self._read_producers = read_producers
 
     def statistics(self) -> PartitionStatistics:
         producers = 0 if self.producers is None else len(self.producers)
         in_flight = len(self._in_flight)
-        return PartitionStatistics(self.log_start_offset, self.high_watermark, self.next_offset, in_flight, len(self.waiters), producers)
+        return PartitionStatistics(
+            self.log_start_offset,
+            self.high_watermark,
+            self.next_offset,
+            in_flight,
+            len(self.waiters),
+            producers,
+        )
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- writing
+    # ----------------------------------------------------------------------------------------------
 
     async def load_producers(self) -> ProducerStates:
-        """Read what the log remembers of its producers, in a thread, unless that is known. Other appends do not wait."""
+        """Read what the log remembers of its producers, in a thread, unless that is known. Other
+        appends do not wait."""
         async with self._loading_producers:
             if self.producers is None:
-                self.producers = await trio.to_thread.run_sync(self._read_producers, self, limiter=_producer_threads)
+                self.producers = await trio.to_thread.run_sync(
+                    self._read_producers, self, limiter=_producer_threads
+                )
             return self.producers
 
     @property
@@ -167,12 +201,14 @@ class Partition:
         start: bool = True,
         header: BatchHeader | None = None,
     ) -> Appended:
-        """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it is refused, and
-        ProducersNotLoaded; then no callback is called. `records` is copied, unless it may be written to: then it is stamped
-        in place, and the log's from here on. `header`: what validate() has said of it, if that was asked before.
+        """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it
+        is refused, and ProducersNotLoaded; then no callback is called. `records` is copied, unless
+        it may be written to: then it is stamped in place, and the log's from here on. `header`:
+        what validate() has said of it, if that was asked before.
 
-        `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after this call has returned, except
-        for a repeat of a batch that counts already. Who says `start=False` starts the group commit before it waits for anything.
+        `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after
+        this call has returned, except for a repeat of a batch that counts already. Who says
+        `start=False` starts the group commit before it waits for anything.
         """
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
@@ -186,16 +222,20 @@ class Partition:
             if self.producers is None:
                 raise ProducersNotLoaded
             if (repeat := self.producers.check(header)) is not None:
-                # As in Kafka a repeat is told its own time where the topic stamps none: the same one, as its records are the same.
-                append_time_ms = repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
+                # As in Kafka a repeat is told its own time where the topic stamps none: the same
+                # one, as its records are the same.
+                append_time_ms = (
+                    repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
+                )
                 return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
         view = memoryview(records)[: header.batch_length + LENGTH_END]
         batch = bytearray(view) if view.readonly else view
         return self._queue(batch, header, has_producer, now_ms, on_done, on_written, start=start)
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
-        """Stamp and queue a batch of the broker's own control records, without timestamp or producer: clients never see them, so that
-        no waiting fetch is woken, and max.message.bytes is not asked. Gives its base offset; on_done and errors as in `append`."""
+        """Stamp and queue a batch of the broker's own control records, without timestamp or
+        producer: clients never see them, so that no waiting fetch is woken, and max.message.bytes
+        is not asked. Gives its base offset; on_done and errors as in `append`."""
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if self._commits.failed:
@@ -248,7 +288,9 @@ class Partition:
         )
         return Appended(base_offset, append_time_ms)
 
-    def _answer_repeat(self, appended: Appended, on_done: OnDone, on_written: Callable[[], None] | None) -> Appended:
+    def _answer_repeat(
+        self, appended: Appended, on_done: OnDone, on_written: Callable[[], None] | None
+    ) -> Appended:
         for in_flight in self._in_flight:
             if in_flight.base_offset == appended.base_offset:
                 in_flight.on_done.append(on_done)
@@ -279,20 +321,24 @@ class Partition:
                 self.metrics.bytes_in += in_flight.size_bytes
                 self.waiters.wake_all()
         elif in_flight.base_offset < self.next_offset:
-            # Everything stamped on top of this batch is refused in the same turn: the first refusal takes all of it back.
+            # Everything stamped on top of this batch is refused in the same turn: the first refusal
+            # takes all of it back.
             self.next_offset = in_flight.base_offset
             if self.producers is not None:
                 self.producers.undo()
         for callback in in_flight.on_done:
             callback(error)
 
-    # -- reading ------------------------------------------------------------------------------------------------------
+    # -- reading
+    # ----------------------------------------------------------------------------------------------
 
     async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """Whole batches of [offset, end_offset) as LogReader.read gives them; from a thread where a cold read may block.
+        """Whole batches of [offset, end_offset) as LogReader.read gives them; from a thread where a
+        cold read may block.
 
-        Nothing is read from a deleted partition, also where it is deleted meanwhile: whoever asks again hears that it is gone.
-        Raises KAFKA_STORAGE_ERROR for what the store cannot read, CORRUPT_MESSAGE where it finds no batch that could be one.
+        Nothing is read from a deleted partition, also where it is deleted meanwhile: whoever asks
+        again hears that it is gone. Raises KAFKA_STORAGE_ERROR for what the store cannot read,
+        CORRUPT_MESSAGE where it finds no batch that could be one.
         """
         found = self.read_if_warm(offset, max_bytes, end_offset)
         if found is not None:
@@ -329,7 +375,11 @@ class Partition:
 
     def _read(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         try:
-            return checked(self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset), offset, end_offset)
+            return checked(
+                self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset),
+                offset,
+                end_offset,
+            )
         except KafkaError as error:
             self.report_unreadable(offset, error)
             raise
@@ -338,11 +388,14 @@ class Partition:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
 
     def report_unreadable(self, offset: int, error: Exception) -> None:
-        """Log that a read at `offset` failed; at most once a minute, as clients repeat such reads."""
+        """Log that a read at `offset` failed; at most once a minute, as clients repeat such
+        reads."""
         now_s = time.monotonic()
         if now_s >= self._next_report_s:
             self._next_report_s = now_s + _REPORT_EVERY_S
-            logger.error("%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error)
+            logger.error(
+                "%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error
+            )
 
     def is_in_older_segment(self, offset: int) -> bool:
         return offset < self._tail_offset(self.log)
@@ -352,8 +405,8 @@ class Partition:
         return () if self.deleted else self.read_stored(offset, max_bytes=max_bytes, end_offset=end_offset)
 
     def read_stored(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """`read_now` also while the topic is being deleted, which a full disk may refuse yet: for readers that keep what they find.
-        Raises KeyError when the log is gone."""
+        """`read_now` also while the topic is being deleted, which a full disk may refuse yet: for
+        readers that keep what they find. Raises KeyError when the log is gone."""
         return self._read(offset, max_bytes, min(end_offset, self.high_watermark))
 
     def segments(self) -> Sequence[SegmentInfo]:
@@ -368,22 +421,28 @@ class Partition:
             raise KafkaError(ErrorCode.offset_out_of_range)
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Fencing of KIP-320: a client that knows another epoch must look at the metadata first. -1: the client does not say."""
+        """Fencing of KIP-320: a client that knows another epoch must look at the metadata first.
+        -1: the client does not say."""
         if epoch == -1 or epoch == self.leader_epoch:
             return
-        raise KafkaError(ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch)
+        raise KafkaError(
+            ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch
+        )
 
     def epoch_of(self, offset: int) -> int:
-        """The leader epoch in which the record at `offset` was written, or would be; -1 where that is unknown."""
+        """The leader epoch in which the record at `offset` was written, or would be; -1 where that
+        is unknown."""
         if offset >= self.next_offset:
             return self.leader_epoch
         return next((entry.epoch for entry in reversed(self.epochs) if entry.start_offset <= offset), -1)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the newest epoch that is not newer than `epoch` (OffsetForLeaderEpoch).
+        """(epoch, end offset) of the newest epoch that is not newer than `epoch`
+        (OffsetForLeaderEpoch).
 
-        An epoch older than all that wrote something ended where the first of them began, or now begins: a client that has read
-        nothing since must not take its position for truncated. (-1, -1) for -1, and for an epoch that never was.
+        An epoch older than all that wrote something ended where the first of them began, or now
+        begins: a client that has read nothing since must not take its position for truncated. (-1,
+        -1) for -1, and for an epoch that never was.
         """
         if epoch == self.leader_epoch:
             return epoch, self.high_watermark

@@ -1,7 +1,9 @@
-"""The check of payload_check.py for batches of many records, with arrays. In a module of its own, as numpy takes 0.1 s to load.
+"""The check of payload_check.py for batches of many records, with arrays. In a module of its own,
+as numpy takes 0.1 s to load.
 
     lengths      one after the other in Python: where a record begins only the one before it tells
-    all else     each field of some thousand records at once: they begin where the field before them ends
+    all else     each field of some thousand records at once: they begin where the field before them
+                 ends
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ import numpy as np
 from kio._kio_native import read_signed_varint
 from numpy.typing import NDArray
 
-from kbroker.broker.logs.payload_check import INT_BYTES, INT_TOP, LONG_BYTES, LONG_TOP, check_base, check_headers
+from kbroker.broker.logs.payload_check import (
+    INT_BYTES,
+    INT_TOP,
+    LONG_BYTES,
+    LONG_TOP,
+    check_base,
+    check_headers,
+)
 
 Integers: TypeAlias = NDArray[np.int64]
 _AT_ONCE = 8192
@@ -35,7 +44,8 @@ def check_with_arrays(payload: bytes, count: int, base_ms: int) -> None:
 
 
 def _bounds_of(payload: bytes, at: int, count: int) -> list[int]:
-    """Where so many records begin, and the last one ends, as their lengths say; a negative one is taken for what it looks like."""
+    """Where so many records begin, and the last one ends, as their lengths say; a negative one is
+    taken for what it looks like."""
     bounds = [at]
     add = bounds.append
     for _ in range(count):
@@ -53,7 +63,9 @@ def _bounds_of(payload: bytes, at: int, count: int) -> list[int]:
     return bounds
 
 
-def _check_fields(payload: bytes, data: NDArray[np.uint8], bounds: list[int], first: int, base_ms: int) -> None:
+def _check_fields(
+    payload: bytes, data: NDArray[np.uint8], bounds: list[int], first: int, base_ms: int
+) -> None:
     limits = np.array(bounds, np.int64)
     lengths, at = _varints(data, limits[:-1], INT_BYTES, INT_TOP)
     if lengths.min() <= 0:

@@ -1,14 +1,18 @@
-"""Whether the records of a produced batch are what its header says (topic setting kbroker.payload.check). Pure.
+"""Whether the records of a produced batch are what its header says (topic setting
+kbroker.payload.check). Pure.
 
-Asked are: that the payload can be decompressed, and then that it is exactly as many records as the header says, each of them as long
-as it claims, at offset deltas 0, 1, 2 and so on, with a time that 64 bits can hold. Codes are Kafka's, whose LogValidator opens
-payloads as well: -1 for what cannot be decompressed (also lz4 with linked blocks, which Java consumers cannot read), else 87.
+Asked are: that the payload can be decompressed, and then that it is exactly as many records as the
+header says, each of them as long as it claims, at offset deltas 0, 1, 2 and so on, with a time that
+64 bits can hold. Codes are Kafka's, whose LogValidator opens payloads as well: -1 for what cannot
+be decompressed (also lz4 with linked blocks, which Java consumers cannot read), else 87.
 
-A record costs 0.7 us in Python. From `ARRAYS_FROM` records on only their lengths are walked through, as each tells where the next
-one begins, and the rest is done with arrays (payload_arrays.py): 0.2 us.
+A record costs 0.7 us in Python. From `ARRAYS_FROM` records on only their lengths are walked
+through, as each tells where the next one begins, and the rest is done with arrays
+(payload_arrays.py): 0.2 us.
 
-What would be more than 64 MiB decompressed is refused with 10, on which Java producers send it again in halves: nobody could say what
-is in it, and to take it unseen would leave the way open that the setting closes.
+What would be more than 64 MiB decompressed is refused with 10, on which Java producers send it
+again in halves: nobody could say what is in it, and to take it unseen would leave the way open that
+the setting closes.
 """
 
 from __future__ import annotations
@@ -46,7 +50,9 @@ def is_quick(header: BatchHeader) -> bool:
     """Whether it may be tried without a thread. To load numpy takes one, too."""
     if header.record_count >= ARRAYS_FROM and _ARRAYS not in sys.modules:
         return False
-    return header.batch_length <= _QUICK_BYTES or (header.codec_id == Codec.NONE and header.record_count <= _QUICK_RECORDS)
+    return header.batch_length <= _QUICK_BYTES or (
+        header.codec_id == Codec.NONE and header.record_count <= _QUICK_RECORDS
+    )
 
 
 def check_quickly(batch: Buffer, header: BatchHeader) -> bool:
@@ -65,8 +71,8 @@ def check_quickly(batch: Buffer, header: BatchHeader) -> bool:
 
 
 def refusal_of(batch: Buffer, header: BatchHeader) -> BadBatch | None:
-    """What check() raises, for callers in another thread: without the frames that it came through, which hold what was decompressed
-    until the next collection of garbage."""
+    """What check() raises, for callers in another thread: without the frames that it came through,
+    which hold what was decompressed until the next collection of garbage."""
     try:
         check(batch, header)
     except BadBatch as error:
@@ -75,7 +81,8 @@ def refusal_of(batch: Buffer, header: BatchHeader) -> BadBatch | None:
 
 
 def check(batch: Buffer, header: BatchHeader) -> None:
-    """Raises BadBatch. Takes up to twice 64 MiB for what it decompresses, and a second or so in the worst case."""
+    """Raises BadBatch. Takes up to twice 64 MiB for what it decompresses, and a second or so in the
+    worst case."""
     try:
         plain = _plain(batch, header, DEFAULT_MAX_BYTES)
     except TooLarge as error:
@@ -113,11 +120,14 @@ def _check_records(payload: bytes, header: BatchHeader) -> None:
         else:
             _walk(payload, count, base_ms)
     except (ValueError, IndexError, BufferUnderflow) as error:
-        raise BadBatch(ErrorCode.invalid_record, f"the records are not what the header says: {error}") from error
+        raise BadBatch(
+            ErrorCode.invalid_record, f"the records are not what the header says: {error}"
+        ) from error
 
 
 def _walk(payload: bytes, count: int, base_ms: int) -> None:
-    """From record to record. A varint of one byte is looked at in place: a call costs as much as the rest of the record."""
+    """From record to record. A varint of one byte is looked at in place: a call costs as much as
+    the rest of the record."""
     size, start = len(payload), 0
     check_base(base_ms)
     for number in range(count):
@@ -151,7 +161,8 @@ def check_base(base_ms: int) -> None:
 
 
 def check_headers(payload: bytes, at: int, end: int) -> None:
-    """The headers of a record, which ends at `end`. Raises ValueError, IndexError, BufferUnderflow."""
+    """The headers of a record, which ends at `end`. Raises ValueError, IndexError,
+    BufferUnderflow."""
     count, at = _varint(payload, at)
     if count < 0:
         raise ValueError(f"a record has {count} headers")

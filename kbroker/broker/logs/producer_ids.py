@@ -1,7 +1,8 @@
 """Producer ids for InitProducerId: each is handed out once in the life of the data directory.
 
-A block of ids is reserved with one commit and given out from memory; what is left of it is lost at a restart. The commit is
-synced with durability `os`, too: an id must not come back after a power cut.
+A block of ids is reserved with one commit and given out from memory; what is left of it is lost at
+a restart. The commit is synced with durability `os`, too: an id must not come back after a power
+cut.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ class ProducerIds:
         return ProducerIdsStatistics(self._next_id, self._reserved)
 
     async def take(self) -> int:
-        """An id that nobody has or will get again, whatever happens. Raises NoSpace, StoreFailed."""
+        """An id that nobody has or will get again, whatever happens. Raises NoSpace,
+        StoreFailed."""
         while self._next_id >= self._reserved:
             block_end = self._next_id + BLOCK_SIZE
             await self._commits.commit([(PRODUCER_IDS.encode(), ProducerIdsRecord(block_end).encode())])
-            # Of two producers with one id, the second one's batches would count as repeats of the first one's.
+            # Of two producers with one id, the second one's batches would count as repeats of the
+            # first one's.
             await self._commits.flush()
             self._reserved = max(self._reserved, block_end)
         producer_id = self._next_id

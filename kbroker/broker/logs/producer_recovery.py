@@ -1,17 +1,22 @@
-"""The producer state of a partition across restarts: a snapshot in the state store, and the tail of the log replayed on top.
+"""The producer state of a partition across restarts: a snapshot in the state store, and the tail of
+the log replayed on top.
 
-Snapshots are saved after every `SNAPSHOT_BYTES` of appends, every ten minutes while something is appended, before the log start
-moves past the newest one, and at a clean stop. So a replay reads little. A snapshot knows all offsets below its own. It is
-believed under one condition: the log still has every batch from that offset on. Three rules follow.
+Snapshots are saved after every `SNAPSHOT_BYTES` of appends, every ten minutes while something is
+appended, before the log start moves past the newest one, and at a clean stop. So a replay reads
+little. A snapshot knows all offsets below its own. It is believed under one condition: the log
+still has every batch from that offset on. Three rules follow.
 
-- A snapshot below the log start is ignored: batches between the two are gone. One exactly at the log start is good.
-- A snapshot beyond the log's end speaks of batches that a power cut took. Both kinds are removed at the start, durably, before
-  anything is appended (recovery.py): one life later the log may have grown past such an offset with other batches.
-- After a batch that cannot be read nothing known before it is believed. A producer that is unknown may go on at any sequence,
-  while one that is remembered wrongly gets an error that is fatal for its client, or has a retry stored twice.
+- A snapshot below the log start is ignored: batches between the two are gone. One exactly at the
+  log start is good.
+- A snapshot beyond the log's end speaks of batches that a power cut took. Both kinds are removed at
+  the start, durably, before anything is appended (recovery.py): one life later the log may have
+  grown past such an offset with other batches.
+- After a batch that cannot be read nothing known before it is believed. A producer that is unknown
+  may go on at any sequence, while one that is remembered wrongly gets an error that is fatal for
+  its client, or has a retry stored twice.
 
-A broker life that has not loaded the state has appended nothing of an idempotent producer: to replay, only what earlier lives
-wrote is read.
+A broker life that has not loaded the state has appended nothing of an idempotent producer: to
+replay, only what earlier lives wrote is read.
 """
 
 from __future__ import annotations
@@ -41,12 +46,14 @@ _MOST_ENCODED_ON_LOOP = 500
 
 
 def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
-    """The state as of the high watermark, as long as this broker life has appended nothing of an idempotent producer.
+    """The state as of the high watermark, as long as this broker life has appended nothing of an
+    idempotent producer.
 
-    A replayed batch counts as written now: records may bear any timestamp, and a producer must not be forgotten for that.
+    A replayed batch counts as written now: records may bear any timestamp, and a producer must not
+    be forgotten for that.
 
-    Call it in a thread of trio's; it ends between two reads when the caller is cancelled. Raises StoreFailed, and
-    UNKNOWN_TOPIC_OR_PARTITION where the log is gone.
+    Call it in a thread of trio's; it ends between two reads when the caller is cancelled. Raises
+    StoreFailed, and UNKNOWN_TOPIC_OR_PARTITION where the log is gone.
     """
     states, offset = _newest_readable(partition, store)
     now_ms = wall_clock_ms()
@@ -66,18 +73,26 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
 
 
 def _newest_readable(partition: Partition, store: StateReader) -> tuple[ProducerStates, int]:
-    """The state of the newest snapshot that can be read, and its offset. Without one, nothing, as of the log's start."""
+    """The state of the newest snapshot that can be read, and its offset. Without one, nothing, as
+    of the log's start."""
     for offset, value in sorted(_usable(partition, store), reverse=True):
         try:
             return ProducerStates(ProducerSnapshot.decode(value).producers), offset
         except (ValueError, TypeError) as error:
             name, number = partition.topic_name, partition.log.partition
-            logger.error("%s-%d: what is stored of its producers as of offset %d is damaged: %s", name, number, offset, error)
+            logger.error(
+                "%s-%d: what is stored of its producers as of offset %d is damaged: %s",
+                name,
+                number,
+                offset,
+                error,
+            )
     return ProducerStates(), partition.log_start_offset
 
 
 def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: int) -> tuple[int, bool]:
-    """Replay some batches from `offset` on. Returns where they end, and whether all of them could be believed."""
+    """Replay some batches from `offset` on. Returns where they end, and whether all of them could
+    be believed."""
     end_offset = partition.written_from
     views = partition.read_stored(offset, max_bytes=_REPLAY_BYTES, end_offset=end_offset)
     if offset < partition.log_start_offset:  # It has moved: batches may have gone before they were read.
@@ -96,7 +111,8 @@ def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: i
 
 
 def _next_readable(partition: Partition, offset: int) -> int:
-    """An offset behind `offset`, and not far behind the damage there, at which a batch begins that can be read."""
+    """An offset behind `offset`, and not far behind the damage there, at which a batch begins that
+    can be read."""
     step = 1
     while (probe := offset + step) < partition.written_from:
         step *= 2
@@ -110,10 +126,12 @@ def _next_readable(partition: Partition, offset: int) -> int:
 
 
 async def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: int) -> list[Change]:
-    """What saves the producer state as of the high watermark, replacing earlier snapshots. Producers whose last batch is older than
-    `oldest_ms` are left out. Empty where the state was never loaded and a replay would be needed to know it.
+    """What saves the producer state as of the high watermark, replacing earlier snapshots.
+    Producers whose last batch is older than `oldest_ms` are left out. Empty where the state was
+    never loaded and a replay would be needed to know it.
 
-    Many producers are encoded in a thread. The caller holds `moving_log_start`, so that no older state replaces a newer one.
+    Many producers are encoded in a thread. The caller holds `moving_log_start`, so that no older
+    state replaces a newer one.
     """
     states, offset = partition.producers, partition.high_watermark
     if states is not None:
@@ -137,8 +155,9 @@ def can_replay_from(partition: Partition, store: StateReader, offset: int) -> bo
 
 
 def is_long_replay(partition: Partition, store: StateReader) -> bool:
-    """Whether about 128 MiB of the log or more would have to be read: no snapshot says that no idempotent producer wrote there.
-    An append waits for that read all the same. A save that only makes the next start better does not."""
+    """Whether about 128 MiB of the log or more would have to be read: no snapshot says that no
+    idempotent producer wrote there. An append waits for that read all the same. A save that only
+    makes the next start better does not."""
     begin = max((known for known, _ in _usable(partition, store)), default=partition.log_start_offset)
     size_bytes = 0.0
     for each in partition.segments():
@@ -149,15 +168,21 @@ def is_long_replay(partition: Partition, store: StateReader) -> bool:
 
 
 def unusable_snapshots(partition: Partition, store: StateReader) -> list[Change]:
-    """What removes the snapshots that must never be believed again. For a partition to which this life has appended nothing."""
+    """What removes the snapshots that must never be believed again. For a partition to which this
+    life has appended nothing."""
     usable = range(partition.log_start_offset, partition.high_watermark + 1)
     return [(key, None) for key, offset, _ in _stored(partition, store) if offset not in usable]
 
 
 def _usable(partition: Partition, store: StateReader) -> Iterator[tuple[int, bytes]]:
-    """Offset and value. Where nothing has to be replayed, it does not matter how far the log start has moved since."""
+    """Offset and value. Where nothing has to be replayed, it does not matter how far the log start
+    has moved since."""
     least = min(partition.log_start_offset, partition.written_from)
-    return ((offset, value) for _, offset, value in _stored(partition, store) if least <= offset <= partition.high_watermark)
+    return (
+        (offset, value)
+        for _, offset, value in _stored(partition, store)
+        if least <= offset <= partition.high_watermark
+    )
 
 
 def _stored(partition: Partition, store: StateReader) -> Iterator[tuple[bytes, int, bytes]]:

@@ -1,10 +1,13 @@
-"""What a partition remembers of its idempotent producers (KIP-98, KIP-360): the last five batches of each producer id.
+"""What a partition remembers of its idempotent producers (KIP-98, KIP-360): the last five batches
+of each producer id.
 
-Entries are immutable and replaced, so that an append that is refused later (disk full) is undone by putting the old entries
-back. `check` decides; `append` records; `confirm` and `undo` follow the commit, in order.
+Entries are immutable and replaced, so that an append that is refused later (disk full) is undone by
+putting the old entries back. `check` decides; `append` records; `confirm` and `undo` follow the
+commit, in order.
 
-An unknown producer may begin at any sequence. One exception: after the disk refused the first batch of a producer, only that
-batch may come first. A later one that fits by then would make the retry of the first one a sequence error, which is fatal.
+An unknown producer may begin at any sequence. One exception: after the disk refused the first batch
+of a producer, only that batch may come first. A later one that fits by then would make the retry of
+the first one a sequence error, which is fatal.
 """
 
 from __future__ import annotations
@@ -65,7 +68,8 @@ class ProducerStates:
         return tuple(entries.values())
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
-        """None: append it. A ProducerBatch: it is a repeat of that one. Raises BadBatch 45 (sequence) or 47 (epoch)."""
+        """None: append it. A ProducerBatch: it is a repeat of that one. Raises BadBatch 45
+        (sequence) or 47 (epoch)."""
         entry = self._entries.get(header.producer_id)
         known_epoch = _NO_EPOCH if entry is None else entry.producer_epoch
         if header.producer_epoch < known_epoch:
@@ -78,21 +82,30 @@ class ProducerStates:
         first, last = header.base_sequence, _last_sequence(header)
         if header.producer_epoch > known_epoch:
             if first != 0 and known_epoch != _NO_EPOCH:
-                raise BadBatch(ErrorCode.out_of_order_sequence_number, f"a new producer epoch begins at sequence 0, not {first}")
+                raise BadBatch(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"a new producer epoch begins at sequence 0, not {first}",
+                )
             return None
         for batch in entry.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
         expected = (entry.batches[-1].last_sequence + 1) % _SEQUENCES
-        if first != expected and known_epoch != _NO_EPOCH:  # As in Kafka: a producer without an epoch may go on anywhere.
-            raise BadBatch(ErrorCode.out_of_order_sequence_number, f"sequence {first} where {expected} was expected")
+        # As in Kafka: a producer without an epoch may go on anywhere.
+        if first != expected and known_epoch != _NO_EPOCH:
+            raise BadBatch(
+                ErrorCode.out_of_order_sequence_number, f"sequence {first} where {expected} was expected"
+            )
         return None
 
     def append(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
-        """Record an append that `check` let through; it is undone or confirmed later. `timestamp_ms`: the time of the append."""
+        """Record an append that `check` let through; it is undone or confirmed later.
+        `timestamp_ms`: the time of the append."""
         producer_id = header.producer_id
         before = self._entries.get(producer_id)
-        self._unsettled.append(_Unsettled(producer_id, before, header.producer_epoch, header.base_sequence, timestamp_ms))
+        self._unsettled.append(
+            _Unsettled(producer_id, before, header.producer_epoch, header.base_sequence, timestamp_ms)
+        )
         if self._refused:
             self._refused.pop(producer_id, None)
         self.replay(header, base_offset, timestamp_ms)
@@ -101,9 +114,13 @@ class ProducerStates:
         """Record a batch that is in the log already."""
         entry = self._entries.get(header.producer_id)
         last_offset = base_offset + header.last_offset_delta
-        batch = ProducerBatch(header.base_sequence, _last_sequence(header), base_offset, last_offset, timestamp_ms)
+        batch = ProducerBatch(
+            header.base_sequence, _last_sequence(header), base_offset, last_offset, timestamp_ms
+        )
         earlier = entry.batches if entry is not None and entry.producer_epoch == header.producer_epoch else ()
-        self._entries[header.producer_id] = Producer(header.producer_id, header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:])
+        self._entries[header.producer_id] = Producer(
+            header.producer_id, header.producer_epoch, (*earlier, batch)[-REMEMBERED_BATCHES:]
+        )
 
     def confirm(self) -> None:
         """Settle the oldest append: its batch is stored."""
@@ -123,7 +140,11 @@ class ProducerStates:
         A producer with an unsettled append stays: undoing the append would bring its entry back.
         """
         busy = {append.producer_id for append in self._unsettled}
-        gone = [key for key, entry in self._entries.items() if entry.batches[-1].timestamp_ms < oldest_ms and key not in busy]
+        gone = [
+            key
+            for key, entry in self._entries.items()
+            if entry.batches[-1].timestamp_ms < oldest_ms and key not in busy
+        ]
         for producer_id in gone:
             del self._entries[producer_id]
         for producer_id in [key for key, append in self._refused.items() if append.timestamp_ms < oldest_ms]:
@@ -135,7 +156,10 @@ class ProducerStates:
         if refused is None or header.producer_epoch != refused.producer_epoch:
             return
         if header.base_sequence != refused.first_sequence:
-            reason = f"sequence {header.base_sequence}, but {refused.first_sequence} was refused before and has to be repeated first"
+            reason = (
+                f"sequence {header.base_sequence}, but {refused.first_sequence} was refused before "
+                "and has to be repeated first"
+            )
             raise BadBatch(ErrorCode.out_of_order_sequence_number, reason)
 
 

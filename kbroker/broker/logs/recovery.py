@@ -1,10 +1,12 @@
-"""What a broker does with what it finds on disk before it serves: raises the generation, finishes tombstoned deletions,
-looks at logs that no topic claims, and loads the topics.
+"""What a broker does with what it finds on disk before it serves: raises the generation, finishes
+tombstoned deletions, looks at logs that no topic claims, and loads the topics.
 
-Two stores have no common transaction, so each may lack what the other has. A log without a topic record is removed only if it
-is empty (a topic creation was cut off); with records in it, it is reported and left alone. No crash and no power cut leaves such a
-log, as a topic's creation is synced before it is answered. Hence logs with records and no topic at all, or a topic whose log is gone,
-stop the start: something was deleted, damaged or mixed up, and going on would hide it. `--adopt` says that the operator knows.
+Two stores have no common transaction, so each may lack what the other has. A log without a topic
+record is removed only if it is empty (a topic creation was cut off); with records in it, it is
+reported and left alone. No crash and no power cut leaves such a log, as a topic's creation is
+synced before it is answered. Hence logs with records and no topic at all, or a topic whose log is
+gone, stop the start: something was deleted, damaged or mixed up, and going on would hide it.
+`--adopt` says that the operator knows.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ logger = logging.getLogger(__name__)
 
 
 def raise_generation(store: StateStore) -> int:
-    """The number of this broker life: the owner epoch of the stores and the leader epoch of every log. Durable on return."""
+    """The number of this broker life: the owner epoch of the stores and the leader epoch of every
+    log. Durable on return."""
     value = store.get(GENERATION.encode())
     number = 0 if value is None else Generation.decode(value).number + 1
     store.write([(GENERATION.encode(), Generation(number).encode())])
@@ -48,13 +51,15 @@ def raise_generation(store: StateStore) -> int:
 
 
 def note_persister(store: StateStore, name: str) -> None:
-    """Whatever keeps share state finds only its own. Raises OperatorError if another one has kept that of groups which are still there:
-    their records would come again, or never. The note is as durable as the generation, which is written behind it."""
+    """Whatever keeps share state finds only its own. Raises OperatorError if another one has kept
+    that of groups which are still there: their records would come again, or never. The note is as
+    durable as the generation, which is written behind it."""
     value = store.get(PERSISTER.encode())
     noted = name if value is None else PersisterName.decode(value).name
     if noted != name and any(True for _ in store.scan(GroupKey.namespace)):
         raise OperatorError(
-            f"the share state of its groups was kept with kbroker.persister={noted}, and {name} would not find it: start with "
+            f"the share state of its groups was kept with kbroker.persister={noted}, and {name} would not "
+            "find it: start with "
             f"--config kbroker.persister={noted}, and delete all groups before you change that"
         )
     if value is None or noted != name:
@@ -62,11 +67,16 @@ def note_persister(store: StateStore, name: str) -> None:
 
 
 def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *, adopt: bool) -> None:
-    """Bring the topics into memory; deletions that were cut off are finished first. Synchronous: nothing is served yet.
+    """Bring the topics into memory; deletions that were cut off are finished first. Synchronous:
+    nothing is served yet.
 
-    Raises OperatorError, unless `adopt`, when a topic lacks a log, or when there is no topic although there are records.
+    Raises OperatorError, unless `adopt`, when a topic lacks a log, or when there is no topic
+    although there are records.
     """
-    records = [(TopicKey.parse(key[len(TopicKey.namespace) :]), Topic.decode(value)) for key, value in state_store.scan(TopicKey.namespace)]
+    records = [
+        (TopicKey.parse(key[len(TopicKey.namespace) :]), Topic.decode(value))
+        for key, value in state_store.scan(TopicKey.namespace)
+    ]
     for key, record in records:
         if record.state is TopicState.DELETING:
             _finish_deletion(key, record, log_store, state_store)
@@ -78,7 +88,8 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
         missing = [log for log in logs if log not in known]
         if missing and not adopt:
             raise OperatorError(
-                f"topic {record.name} has no log for partition {missing[0].partition}: a part of the data directory is gone; "
+                f"topic {record.name} has no log for partition {missing[0].partition}: a part of the data "
+                "directory is gone; "
                 "restore it, or start with --adopt to go on with empty partitions"
             )
         for log in missing:
@@ -89,19 +100,23 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
     filled = [log for log in known if log_store.bounds(log).end_offset > 0]
     if filled and not len(topics) and not adopt:
         raise OperatorError(
-            f"there is no topic in the state, but {len(filled)} logs hold records: the state store was removed, damaged, or belongs to "
-            "another engine (--state-storage); restore it, or start with --adopt to leave those logs alone and begin anew"
+            f"there is no topic in the state, but {len(filled)} logs hold records: the state store was "
+            "removed, damaged, or belongs to "
+            "another engine (--state-storage); restore it, or start with --adopt to leave those logs alone "
+            "and begin anew"
         )
     _look_at_orphans(known, set(filled), log_store)
     _begin_life(topics, state_store)
 
 
 def _begin_life(topics: Topics, state_store: StateStore) -> None:
-    """Make the records of each log true of what a power cut has left of it, and note where the new leader epoch begins. Durable on
-    return: nothing is appended before, since a log that has grown again hides what it had lost.
+    """Make the records of each log true of what a power cut has left of it, and note where the new
+    leader epoch begins. Durable on return: nothing is appended before, since a log that has grown
+    again hides what it had lost.
     """
     changes: list[Change] = []
-    with state_store.snapshot() as found:  # One moment for all of them: many small reads of their own would take longer.
+    # One moment for all of them: many small reads of their own would take longer.
+    with state_store.snapshot() as found:
         for partition in topics.partitions():
             changes += _first_changes(partition, found)
     if changes:
@@ -112,8 +127,8 @@ def _begin_life(topics: Topics, state_store: StateStore) -> None:
 def _first_changes(partition: Partition, found: StateReader) -> list[Change]:
     """What a start changes in the records of one log, and in `partition.epochs`.
 
-    A log start beyond the log's end would remove what is appended next. Epochs in which nothing is left are dropped, so that
-    restarts without writes add nothing.
+    A log start beyond the log's end would remove what is appended next. Epochs in which nothing is
+    left are dropped, so that restarts without writes add nothing.
     """
     log, end_offset = partition.log, partition.high_watermark
     changes = unusable_snapshots(partition, found)
@@ -127,7 +142,12 @@ def _first_changes(partition: Partition, found: StateReader) -> list[Change]:
         changes.append((start_key, LogStart(end_offset).encode()))
     ended = [entry for entry in partition.epochs if entry.start_offset >= end_offset]
     changes += [(LeaderEpochKey(log.topic_id, log.partition, entry.epoch).encode(), None) for entry in ended]
-    changes.append((LeaderEpochKey(log.topic_id, log.partition, partition.leader_epoch).encode(), LeaderEpoch(end_offset).encode()))
+    changes.append(
+        (
+            LeaderEpochKey(log.topic_id, log.partition, partition.leader_epoch).encode(),
+            LeaderEpoch(end_offset).encode(),
+        )
+    )
     kept = [entry for entry in partition.epochs if entry.start_offset < end_offset]
     partition.epochs = [*kept, EpochEntry(partition.leader_epoch, end_offset)]
     return changes
@@ -144,7 +164,9 @@ def _finish_deletion(key: TopicKey, record: Topic, log_store: LogStore, state_st
 def _look_at_orphans(orphans: Iterable[LogId], filled: Container[LogId], log_store: LogStore) -> None:
     for log in orphans:
         if log in filled:
-            logger.error("log %s-%d belongs to no topic and holds records: left alone", log.topic_id, log.partition)
+            logger.error(
+                "log %s-%d belongs to no topic and holds records: left alone", log.topic_id, log.partition
+            )
         else:
             logger.info("log %s-%d belongs to no topic and is empty: removed", log.topic_id, log.partition)
             log_store.drop(log)

@@ -54,8 +54,8 @@ class RemovedRecords:
         self._groups_of = groups_of
 
     async def before_removal(self, partition: Partition, offset: int, cause: str) -> Callable[[], None]:
-        """Count what `cause` is about to remove: all below `offset`. The caller calls the result when
-        it is gone. Raises nothing."""
+        """Count what `cause` is about to remove: all below `offset`. The caller calls the result
+        when it is gone. Raises nothing."""
         key = TopicPartition(*partition.log)
         found: dict[str, int] = {}
         groups = dict.fromkeys([*self._groups_of(key), *self._share_groups.groups_of(key)])

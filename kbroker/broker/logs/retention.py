@@ -1,6 +1,7 @@
-"""retention.ms and retention.bytes, as in Kafka: whole segments go from the front, decided by their newest timestamp and their
-size; the active segment goes as well when it is too old. The log start offset is committed before anything is removed. The same
-task looks whether there is room again for deletions that a full disk has cut off, and to set space aside (space_reserve.py).
+"""retention.ms and retention.bytes, as in Kafka: whole segments go from the front, decided by their
+newest timestamp and their size; the active segment goes as well when it is too old. The log start
+offset is committed before anything is removed. The same task looks whether there is room again for
+deletions that a full disk has cut off, and to set space aside (space_reserve.py).
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ import trio
 
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topic, Topics
-from kbroker.broker.queues.held_logs import NOTHING_HELD, HeldLogs, has_removable, holdings_of, queue_log_start
+from kbroker.broker.queues.held_logs import (
+    NOTHING_HELD,
+    HeldLogs,
+    has_removable,
+    holdings_of,
+    queue_log_start,
+)
 from kbroker.broker.queues.kept_records import KeptRecords
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
@@ -24,11 +31,14 @@ logger = logging.getLogger(__name__)
 WORK_QUEUE_CHECK_S = 2.0
 
 
-def new_log_start(segments: Sequence[SegmentInfo], *, retention_ms: int, retention_bytes: int, now_ms: int, visible_end: int) -> int:
-    """The log start offset that retention asks for. -1 for either setting: no limit. Never above `visible_end`.
+def new_log_start(
+    segments: Sequence[SegmentInfo], *, retention_ms: int, retention_bytes: int, now_ms: int, visible_end: int
+) -> int:
+    """The log start offset that retention asks for. -1 for either setting: no limit. Never above
+    `visible_end`.
 
-    A segment without a timestamp (-1: control batches alone, or what producers gave none) goes with the one behind it. By size, the
-    active segment always stays (Kafka does not roll for size).
+    A segment without a timestamp (-1: control batches alone, or what producers gave none) goes with
+    the one behind it. By size, the active segment always stays (Kafka does not roll for size).
     """
     start = segments[0].base_offset
     for segment in segments:
@@ -56,9 +66,9 @@ async def apply_retention(
     held_logs: HeldLogs | None = None,
     kept: KeptRecords | None = None,
 ) -> bool:
-    """Move one partition's log start as its topic's configs say. True if it moved. What the broker itself keeps in the log is no reason
-    to move it: that would be written anew behind it, again and again. Raises KafkaError where nobody can say what share groups hold:
-    then nothing moves."""
+    """Move one partition's log start as its topic's configs say. True if it moved. What the broker
+    itself keeps in the log is no reason to move it: that would be written anew behind it, again and
+    again. Raises KafkaError where nobody can say what share groups hold: then nothing moves."""
     if partition.control_from is not None and partition.log_start_offset >= partition.control_from:
         return False
     segments = partition.segments()
@@ -71,7 +81,11 @@ async def apply_retention(
     )
     mode = config[QUEUE_RETENTION]
     holdings, removes_finished = NOTHING_HELD, mode == "workqueue"
-    if mode != "time" and held_logs is not None and (start > partition.log_start_offset or has_removable(segments)):
+    if (
+        mode != "time"
+        and held_logs is not None
+        and (start > partition.log_start_offset or has_removable(segments))
+    ):
         if kept is not None:
             await kept.make_way(partition, segments, None if removes_finished else start)
         holders = await held_logs.holders(partition)
@@ -79,7 +93,9 @@ async def apply_retention(
         holdings = holdings_of(segments, start, holders, visible_end, removes_finished=removes_finished)
         held_from = min((visible_end, *holders.values())) if holders else None
         start = queue_log_start(segments, start, held_from, removes_finished=removes_finished)
-        start = max(start, _least_start(segments, config[QUEUE_RETENTION_MAX_BYTES], partition.high_watermark))
+        start = max(
+            start, _least_start(segments, config[QUEUE_RETENTION_MAX_BYTES], partition.high_watermark)
+        )
     if held_logs is not None:
         held_logs.note(partition, holdings)
     if start <= partition.log_start_offset:
@@ -90,15 +106,18 @@ async def apply_retention(
 
 
 def _least_start(segments: Sequence[SegmentInfo], max_bytes: int, visible_end: int) -> int:
-    """Where the log begins at least, whoever is not done with it: `max_bytes` is the most that share groups may hold."""
-    return new_log_start(segments, retention_ms=-1, retention_bytes=max_bytes, now_ms=0, visible_end=visible_end)
+    """Where the log begins at least, whoever is not done with it: `max_bytes` is the most that
+    share groups may hold."""
+    return new_log_start(
+        segments, retention_ms=-1, retention_bytes=max_bytes, now_ms=0, visible_end=visible_end
+    )
 
 
 async def run_retention(
     topics: Topics, check_interval_ms: int, held_logs: HeldLogs | None = None, kept: KeptRecords | None = None
 ) -> None:
-    """The broker's retention task (log.retention.check.interval.ms). Work queues are looked at more often: what is finished there
-    goes soon."""
+    """The broker's retention task (log.retention.check.interval.ms). Work queues are looked at more
+    often: what is finished there goes soon."""
     next_check = trio.current_time() + check_interval_ms / 1000
     while True:
         await trio.sleep(min(WORK_QUEUE_CHECK_S, max(0, next_check - trio.current_time())))
@@ -111,7 +130,9 @@ async def run_retention(
                 await _apply_to(topics, topic, held_logs, kept)
 
 
-async def _apply_to(topics: Topics, topic: Topic, held_logs: HeldLogs | None, kept: KeptRecords | None) -> None:
+async def _apply_to(
+    topics: Topics, topic: Topic, held_logs: HeldLogs | None, kept: KeptRecords | None
+) -> None:
     for partition in topic.partitions:
         if partition.deleted:
             continue

@@ -1,13 +1,16 @@
-"""A file that takes disk space while the broker runs, given up so that a topic can be deleted on a full disk.
+"""A file that takes disk space while the broker runs, given up so that a topic can be deleted on a
+full disk.
 
-Deleting a topic needs a durable tombstone before the first byte of it goes (see topics.py), and a full disk has no room even for
-that. Removing data first would need none, but a crash in between would bring the topic back with records missing that no answer
-ever said were gone. So a little space is set aside: it is given up in the store's thread in the same step that writes the
-tombstone, before anybody else can take it, and taken anew when the deletion has made room.
+Deleting a topic needs a durable tombstone before the first byte of it goes (see topics.py), and a
+full disk has no room even for that. Removing data first would need none, but a crash in between
+would bring the topic back with records missing that no answer ever said were gone. So a little
+space is set aside: it is given up in the store's thread in the same step that writes the tombstone,
+before anybody else can take it, and taken anew when the deletion has made room.
 
-It helps where a store can write again as soon as there is a little space. `segment` frees disk space with every deletion. LMDB frees
-pages inside its file, which it takes again one commit later, and that commit needs room as well: so the space is also given up for
-what follows the tombstone, if the topic had any records. RocksDB wants tens of megabytes before it goes on (rocksdb/database.py).
+It helps where a store can write again as soon as there is a little space. `segment` frees disk
+space with every deletion. LMDB frees pages inside its file, which it takes again one commit later,
+and that commit needs room as well: so the space is also given up for what follows the tombstone, if
+the topic had any records. RocksDB wants tens of megabytes before it goes on (rocksdb/database.py).
 """
 
 from __future__ import annotations
@@ -27,12 +30,14 @@ _LARGEST_SHARE = 64
 
 
 _PLENTY = 4
-"""So many times the space must be free: where retention has freed little, the little is for those that write."""
+"""So many times the space must be free: where retention has freed little, the little is for those
+that write."""
 _LEAST_BYTES = 64 << 10
 
 
 class SpaceReserve:
-    """One directory's reserve. Nothing here raises for a disk's sake: without a reserve the broker works all the same."""
+    """One directory's reserve. Nothing here raises for a disk's sake: without a reserve the broker
+    works all the same."""
 
     def __init__(self, directory: Path, *, files: Files | None = None) -> None:
         self._path = directory / NAME
@@ -40,8 +45,9 @@ class SpaceReserve:
         self.is_there = False
 
     def take(self, *, from_little: bool = False) -> None:
-        """Set the space aside, unless that was done before. `from_little`: a quarter of what is free, where it is not plenty; without
-        any of it the next deletion could not be noted. Not worth a log line on a full disk, which is reported elsewhere."""
+        """Set the space aside, unless that was done before. `from_little`: a quarter of what is
+        free, where it is not plenty; without any of it the next deletion could not be noted. Not
+        worth a log line on a full disk, which is reported elsewhere."""
         if self.is_there:
             return
         try:

@@ -1,15 +1,18 @@
 """Looking records up by time, for ListOffsets and for share.auto.offset.reset=by_duration.
 
-Both searches read batches from anywhere in a log and decompress them, so they run in a worker thread, as a Fetch of cold data
-does, and few at a time, so that look-ups over many partitions do not take the threads that fetches wait for. A search ends between
-two batches when its task is cancelled; its thread is never left behind, since the store may be closed next.
+Both searches read batches from anywhere in a log and decompress them, so they run in a worker
+thread, as a Fetch of cold data does, and few at a time, so that look-ups over many partitions do
+not take the threads that fetches wait for. A search ends between two batches when its task is
+cancelled; its thread is never left behind, since the store may be closed next.
 
-The segments know the greatest timestamp of what is stored; mostly a look-up by that timestamp finds the record that has it. It
-does not where the record is stored but not yet visible (then its commit is waited for), below a log start inside a segment, or
-where a producer wrote a greatest timestamp into the batch header that no record has. For those two the batch headers are read.
+The segments know the greatest timestamp of what is stored; mostly a look-up by that timestamp finds
+the record that has it. It does not where the record is stored but not yet visible (then its commit
+is waited for), below a log start inside a segment, or where a producer wrote a greatest timestamp
+into the batch header that no record has. For those two the batch headers are read.
 
-A batch that contradicts its header has only the records in front of the contradiction: a producer must not be able to stop all
-consumers that look for a time. Each such batch is reported, now and then.
+A batch that contradicts its header has only the records in front of the contradiction: a producer
+must not be able to stop all consumers that look for a time. Each such batch is reported, now and
+then.
 """
 
 from __future__ import annotations
@@ -36,13 +39,17 @@ _threads: Final = trio.CapacityLimiter(_SEARCHES_AT_ONCE)
 
 
 async def record_at_time(partition: Partition, timestamp_ms: int) -> OffsetAt | None:
-    """The first visible record whose timestamp is at least `timestamp_ms`. Raises StoreFailed, CORRUPT_MESSAGE where there is no batch,
-    and UNKNOWN_TOPIC_OR_PARTITION when the topic is deleted meanwhile."""
+    """The first visible record whose timestamp is at least `timestamp_ms`. Raises StoreFailed,
+    CORRUPT_MESSAGE where there is no batch, and UNKNOWN_TOPIC_OR_PARTITION when the topic is
+    deleted meanwhile."""
     return await _in_thread(partition, lambda: _search_by_time(partition, timestamp_ms))
 
 
-async def record_with_max_timestamp(partition: Partition, commits: GroupCommit[StampedBatch]) -> OffsetAt | None:
-    """The first visible record with the greatest timestamp. Raises as record_at_time, and NoSpace."""
+async def record_with_max_timestamp(
+    partition: Partition, commits: GroupCommit[StampedBatch]
+) -> OffsetAt | None:
+    """The first visible record with the greatest timestamp. Raises as record_at_time, and
+    NoSpace."""
     if partition.log_start_offset >= partition.high_watermark:
         return None
     found = await _in_thread(partition, lambda: _search_newest(partition))
@@ -61,7 +68,8 @@ async def _in_thread(partition: Partition, search: Callable[[], OffsetAt | None]
         raise KafkaError(ErrorCode.unknown_topic_or_partition) from None
 
 
-# -- in the thread -----------------------------------------------------------------------------------------------------
+# -- in the thread
+# --------------------------------------------------------------------------------------------------
 
 
 def _search_by_time(partition: Partition, timestamp_ms: int) -> OffsetAt | None:
@@ -70,7 +78,9 @@ def _search_by_time(partition: Partition, timestamp_ms: int) -> OffsetAt | None:
         return None
     start = partition.log_start_offset
     # Mostly the first batch is the one, so no more than that is read at a time.
-    for batch, position, header in _batches(partition, max(base_offset, start), partition.high_watermark, max_bytes=1):
+    for batch, position, header in _batches(
+        partition, max(base_offset, start), partition.high_watermark, max_bytes=1
+    ):
         if header.max_timestamp_ms >= timestamp_ms:
             for record in _records(partition, batch, position, header):
                 if record.timestamp_ms >= timestamp_ms and record.offset >= start:
@@ -89,10 +99,14 @@ def _search_all(partition: Partition) -> OffsetAt | None:
     for segment in sorted(partition.segments(), key=lambda segment: segment.max_timestamp_ms, reverse=True):
         if segment.max_timestamp_ms <= best_ms:
             break
-        for batch, position, header in _batches(partition, max(start, segment.base_offset), segment.end_offset, max_bytes=_CHUNK_BYTES):
+        for batch, position, header in _batches(
+            partition, max(start, segment.base_offset), segment.end_offset, max_bytes=_CHUNK_BYTES
+        ):
             if header.max_timestamp_ms > best_ms:
                 records = _records(partition, batch, position, header)
-                visible = ((record.timestamp_ms, -record.offset) for record in records if record.offset >= start)
+                visible = (
+                    (record.timestamp_ms, -record.offset) for record in records if record.offset >= start
+                )
                 timestamp_ms, negative_offset = max(visible, default=(-1, 0))
                 if timestamp_ms > best_ms:
                     best, best_ms = (-negative_offset, timestamp_ms), timestamp_ms
@@ -106,7 +120,9 @@ def _records(partition: Partition, batch: memoryview, position: int, header: Bat
         partition.report_unreadable(header.base_offset, error)
 
 
-def _batches(partition: Partition, offset: int, end_offset: int, *, max_bytes: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:
+def _batches(
+    partition: Partition, offset: int, end_offset: int, *, max_bytes: int
+) -> Iterator[tuple[memoryview, int, BatchHeader]]:
     while views := partition.read_now(offset, max_bytes=max_bytes, end_offset=end_offset):
         for view, position, header in iter_possible(views, end_offset):
             trio.from_thread.check_cancelled()

@@ -1,9 +1,11 @@
-"""The topics: their ids, configs and partitions; creating, growing and deleting them so that a crash leaves no half topic.
+"""The topics: their ids, configs and partitions; creating, growing and deleting them so that a
+crash leaves no half topic.
 
-Creating makes the logs first and then commits the topic's record: a crash in between leaves empty logs, which recovery removes. The
-record is synced with durability `os`, too: a power cut must not take it and leave logs with records.
-Deleting commits a tombstone first (state `deleting`), then drops the logs, then removes the records: recovery finishes
-tombstoned deletions and nothing else. On a full disk the tombstone takes the place of what is set aside for it (space_reserve.py).
+Creating makes the logs first and then commits the topic's record: a crash in between leaves empty
+logs, which recovery removes. The record is synced with durability `os`, too: a power cut must not
+take it and leave logs with records. Deleting commits a tombstone first (state `deleting`), then
+drops the logs, then removes the records: recovery finishes tombstoned deletions and nothing else.
+On a full disk the tombstone takes the place of what is set aside for it (space_reserve.py).
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from uuid import UUID, uuid4
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.partition import EpochEntry, Partition
-from kbroker.broker.logs.producer_recovery import SNAPSHOT_BYTES, can_replay_from, is_long_replay, read_producers, snapshot_changes
+from kbroker.broker.logs.producer_recovery import (
+    SNAPSHOT_BYTES,
+    can_replay_from,
+    is_long_replay,
+    read_producers,
+    snapshot_changes,
+)
 from kbroker.broker.logs.producer_state import ProducerStates
 from kbroker.broker.logs.space_reserve import SpaceReserve
 from kbroker.broker.logs.validation import BatchRules
@@ -47,7 +55,8 @@ from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBat
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_ONCE = 16
-"""Creating or dropping a log costs several syncs: between so many of them others' records are committed."""
+"""Creating or dropping a log costs several syncs: between so many of them others' records are
+committed."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 
 
@@ -73,7 +82,8 @@ class Topic:
 
 
 class TopicsStatistics(NamedTuple):
-    """`unfinished_deletions`: topics that are gone for clients and whose space a full disk keeps. `has_reserve`: see space_reserve.py."""
+    """`unfinished_deletions`: topics that are gone for clients and whose space a full disk keeps.
+    `has_reserve`: see space_reserve.py."""
 
     topics: int
     partitions: int
@@ -113,14 +123,16 @@ class Topics:
         self.leader_epoch = leader_epoch
         self.reserve = reserve
         self.before_log_start_moves: Callable[[Partition, int], Awaitable[None]] | None = None
-        """Whoever keeps something of the broker's own in the logs: told before it would go; raises NoSpace or StoreFailed to stop that."""
+        """Whoever keeps something of the broker's own in the logs: told before it would go; raises
+        NoSpace or StoreFailed to stop that."""
         self.count_unfinished: Callable[[Partition, int, str], Awaitable[Callable[[], None]]] | None = None
-        """Counts what share groups lose (removed_records.py): called before a log start moves; its result is
-        called after that."""
+        """Counts what share groups lose (removed_records.py): called before a log start moves; its
+        result is called after that."""
         self.version = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
-        """By the number that an id is: UUIDs are hashed and compared in Python, and requests look for their topics with them."""
+        """By the number that an id is: UUIDs are hashed and compared in Python, and requests look
+        for their topics with them."""
         self._taken: dict[str, str] = {}
         """Names of topics that are there or being made, by what becomes of them in metric names."""
         self._unfinished: dict[UUID, int] = {}
@@ -155,29 +167,36 @@ class Topics:
         for topic in self:
             yield from topic.partitions
 
-    # -- start-up -----------------------------------------------------------------------------------------------------
+    # -- start-up
+    # ----------------------------------------------------------------------------------------------
 
     def add_recovered(self, topic_id: UUID, record: TopicRecord, configs: Mapping[str, str]) -> None:
-        """A topic that the state store knows. Its logs are given their settings, which an engine need not keep."""
+        """A topic that the state store knows. Its logs are given their settings, which an engine
+        need not keep."""
         topic = self._make(topic_id, record.name, record.created_ms, configs)
         for index in range(record.partitions):
             self._log_store.create(LogId(topic_id, index), log_settings(topic.config))
         self._add_partitions(topic, record.partitions, is_new=False)
         self._publish(topic)
 
-    # -- changes ------------------------------------------------------------------------------------------------------
+    # -- changes
+    # ----------------------------------------------------------------------------------------------
 
     def check_creatable(self, name: str) -> None:
-        """Raises KafkaError: invalid name, existing topic, or one whose name collides ('.' and '_' are the same in metric names)."""
+        """Raises KafkaError: invalid name, existing topic, or one whose name collides ('.' and '_'
+        are the same in metric names)."""
         check_name(name)
         other = self._taken.get(_flat(name))
         if other == name:
             raise KafkaError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         if other is not None:
-            raise KafkaError(ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}")
+            raise KafkaError(
+                ErrorCode.invalid_topic_exception, f"Topic '{name}' collides with existing topic: {other}"
+            )
 
     async def create(self, name: str, partitions: int, configs: Mapping[str, str]) -> Topic:
-        """A new topic, durable on return. Raises KafkaError (see check_creatable), NoSpace, StoreFailed."""
+        """A new topic, durable on return. Raises KafkaError (see check_creatable), NoSpace,
+        StoreFailed."""
         self.check_creatable(name)
         topic = self._make(uuid4(), name, wall_clock_ms(), configs)
         self._taken[_flat(name)] = name
@@ -185,7 +204,9 @@ class Topics:
             record = TopicRecord(name, partitions, topic.created_ms)
             changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode())]
             # A config left over from a topic of the same name must not come to life again.
-            changes.append((ConfigKey(ResourceType.TOPIC, name).encode(), Config(configs).encode() if configs else None))
+            changes.append(
+                (ConfigKey(ResourceType.TOPIC, name).encode(), Config(configs).encode() if configs else None)
+            )
             changes += self._first_epochs(topic.topic_id, range(partitions))
             await self._create_logs_and_save(topic, range(partitions), changes)
             self._add_partitions(topic, partitions, is_new=True)
@@ -197,10 +218,14 @@ class Topics:
         return topic
 
     async def grow(self, topic: Topic, partitions: int) -> None:
-        """Add partitions up to `partitions` in all; durable on return. Nothing else may change the topic meanwhile."""
+        """Add partitions up to `partitions` in all; durable on return. Nothing else may change the
+        topic meanwhile."""
         added = range(len(topic.partitions), partitions)
         record = TopicRecord(topic.name, partitions, topic.created_ms)
-        changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode()), *self._first_epochs(topic.topic_id, added)]
+        changes: list[Change] = [
+            (TopicKey(topic.topic_id).encode(), record.encode()),
+            *self._first_epochs(topic.topic_id, added),
+        ]
         await self._create_logs_and_save(topic, added, changes)
         self._add_partitions(topic, partitions, is_new=True)
         self.version += 1
@@ -208,8 +233,9 @@ class Topics:
     async def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Replace the topic's configs (validated by the caller); durable and in force on return.
 
-        Raises NoSpace and StoreFailed, and then nothing has changed. One exception: a full disk may keep an engine from noting the
-        new segment size. That waits until there is space (`catch_up`).
+        Raises NoSpace and StoreFailed, and then nothing has changed. One exception: a full disk may
+        keep an engine from noting the new segment size. That waits until there is space
+        (`catch_up`).
         """
         value = Config(configs).encode() if configs else None
         await self._state.commit([(ConfigKey(ResourceType.TOPIC, topic.name).encode(), value)])
@@ -236,8 +262,9 @@ class Topics:
             self._unapplied.discard(topic.topic_id)
 
     async def delete(self, topic: Topic) -> None:
-        """Delete a topic. Gone for clients and sure to be gone after a restart, and a power cut, when the tombstone is committed; then
-        the logs are dropped and its records removed. Raises NoSpace, StoreFailed; after NoSpace it may be gone all the same."""
+        """Delete a topic. Gone for clients and sure to be gone after a restart, and a power cut,
+        when the tombstone is committed; then the logs are dropped and its records removed. Raises
+        NoSpace, StoreFailed; after NoSpace it may be gone all the same."""
         if topic.partitions and topic.partitions[0].deleted:
             return
         for partition in topic.partitions:
@@ -245,7 +272,9 @@ class Topics:
         tombstone = TopicRecord(topic.name, len(topic.partitions), topic.created_ms, TopicState.DELETING)
         config_key = ConfigKey(ResourceType.TOPIC, topic.name).encode()
         try:
-            await self._commit_from_reserve([(TopicKey(topic.topic_id).encode(), tombstone.encode()), (config_key, None)])
+            await self._commit_from_reserve(
+                [(TopicKey(topic.topic_id).encode(), tombstone.encode()), (config_key, None)]
+            )
         except Exception:
             for partition in topic.partitions:
                 partition.deleted = False
@@ -257,7 +286,9 @@ class Topics:
         self.version += 1
         for partition in topic.partitions:
             partition.waiters.wake_all()
-        makes_room = any(partition.log_start_offset < partition.high_watermark for partition in topic.partitions)
+        makes_room = any(
+            partition.log_start_offset < partition.high_watermark for partition in topic.partitions
+        )
         if makes_room:
             self.reserve.give_up_if_short()
         try:
@@ -269,7 +300,8 @@ class Topics:
         logger.info("topic %s deleted, id %s", topic.name, topic.topic_id)
 
     async def catch_up(self) -> None:
-        """Try again what a full disk has cut off: deletions and segment settings. Raises NoSpace, StoreFailed."""
+        """Try again what a full disk has cut off: deletions and segment settings. Raises NoSpace,
+        StoreFailed."""
         for topic_id, partitions in list(self._unfinished.items()):
             await self._finish_deletion(topic_id, partitions)
             del self._unfinished[topic_id]
@@ -281,7 +313,8 @@ class Topics:
                 await self._apply_settings(topic)
 
     async def _commit_from_reserve(self, changes: Sequence[Change]) -> None:
-        """Commit what will make room, synced with durability `os`, too. Raises NoSpace, StoreFailed."""
+        """Commit what will make room, synced with durability `os`, too. Raises NoSpace,
+        StoreFailed."""
         try:
             await self._state.commit(changes)
             await self._state.flush()
@@ -301,17 +334,22 @@ class Topics:
                 raise
 
     async def _finish_deletion(self, topic_id: UUID, partitions: int) -> None:
-        """What the state store has of the topic is looked for behind all that was submitted while it was there, and removed in the same
-        step. Who submits something for a partition makes sure, in that step, that it is not deleted."""
+        """What the state store has of the topic is looked for behind all that was submitted while
+        it was there, and removed in the same step. Who submits something for a partition makes
+        sure, in that step, that it is not deleted."""
         await self._drop_logs(topic_id, range(partitions))
-        await self._state.perform(lambda: self._state_store.write(removal_of(self._state_store, topic_id, partitions)))
+        await self._state.perform(
+            lambda: self._state_store.write(removal_of(self._state_store, topic_id, partitions))
+        )
 
     async def move_log_start(self, partition: Partition, offset: int, *, to_free_space: bool = False) -> None:
-        """Everything below `offset` is gone for readers and for good on return; whole segments below it are removed. What the
-        partition remembers of its producers is saved with the new start, since the log cannot tell it any more.
+        """Everything below `offset` is gone for readers and for good on return; whole segments
+        below it are removed. What the partition remembers of its producers is saved with the new
+        start, since the log cannot tell it any more.
 
-        `to_free_space` (retention): `offset` is where a segment begins. Then a full disk that cannot take the record of the new
-        start does not keep the segments from going: the log itself tells where it begins.
+        `to_free_space` (retention): `offset` is where a segment begins. Then a full disk that
+        cannot take the record of the new start does not keep the segments from going: the log
+        itself tells where it begins.
         """
         async with partition.moving_log_start:
             if offset <= partition.log_start_offset:
@@ -321,9 +359,12 @@ class Topics:
             cause = "retention" if to_free_space else "DeleteRecords"
             removed = await self.count_unfinished(partition, offset, cause) if self.count_unfinished else None
             log = partition.log
-            changes: list[Change] = [(LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())]
+            changes: list[Change] = [
+                (LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())
+            ]
             changes += await self._producers_without(partition, offset)
-            # A log start that survives a power cut without the records before it would be beyond the log's end.
+            # A log start that survives a power cut without the records before it would be beyond
+            # the log's end.
             await self._logs.flush()
             if partition.deleted:  # Perhaps meanwhile.
                 return
@@ -351,9 +392,12 @@ class Topics:
         if partition.producers is None and is_long_replay(partition, self._state_store):
             return []
         await partition.load_producers()
-        return await snapshot_changes(partition, self._state_store, wall_clock_ms() - self._config["producer.id.expiration.ms"])
+        return await snapshot_changes(
+            partition, self._state_store, wall_clock_ms() - self._config["producer.id.expiration.ms"]
+        )
 
-    # -- parts --------------------------------------------------------------------------------------------------------
+    # -- parts
+    # ----------------------------------------------------------------------------------------------
 
     def _make(self, topic_id: UUID, name: str, created_ms: int, configs: Mapping[str, str]) -> Topic:
         return Topic(topic_id, name, created_ms, dict(configs), TopicConfig(configs, self._config))
@@ -365,7 +409,8 @@ class Topics:
         self.version += 1
 
     async def _create_logs_and_save(self, topic: Topic, indexes: range, changes: list[Change]) -> None:
-        """On a full disk nothing is left; after StoreFailed nobody knows what was saved, and recovery has to look."""
+        """On a full disk nothing is left; after StoreFailed nobody knows what was saved, and
+        recovery has to look."""
         settings = log_settings(topic.config)
         try:
             await self._for_logs(topic.topic_id, indexes, lambda log: self._log_store.create(log, settings))
@@ -380,7 +425,9 @@ class Topics:
 
     async def _for_logs(self, topic_id: UUID, indexes: range, change: Callable[[LogId], None]) -> None:
         for first in range(indexes.start, indexes.stop, _LOGS_AT_ONCE):
-            logs = [LogId(topic_id, index) for index in range(first, min(first + _LOGS_AT_ONCE, indexes.stop))]
+            logs = [
+                LogId(topic_id, index) for index in range(first, min(first + _LOGS_AT_ONCE, indexes.stop))
+            ]
 
             def change_all(logs: Sequence[LogId] = logs) -> None:
                 for log in logs:
@@ -419,7 +466,10 @@ class Topics:
     def _stored_epochs(self, log: LogId) -> list[EpochEntry]:
         prefix = LeaderEpochKey(log.topic_id, log.partition, 0).encode()[:-4]
         return [
-            EpochEntry(LeaderEpochKey.parse(key[len(LeaderEpochKey.namespace) :]).epoch, LeaderEpoch.decode(value).start_offset)
+            EpochEntry(
+                LeaderEpochKey.parse(key[len(LeaderEpochKey.namespace) :]).epoch,
+                LeaderEpoch.decode(value).start_offset,
+            )
             for key, value in self._state_store.scan(prefix)
         ]
 
@@ -429,9 +479,16 @@ def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Chang
     changes: list[Change] = []
     for index in range(partitions):
         changes.append((LogStartKey(topic_id, index).encode(), None))
-        for key in (LeaderEpochKey(topic_id, index, 0).encode()[:-4], ProducerSnapshotKey(topic_id, index, 0).encode()[:-8]):
+        for key in (
+            LeaderEpochKey(topic_id, index, 0).encode()[:-4],
+            ProducerSnapshotKey(topic_id, index, 0).encode()[:-8],
+        ):
             changes += [(found, None) for found, _ in store.scan(key)]
-    for prefix in (share_topic_prefix(topic_id), dead_letter_topic_prefix(topic_id), control_hint_topic_prefix(topic_id)):
+    for prefix in (
+        share_topic_prefix(topic_id),
+        dead_letter_topic_prefix(topic_id),
+        control_hint_topic_prefix(topic_id),
+    ):
         changes += [(found, None) for found, _ in store.scan(prefix)]
     changes.append((TopicKey(topic_id).encode(), None))
     return changes
@@ -440,7 +497,8 @@ def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Chang
 def batch_rules(config: TopicConfig) -> BatchRules:
     return BatchRules(
         max_message_bytes=config["max.message.bytes"],
-        segment_bytes=max(config["segment.bytes"], 1 << 20),  # internal.segment.bytes is lower, and cuts segments only.
+        # internal.segment.bytes is lower, and cuts segments only.
+        segment_bytes=max(config["segment.bytes"], 1 << 20),
         log_append_time=config["message.timestamp.type"] == "LogAppendTime",
         timestamp_before_max_ms=config["message.timestamp.before.max.ms"],
         timestamp_after_max_ms=config["message.timestamp.after.max.ms"],

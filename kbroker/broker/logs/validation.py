@@ -1,7 +1,8 @@
-"""What a produced batch must be, and the code for each way in which it is not (as Apache Kafka 4.3 answers, in its order).
+"""What a produced batch must be, and the code for each way in which it is not (as Apache Kafka 4.3
+answers, in its order).
 
-The payload stays opaque: records are opened only where a topic limits how old a timestamp may be, or to tell which of them made
-the batch be refused.
+The payload stays opaque: records are opened only where a topic limits how old a timestamp may be,
+or to tell which of them made the batch be refused.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from kbroker.formats.compression import Codec, CorruptPayload
 
 _MAGIC_AT = 16
 _LEAST_LENGTH = 14
-"""What every format of a record needs behind its length field: less than that is damage, not a batch cut off."""
+"""What every format of a record needs behind its length field: less than that is damage, not a
+batch cut off."""
 _MAX_RECORD_ERRORS = 1000
 _MAX_RECORDS_LOOKED_AT = 100_000
 _LAST_CODEC = int(Codec.ZSTD)
@@ -57,13 +59,20 @@ class RecordError(NamedTuple):
 
 
 class BadBatch(KafkaError):
-    """A produced batch is refused. `reason` is for the log: clients are mostly told the code alone (`told`: the reason, too).
+    """A produced batch is refused. `reason` is for the log: clients are mostly told the code alone
+    (`told`: the reason, too).
 
     `by_log`: it was the log that refused it; then the answer tells where the log begins.
     """
 
     def __init__(
-        self, code: ErrorCode, reason: str, *, by_log: bool = True, told: bool = False, record_errors: Sequence[RecordError] = ()
+        self,
+        code: ErrorCode,
+        reason: str,
+        *,
+        by_log: bool = True,
+        told: bool = False,
+        record_errors: Sequence[RecordError] = (),
     ) -> None:
         super().__init__(code, reason if told else None)
         self.reason = reason
@@ -75,14 +84,20 @@ class BadBatch(KafkaError):
 
 
 def read_batch(records: bytes | memoryview | None) -> BatchHeader:
-    """The header of the one batch of a Produce partition row; `records` may have bytes after it that are no batch.
+    """The header of the one batch of a Produce partition row; `records` may have bytes after it
+    that are no batch.
 
-    Raises BadBatch for what is no single batch of this format, and for one that belongs to a transaction.
+    Raises BadBatch for what is no single batch of this format, and for one that belongs to a
+    transaction.
     """
     if records is None or len(records) < HEADER_SIZE or records[_MAGIC_AT] != MAGIC:
         header = _read_whole(records or b"", 0)
         if header is None or header.magic < MAGIC:
-            raise BadBatch(ErrorCode.invalid_record, "exactly one record batch of format 2 is taken for a partition", by_log=False)
+            raise BadBatch(
+                ErrorCode.invalid_record,
+                "exactly one record batch of format 2 is taken for a partition",
+                by_log=False,
+            )
         raise BadBatch(ErrorCode.corrupt_message, "a batch is shorter than its header", by_log=False)
     header = read_header(records)
     end = header.batch_length + LENGTH_END
@@ -91,14 +106,19 @@ def read_batch(records: bytes | memoryview | None) -> BatchHeader:
     if _read_whole(records, 0) is None:
         raise BadBatch(ErrorCode.invalid_record, "the batch is cut off", by_log=False)
     if header.is_transactional:
-        raise BadBatch(ErrorCode.transactional_id_authorization_failed, "transactions are not supported", by_log=False)
+        raise BadBatch(
+            ErrorCode.transactional_id_authorization_failed, "transactions are not supported", by_log=False
+        )
     if _read_whole(records, end) is not None:
-        raise BadBatch(ErrorCode.invalid_record, "exactly one record batch is taken for a partition", by_log=False)
+        raise BadBatch(
+            ErrorCode.invalid_record, "exactly one record batch is taken for a partition", by_log=False
+        )
     return header
 
 
 def _read_whole(records: bytes | memoryview, position: int) -> BatchHeader | None:
-    """The batch at `position`, None where none is whole. Raises BadBatch where there is what cannot be the beginning of one.
+    """The batch at `position`, None where none is whole. Raises BadBatch where there is what cannot
+    be the beginning of one.
 
     Only what the bytes have of a header is read: a batch may claim to be shorter than that.
     """
@@ -107,16 +127,25 @@ def _read_whole(records: bytes | memoryview, position: int) -> BatchHeader | Non
         return None
     length = int.from_bytes(rest[8:LENGTH_END], "big", signed=True)
     if length < _LEAST_LENGTH:
-        raise BadBatch(ErrorCode.corrupt_message, f"batch length {length} is too small", by_log=False, told=not position)
+        raise BadBatch(
+            ErrorCode.corrupt_message, f"batch length {length} is too small", by_log=False, told=not position
+        )
     if len(rest) <= _MAGIC_AT:
         return None
     if rest[_MAGIC_AT] > MAGIC:
-        raise BadBatch(ErrorCode.corrupt_message, f"unknown magic {rest[_MAGIC_AT]}", by_log=False, told=not position)
-    return None if LENGTH_END + length > len(rest) else read_header(bytes(rest[:HEADER_SIZE]).ljust(HEADER_SIZE, b"\0"))
+        raise BadBatch(
+            ErrorCode.corrupt_message, f"unknown magic {rest[_MAGIC_AT]}", by_log=False, told=not position
+        )
+    return (
+        None
+        if LENGTH_END + length > len(rest)
+        else read_header(bytes(rest[:HEADER_SIZE]).ljust(HEADER_SIZE, b"\0"))
+    )
 
 
 def validate(records: bytes | memoryview | None, rules: BatchRules, now_ms: int) -> BatchHeader:
-    """The header of the one batch of a Produce partition row. Raises BadBatch with Kafka's code for what is wrong first."""
+    """The header of the one batch of a Produce partition row. Raises BadBatch with Kafka's code for
+    what is wrong first."""
     header = read_batch(records)
     assert records is not None
     if header.base_offset != 0:
@@ -127,10 +156,16 @@ def validate(records: bytes | memoryview | None, rules: BatchRules, now_ms: int)
         raise BadBatch(ErrorCode.message_too_large, reason, by_log=False)
     if size_bytes < HEADER_SIZE or crc32c(memoryview(records)[CRC_START:size_bytes]) != header.crc:
         raise BadBatch(ErrorCode.corrupt_message, "CRC does not match", by_log=False)
-    is_ordinary = 0 <= header.attributes <= _LAST_CODEC and 0 < header.record_count == header.last_offset_delta + 1
+    is_ordinary = (
+        0 <= header.attributes <= _LAST_CODEC and 0 < header.record_count == header.last_offset_delta + 1
+    )
     if not is_ordinary or header.base_sequence < 0 <= header.producer_id:
         _check_header(header)
-    if rules.log_append_time or rules.timestamp_before_max_ms != UNLIMITED_MS or header.max_timestamp_ms > now_ms:
+    if (
+        rules.log_append_time
+        or rules.timestamp_before_max_ms != UNLIMITED_MS
+        or header.max_timestamp_ms > now_ms
+    ):
         _check_timestamps(records, header, rules, now_ms)
     if size_bytes > rules.segment_bytes:
         reason = f"a batch of {size_bytes} bytes is larger than segment.bytes={rules.segment_bytes}"
@@ -149,24 +184,37 @@ def _check_header(header: BatchHeader) -> None:
         raise BadBatch(ErrorCode.invalid_record, "a batch with a producer id has a sequence")
 
 
-def _check_timestamps(records: bytes | memoryview, header: BatchHeader, rules: BatchRules, now_ms: int) -> None:
+def _check_timestamps(
+    records: bytes | memoryview, header: BatchHeader, rules: BatchRules, now_ms: int
+) -> None:
     """The greatest timestamp is the header's to tell."""
     if rules.log_append_time:
         if header.is_log_append_time:
             what = "Producer should not set timestamp type to LogAppendTime."
-            _refuse_timestamps([RecordError(place, what) for place, _ in islice(_first_records(records, header), _MAX_RECORD_ERRORS)])
+            _refuse_timestamps(
+                [
+                    RecordError(place, what)
+                    for place, _ in islice(_first_records(records, header), _MAX_RECORD_ERRORS)
+                ]
+            )
         return
     newest = min(now_ms + rules.timestamp_after_max_ms, UNLIMITED_MS)
     oldest = now_ms - rules.timestamp_before_max_ms
     if header.max_timestamp_ms > newest:
         _refuse_timestamps(_out_of_bounds(_first_records(records, header), oldest, newest))
-    if rules.timestamp_before_max_ms != UNLIMITED_MS and (errors := _out_of_bounds(_all_records(records, header), oldest, newest)):
+    if rules.timestamp_before_max_ms != UNLIMITED_MS and (
+        errors := _out_of_bounds(_all_records(records, header), oldest, newest)
+    ):
         _refuse_timestamps(errors)
 
 
 def _out_of_bounds(records: Iterator[tuple[int, Record]], oldest: int, newest: int) -> list[RecordError]:
     wrong = (
-        RecordError(place, f"Timestamp {record.timestamp_ms} of message with offset {place} is out of range [{oldest}, {newest}].")
+        RecordError(
+            place,
+            f"Timestamp {record.timestamp_ms} of message with offset {place} is out of range [{oldest}, "
+            f"{newest}].",
+        )
         for place, record in records
         if record.timestamp_ms != NO_TIMESTAMP and not oldest <= record.timestamp_ms <= newest
     )

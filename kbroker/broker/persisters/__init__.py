@@ -1,1 +1,2 @@
-"""Where share state is saved: in the state store (local), in the log (control), or nowhere (noop)."""
+"""Where share state is saved: in the state store (local), in the log (control), or nowhere
+(noop)."""

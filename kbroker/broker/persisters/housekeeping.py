@@ -1,8 +1,10 @@
-"""Keeps the stored share state small: cold snapshots (share_state/housekeeping.py), now and then, a few at a time.
+"""Keeps the stored share state small: cold snapshots (share_state/housekeeping.py), now and then, a
+few at a time.
 
-Share-partitions that nobody has asked for since the start are not in memory. The first round looks for them in the store, one
-partition's share state at a time and in a thread, since all of it may be much. What a full disk or a failed store keeps from being
-done is done in a later round: nothing is lost meanwhile, it only takes more room.
+Share-partitions that nobody has asked for since the start are not in memory. The first round looks
+for them in the store, one partition's share state at a time and in a thread, since all of it may be
+much. What a full disk or a failed store keeps from being done is done in a later round: nothing is
+lost meanwhile, it only takes more room.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from kbroker.storage.spi import StateReader
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 8
-"""Cold snapshots in one commit: each of them may remove some hundred updates, and others wait behind it."""
+"""Cold snapshots in one commit: each of them may remove some hundred updates, and others wait
+behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +39,26 @@ class StateHousekeepingStatistics:
 
 @runtime_checkable
 class KeepsHouse(Protocol):
-    """A persister that has something to do now and then. A result for each share-partition that it concerned; raises nothing."""
+    """A persister that has something to do now and then. A result for each share-partition that it
+    concerned; raises nothing."""
 
     async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]: ...
 
 
 class StateHousekeeping:
-    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot becomes, and how often that is looked at.
-    `other` is the broker's persister, if that is not the default one."""
+    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot
+    becomes, and how often that is looked at. `other` is the broker's persister, if that is not the
+    default one."""
 
-    def __init__(self, persister: LocalPersister, store: StateReader, topics: Topics, *, interval_ms: int, other: Persister) -> None:
+    def __init__(
+        self,
+        persister: LocalPersister,
+        store: StateReader,
+        topics: Topics,
+        *,
+        interval_ms: int,
+        other: Persister,
+    ) -> None:
         self._persister = persister
         self._other = other if isinstance(other, KeepsHouse) else None
         self._store = store
@@ -76,7 +89,9 @@ class StateHousekeeping:
                 await self._snapshot(await self._search(TopicPartition(*partition.log)), now_ms)
         except StoreFailed as error:
             self._failures += 1
-            logger.warning("share state could not be looked through, tried again in %d ms: %s", self._interval_ms, error)
+            logger.warning(
+                "share state could not be looked through, tried again in %d ms: %s", self._interval_ms, error
+            )
         else:
             self._has_searched = True
 
@@ -86,10 +101,14 @@ class StateHousekeeping:
     async def _snapshot(self, share_partitions: Sequence[SharePartitionKey], now_ms: int) -> None:
         for first in range(0, len(share_partitions), _AT_ONCE):
             some = share_partitions[first : first + _AT_ONCE]
-            self._report(await self._persister.snapshot_cold(some, now_ms=now_ms, interval_ms=self._interval_ms))
+            self._report(
+                await self._persister.snapshot_cold(some, now_ms=now_ms, interval_ms=self._interval_ms)
+            )
 
     def _report(self, results: Sequence[Result]) -> None:
         failed = [result for result in results if result.code is not ErrorCode.none]
         if failed:
             self._failures += len(failed)
-            logger.warning("%d cold snapshots of share state were not saved: %s", len(failed), failed[0].message)
+            logger.warning(
+                "%d cold snapshots of share state were not saved: %s", len(failed), failed[0].message
+            )

@@ -1,4 +1,5 @@
-"""The default Persister: the share coordinator in this process, its changes in the state store's group commit.
+"""The default Persister: the share coordinator in this process, its changes in the state store's
+group commit.
 
 What it answers with code none counts as far as
 --durability goes. A verb that is cancelled while it waits is saved all the same.
@@ -41,7 +42,8 @@ R = TypeVar("R", bound=Result)
 
 
 class PersisterContext(NamedTuple):
-    """What an entry point of the group `kbroker.persister` is called with to make a Persister. The topics are not loaded yet."""
+    """What an entry point of the group `kbroker.persister` is called with to make a Persister. The
+    topics are not loaded yet."""
 
     local: Persister
     config: BrokerConfig
@@ -54,10 +56,11 @@ class PersisterContext(NamedTuple):
 
 
 def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
-    """What a share coordinator needs to keep parked records in this store; None if the store cannot.
+    """What a share coordinator needs to keep parked records in this store; None if the store
+    cannot.
 
-    A generation of parked records is numbered by the broker life and a counter, so that none comes twice
-    although nothing is stored for it."""
+    A generation of parked records is numbered by the broker life and a counter, so that none comes
+    twice although nothing is stored for it."""
     if keys_on_disk_of(store) is None:
         return None
     return ParkingStore(store.get, count((generation << 32) + 1))
@@ -65,7 +68,8 @@ def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
 
 @runtime_checkable
 class CountsShareState(Protocol):
-    """A persister whose numbers go into statistics and metrics. `write_seconds`: how long the write verb took."""
+    """A persister whose numbers go into statistics and metrics. `write_seconds`: how long the write
+    verb took."""
 
     write_seconds: Histogram
 
@@ -75,7 +79,12 @@ class CountsShareState(Protocol):
 class LocalPersister:
     writes_to_the_end = True
 
-    def __init__(self, coordinator: ShareStateCoordinator, commits: GroupCommit[Change], store: StateReader | None = None) -> None:
+    def __init__(
+        self,
+        coordinator: ShareStateCoordinator,
+        commits: GroupCommit[Change],
+        store: StateReader | None = None,
+    ) -> None:
         """`store`: where parked records are read from."""
         self.coordinator = coordinator
         self._commits = commits
@@ -93,7 +102,9 @@ class LocalPersister:
 
     async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
         began = perf_counter()
-        results = await self._save(self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()), to_the_end=True)
+        results = await self._save(
+            self.coordinator.write(group_id, requests, now_ms=wall_clock_ms()), to_the_end=True
+        )
         self.write_seconds.observe(perf_counter() - began)
         return results
 
@@ -112,19 +123,35 @@ class LocalPersister:
     def parks_records(self) -> bool:
         return self._parked is not None and self._parked.can_park
 
-    async def read_parked(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
-        return [] if self._parked is None else await self._parked.in_lane(group_id, partition, lane, after, limit)
+    async def read_parked(
+        self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
+    ) -> list[Parked]:
+        return (
+            []
+            if self._parked is None
+            else await self._parked.in_lane(group_id, partition, lane, after, limit)
+        )
 
-    async def parked_from(self, group_id: str, partition: TopicPartition, offset: int, limit: int) -> list[Parked]:
-        return [] if self._parked is None else await self._parked.from_offset(group_id, partition, offset, limit)
+    async def parked_from(
+        self, group_id: str, partition: TopicPartition, offset: int, limit: int
+    ) -> list[Parked]:
+        return (
+            [] if self._parked is None else await self._parked.from_offset(group_id, partition, offset, limit)
+        )
 
-    async def parked_of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
+    async def parked_of_keys(
+        self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
+    ) -> dict[int, list[int]]:
         return {} if self._parked is None else await self._parked.of_keys(group_id, partition, key_hashes)
 
-    async def count_parked(self, group_id: str, partition: TopicPartition, first: int, end: int | None) -> int:
+    async def count_parked(
+        self, group_id: str, partition: TopicPartition, first: int, end: int | None
+    ) -> int:
         if self._parked is None:
             return 0
-        return await self._parked.count(group_id, partition, first, end, self.coordinator.waiting(group_id, partition))
+        return await self._parked.count(
+            group_id, partition, first, end, self.coordinator.waiting(group_id, partition)
+        )
 
     async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
         return None if self._parked is None else await self._parked.kept_record(group_id, partition, offset)
@@ -153,7 +180,9 @@ class LocalPersister:
         """The share-partitions of all groups on a topic that is gone are forgotten."""
         await self._save(self.coordinator.topic_deleted(topic_id))
 
-    async def snapshot_cold(self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int) -> list[Result]:
+    async def snapshot_cold(
+        self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int
+    ) -> list[Result]:
         """Cold snapshots of those that still need one; a result for each of these."""
 
         def wanted(state: ShareState) -> bool:

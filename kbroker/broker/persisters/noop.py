@@ -1,4 +1,5 @@
-"""The `noop` persister (kbroker.persister=noop): share state lives in memory only. Every group starts anew with the broker.
+"""The `noop` persister (kbroker.persister=noop): share state lives in memory only. Every group
+starts anew with the broker.
 
 For tests and for queues whose consumers may see everything again after a restart.
 """

@@ -1,14 +1,15 @@
-"""Removes parked records that belong to nobody: those of generations that have ended (share_state/parked.py).
+"""Removes parked records that belong to nobody: those of generations that have ended
+(share_state/parked.py).
 
-A state that begins anew, or is deleted, forgets its generation in its own commit; what lies under that
-may be a million keys. They are removed here, some hundred at a time, with a rest in between, so that
-no turn of the loop is long and no write waits for long. Their share-partitions are looked at when that
-happens; all of them some seconds after the start, because a crash may have come between, and now and
-then. Each costs one seek: what is valid is not read through.
+A state that begins anew, or is deleted, forgets its generation in its own commit; what lies under
+that may be a million keys. They are removed here, some hundred at a time, with a rest in between,
+so that no turn of the loop is long and no write waits for long. Their share-partitions are looked
+at when that happens; all of them some seconds after the start, because a crash may have come
+between, and now and then. Each costs one seek: what is valid is not read through.
 
 A generation is removed only if its share-partition has another one, by what is saved and by what is
-decided. None comes back once it is out of both, and what a write under way has just begun is decided
-before anything lies under it.
+decided. None comes back once it is out of both, and what a write under way has just begun is
+decided before anything lies under it.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE = 250
 _FIRST_S = 5.0
-"""When all are looked at first: the first seconds of a broker belong to those that load share-partitions."""
+"""When all are looked at first: the first seconds of a broker belong to those that load
+share-partitions."""
 _REST_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedCleanerStatistics:
-    """`removed`: keys; `generations`: those that are gone; `failures`: rounds that could not be ended."""
+    """`removed`: keys; `generations`: those that are gone; `failures`: rounds that could not be
+    ended."""
 
     removed: int
     generations: int
@@ -54,17 +57,20 @@ class KeepsGenerations(Protocol):
         """`listener` is called for each generation that has ended, once that is saved."""
 
     async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
-        """Those that are in use, at the moment of return. Raises KafkaError for state that cannot be read."""
+        """Those that are in use, at the moment of return. Raises KafkaError for state that cannot
+        be read."""
 
     async def sync_ends(self) -> None:
-        """What has ended by now stays so after a power cut that leaves the state store's next writes. Raises
-        NoSpace, StoreFailed."""
+        """What has ended by now stays so after a power cut that leaves the state store's next
+        writes. Raises NoSpace, StoreFailed."""
 
 
 class ParkedCleaner:
     """`interval_s`: how often all share-partitions are looked at."""
 
-    def __init__(self, persister: Persister, store: StateReader, commits: GroupCommit[Change], *, interval_s: float) -> None:
+    def __init__(
+        self, persister: Persister, store: StateReader, commits: GroupCommit[Change], *, interval_s: float
+    ) -> None:
         self._keeps = persister if isinstance(persister, KeepsGenerations) else None
         self._keys = keys_on_disk_of(store)
         self._commits = commits
@@ -130,7 +136,9 @@ class ParkedCleaner:
         if self._keeps is None:
             return False
         try:
-            found = await self._keeps.parked_generations(shelf.group_id, TopicPartition(shelf.topic_id, shelf.partition))
+            found = await self._keeps.parked_generations(
+                shelf.group_id, TopicPartition(shelf.topic_id, shelf.partition)
+            )
         except KafkaError as error:
             logger.warning("group %s on %s-%d: %s", shelf.group_id, shelf.topic_id, shelf.partition, error)
             return True

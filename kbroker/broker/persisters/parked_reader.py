@@ -1,4 +1,5 @@
-"""Reads parked records from the state store, in bounded pieces, for the persisters that keep them there.
+"""Reads parked records from the state store, in bounded pieces, for the persisters that keep them
+there.
 
 A piece is read in a thread, since its pages may have to come from a slow disk; only a store that is
 in memory anyway is read on the loop. What is saved is shown, by the generation that holds now.
@@ -52,13 +53,16 @@ class ParkedReader:
         self._may_block = bool(getattr(store, "may_block", True))
         self._generation_of = generation_of
         self._below: dict[tuple[str, TopicPartition], tuple[int, int, int, int]] = {}
-        """What `count` has found: generation, how many waited then, offset, how many are below that."""
+        """What `count` has found: generation, how many waited then, offset, how many are below
+        that."""
 
     @property
     def can_park(self) -> bool:
         return self._keys is not None
 
-    async def in_lane(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
+    async def in_lane(
+        self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
+    ) -> list[Parked]:
         prefix = self.prefix(group_id, partition)
         if prefix is None:
             return []
@@ -68,18 +72,29 @@ class ParkedReader:
         if due_ms >= 0 > offset:
             first = place_key(prefix, lane, due_ms, 0)
         entries = await self.read(first, end_of(lane_prefix), limit)
-        return _decoded(lambda: [parked_of(record_in_lane(lane, *place_of_key(key), value)) for key, value in entries])
+        return _decoded(
+            lambda: [parked_of(record_in_lane(lane, *place_of_key(key), value)) for key, value in entries]
+        )
 
-    async def from_offset(self, group_id: str, partition: TopicPartition, offset: int, limit: int) -> list[Parked]:
+    async def from_offset(
+        self, group_id: str, partition: TopicPartition, offset: int, limit: int
+    ) -> list[Parked]:
         prefix = self.prefix(group_id, partition)
         if prefix is None:
             return []
-        entries = await self.read(by_offset_key(prefix, max(0, offset)), end_of(prefix + bytes((BY_OFFSET,))), limit)
-        return _decoded(lambda: [parked_of(record_by_offset(offset_of_key(key), value)) for key, value in entries])
+        entries = await self.read(
+            by_offset_key(prefix, max(0, offset)), end_of(prefix + bytes((BY_OFFSET,))), limit
+        )
+        return _decoded(
+            lambda: [parked_of(record_by_offset(offset_of_key(key), value)) for key, value in entries]
+        )
 
-    async def count(self, group_id: str, partition: TopicPartition, first: int, end: int | None, waiting: int) -> int:
-        """`waiting`: how many there are in all. From an offset to the end the few below it that are not kept are
-        counted, and remembered: a start offset that retention moves up is asked for again and again."""
+    async def count(
+        self, group_id: str, partition: TopicPartition, first: int, end: int | None, waiting: int
+    ) -> int:
+        """`waiting`: how many there are in all. From an offset to the end the few below it that are
+        not kept are counted, and remembered: a start offset that retention moves up is asked for
+        again and again."""
         prefix = self.prefix(group_id, partition)
         if prefix is None or not waiting:
             self._below.pop((group_id, partition), None)
@@ -120,9 +135,11 @@ class ParkedReader:
             at = entries[-1][0] + b"\0"
         return number
 
-    async def of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
-        """By hash of a key, the offsets of records that wait for their redelivery. An entry that the record itself does not confirm
-        was left by a kill."""
+    async def of_keys(
+        self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
+    ) -> dict[int, list[int]]:
+        """By hash of a key, the offsets of records that wait for their redelivery. An entry that
+        the record itself does not confirm was left by a kill."""
         prefix, keys, store = self.prefix(group_id, partition), self._keys, self._store
         wanted = sorted(set(key_hashes))
         if prefix is None or keys is None or not wanted:
@@ -133,7 +150,9 @@ class ParkedReader:
             for key_hash in some:
                 ends = by_key_key(prefix, key_hash, 0), by_key_key(prefix, key_hash, _MOST)
                 offsets = [offset_of_key(key) for key, _ in keys.scan_range(*ends)]
-                if blocking := [offset for offset in offsets if blocks(store.get(by_offset_key(prefix, offset)), key_hash)]:
+                if blocking := [
+                    offset for offset in offsets if blocks(store.get(by_offset_key(prefix, offset)), key_hash)
+                ]:
                     found[key_hash] = blocking
             return found
 
@@ -149,7 +168,9 @@ class ParkedReader:
         except StoreFailed as error:
             raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
         except ValueError as error:
-            raise KafkaError(ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}") from error
+            raise KafkaError(
+                ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}"
+            ) from error
         return found
 
     def prefix(self, group_id: str, partition: TopicPartition) -> bytes | None:
@@ -196,4 +217,6 @@ def _decoded(decode: Callable[[], list[T]]) -> list[T]:
     try:
         return decode()
     except ValueError as error:
-        raise KafkaError(ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}") from error
+        raise KafkaError(
+            ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}"
+        ) from error

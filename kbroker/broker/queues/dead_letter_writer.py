@@ -1,7 +1,9 @@
-"""Writes dead letters into the topic that a group has for them (KIP-1191): is that allowed, which partition, what do they hold.
+"""Writes dead letters into the topic that a group has for them (KIP-1191): is that allowed, which
+partition, what do they hold.
 
-Everything is looked at anew for every portion, since topics and settings may change meanwhile. What is wrong with the settings is a
-`Refusal`: the records are archived without a dead letter then. What is wrong with the disk is raised, and whoever asked tries again.
+Everything is looked at anew for every portion, since topics and settings may change meanwhile. What
+is wrong with the settings is a `Refusal`: the records are archived without a dead letter then. What
+is wrong with the disk is raised, and whoever asked tries again.
 
 It must not know which records are waiting, nor what is noted about them (dead_letters.py).
 """
@@ -27,9 +29,11 @@ from kbroker.settings.altering import BrokerConfig
 from kbroker.share.dead_letter import Contents, Origin, letter_of, offsets_found, pack
 
 READ_BYTES: Final = 1 << 20
-"""As much of a log is read at a time, for copies of records and in search of dead letters; a larger batch comes alone."""
+"""As much of a log is read at a time, for copies of records and in search of dead letters; a larger
+batch comes alone."""
 _COPIED_BYTES: Final = 8 << 20
-"""Records of a portion are no more than that, and the last one: batches that are small on disk may hold large records."""
+"""Records of a portion are no more than that, and the last one: batches that are small on disk may
+hold large records."""
 _EVERYTHING = (1 << 63) - 1
 _READS_AT_ONCE = 2
 _threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
@@ -42,14 +46,16 @@ class Refusal(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """Some of the offsets asked for: all up to `last_offset`, with the records that could be read."""
+    """Some of the offsets asked for: all up to `last_offset`, with the records that could be
+    read."""
 
     last_offset: int
     records: Mapping[int, Record]
 
 
 class Written(NamedTuple):
-    """`offsets` have their dead letter, and it counts; `too_large` can have none; `error` says why others have none yet."""
+    """`offsets` have their dead letter, and it counts; `too_large` can have none; `error` says why
+    others have none yet."""
 
     offsets: set[int]
     too_large: set[int]
@@ -65,7 +71,8 @@ class DeadLetterWriter:
         self._config = config
 
     async def find_partition(self, name: str, source: Partition) -> Partition | Refusal:
-        """Where dead letters of `source` go, or why nowhere; the topic is made if it may be. Raises NoSpace and StoreFailed."""
+        """Where dead letters of `source` go, or why nowhere; the topic is made if it may be. Raises
+        NoSpace and StoreFailed."""
         refusal = self._refusal(name, source)
         if refusal is not None:
             return refusal
@@ -85,9 +92,13 @@ class DeadLetterWriter:
         if topic is not None and not topic.config["errors.deadletterqueue.group.enable"]:
             return Refusal(f"topic {name} does not have errors.deadletterqueue.group.enable=true")
         if topic is None and not self._config["errors.deadletterqueue.auto.create.topics.enable"]:
-            return Refusal(f"there is no topic {name}, and errors.deadletterqueue.auto.create.topics.enable is false")
+            return Refusal(
+                f"there is no topic {name}, and errors.deadletterqueue.auto.create.topics.enable is false"
+            )
         if topic is None and not name.startswith(prefix):
-            return Refusal(f"there is no topic {name}, and only topics whose names begin with {prefix} are made")
+            return Refusal(
+                f"there is no topic {name}, and only topics whose names begin with {prefix} are made"
+            )
         if name == source.topic_name:
             return Refusal(f"topic {name} is the queue itself: its records are there already")
         return None
@@ -97,17 +108,24 @@ class DeadLetterWriter:
         try:
             return await self._topics.create(name, self._config["num.partitions"], configs)
         except KafkaError as error:
-            if error.code is ErrorCode.topic_already_exists:  # Somebody else is making it: it is there at the next try.
+            # Somebody else is making it: it is there at the next try.
+            if error.code is ErrorCode.topic_already_exists:
                 raise NotYet(f"topic {name} is being made") from error
             return Refusal(f"topic {name} cannot be made: {error.message}")
 
-    async def append(self, target: Partition, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents) -> Written:
+    async def append(
+        self, target: Partition, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
+    ) -> Written:
         """One dead letter for each; returns when they count, or cannot be written now."""
         now_ms, rules = wall_clock_ms(), target.rules
         letters = []
         for origin in origins:
             record = records.get(origin.offset)
-            timestamp_ms = now_ms if record is None or not contents.timestamp else _allowed(record.timestamp_ms, rules, now_ms)
+            timestamp_ms = (
+                now_ms
+                if record is None or not contents.timestamp
+                else _allowed(record.timestamp_ms, rules, now_ms)
+            )
             letters.append(letter_of(origin, record, contents, timestamp_ms))
         packed = pack(letters, min(rules.max_message_bytes, rules.segment_bytes))
         unread = sum(1 for origin in origins if origin.offset not in records) if contents.key_and_value else 0
@@ -135,16 +153,23 @@ class NotYet(Exception):
 
 
 def _allowed(timestamp_ms: int, rules: BatchRules, now_ms: int) -> int:
-    """A record's own time if the topic takes it, else the present. A producer may claim times before 1970 and after the last one of 64
-    bits; between such records there may be more milliseconds than fit into a batch."""
+    """A record's own time if the topic takes it, else the present. A producer may claim times
+    before 1970 and after the last one of 64 bits; between such records there may be more
+    milliseconds than fit into a batch."""
     is_time = 0 <= timestamp_ms <= UNLIMITED_MS
-    too_old = rules.timestamp_before_max_ms != UNLIMITED_MS and timestamp_ms < now_ms - rules.timestamp_before_max_ms
-    too_new = rules.timestamp_after_max_ms != UNLIMITED_MS and timestamp_ms > now_ms + rules.timestamp_after_max_ms
+    too_old = (
+        rules.timestamp_before_max_ms != UNLIMITED_MS
+        and timestamp_ms < now_ms - rules.timestamp_before_max_ms
+    )
+    too_new = (
+        rules.timestamp_after_max_ms != UNLIMITED_MS and timestamp_ms > now_ms + rules.timestamp_after_max_ms
+    )
     return timestamp_ms if is_time and not too_old and not too_new else now_ms
 
 
 async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
-    """The records at the first of these offsets, in order, as far as one read goes. What is gone or damaged is missing."""
+    """The records at the first of these offsets, in order, as far as one read goes. What is gone or
+    damaged is missing."""
     first, last = offsets[0], offsets[-1]
     if first < source.log_start_offset:
         return Portion(min(last, source.log_start_offset - 1), {})
@@ -153,18 +178,23 @@ async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
         portion = await _in_thread(source, lambda: _pick(_read(source, first, last + 1), wanted))
     except (KafkaError, StoreFailed):  # What is behind this offset may be readable.
         return Portion(first, {})
-    return Portion(last, {}) if portion is None else portion._replace(last_offset=min(portion.last_offset, last))
+    return (
+        Portion(last, {}) if portion is None else portion._replace(last_offset=min(portion.last_offset, last))
+    )
 
 
 async def search(target: Partition, offset: int, group_id: str, topic: str, partition: int) -> set[int]:
-    """The offsets of that share-partition that have a dead letter from `offset` on. A damaged batch holds none. Raises StoreFailed."""
+    """The offsets of that share-partition that have a dead letter from `offset` on. A damaged batch
+    holds none. Raises StoreFailed."""
     found: set[int] = set()
     end_offset = target.high_watermark
     offset = max(offset, target.log_start_offset)
     while offset < end_offset and not target.deleted:
         first = offset
         try:
-            some = await _in_thread(target, lambda: _find(_read(target, first, end_offset), group_id, topic, partition))  # noqa: B023
+            some = await _in_thread(
+                target, lambda: _find(_read(target, first, end_offset), group_id, topic, partition)  # noqa: B023
+            )
         except KafkaError:
             offset += 1
         else:
@@ -175,7 +205,8 @@ async def search(target: Partition, offset: int, group_id: str, topic: str, part
     return found
 
 
-# -- in a thread: a log is read where it is cold, and records are decompressed ------------------------------------------
+# -- in a thread: a log is read where it is cold, and records are decompressed
+# ------------------------------------------
 
 Batches: TypeAlias = Sequence[tuple[memoryview, int, BatchHeader]]
 Result = TypeVar("Result")
@@ -189,7 +220,8 @@ class _Found(NamedTuple):
 
 
 async def _in_thread(partition: Partition, work: Callable[[], Result]) -> Result | None:
-    """None if the topic is deleted meanwhile. Raises StoreFailed, and CORRUPT_MESSAGE for a batch that cannot be one."""
+    """None if the topic is deleted meanwhile. Raises StoreFailed, and CORRUPT_MESSAGE for a batch
+    that cannot be one."""
     try:
         return await trio.to_thread.run_sync(work, limiter=_threads)
     except KeyError:  # The store knows no such log.
@@ -199,7 +231,9 @@ async def _in_thread(partition: Partition, work: Callable[[], Result]) -> Result
 
 
 def _read(partition: Partition, offset: int, end_offset: int) -> Batches:
-    return list(iter_possible(partition.read_now(offset, max_bytes=READ_BYTES, end_offset=end_offset), end_offset))
+    return list(
+        iter_possible(partition.read_now(offset, max_bytes=READ_BYTES, end_offset=end_offset), end_offset)
+    )
 
 
 def _pick(batches: Batches, wanted: Container[int]) -> Portion:

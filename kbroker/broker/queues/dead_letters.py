@@ -1,19 +1,25 @@
-"""The second phase of dead letters (KIP-1191): from ARCHIVING over the dead letter topic to ARCHIVED, each of them exactly once.
+"""The second phase of dead letters (KIP-1191): from ARCHIVING over the dead letter topic to
+ARCHIVED, each of them exactly once.
 
     ARCHIVING saved, with a cursor ──▶ dead letters appended, synced ──▶ ARCHIVED saved ──▶ cursor removed
-           crash: they are found and written         crash: they are found in the topic and not written again
+           crash: they are found and written         crash: they are found in the topic and not
+                                                     written again
 
-The topic lies in another store than the state, and there is no transaction over both. So a share-partition that has ARCHIVING records
-has a cursor in the state store: in which partition its dead letters are to be found, and from which offset on. With the default
-persister it goes into the commit that makes the first record ARCHIVING; in any case it is saved before a dead letter is appended. It
-covers every dead letter whose record may still be ARCHIVING on disk. Another cursor takes its place (another topic, more partitions, an
-offset that is much later) only when there is no such record.
+The topic lies in another store than the state, and there is no transaction over both. So a
+share-partition that has ARCHIVING records has a cursor in the state store: in which partition its
+dead letters are to be found, and from which offset on. With the default persister it goes into the
+commit that makes the first record ARCHIVING; in any case it is saved before a dead letter is
+appended. It covers every dead letter whose record may still be ARCHIVING on disk. Another cursor
+takes its place (another topic, more partitions, an offset that is much later) only when there is no
+such record.
 
-A share-partition that was loaded with ARCHIVING records looks from its cursor on for those that have their dead letter; one that is
-at work knows. At the broker's start those with a cursor are loaded, and need not wait for a client.
+A share-partition that was loaded with ARCHIVING records looks from its cursor on for those that
+have their dead letter; one that is at work knows. At the broker's start those with a cursor are
+loaded, and need not wait for a client.
 
-One task per share-partition that has a cursor. What the disk refuses it tries again, 1 s to 30 s apart, without end; what is wrong
-with the settings archives the records without a dead letter. Both are counted and logged.
+One task per share-partition that has a cursor. What the disk refuses it tries again, 1 s to 30 s
+apart, without end; what is wrong with the settings archives the records without a dead letter. Both
+are counted and logged.
 """
 
 from __future__ import annotations
@@ -33,7 +39,15 @@ from kbroker.broker.commits.waiting import Decision
 from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
-from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter, NotYet, Portion, Refusal, Written, read_records, search
+from kbroker.broker.queues.dead_letter_writer import (
+    DeadLetterWriter,
+    NotYet,
+    Portion,
+    Refusal,
+    Written,
+    read_records,
+    search,
+)
 from kbroker.broker.queues.share_partitions import Key, LoadedSharePartition, ShareGroups
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import iter_records
@@ -49,7 +63,8 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 LINGER_S = 1.0
-"""How long a cursor is kept that nothing needs: the next rejection mostly comes soon, and finds it there."""
+"""How long a cursor is kept that nothing needs: the next rejection mostly comes soon, and finds it
+there."""
 OFFSETS_AT_ONCE = 1000
 """Dead letters that are written and saved in one go."""
 CURSOR_LAG = 10_000
@@ -58,7 +73,8 @@ _REPORT_EVERY_S = 60.0
 
 
 class _Trouble(Enum):
-    """What is reported, each once in a while: a disk that was full must not hide that records are lost for the queue now."""
+    """What is reported, each once in a while: a disk that was full must not hide that records are
+    lost for the queue now."""
 
     NOT_YET = auto()
     DELAYED = auto()
@@ -68,9 +84,11 @@ class _Trouble(Enum):
 
 @dataclass(slots=True)
 class GroupDeadLetters:
-    """Counters of one group, since the start of the broker or the group's first dead letter. `records` were written; batches were
-    appended in `produce_requests`, of which `failed_requests` were refused by the disk; `refused` records were archived without a
-    dead letter since something is wrong with the settings; `without_copy` have one without the copy that they should have had."""
+    """Counters of one group, since the start of the broker or the group's first dead letter.
+    `records` were written; batches were appended in `produce_requests`, of which `failed_requests`
+    were refused by the disk; `refused` records were archived without a dead letter since something
+    is wrong with the settings; `without_copy` have one without the copy that they should have
+    had."""
 
     records: int = 0
     produce_requests: int = 0
@@ -89,17 +107,20 @@ class GroupDeadLetters:
 
 
 class DeadLettersStatistics(NamedTuple):
-    """`share_partitions` that have dead letters to write, or had a moment ago; `groups`: a copy of each group's counters."""
+    """`share_partitions` that have dead letters to write, or had a moment ago; `groups`: a copy of
+    each group's counters."""
 
     share_partitions: int
     groups: dict[str, GroupDeadLetters]
 
 
 class _Work:
-    """One share-partition's dead letters. `cursor` is the one in the state store, or on its way there; `saved` tells when it is.
+    """One share-partition's dead letters. `cursor` is the one in the state store, or on its way
+    there; `saved` tells when it is.
 
-    `known`: the engine whose ARCHIVING records have no dead letter that it does not know of; another one has to look for them.
-    `uncertain`: a record may be ARCHIVING on disk that has its dead letter, because a save has failed.
+    `known`: the engine whose ARCHIVING records have no dead letter that it does not know of;
+    another one has to look for them. `uncertain`: a record may be ARCHIVING on disk that has its
+    dead letter, because a save has failed.
     """
 
     __slots__ = ("closed", "cursor", "is_running", "key", "known", "saved", "topic", "uncertain", "woken")
@@ -125,7 +146,8 @@ class _Work:
 
 
 class DeadLetters:
-    """What ShareGroups tells (DeadLetterHooks in share_partitions.py), and the tasks that follow from it."""
+    """What ShareGroups tells (DeadLetterHooks in share_partitions.py), and the tasks that follow
+    from it."""
 
     def __init__(
         self,
@@ -147,7 +169,9 @@ class DeadLetters:
         self._nursery: trio.Nursery | None = None
 
     def statistics(self) -> DeadLettersStatistics:
-        return DeadLettersStatistics(len(self._works), {group_id: replace(each) for group_id, each in self._groups.items()})
+        return DeadLettersStatistics(
+            len(self._works), {group_id: replace(each) for group_id, each in self._groups.items()}
+        )
 
     def load(self, store: StateStore) -> None:
         """Take in the stored cursors, at start."""
@@ -164,17 +188,20 @@ class DeadLetters:
         for work in self._works.values():
             self._start(work)
 
-    # -- what ShareGroups tells --------------------------------------------------------------------------------------
+    # -- what ShareGroups tells
+    # --------------------------------------------------------------------------------------
 
     def before_save(self, loaded: LoadedSharePartition) -> None:
-        """Records are about to be saved as ARCHIVING, by a write that follows in the same step: the cursor goes into its group."""
+        """Records are about to be saved as ARCHIVING, by a write that follows in the same step: the
+        cursor goes into its group."""
         work = self._work(loaded.key)
         if work.cursor is None and not loaded.partition.deleted:
             work.known = loaded.engine
             self._put_cursor(work, self._first_cursor(loaded))
 
     def wake(self, loaded: LoadedSharePartition) -> None:
-        """There may be dead letters to write, a state to be saved again, or a cursor that nothing needs."""
+        """There may be dead letters to write, a state to be saved again, or a cursor that nothing
+        needs."""
         self._start(self._work(loaded.key))
 
     def loaded(self, loaded: LoadedSharePartition) -> None:
@@ -184,7 +211,8 @@ class DeadLetters:
         if loaded.engine.has_archiving:
             self.wake(loaded)
         elif work is not None:
-            # What the cursor was for is done with, or its state was reset: dead letters behind it are not of this state.
+            # What the cursor was for is done with, or its state was reset: dead letters behind it
+            # are not of this state.
             self._remove_cursor(work)
 
     def forget_group(self, group_id: str) -> None:
@@ -197,10 +225,12 @@ class DeadLetters:
         for work in [each for (_, partition), each in self._works.items() if partition in keys]:
             self._close(work)
 
-    # -- cursors -----------------------------------------------------------------------------------------------------
+    # -- cursors
+    # ----------------------------------------------------------------------------------------------
 
     def _first_cursor(self, loaded: LoadedSharePartition) -> DeadLetterCursor:
-        """For where dead letters would go at present; nothing is checked, and they may go elsewhere later."""
+        """For where dead letters would go at present; nothing is checked, and they may go elsewhere
+        later."""
         name = self._configs.dead_letter_queue(loaded.key[0]).topic
         topic = self._topics.by_name(name)
         if topic is None:
@@ -224,10 +254,14 @@ class DeadLetters:
             self._commits.submit([(work.state_key, None)], _report_left_cursor)
 
     async def _have_cursor(self, work: _Work, target: Partition) -> None:
-        """On return a stored cursor covers what is appended to `target` from now on. Raises NoSpace, StoreFailed, NotYet."""
+        """On return a stored cursor covers what is appended to `target` from now on. Raises
+        NoSpace, StoreFailed, NotYet."""
         cursor = work.cursor
         if cursor is not None:
-            is_there = (cursor.topic_id, cursor.partition) == target.log and cursor.offset <= target.high_watermark
+            is_there = (
+                cursor.topic_id,
+                cursor.partition,
+            ) == target.log and cursor.offset <= target.high_watermark
             if is_there and (work.uncertain or target.high_watermark - cursor.offset < CURSOR_LAG):
                 await work.saved.wait()
                 return
@@ -238,7 +272,8 @@ class DeadLetters:
         self._put_cursor(work, _cursor_at(target))
         await work.saved.wait()
 
-    # -- the task of one share-partition -----------------------------------------------------------------------------
+    # -- the task of one share-partition
+    # -----------------------------------------------------------------------------
 
     def _work(self, key: Key) -> _Work:
         work = self._works.get(key)
@@ -272,7 +307,8 @@ class DeadLetters:
                     return
                 has_worked = await self._turn(work, loaded)
             except Exception as error:
-                # Whatever it is, it concerns this queue alone; raised from here it would end the broker.
+                # Whatever it is, it concerns this queue alone; raised from here it would end the
+                # broker.
                 self._report_delay(work, error, retry_s)
                 await trio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)
@@ -286,9 +322,14 @@ class DeadLetters:
                 self._end(work, loaded)
 
     def _end(self, work: _Work, loaded: LoadedSharePartition) -> None:
-        """There was nothing to be done for a while. Mostly that is the end of it, and nothing is kept."""
+        """There was nothing to be done for a while. Mostly that is the end of it, and nothing is
+        kept."""
         present = self._share_groups.find(*work.key)
-        if loaded.engine is None or loaded.engine.has_archiving or (present is not None and present is not loaded):
+        if (
+            loaded.engine is None
+            or loaded.engine.has_archiving
+            or (present is not None and present is not loaded)
+        ):
             return
         self._close(work)
         self._share_groups.retire_unless_used(loaded)
@@ -303,14 +344,18 @@ class DeadLetters:
             raise NotYet("its topic is being deleted")
         loaded = self._share_groups.find(group_id, partition)
         if loaded is None:
-            # A group that was deleted just before a crash, or whose start is undecided again, has no records that are ARCHIVING.
-            summary = (await self._persister.read_summary(group_id, [ReadRequest(partition, source.leader_epoch)]))[0]
+            # A group that was deleted just before a crash, or whose start is undecided again, has
+            # no records that are ARCHIVING.
+            summary = (
+                await self._persister.read_summary(group_id, [ReadRequest(partition, source.leader_epoch)])
+            )[0]
             if summary.code is ErrorCode.none and summary.start_offset < 0:
                 return None
         return await self._share_groups.load(group_id, partition)
 
     async def _turn(self, work: _Work, loaded: LoadedSharePartition) -> bool:
-        """Do a portion of what is to be done; False if there is nothing. Raises whatever stands in the way."""
+        """Do a portion of what is to be done; False if there is nothing. Raises whatever stands in
+        the way."""
         engine = loaded.engine
         assert engine is not None
         await self._save_again(work, loaded, engine)
@@ -324,7 +369,9 @@ class DeadLetters:
             else:
                 done = await self._find_written(work, loaded, letters)
         finally:
-            engine.give_back_dead_letters(runs_of(offset for offset, _ in _each(letters) if offset not in done))
+            engine.give_back_dead_letters(
+                runs_of(offset for offset, _ in _each(letters) if offset not in done)
+            )
         if loaded.gone:
             return False
         if done:
@@ -336,7 +383,8 @@ class DeadLetters:
         return True
 
     async def _save_again(self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition) -> None:
-        """What could not be saved before; without it there is no dead letter, and no other cursor. Raises KafkaError."""
+        """What could not be saved before; without it there is no dead letter, and no other cursor.
+        Raises KafkaError."""
         nothing_under_way = not engine.statistics().writes_under_way
         persist = engine.retry_unsaved()
         if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
@@ -344,20 +392,32 @@ class DeadLetters:
         if nothing_under_way and work.known is engine:
             work.uncertain = False
 
-    async def _find_written(self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]) -> set[int]:
-        """Which of these have their dead letter from before the share-partition was loaded. Raises StoreFailed."""
+    async def _find_written(
+        self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
+    ) -> set[int]:
+        """Which of these have their dead letter from before the share-partition was loaded. Raises
+        StoreFailed."""
         cursor, (group_id, partition) = work.cursor, work.key
-        target = None if cursor is None or cursor.topic_id is None else self._topics.partition(cursor.topic_id, cursor.partition)
+        target = (
+            None
+            if cursor is None or cursor.topic_id is None
+            else self._topics.partition(cursor.topic_id, cursor.partition)
+        )
         if target is None or cursor is None:
             return set()
-        written = await search(target, cursor.offset, group_id, loaded.partition.topic_name, partition.partition)
+        written = await search(
+            target, cursor.offset, group_id, loaded.partition.topic_name, partition.partition
+        )
         found = {offset for offset, _ in _each(letters) if offset in written}
         count = sum(1 for _ in _each(letters))
         logger.info("share-partition %s: %d of %d dead letters were written before", work, len(found), count)
         return found
 
-    async def _write(self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]) -> tuple[set[int], Exception | None]:
-        """The offsets that are done with, and what stands in the way of others. Raises as _have_cursor, and KafkaError."""
+    async def _write(
+        self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
+    ) -> tuple[set[int], Exception | None]:
+        """The offsets that are done with, and what stands in the way of others. Raises as
+        _have_cursor, and KafkaError."""
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
         if isinstance(target, Refusal):
@@ -372,12 +432,18 @@ class DeadLetters:
             portion = await self._with_kept(loaded, list(causes), portion)
         if loaded.gone:
             return set(), None
-        origins = [_origin(work.key, loaded.partition, offset, causes[offset]) for offset in causes if offset <= portion.last_offset]
+        origins = [
+            _origin(work.key, loaded.partition, offset, causes[offset])
+            for offset in causes
+            if offset <= portion.last_offset
+        ]
         written = await self._writer.append(target, origins, portion.records, queue.contents)
         self._count(work, written, target)
         return written.offsets | written.too_large, written.error
 
-    async def _with_kept(self, loaded: LoadedSharePartition, offsets: Sequence[int], portion: Portion) -> Portion:
+    async def _with_kept(
+        self, loaded: LoadedSharePartition, offsets: Sequence[int], portion: Portion
+    ) -> Portion:
         """Records that the log has no more, and that are kept, come along. Raises KafkaError."""
         parking = None if loaded.engine is None else loaded.engine.parking
         if parking is None:
@@ -389,7 +455,9 @@ class DeadLetters:
                 records.update({record.offset: record for record in iter_records(batch)} if batch else {})
         return portion._replace(records=records)
 
-    async def _archive(self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]) -> None:
+    async def _archive(
+        self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]
+    ) -> None:
         """These are ARCHIVED, at once in memory. Raises KafkaError if that is not saved."""
         persist = engine.dead_lettered(runs_of(offsets))
         loaded.waiters.wake_all()
@@ -399,7 +467,8 @@ class DeadLetters:
                 work.uncertain = True
                 raise error
 
-    # -- counting and telling ----------------------------------------------------------------------------------------
+    # -- counting and telling
+    # ----------------------------------------------------------------------------------------
 
     def _count(self, work: _Work, written: Written, target: Partition) -> None:
         counters = self._counters(work)
@@ -410,12 +479,21 @@ class DeadLetters:
             counters.without_copy += written.without_copy
             self._report_missing_copies(work, written.without_copy, counters, target)
         if written.too_large:
-            self._refused(work, f"max.message.bytes of topic {target.topic_name} is too little for a dead letter", len(written.too_large))
+            self._refused(
+                work,
+                f"max.message.bytes of topic {target.topic_name} is too little for a dead letter",
+                len(written.too_large),
+            )
 
     @staticmethod
-    def _report_missing_copies(work: _Work, count: int, counters: GroupDeadLetters, target: Partition) -> None:
+    def _report_missing_copies(
+        work: _Work, count: int, counters: GroupDeadLetters, target: Partition
+    ) -> None:
         if counters.may_report(_Trouble.WITHOUT_COPY):
-            what = "share-partition %s: %d dead letters are without the copy that they should have (%d of the group so far)"
+            what = (
+                "share-partition %s: %d dead letters are without the copy that they should have (%d of "
+                "the group so far)"
+            )
             why = ", since the records cannot be read, or are too large for topic %s"
             logger.warning(what + why, work, count, counters.without_copy, target.topic_name)
 
@@ -428,20 +506,34 @@ class DeadLetters:
         counters = self._counters(work)
         counters.refused += count
         if counters.may_report(_Trouble.REFUSED):
-            what = "share-partition %s: %d records (%d of the group so far) are archived without a dead letter: %s"
+            what = (
+                "share-partition %s: %d records (%d of the group so far) are archived without a dead "
+                "letter: %s"
+            )
             logger.warning(what, work, count, counters.refused, reason)
 
     def _report_delay(self, work: _Work, error: Exception, retry_s: float) -> None:
         if not isinstance(error, KafkaError | NoSpace | StoreFailed | NotYet):
             logger.exception("dead letters of share-partition %s have to wait", work)
             return
-        trouble, level = (_Trouble.NOT_YET, logging.INFO) if isinstance(error, NotYet) else (_Trouble.DELAYED, logging.WARNING)
+        trouble, level = (
+            (_Trouble.NOT_YET, logging.INFO)
+            if isinstance(error, NotYet)
+            else (_Trouble.DELAYED, logging.WARNING)
+        )
         if self._counters(work).may_report(trouble):
-            logger.log(level, "dead letters of share-partition %s have to wait, the next try is in %.0f s: %s", work, retry_s, error)
+            logger.log(
+                level,
+                "dead letters of share-partition %s have to wait, the next try is in %.0f s: %s",
+                work,
+                retry_s,
+                error,
+            )
 
 
 def _cursor_at(target: Partition) -> DeadLetterCursor:
-    """From where on dead letters of a share-partition will be that has none there, and none on the way."""
+    """From where on dead letters of a share-partition will be that has none there, and none on the
+    way."""
     return DeadLetterCursor(target.log.topic_id, target.topic_name, target.log.partition, target.next_offset)
 
 
@@ -452,9 +544,15 @@ def _each(letters: Sequence[DeadLetter]) -> Iterator[tuple[int, DeadLetter]]:
 
 
 def _origin(key: Key, source: Partition, offset: int, letter: DeadLetter) -> Origin:
-    return Origin(source.topic_name, source.log.partition, offset, key[0], letter.delivery_count, MESSAGES[letter.cause])
+    return Origin(
+        source.topic_name, source.log.partition, offset, key[0], letter.delivery_count, MESSAGES[letter.cause]
+    )
 
 
 def _report_left_cursor(error: Exception | None) -> None:
     if error is not None:
-        logger.warning("a cursor of dead letters was not removed: the next start looks whether there is something to do: %s", error)
+        logger.warning(
+            "a cursor of dead letters was not removed: the next start looks whether there is something to "
+            "do: %s",
+            error,
+        )

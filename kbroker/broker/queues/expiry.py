@@ -3,13 +3,13 @@
     record   timestamp ---- due, if it is scheduled ----------- ttl ---> expired
                             the later of the two counts
 
-Only its batch tells how old a record is. So before members are given records of a batch, the batch is
-opened once, and its times are kept in memory for all groups. A fetch looks at what it is about to
-acquire; the scanner (scanner.py) looks at the oldest records each second, so that they expire without
-a fetch. A record that a member holds does not expire.
+Only its batch tells how old a record is. So before members are given records of a batch, the batch
+is opened once, and its times are kept in memory for all groups. A fetch looks at what it is about
+to acquire; the scanner (scanner.py) looks at the oldest records each second, so that they expire
+without a fetch. A record that a member holds does not expire.
 
-A record without a timestamp does not expire, nor does one in a batch that cannot be read: the member
-that is given it finds that out.
+A record without a timestamp does not expire, nor does one in a batch that cannot be read: the
+member that is given it finds that out.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _Key: TypeAlias = tuple[LogId, int, int, bool]
 
 
 class BatchTimes(NamedTuple):
-    """From when on the ages of a batch's records count, in milliseconds since 1970. `each`: of the records at these offset `deltas`,
-    which rise; None: they are equal."""
+    """From when on the ages of a batch's records count, in milliseconds since 1970. `each`: of the
+    records at these offset `deltas`, which rise; None: they are equal."""
 
     earliest_ms: int
     deltas: array[int] | None = None
@@ -105,7 +105,8 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
 
 
 class Expiry:
-    """`save_later(loaded, persist)`: as ShareGroups has it. `record_of(loaded, offset)`: as ParkedReading has it."""
+    """`save_later(loaded, persist)`: as ShareGroups has it. `record_of(loaded, offset)`: as
+    ParkedReading has it."""
 
     def __init__(
         self,
@@ -117,11 +118,14 @@ class Expiry:
         self._known: dict[_Key, BatchTimes] = {}
         self._numbers = 0
 
-    # -- a fetch -------------------------------------------------------------------------------------------------------
+    # -- a fetch
+    # ----------------------------------------------------------------------------------------------
 
-    async def give_up(self, loaded: LoadedSharePartition, engine: SharePartition, batches: list[Walked]) -> bool:
-        """Before a fetch acquires from these batches. False: it may; they are as many as are known. True: something has changed, or
-        has been waited for."""
+    async def give_up(
+        self, loaded: LoadedSharePartition, engine: SharePartition, batches: list[Walked]
+    ) -> bool:
+        """Before a fetch acquires from these batches. False: it may; they are as many as are known.
+        True: something has changed, or has been waited for."""
         horizon_ms = wall_clock_ms() - engine.settings.ttl_ms
         schedules, is_first = engine.settings.schedules, True
         offsets: list[int] = []
@@ -144,9 +148,14 @@ class Expiry:
         return self._expire(loaded, engine, offsets[:AT_ONCE])
 
     async def give_up_parked(
-        self, loaded: LoadedSharePartition, engine: SharePartition, batches: Sequence[Walked], offsets: Sequence[int]
+        self,
+        loaded: LoadedSharePartition,
+        engine: SharePartition,
+        batches: Sequence[Walked],
+        offsets: Sequence[int],
     ) -> bool:
-        """Before a fetch acquires these parked records, which lie in these batches. Whether some are given up. It may have waited."""
+        """Before a fetch acquires these parked records, which lie in these batches. Whether some
+        are given up. It may have waited."""
         horizon_ms, schedules = wall_clock_ms() - engine.settings.ttl_ms, engine.settings.schedules
         old: list[int] = []
         for base, last, _, view, start, end in batches:
@@ -154,7 +163,11 @@ class Expiry:
             if times is None:
                 times = await self._learn(loaded.partition, view[start:end], schedules=schedules)
             if times.earliest_ms <= horizon_ms:
-                old += [offset for offset in offsets if base <= offset <= last and times.of(offset - base) <= horizon_ms]
+                old += [
+                    offset
+                    for offset in offsets
+                    if base <= offset <= last and times.of(offset - base) <= horizon_ms
+                ]
         return self._expire(loaded, engine, old)
 
     def _expire(self, loaded: LoadedSharePartition, engine: SharePartition, offsets: Sequence[int]) -> bool:
@@ -162,11 +175,12 @@ class Expiry:
         self._save_later(loaded, persist)
         return persist is not None
 
-    # -- without a fetch -------------------------------------------------------------------------------------------------
+    # -- without a fetch
+    # ----------------------------------------------------------------------------------------------
 
     async def look(self, loaded: LoadedSharePartition, engine: SharePartition) -> bool:
-        """Give up the oldest records that nobody has, at most AT_ONCE of the window. True: there may be more. Raises KafkaError and
-        StoreFailed."""
+        """Give up the oldest records that nobody has, at most AT_ONCE of the window. True: there
+        may be more. Raises KafkaError and StoreFailed."""
         if must_wait(engine):
             return False
         offset, partition = engine.next_available(), loaded.partition
@@ -186,7 +200,9 @@ class Expiry:
         for offset in sorted(engine.parking.in_turn(_PARKED_AT_ONCE)):
             if offset <= last:
                 continue
-            batch = await parked_batch(loaded.partition, engine.parking, offset, partial(self._record_of, loaded))
+            batch = await parked_batch(
+                loaded.partition, engine.parking, offset, partial(self._record_of, loaded)
+            )
             if batch is None or loaded.gone:
                 continue  # The fetch whose turn it is finds it lost.
             last = batch[1]
@@ -194,7 +210,8 @@ class Expiry:
             has_changed |= await self.give_up_parked(loaded, engine, [batch], here)
         return has_changed
 
-    # -- times of batches --------------------------------------------------------------------------------------------------
+    # -- times of batches
+    # ----------------------------------------------------------------------------------------------
 
     def _find(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes | None:
         """None: it takes longer than the loop may stand still."""
@@ -202,7 +219,11 @@ class Expiry:
         key = partition.log, header.base_offset, header.crc, schedules
         times = self._known.pop(key, None)
         if times is None:
-            if header.codec_id or header.record_count > _ON_THE_LOOP_RECORDS or header.size_bytes > _ON_THE_LOOP_BYTES:
+            if (
+                header.codec_id
+                or header.record_count > _ON_THE_LOOP_RECORDS
+                or header.size_bytes > _ON_THE_LOOP_BYTES
+            ):
                 return None
             times = times_of(stored, schedules=schedules)
             self._numbers += times.size
@@ -226,8 +247,13 @@ class Expiry:
 
 
 def must_wait(engine: SharePartition) -> bool:
-    """Many dead letters are to be written, and each takes memory until then: nothing expires now, and so nothing may be delivered."""
-    return engine.settings.ttl_ms > 0 and engine.parking is not None and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
+    """Many dead letters are to be written, and each takes memory until then: nothing expires now,
+    and so nothing may be delivered."""
+    return (
+        engine.settings.ttl_ms > 0
+        and engine.parking is not None
+        and engine.parking.archiving >= DEAD_LETTERS_AT_MOST
+    )
 
 
 def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:

@@ -3,9 +3,10 @@ them, waiting for more.
 
 The budget of records is over the whole request; bytes are split evenly over the partitions that can
 deliver. Whole batches are handed out as they lie in the store, and the client keeps to the acquired
-ranges; in an exact fetch only the records that it acquires (queues/sliced_batches.py). A fetch is exact in
-record_limit mode, and in each mode where the group has a prefetch limit: then a member is given no
-more than it has room for. Acquiring is one step with answering: a compressed batch is opened before.
+ranges; in an exact fetch only the records that it acquires (queues/sliced_batches.py). A fetch is
+exact in record_limit mode, and in each mode where the group has a prefetch limit: then a member is
+given no more than it has room for. Acquiring is one step with answering: a compressed batch is
+opened before.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _Watched: TypeAlias = dict[SessionPartition, LoadedSharePartition]
 
 
 class ShareLimits(NamedTuple):
-    """What a ShareFetch asks for; `min_bytes` and `max_bytes` are already capped by the broker's."""
+    """What a ShareFetch asks for; `min_bytes` and `max_bytes` are already capped by the
+    broker's."""
 
     max_wait_ms: int
     min_bytes: int
@@ -59,7 +61,14 @@ class ShareFetching:
     """`empty_rows`: whether partitions without records and errors are to have a row."""
 
     def __init__(
-        self, broker: Broker, connection: Connection, group_id: str, member_id: str, limits: ShareLimits, *, empty_rows: bool
+        self,
+        broker: Broker,
+        connection: Connection,
+        group_id: str,
+        member_id: str,
+        limits: ShareLimits,
+        *,
+        empty_rows: bool,
     ) -> None:
         self._broker = broker
         self._connection = connection
@@ -78,15 +87,19 @@ class ShareFetching:
         self._usable = 0
         self._failed: set[TopicMetrics] = set()
 
-    async def run(self, places: Sequence[SessionPartition], is_current: Callable[[], bool]) -> dict[TopicPartition, ShareFetchRow]:
-        """A row for every partition that has records or failed, and for those that are loaded if wanted. Raises PeerGone without
-        holding anything.
+    async def run(
+        self, places: Sequence[SessionPartition], is_current: Callable[[], bool]
+    ) -> dict[TopicPartition, ShareFetchRow]:
+        """A row for every partition that has records or failed, and for those that are loaded if
+        wanted. Raises PeerGone without holding anything.
 
-        Partitions are told whom to wake only if there is to be a wait: most fetches of a group at work find something. If reading has let
-        others work meanwhile, all are looked at once more then.
+        Partitions are told whom to wake only if there is to be a wait: most fetches of a group at
+        work find something. If reading has let others work meanwhile, all are looked at once more
+        then.
 
-        Nothing is acquired once `is_current` is false (the session was used, replaced or ended elsewhere): the client would never
-        see the records, or hold them in a session that is not there.
+        Nothing is acquired once `is_current` is false (the session was used, replaced or ended
+        elsewhere): the client would never see the records, or hold them in a session that is not
+        there.
         """
         self._is_current = is_current
         expired, until = self._limits.max_wait_ms <= 0, None
@@ -101,7 +114,14 @@ class ShareFetching:
                 lost_one = self._find(places, waiter, watched)
                 acquired = await self._attempt(watched, expired=expired)
                 nothing_to_wait_for = not watched and not self._has_failed_load
-                if acquired or expired or lost_one or nothing_to_wait_for or self._broker.closing or not is_current():
+                if (
+                    acquired
+                    or expired
+                    or lost_one
+                    or nothing_to_wait_for
+                    or self._broker.closing
+                    or not is_current()
+                ):
                     if expired and has_waited and not acquired:
                         waits.expired += 1
                     return self._rows
@@ -111,7 +131,8 @@ class ShareFetching:
                         self._watch(loaded, waiter)
                     if self._has_read:
                         continue
-                elif self._watched_in_turn != (self._held is not None):  # Known when the group is loaded, and may be altered.
+                # Known when the group is loaded, and may be altered.
+                elif self._watched_in_turn != (self._held is not None):
                     for loaded in watched.values():
                         self._unwatch(loaded, waiter)
                         self._watch(loaded, waiter)
@@ -143,15 +164,17 @@ class ShareFetching:
             group.fetch_ratio.observe(100 * self._usable / wanted)
 
     def _fail(self, partition: TopicPartition, error: KafkaError) -> None:
-        """An error row: without a message, as in Kafka, where only rows of acknowledgements have one."""
+        """An error row: without a message, as in Kafka, where only rows of acknowledgements have
+        one."""
         self._rows[partition] = ShareFetchRow(partition.partition, int(error.code))
         topic = self._broker.topics.by_id(partition.topic_id)
         if topic is not None:
             self._failed.add(topic.metrics)
 
     def _find(self, places: Sequence[SessionPartition], waiter: Waiter, watched: _Watched) -> bool:
-        """Watch what can be watched, note an error row for the rest. True if a partition is gone that was waited for: the client
-        hears of that at once, while one that cannot be loaded is answered after MaxWaitMs, or clients would ask in a busy loop."""
+        """Watch what can be watched, note an error row for the rest. True if a partition is gone
+        that was waited for: the client hears of that at once, while one that cannot be loaded is
+        answered after MaxWaitMs, or clients would ask in a busy loop."""
         lost_one = False
         for place in places:
             loaded = watched.get(place) if watched else None
@@ -201,7 +224,9 @@ class ShareFetching:
             offset = engine.offset_to_acquire()
             if engine.parking is not None:
                 self._broker.share_groups.save_later(loaded, engine.parked_below(log_start_offset))
-                if engine.parked_ready and (loaded.is_parked_turn or offset is None or offset >= loaded.partition.high_watermark):
+                if engine.parked_ready and (
+                    loaded.is_parked_turn or offset is None or offset >= loaded.partition.high_watermark
+                ):
                     parked.append((place.partition, loaded))
                     continue
             if offset is not None:
@@ -210,14 +235,21 @@ class ShareFetching:
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
             return bool(acquirable)
-        usable = [each for each in acquirable if each[2] < each[1].partition.high_watermark and self._budget > 0]
+        usable = [
+            each for each in acquirable if each[2] < each[1].partition.high_watermark and self._budget > 0
+        ]
         self._usable = len(usable) + len(parked)
         if not self._usable:
             return False
         if settings is not None:
             usable, parked = _most_urgent(dict(settings.priorities), usable, parked)
         share_bytes = self._limits.max_bytes // self._usable or 1
-        if self._limits.min_bytes > 1 and not expired and not parked and not self._has_min_bytes(usable, share_bytes):
+        if (
+            self._limits.min_bytes > 1
+            and not expired
+            and not parked
+            and not self._has_min_bytes(usable, share_bytes)
+        ):
             return False
         acquired_any = False
         for partition, loaded in parked:
@@ -230,14 +262,20 @@ class ShareFetching:
             if self._budget <= 0:
                 break
             try:
-                acquired_any |= await self._acquire(partition, loaded, share_bytes, fetch_offset if partition is usable[0][0] else None)
-            except KafkaError as error:  # It cannot be read: heard of at once beside others' records, else after MaxWaitMs.
+                acquired_any |= await self._acquire(
+                    partition, loaded, share_bytes, fetch_offset if partition is usable[0][0] else None
+                )
+            # It cannot be read: heard of at once beside others' records, else after MaxWaitMs.
+            except KafkaError as error:
                 self._fail(partition, error)
         return acquired_any
 
-    def _has_min_bytes(self, usable: Sequence[tuple[TopicPartition, LoadedSharePartition, int]], share_bytes: int) -> bool:
-        """Whether MinBytes can be read by now. What cannot be read counts as enough, so that nobody waits for it, and so does what
-        lies in an older segment, so that it is not read twice. Where more follows than fits, the share is used up."""
+    def _has_min_bytes(
+        self, usable: Sequence[tuple[TopicPartition, LoadedSharePartition, int]], share_bytes: int
+    ) -> bool:
+        """Whether MinBytes can be read by now. What cannot be read counts as enough, so that nobody
+        waits for it, and so does what lies in an older segment, so that it is not read twice. Where
+        more follows than fits, the share is used up."""
         total = 0
         for _, loaded, offset in usable:
             if loaded.partition.deleted:
@@ -255,9 +293,11 @@ class ShareFetching:
             total += size if reaches_the_end else max(size, share_bytes)
         return total >= self._limits.min_bytes
 
-    async def _acquire(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int, known: int | None) -> bool:
-        """Acquire what is next in one share-partition, from the offset `known` on where nothing has been waited for since that was found.
-        Others may acquire while a read is in its thread."""
+    async def _acquire(
+        self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int, known: int | None
+    ) -> bool:
+        """Acquire what is next in one share-partition, from the offset `known` on where nothing has
+        been waited for since that was found. Others may acquire while a read is in its thread."""
         engine = loaded.engine
         end_offset = loaded.partition.high_watermark
         opener = BatchOpener(self._broker.opened_batches, loaded.partition.log) if self._exact else None
@@ -292,7 +332,9 @@ class ShareFetching:
             await trio.lowlevel.checkpoint()  # There were control batches alone, and there may be many.
         return False
 
-    def _unopened(self, batches: list[Walked], engine: SharePartition, opener: BatchOpener) -> memoryview | None:
+    def _unopened(
+        self, batches: list[Walked], engine: SharePartition, opener: BatchOpener
+    ) -> memoryview | None:
         """The batch that has to be opened before anything can be acquired. None: leaves in
         `batches` those of which records may be acquired now."""
         room = self._budget
@@ -341,8 +383,11 @@ class ShareFetching:
         self._answer(partition, loaded, ranges, records)
         return True
 
-    async def _acquire_parked(self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int) -> bool:
-        """Acquire parked records of one share-partition that are due. Others may acquire while a read is in its thread."""
+    async def _acquire_parked(
+        self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int
+    ) -> bool:
+        """Acquire parked records of one share-partition that are due. Others may acquire while a
+        read is in its thread."""
         engine, opener = loaded.engine, BatchOpener(self._broker.opened_batches, loaded.partition.log)
         while engine is not None and engine.parked_ready and self._budget > 0 and not must_wait(engine):
             self._has_read = True
@@ -352,7 +397,9 @@ class ShareFetching:
                 return False
             self._broker.share_groups.save_later(loaded, engine.parked_lost(plan.lost))
             if engine.settings.ttl_ms:
-                has_expired = await self._broker.share_groups.expiry.give_up_parked(loaded, engine, plan.batches, plan.offsets)
+                has_expired = await self._broker.share_groups.expiry.give_up_parked(
+                    loaded, engine, plan.batches, plan.offsets
+                )
                 if loaded.gone or not self._is_current():
                     return False
                 if has_expired:
@@ -360,7 +407,9 @@ class ShareFetching:
             ranges = engine.acquire_parked(self._member_id, plan.offsets, now_ms=now_ms())
             if ranges:
                 loaded.is_parked_turn = False
-                self._answer(partition, loaded, ranges, loaded.records.of(plan.batches, ranges, opener, share_bytes))
+                self._answer(
+                    partition, loaded, ranges, loaded.records.of(plan.batches, ranges, opener, share_bytes)
+                )
                 self._broker.share_groups.parked.see_to(loaded)
                 return True
             if not plan.lost and not plan.offsets:
@@ -368,7 +417,11 @@ class ShareFetching:
         return False
 
     def _answer(
-        self, partition: TopicPartition, loaded: LoadedSharePartition, ranges: list[AcquiredRange], records: Sequence[Buffer]
+        self,
+        partition: TopicPartition,
+        loaded: LoadedSharePartition,
+        ranges: list[AcquiredRange],
+        records: Sequence[Buffer],
     ) -> None:
         self._broker.share_groups.schedule(loaded)
         self._broker.share_groups.scanner.resume(loaded)
@@ -380,13 +433,17 @@ class ShareFetching:
         loaded.partition.metrics.bytes_out += sum(map(len, records))
         self._rows[partition] = share_fetch_row((partition.partition, 0, None, 0, None, records, ranges))
 
-    # -- members with a prefetch limit ----------------------------------------------------------------------------
+    # -- members with a prefetch limit
+    # ----------------------------------------------------------------------------
 
     def _see_to_prefetch(self, held: HeldRecords | None) -> None:
-        """The group's limit may have been altered since the last look, and so may have been what the member holds."""
+        """The group's limit may have been altered since the last look, and so may have been what
+        the member holds."""
         self._held = held
         self._exact = held is not None or self._limits.mode is AcquireMode.RECORD_LIMIT
-        self._budget = self._limits.max_records if held is None else min(self._limits.max_records, self._room())
+        self._budget = (
+            self._limits.max_records if held is None else min(self._limits.max_records, self._room())
+        )
 
     def _room(self) -> int:
         """How many more records the member may hold."""

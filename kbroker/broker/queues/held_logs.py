@@ -6,10 +6,11 @@ A topic says with `kbroker.queue.retention` whether they count:
     unfinished   those apply to what every share group has finished
     workqueue    likewise; and what every share group has finished goes soon, whatever its age
 
-A group holds a log from its lowest record on that it is not done with, by what is saved of it: its start
-offset, or a parked record below that. A parked record that is kept (kept_records.py) holds nothing. A group
-whose start is not decided yet holds all of it, unless it begins at the end (share.auto.offset.reset=latest).
-A group that is gone holds nothing. Consumer groups hold nothing either.
+A group holds a log from its lowest record on that it is not done with, by what is saved of it: its
+start offset, or a parked record below that. A parked record that is kept (kept_records.py) holds
+nothing. A group whose start is not decided yet holds all of it, unless it begins at the end
+(share.auto.offset.reset=latest). A group that is gone holds nothing. Consumer groups hold nothing
+either.
 """
 
 from __future__ import annotations
@@ -28,19 +29,22 @@ from kbroker.storage.spi import SegmentInfo
 _UNDECIDED = -1
 _NO_LEADER_EPOCH = -1
 _ROLL_FROM_BYTES = 1 << 20
-"""An active segment that is finished is removed if it has so much: to begin a new one for each job would cost more."""
+"""An active segment that is finished is removed if it has so much: to begin a new one for each job
+would cost more."""
 
 
 class Hold(NamedTuple):
-    """From which offset on a group holds a log, and from which on its window does; None: its start is not decided."""
+    """From which offset on a group holds a log, and from which on its window does; None: its start
+    is not decided."""
 
     offset: int
     window_from: int | None
 
 
 class Holdings(NamedTuple):
-    """Who holds a log: by group from which offset on, and how many bytes would go soon if not for that group alone.
-    `together_bytes`: if not for that group and those that hold it from further in front; the groups are in that order."""
+    """Who holds a log: by group from which offset on, and how many bytes would go soon if not for
+    that group alone. `together_bytes`: if not for that group and those that hold it from further in
+    front; the groups are in that order."""
 
     holders: Mapping[str, int]
     held_bytes: Mapping[str, int]
@@ -51,8 +55,8 @@ NOTHING_HELD: Final = Holdings({}, {}, {})
 
 
 class HeldLogs:
-    """`stores`: where the persister may keep its state. `groups_of(partition)`: the groups that have share
-    state of it. `reset_policy(group_id)`: where one begins."""
+    """`stores`: where the persister may keep its state. `groups_of(partition)`: the groups that
+    have share state of it. `reset_policy(group_id)`: where one begins."""
 
     def __init__(
         self,
@@ -68,8 +72,8 @@ class HeldLogs:
         self._known: WeakKeyDictionary[Partition, Holdings] = WeakKeyDictionary()
 
     async def holders(self, partition: Partition) -> dict[str, int]:
-        """By group, from which offset on it holds the log; saved, and synced. Raises KafkaError for state that cannot be read, NoSpace
-        and StoreFailed."""
+        """By group, from which offset on it holds the log; saved, and synced. Raises KafkaError for
+        state that cannot be read, NoSpace and StoreFailed."""
         return {group_id: hold.offset for group_id, hold in (await self.holds(partition)).items()}
 
     def known(self, partition: Partition) -> Holdings:
@@ -82,7 +86,9 @@ class HeldLogs:
     async def holds(self, partition: Partition) -> dict[str, Hold]:
         """As holders()."""
         key = TopicPartition(*partition.log)
-        windows = {group_id: await self._window_from(group_id, key, partition) for group_id in self.groups_of(key)}
+        windows = {
+            group_id: await self._window_from(group_id, key, partition) for group_id in self.groups_of(key)
+        }
         found = {group_id: hold for group_id, hold in windows.items() if hold is not None}
         if found:
             await self._wait_until_saved()
@@ -92,8 +98,9 @@ class HeldLogs:
         return found
 
     async def _wait_until_saved(self) -> None:
-        """What was found may rest on writes under way. A commit behind them succeeds only if they do. Only then is every record
-        parked, as far as anybody can read, whose place in the window was taken for final."""
+        """What was found may rest on writes under way. A commit behind them succeeds only if they
+        do. Only then is every record parked, as far as anybody can read, whose place in the window
+        was taken for final."""
         for commits in self._stores:
             await commits.commit([])
             await commits.flush()
@@ -110,10 +117,14 @@ class HeldLogs:
             held_from = self._persister.stands_from(group_id, key, held_from).first_open
         return Hold(held_from, held_from)
 
-    async def _parked_from(self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int) -> int:
+    async def _parked_from(
+        self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int
+    ) -> int:
         """The lowest parked record that only the log has."""
         parks = parks_of(self._persister)
-        parked = None if parks is None else await first_holding(parks, group_id, key, partition.log_start_offset)
+        parked = (
+            None if parks is None else await first_holding(parks, group_id, key, partition.log_start_offset)
+        )
         return otherwise if parked is None else parked.offset
 
 
@@ -123,29 +134,45 @@ def has_removable(segments: Sequence[SegmentInfo]) -> bool:
 
 
 def holdings_of(
-    segments: Sequence[SegmentInfo], start: int, holders: Mapping[str, int], visible_end: int, *, removes_finished: bool
+    segments: Sequence[SegmentInfo],
+    start: int,
+    holders: Mapping[str, int],
+    visible_end: int,
+    *,
+    removes_finished: bool,
 ) -> Holdings:
-    """As queue_log_start(). Only the group that holds the log from further in front than all others keeps bytes alone."""
+    """As queue_log_start(). Only the group that holds the log from further in front than all others
+    keeps bytes alone."""
     in_order = sorted(holders, key=lambda group_id: holders[group_id])
     if not in_order:
         return NOTHING_HELD
     ends = (min(each, visible_end) for each in (*(holders[group_id] for group_id in in_order), visible_end))
-    begins, *would_begin = (queue_log_start(segments, start, end, removes_finished=removes_finished) for end in ends)
+    begins, *would_begin = (
+        queue_log_start(segments, start, end, removes_finished=removes_finished) for end in ends
+    )
     sizes = [
-        sum(segment.size_bytes for segment in segments if begins <= segment.base_offset < each) for each in would_begin
+        sum(segment.size_bytes for segment in segments if begins <= segment.base_offset < each)
+        for each in would_begin
     ]
     alone = dict.fromkeys(in_order, 0) | {in_order[0]: sizes[0]}
-    return Holdings({group_id: holders[group_id] for group_id in in_order}, alone, dict(zip(in_order, sizes, strict=True)))
+    return Holdings(
+        {group_id: holders[group_id] for group_id in in_order}, alone, dict(zip(in_order, sizes, strict=True))
+    )
 
 
-def queue_log_start(segments: Sequence[SegmentInfo], start: int, held_from: int | None, *, removes_finished: bool) -> int:
-    """Where the log begins, if retention asks for `start` and the share groups hold it from `held_from` on. None: no group does, and
-    retention alone decides. `removes_finished`: of a work queue."""
+def queue_log_start(
+    segments: Sequence[SegmentInfo], start: int, held_from: int | None, *, removes_finished: bool
+) -> int:
+    """Where the log begins, if retention asks for `start` and the share groups hold it from
+    `held_from` on. None: no group does, and retention alone decides. `removes_finished`: of a work
+    queue."""
     if held_from is None:
         return start
     finished = segments[0].base_offset
     for segment in segments:
-        if segment.end_offset > held_from or (segment is segments[-1] and segment.size_bytes < _ROLL_FROM_BYTES):
+        if segment.end_offset > held_from or (
+            segment is segments[-1] and segment.size_bytes < _ROLL_FROM_BYTES
+        ):
             break
         finished = segment.end_offset
     if removes_finished:

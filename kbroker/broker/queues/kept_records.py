@@ -4,12 +4,13 @@
               '---- goes ---- '---- goes -----'
     state     p and its record, h and its record                             parked (share/parking.py), and kept
 
-Before the log start of a topic with `kbroker.queue.retention` moves, what the groups are not done with is kept: parked records as they
-are, those of a window are parked first (share/leaving.py). Only when that is saved, and synced, the log start moves. So a segment goes
-where few records in it are not finished; where there are many, or they are about all that is in it, the log stays as it is.
+Before the log start of a topic with `kbroker.queue.retention` moves, what the groups are not done
+with is kept: parked records as they are, those of a window are parked first (share/leaving.py).
+Only when that is saved, and synced, the log start moves. So a segment goes where few records in it
+are not finished; where there are many, or they are about all that is in it, the log stays as it is.
 
-A work queue is looked at every few seconds. The last closed segment stays out of it if it was not closed at the last look: what workers
-have at this moment is mostly finished at the next.
+A work queue is looked at every few seconds. The last closed segment stays out of it if it was not
+closed at the last look: what workers have at this moment is mostly finished at the next.
 
 An operator's DeleteRecords takes what is kept as well.
 """
@@ -54,8 +55,8 @@ _READ_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class _Group:
-    """What is to be kept of a group: parked records, and offsets of the window. `stuck_at`: from there on something must stay in the
-    log. `look`: since when the parked ones were read."""
+    """What is to be kept of a group: parked records, and offsets of the window. `stuck_at`: from
+    there on something must stay in the log. `look`: since when the parked ones were read."""
 
     loaded: LoadedSharePartition
     engine: SharePartition
@@ -96,7 +97,8 @@ class KeptRecords:
         self._report = report
         self._closed_to: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._stuck: WeakKeyDictionary[Partition, dict[str, int | None]] = WeakKeyDictionary()
-        """Groups that are not in memory and hold the log by more than can be kept: their windows begin there."""
+        """Groups that are not in memory and hold the log by more than can be kept: their windows
+        begin there."""
         self._locks: WeakKeyDictionary[Partition, trio.Lock] = WeakKeyDictionary()
         """What an operator deletes must not be kept meanwhile."""
         self._kept = 0
@@ -104,11 +106,15 @@ class KeptRecords:
     def statistics(self) -> KeptRecordsStatistics:
         return KeptRecordsStatistics(self._kept)
 
-    # -- retention ------------------------------------------------------------------------------------------------------
+    # -- retention
+    # ----------------------------------------------------------------------------------------------
 
-    async def make_way(self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None) -> None:
-        """Keep what stands in the way of whole segments; saved on return. `asked`: where the log is to begin; None: where all is
-        finished, as in a work queue. Raises KafkaError, NoSpace and StoreFailed: what is kept by then is."""
+    async def make_way(
+        self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None
+    ) -> None:
+        """Keep what stands in the way of whole segments; saved on return. `asked`: where the log is
+        to begin; None: where all is finished, as in a work queue. Raises KafkaError, NoSpace and
+        StoreFailed: what is kept by then is."""
         if self._keeps is not None:
             async with self._lock(partition):
                 await self._make_way(partition, segments, asked)
@@ -116,15 +122,23 @@ class KeptRecords:
     def _lock(self, partition: Partition) -> trio.Lock:
         return self._locks.setdefault(partition, trio.Lock())
 
-    async def _make_way(self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None) -> None:
-        ends = [segment.end_offset for segment in segments[:-1] if segment.end_offset <= partition.high_watermark]
+    async def _make_way(
+        self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None
+    ) -> None:
+        ends = [
+            segment.end_offset for segment in segments[:-1] if segment.end_offset <= partition.high_watermark
+        ]
         closed_to = self._closed_to.get(partition, -1)
         self._closed_to[partition] = ends[-1] if ends else -1
         limit = max([closed_to, *ends[:-1]]) if asked is None else asked
         ends = [end for end in ends if end <= limit]
         if not ends:
             return
-        holds = {group_id: hold for group_id, hold in (await self._held_logs.holds(partition)).items() if hold.offset < ends[-1]}
+        holds = {
+            group_id: hold
+            for group_id, hold in (await self._held_logs.holds(partition)).items()
+            if hold.offset < ends[-1]
+        }
         lowest = min((hold.offset for hold in holds.values()), default=ends[-1])
         ends = [end for end in ends if end > lowest]
         if not ends or any(hold.window_from is None for hold in holds.values()):
@@ -144,7 +158,8 @@ class KeptRecords:
                 self._share_groups.retire_unless_used(group.loaded)
 
     async def _look(self, group_id: str, partition: Partition, hold: Hold, end_offset: int) -> _Group | None:
-        """What the group holds below `end_offset`. None: it cannot be told now, or is too much as far as is known."""
+        """What the group holds below `end_offset`. None: it cannot be told now, or is too much as
+        far as is known."""
         assert self._parks is not None
         key, stuck = TopicPartition(*partition.log), self._stuck.setdefault(partition, {})
         is_here = self._share_groups.find(group_id, key) is not None
@@ -161,7 +176,9 @@ class KeptRecords:
             await self._saved(loaded, engine, engine.retry_unsaved())
         look = engine.begin_look()
         try:
-            parked = await self._parks.parked_from(group_id, key, partition.log_start_offset, RECORDS_A_TURN + 1)
+            parked = await self._parks.parked_from(
+                group_id, key, partition.log_start_offset, RECORDS_A_TURN + 1
+            )
         except BaseException:
             parking.end_look(look)
             raise
@@ -174,7 +191,11 @@ class KeptRecords:
         return _Group(loaded, engine, look, [each for each in parked if not each.kept], offsets, stuck_at)
 
     async def _keep(
-        self, partition: Partition, segments: Sequence[SegmentInfo], ends: Sequence[int], groups: Sequence[_Group]
+        self,
+        partition: Partition,
+        segments: Sequence[SegmentInfo],
+        ends: Sequence[int],
+        groups: Sequence[_Group],
     ) -> None:
         """As much as makes way for whole segments."""
         stuck_at = min(group.stuck_at for group in groups)
@@ -187,12 +208,15 @@ class KeptRecords:
         records = await _read(partition, offsets, min(BYTES_A_TURN, _freed(segments, ends[-1])))
         missing = next((offset for offset in offsets if offset not in records), ends[-1])
         ends = [end for end in ends if end <= missing]
-        while ends and 2 * sum(len(records[offset]) for offset in records if offset < ends[-1]) > _freed(segments, ends[-1]):
+        while ends and 2 * sum(len(records[offset]) for offset in records if offset < ends[-1]) > _freed(
+            segments, ends[-1]
+        ):
             ends = ends[:-1]  # That is about all that is in there.
         if not ends:
             return
         for commits in self._logs:
-            await commits.flush()  # What is kept must not be lost from a log that still has it, and come twice then.
+            # What is kept must not be lost from a log that still has it, and come twice then.
+            await commits.flush()
         for group in groups:
             for piece in _pieces(records, ends[-1]):
                 await self._save(group, piece)
@@ -203,29 +227,35 @@ class KeptRecords:
         wanted = {offset: records[offset] for offset in group.offsets if offset in records}
         parked = [each for each in group.parked if each.offset in records]
         await self._saved(loaded, engine, engine.keep_parked(parked, records, group.look) if parked else None)
-        await self._saved(loaded, engine, engine.leave_log(wanted, now_ms=now_ms()) if wanted and not loaded.gone else None)
+        await self._saved(
+            loaded, engine, engine.leave_log(wanted, now_ms=now_ms()) if wanted and not loaded.gone else None
+        )
         self._share_groups.schedule(loaded)
         loaded.waiters.wake_all()
         self._kept += len(wanted) + len(parked)
 
-    async def _saved(self, loaded: LoadedSharePartition, engine: SharePartition, persist: Persist | None) -> None:
+    async def _saved(
+        self, loaded: LoadedSharePartition, engine: SharePartition, persist: Persist | None
+    ) -> None:
         """Raises KafkaError. Then the next write of the share-partition says it again."""
         if persist is None:
             return
         error = await self._share_groups.save(loaded, persist)
         if error is not None and self._topics.reserve.is_there:
-            # A full disk must not keep the log from making room: what is set aside for that is used.
+            # A full disk must not keep the log from making room: what is set aside for that is
+            # used.
             self._topics.reserve.give_up()
             again = engine.retry_unsaved()
             error = None if again is None else await self._share_groups.save(loaded, again)
         if error is not None:
             raise error
 
-    # -- DeleteRecords --------------------------------------------------------------------------------------------------
+    # -- DeleteRecords
+    # ----------------------------------------------------------------------------------------------
 
     async def purge(self, partition: Partition, offset: int) -> None:
-        """Nothing below `offset` is kept any more, in any group; saved on return. Raises KafkaError where that is not sure: then it
-        can be asked for again."""
+        """Nothing below `offset` is kept any more, in any group; saved on return. Raises KafkaError
+        where that is not sure: then it can be asked for again."""
         keeps, key = self._keeps, TopicPartition(*partition.log)
         if keeps is None or partition.deleted:
             return
@@ -237,8 +267,8 @@ class KeptRecords:
                     self._report(partition, "DeleteRecords", group_id, number)
 
     async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
-        """Count what is kept for a group that is to begin at other offsets: it goes then, as all that lies before them. The caller
-        calls the result when it is gone. Raises nothing."""
+        """Count what is kept for a group that is to begin at other offsets: it goes then, as all
+        that lies before them. The caller calls the result when it is gone. Raises nothing."""
         keeps, lost = self._keeps, []
         for key in partitions:
             partition = self._topics.partition(*key)
@@ -248,7 +278,9 @@ class KeptRecords:
                 lost.append((partition, await keeps.count_kept(group_id, key, 0, partition.log_start_offset)))
             except (KafkaError, StoreFailed) as error:
                 place = partition.topic_name, partition.log.partition
-                logger.warning("%s-%d: what is kept for share group %s could not be counted: %s", *place, group_id, error)
+                logger.warning(
+                    "%s-%d: what is kept for share group %s could not be counted: %s", *place, group_id, error
+                )
 
         def report() -> None:
             for partition, number in lost:
@@ -268,8 +300,11 @@ class KeptRecords:
                 raise KafkaError(ErrorCode.not_leader_or_follower)
         self._share_groups.retire_unless_used(loaded)
 
-    async def _purge_memory(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking, offset: int) -> None:
-        """A worker's answer that is being saved may park its record once more: that has to be over. Raises KafkaError."""
+    async def _purge_memory(
+        self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking, offset: int
+    ) -> None:
+        """A worker's answer that is being saved may park its record once more: that has to be over.
+        Raises KafkaError."""
         waiter = Waiter()
         loaded.settled.add(waiter)
         try:
@@ -310,8 +345,9 @@ def _pieces(records: Mapping[int, bytes], end: int) -> list[dict[int, bytes]]:
 
 
 async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
-    """The records at these offsets, in order, each as a batch of its own; from the front as many as are no more than `max_bytes` in
-    all. One that the log has not, or that is larger than its topic takes, is missing, with all behind it."""
+    """The records at these offsets, in order, each as a batch of its own; from the front as many as
+    are no more than `max_bytes` in all. One that the log has not, or that is larger than its topic
+    takes, is missing, with all behind it."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(offsets):
@@ -349,7 +385,12 @@ def _read_some(partition: Partition, first: int, wanted: set[int], max_bytes: in
                     return found
                 found[record.offset] = batch
     except (CorruptPayload, KafkaError, StoreFailed) as error:
-        logger.info("%s-%d: unfinished records cannot be kept beside the log: %s", partition.topic_name, partition.log.partition, error)
+        logger.info(
+            "%s-%d: unfinished records cannot be kept beside the log: %s",
+            partition.topic_name,
+            partition.log.partition,
+            error,
+        )
     except KeyError:  # The topic is deleted meanwhile.
         if not partition.deleted:
             raise

@@ -1,8 +1,9 @@
 """Asks the persister which keys wait for parked records (share/key_order.py).
 
-Memory has the parked records that come next, and a million others may be in the store alone. Where that
-is so, the keys of all records that join are looked up there. A record may end while the store is asked:
-the lookup tells the order of keys when it begins and ends, and the order drops what ended in between.
+Memory has the parked records that come next, and a million others may be in the store alone. Where
+that is so, the keys of all records that join are looked up there. A record may end while the store
+is asked: the lookup tells the order of keys when it begins and ends, and the order drops what ended
+in between.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class KeyLookup:
     async def find(
         self, loaded: LoadedSharePartition, engine: SharePartition, hashes: Iterable[int]
     ) -> Mapping[int, Sequence[int]]:
-        """By hash, the parked records that keep it waiting; none where memory has them all. Raises KafkaError."""
+        """By hash, the parked records that keep it waiting; none where memory has them all. Raises
+        KafkaError."""
         if self._persister is None or engine.parking is None or engine.parking.knows_redeliveries:
             return {}
         return await self._persister.parked_of_keys(*loaded.key, hashes)

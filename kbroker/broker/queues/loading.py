@@ -1,13 +1,17 @@
-"""Loading a share-partition: its state from the Persister, its start from the group's reset policy, both fitted to the log.
+"""Loading a share-partition: its state from the Persister, its start from the group's reset policy,
+both fitted to the log.
 
-Better than Kafka in two points. A start offset that the reset policy decides is saved at once, so that a restart before the first
-acknowledgement does not skip records (share.auto.offset.reset=latest). And state of records that a power cut took from the log, which
-is possible with durability `os`, is cut: otherwise the records that get their offsets would count as done.
+Better than Kafka in two points. A start offset that the reset policy decides is saved at once, so
+that a restart before the first acknowledgement does not skip records
+(share.auto.offset.reset=latest). And state of records that a power cut took from the log, which is
+possible with durability `os`, is cut: otherwise the records that get their offsets would count as
+done.
 
-Such state is told by its leader epoch, which is the broker life that wrote it: it can only speak of offsets that the log had when that
-epoch ended, and that is where the first append of a later epoch began. (The present end will not do: producers may have gone on long
-before the group's first consumer came.) A start offset that AlterShareGroupOffsets set beyond the log's end speaks of no record, and
-stays.
+Such state is told by its leader epoch, which is the broker life that wrote it: it can only speak of
+offsets that the log had when that epoch ended, and that is where the first append of a later epoch
+began. (The present end will not do: producers may have gone on long before the group's first
+consumer came.) A start offset that AlterShareGroupOffsets set beyond the log's end speaks of no
+record, and stays.
 """
 
 from __future__ import annotations
@@ -27,7 +31,16 @@ from kbroker.share.effects import ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN
 from kbroker.share.parked import ParkingChange
 from kbroker.share.parked_memory import NOWHERE
-from kbroker.share.persister import InitializeRequest, Persister, ReadRequest, ReadResult, Result, TopicPartition, WriteRequest, begin_anew
+from kbroker.share.persister import (
+    InitializeRequest,
+    Persister,
+    ReadRequest,
+    ReadResult,
+    Result,
+    TopicPartition,
+    WriteRequest,
+    begin_anew,
+)
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, TERMINAL
 from kbroker.share.share_partition import SharePartition
 from kbroker.share.state_batches import clip
@@ -54,10 +67,11 @@ async def load_share_partition(
     reset_policy: Callable[[], str],
     is_forgotten: Callable[[], bool],
 ) -> LoadedState:
-    """`is_forgotten`: the state was altered or deleted since it was read, and must not be written any more.
+    """`is_forgotten`: the state was altered or deleted since it was read, and must not be written
+    any more.
 
-    Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration finds no record, and
-    UNKNOWN_SERVER_ERROR for state that makes no sense."""
+    Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration
+    finds no record, and UNKNOWN_SERVER_ERROR for state that makes no sense."""
     if not group_id:  # Of which the persister says nothing at all.
         raise KafkaError(ErrorCode.unknown_server_error, "The group id must not be empty.")
     key = TopicPartition(partition.log.topic_id, partition.log.partition)
@@ -66,9 +80,13 @@ async def load_share_partition(
     start_offset = state.start_offset
     if start_offset == _UNDECIDED:
         start_offset = await _reset_offset(partition, reset_policy())
-    if is_forgotten():  # An alteration need not have raised the state epoch, which would fence what is written here.
+    # An alteration need not have raised the state epoch, which would fence what is written here.
+    if is_forgotten():
         raise KafkaError(ErrorCode.fenced_state_epoch, "The state was altered while it was being loaded.")
-    state = replace(state, batches=_fitted(state.batches, partition.log_start_offset if start_offset < 0 else start_offset))
+    state = replace(
+        state,
+        batches=_fitted(state.batches, partition.log_start_offset if start_offset < 0 else start_offset),
+    )
     batches = state.batches
     if state.waiting:
         state = await _drop_what_is_gone(persister, group_id, partition, state)
@@ -76,14 +94,26 @@ async def load_share_partition(
         await _write_start(persister, group_id, partition, key, state, start_offset, batches)
     elif start_offset < 0:  # Set by somebody who meant the beginning.
         start_offset = partition.log_start_offset
-    elif (end_offset := _end_of_what_was_written(state, partition)) is not None and _reaches_beyond(state, end_offset):
+    elif (end_offset := _end_of_what_was_written(state, partition)) is not None and _reaches_beyond(
+        state, end_offset
+    ):
         start_offset, batches = await _cut(persister, group_id, partition, key, state, end_offset)
     try:
         engine = SharePartition.load(
-            settings, start_offset=start_offset, state_batches=batches, state_epoch=state.state_epoch, leader_epoch=partition.leader_epoch
+            settings,
+            start_offset=start_offset,
+            state_batches=batches,
+            state_epoch=state.state_epoch,
+            leader_epoch=partition.leader_epoch,
         )
     except ValueError as error:
-        logger.error("share-partition %s:%s-%d cannot be loaded: %s", group_id, partition.topic_name, key.partition, error)
+        logger.error(
+            "share-partition %s:%s-%d cannot be loaded: %s",
+            group_id,
+            partition.topic_name,
+            key.partition,
+            error,
+        )
         raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
     return LoadedState(engine, state.waiting, await _kept_from(persister, group_id, key, state.waiting))
 
@@ -96,7 +126,8 @@ async def _kept_from(persister: Persister, group_id: str, key: TopicPartition, w
 
 
 async def _reset_offset(partition: Partition, policy: str) -> int:
-    """Where a share-partition begins that has no start offset (group config share.auto.offset.reset)."""
+    """Where a share-partition begins that has no start offset (group config
+    share.auto.offset.reset)."""
     if policy == "earliest":
         return partition.log_start_offset
     if policy == "latest":
@@ -108,8 +139,9 @@ async def _reset_offset(partition: Partition, policy: str) -> int:
 
 
 def _fitted(batches: Sequence[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
-    """As much of the batches as there is room for in memory. The share coordinator takes no others, but it may not have known the start,
-    and earlier versions took them: records that are too far away come again, and nothing is counted higher than possible."""
+    """As much of the batches as there is room for in memory. The share coordinator takes no others,
+    but it may not have known the start, and earlier versions took them: records that are too far
+    away come again, and nothing is counted higher than possible."""
     if not batches or (
         min(batch.first_offset for batch in batches) >= start_offset
         and max(batch.last_offset for batch in batches) < start_offset + MAX_SPAN
@@ -118,22 +150,31 @@ def _fitted(batches: Sequence[StateBatch], start_offset: int) -> tuple[StateBatc
         return tuple(batches)
     last_offset = start_offset + MAX_SPAN - 1
     return tuple(
-        batch._replace(last_offset=min(batch.last_offset, last_offset), delivery_count=min(batch.delivery_count, MAX_DELIVERY_COUNT))
+        batch._replace(
+            last_offset=min(batch.last_offset, last_offset),
+            delivery_count=min(batch.delivery_count, MAX_DELIVERY_COUNT),
+        )
         for batch in clip(batches, start_offset)
         if batch.first_offset <= last_offset
     )
 
 
 def _end_of_what_was_written(state: ReadResult, partition: Partition) -> int | None:
-    """Up to where the log reached when the leader epoch that wrote the state ended; None: nothing was written."""
+    """Up to where the log reached when the leader epoch that wrote the state ended; None: nothing
+    was written."""
     if state.written_in is None:
         return None
-    return min([entry.start_offset for entry in partition.epochs if entry.epoch > state.written_in] + [partition.high_watermark])
+    return min(
+        [entry.start_offset for entry in partition.epochs if entry.epoch > state.written_in]
+        + [partition.high_watermark]
+    )
 
 
-async def _drop_what_is_gone(persister: Persister, group_id: str, partition: Partition, state: ReadResult) -> ReadResult:
-    """Parked records that the log has not any more: a power cut took them, or its start has passed them. Before anything else is cut,
-    which would forget up to where the log reached."""
+async def _drop_what_is_gone(
+    persister: Persister, group_id: str, partition: Partition, state: ReadResult
+) -> ReadResult:
+    """Parked records that the log has not any more: a power cut took them, or its start has passed
+    them. Before anything else is cut, which would forget up to where the log reached."""
     end_offset = _end_of_what_was_written(state, partition)
     if end_offset is not None:
         state = await _drop_parked(persister, group_id, partition, state, end_offset, None)
@@ -150,22 +191,32 @@ async def _drop_what_is_gone(persister: Persister, group_id: str, partition: Par
 async def _drop_parked(
     persister: Persister, group_id: str, partition: Partition, state: ReadResult, first: int, end: int | None
 ) -> ReadResult:
-    """Those of the offsets `first` to `end` - 1; of an open end only those that an epoch before this one has parked. What is kept, and
-    the log has no more, stays: the log was synced before its start passed that."""
+    """Those of the offsets `first` to `end` - 1; of an open end only those that an epoch before
+    this one has parked. What is kept, and the log has no more, stays: the log was synced before its
+    start passed that."""
     parks, key = parks_of(persister), state.partition
     while parks is not None:
         found = await parks.parked_from(group_id, key, first, _AT_ONCE)
-        gone = [each for each in found if (each.leader_epoch < partition.leader_epoch if end is None else each.offset < end)]
+        gone = [
+            each
+            for each in found
+            if (each.leader_epoch < partition.leader_epoch if end is None else each.offset < end)
+        ]
         gone = [each for each in gone if not each.kept or each.offset >= partition.log_start_offset]
         waiting = max(0, state.waiting - len(gone))
         if gone:
-            parking = [ParkingChange(each.offset, (each.place,), None, b"" if each.kept else None) for each in gone]
-            request = WriteRequest(key, state.state_epoch, partition.leader_epoch, state.start_offset, -1, (), parking, waiting)
+            parking = [
+                ParkingChange(each.offset, (each.place,), None, b"" if each.kept else None) for each in gone
+            ]
+            request = WriteRequest(
+                key, state.state_epoch, partition.leader_epoch, state.start_offset, -1, (), parking, waiting
+            )
             _check((await persister.write(group_id, [request]))[0])
             state = replace(state, waiting=waiting)
             if end is None:
                 logger.warning(
-                    "share-partition %s:%s-%d: %d records that waited, from %d on, were lost with the log's end",
+                    "share-partition %s:%s-%d: %d records that waited, from %d on, were lost with the "
+                    "log's end",
                     group_id, partition.topic_name, partition.log.partition, len(gone), gone[0].offset,
                 )  # fmt: skip
         if len(found) < _AT_ONCE or (end is not None and found[-1].offset >= end):
@@ -179,21 +230,31 @@ def _reaches_beyond(state: ReadResult, end_offset: int) -> bool:
 
 
 async def _cut(
-    persister: Persister, group_id: str, partition: Partition, key: TopicPartition, state: ReadResult, end_offset: int
+    persister: Persister,
+    group_id: str,
+    partition: Partition,
+    key: TopicPartition,
+    state: ReadResult,
+    end_offset: int,
 ) -> tuple[int, tuple[StateBatch, ...]]:
     logger.warning(
-        "share-partition %s:%s-%d: state of records from %d on, which the log has lost, is cut (start offset was %d)",
+        "share-partition %s:%s-%d: state of records from %d on, which the log has lost, is cut (start "
+        "offset was %d)",
         group_id, partition.topic_name, key.partition, end_offset, state.start_offset,
     )  # fmt: skip
     start_offset = min(state.start_offset, end_offset)
     batches = tuple(
-        batch._replace(last_offset=min(batch.last_offset, end_offset - 1)) for batch in state.batches if batch.first_offset < end_offset
+        batch._replace(last_offset=min(batch.last_offset, end_offset - 1))
+        for batch in state.batches
+        if batch.first_offset < end_offset
     )
     request = InitializeRequest(key, state.state_epoch, start_offset, keeps_parked=state.waiting > 0)
-    # Stored start offsets only ever rise and stored batches are merged with, so it begins anew at the same state epoch.
+    # Stored start offsets only ever rise and stored batches are merged with, so it begins anew at
+    # the same state epoch.
     for result in await persister.initialize(group_id, begin_anew(request)):
         _check(result)
-    _check((await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0])  # What follows is written in this epoch.
+    # What follows is written in this epoch.
+    _check((await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0])
     await _write_start(persister, group_id, partition, key, state, start_offset, batches)
     return start_offset, batches
 

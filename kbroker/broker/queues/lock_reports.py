@@ -1,8 +1,9 @@
-"""Logs that locks of a share group run out: at most one line a minute for each group, none for a record.
+"""Logs that locks of a share group run out: at most one line a minute for each group, none for a
+record.
 
-It is a WARNING. Each of these records is delivered twice although no consumer may have failed, and is
-given up when that happens often. Either the consumers take longer than the lock lasts, or they have
-gone; an operator can mend both.
+It is a WARNING. Each of these records is delivered twice although no consumer may have failed, and
+is given up when that happens often. Either the consumers take longer than the lock lasts, or they
+have gone; an operator can mend both.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class _RanOut:
 
 
 class LockReports:
-    """`settings(group_id)`: the group's settings that are in force; `longest_ms()`: the broker's bound of
-    their lock duration."""
+    """`settings(group_id)`: the group's settings that are in force; `longest_ms()`: the broker's
+    bound of their lock duration."""
 
     def __init__(self, settings: Callable[[str], ShareSettings], longest_ms: Callable[[], int]) -> None:
         self._settings = settings
@@ -73,17 +74,20 @@ class LockReports:
             self._report(at_end=True)
 
     def _report(self, *, at_end: bool) -> None:
-        """The groups whose last line is a minute old; at the end all. The others wait: a group does not make another one's
-        first line late."""
+        """The groups whose last line is a minute old; at the end all. The others wait: a group does
+        not make another one's first line late."""
         now_s = trio.current_time()
-        self._said_s = {group_id: said_s for group_id, said_s in self._said_s.items() if now_s - said_s < INTERVAL_S}
+        self._said_s = {
+            group_id: said_s for group_id, said_s in self._said_s.items() if now_s - said_s < INTERVAL_S
+        }
         for group_id in [each for each in self._groups if at_end or each not in self._said_s]:
             found = self._groups.pop(group_id)
             self._said_s[group_id] = now_s
             settings, since_s = self._settings(group_id), max(1, math.ceil(now_s - found.since_s))
             if found.at_lock_max:
                 logger.warning(
-                    "group %s: consumers that are alive held %d records for %d ms, as long as the broker prolongs a lock "
+                    "group %s: consumers that are alive held %d records for %d ms, as long as the broker "
+                    "prolongs a lock "
                     "in all: %s; for longer jobs: kbroker configs set --group %s %s=%d",
                     group_id, found.at_lock_max, settings.lock_max_ms, _outcome(found), shlex.quote(group_id), LOCK_MAX,
                     min(2 * settings.lock_max_ms, LOCK_MAX_LIMIT_MS),
@@ -113,7 +117,8 @@ def _outcome(found: _RanOut) -> str:
 
 
 def _longer(group_id: str, lock_ms: int, longest_ms: int) -> str:
-    """How to double the lock duration, as far as the broker takes it; empty at the longest there is."""
+    """How to double the lock duration, as far as the broker takes it; empty at the longest there
+    is."""
     most = CONFIGS[Scope.BROKER][BOUND].maximum
     assert isinstance(most, int)
     if lock_ms >= most:

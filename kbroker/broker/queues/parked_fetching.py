@@ -1,9 +1,9 @@
 """Which parked records a fetch can give, and the batches to cut them out of.
 
-Parked records that are due lie anywhere in the log, and many of them in the same batch where a service
-failed for a while. So the one that has been due for longest leads, and all that are due in its batch
-come along; then the next one leads. A batch is read, and decompressed, once for all of them. A record that
-is kept, and that the log has no more, is a batch of its own.
+Parked records that are due lie anywhere in the log, and many of them in the same batch where a
+service failed for a while. So the one that has been due for longest leads, and all that are due in
+its batch come along; then the next one leads. A batch is read, and decompressed, once for all of
+them. A record that is kept, and that the log has no more, is a batch of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _READ_BYTES = 1
 
 
 class ParkedPlan(NamedTuple):
-    """`offsets` of records that are ready, the leader first, and their `batches` in order. `lost`: the log has no such records."""
+    """`offsets` of records that are ready, the leader first, and their `batches` in order. `lost`:
+    the log has no such records."""
 
     offsets: Sequence[int]
     batches: Sequence[Walked]
@@ -40,10 +41,12 @@ async def plan_parked(
     max_bytes: int,
     record_of: Callable[[int], Awaitable[bytes | None]],
 ) -> ParkedPlan:
-    """`record_of(offset)`: what is kept of a record that the log has no more, as a batch of its own.
+    """`record_of(offset)`: what is kept of a record that the log has no more, as a batch of its
+    own.
 
-    At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting. Reading may wait: others may have
-    acquired some of the records on return. Raises KafkaError for a log that cannot be read."""
+    At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting.
+    Reading may wait: others may have acquired some of the records on return. Raises KafkaError for
+    a log that cannot be read."""
     assert engine.parking is not None
     parking = engine.parking
     offsets: list[int] = []
@@ -54,7 +57,9 @@ async def plan_parked(
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
         if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
-            continue  # Free again since its batch was read: the next fetch gives it. The batch twice would give the others twice.
+            # Free again since its batch was read: the next fetch gives it. The batch twice would
+            # give the others twice.
+            continue
         batch = await parked_batch(partition, parking, leader, record_of)
         if batch is None:
             lost.append(leader)
@@ -100,7 +105,8 @@ def _walked(offset: int, record: bytes | None) -> Walked | None:
 
 
 async def _can_be_cut(stored: memoryview, opener: BatchOpener, *, may_wait: bool) -> bool:
-    """Whether a part of the batch can be sent. False as well where that would need a wait which is not allowed."""
+    """Whether a part of the batch can be sent. False as well where that would need a wait which is
+    not allowed."""
     if not stored[CODEC_AT] & CODEC_MASK:
         return True
     header = read_header(stored)

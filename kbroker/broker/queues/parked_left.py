@@ -1,4 +1,5 @@
-"""What is left of a share-partition's parked records, asked of the persister: for lag, for views and for what a log start takes."""
+"""What is left of a share-partition's parked records, asked of the persister: for lag, for views
+and for what a log start takes."""
 
 from __future__ import annotations
 
@@ -23,18 +24,28 @@ def keeps_of(persister: Persister) -> KeepsRecords | None:
     return persister if isinstance(persister, KeepsRecords) and parks_of(persister) is not None else None
 
 
-async def first_left(parks: ParksRecords, group_id: str, partition: TopicPartition, log_start_offset: int) -> Parked | None:
+async def first_left(
+    parks: ParksRecords, group_id: str, partition: TopicPartition, log_start_offset: int
+) -> Parked | None:
     """The lowest parked record that the log still has, or that is kept. Raises KafkaError."""
-    return await _first(parks, group_id, partition, 0, lambda each: each.kept or each.offset >= log_start_offset)
+    return await _first(
+        parks, group_id, partition, 0, lambda each: each.kept or each.offset >= log_start_offset
+    )
 
 
-async def first_holding(parks: ParksRecords, group_id: str, partition: TopicPartition, log_start_offset: int) -> Parked | None:
+async def first_holding(
+    parks: ParksRecords, group_id: str, partition: TopicPartition, log_start_offset: int
+) -> Parked | None:
     """The lowest parked record that only the log has. Raises KafkaError."""
     return await _first(parks, group_id, partition, log_start_offset, lambda each: not each.kept)
 
 
 async def _first(
-    parks: ParksRecords, group_id: str, partition: TopicPartition, offset: int, is_wanted: Callable[[Parked], bool]
+    parks: ParksRecords,
+    group_id: str,
+    partition: TopicPartition,
+    offset: int,
+    is_wanted: Callable[[Parked], bool],
 ) -> Parked | None:
     """In pieces, of which the first is small: it mostly is enough."""
     limit = 1
@@ -46,9 +57,11 @@ async def _first(
     return None
 
 
-async def kept_sent_ms(persister: Persister, group_id: str, partition: TopicPartition, offset: int) -> int | None:
-    """The timestamp of a record that is kept beside the log (ms since 1970). None: it is not, or that cannot be told, which the
-    log says. Raises nothing, as parked_left()."""
+async def kept_sent_ms(
+    persister: Persister, group_id: str, partition: TopicPartition, offset: int
+) -> int | None:
+    """The timestamp of a record that is kept beside the log (ms since 1970). None: it is not, or
+    that cannot be told, which the log says. Raises nothing, as parked_left()."""
     keeps = keeps_of(persister)
     if keeps is None:
         return None
@@ -63,10 +76,16 @@ async def kept_sent_ms(persister: Persister, group_id: str, partition: TopicPart
 
 
 async def parked_left(
-    persister: Persister, group_id: str, partition: TopicPartition, log_start_offset: int, *, with_due: bool = False
+    persister: Persister,
+    group_id: str,
+    partition: TopicPartition,
+    log_start_offset: int,
+    *,
+    with_due: bool = False,
 ) -> ParkedLeft:
-    """By what is saved; nothing where it cannot be told, which the log says. Raises nothing: the persister may
-    be a plugin. `with_due`: with the time at which the next one is due, which costs a look into each lane."""
+    """By what is saved; nothing where it cannot be told, which the log says. Raises nothing: the
+    persister may be a plugin. `with_due`: with the time at which the next one is due, which costs a
+    look into each lane."""
     parks = parks_of(persister)
     if parks is None:
         return NOTHING_PARKED
@@ -75,8 +94,14 @@ async def parked_left(
         first = await first_left(parks, group_id, partition, log_start_offset) if number else None
         if first is None:
             return NOTHING_PARKED
-        due = [await parks.read_parked(group_id, partition, lane, (-1, -1), 1) for lane in Lane] if with_due else ()
-        return ParkedLeft(number, first.offset, min((found[0].due_ms for found in due if found), default=None))
+        due = (
+            [await parks.read_parked(group_id, partition, lane, (-1, -1), 1) for lane in Lane]
+            if with_due
+            else ()
+        )
+        return ParkedLeft(
+            number, first.offset, min((found[0].due_ms for found in due if found), default=None)
+        )
     except KafkaError as error:
         logger.warning("what is parked of group %s on %s-%d is not known: %s", group_id, *partition, error)
     except Exception:

@@ -1,7 +1,8 @@
-"""Parked records of the share-partitions in memory: what comes next is read, what the log has lost is swept.
+"""Parked records of the share-partitions in memory: what comes next is read, what the log has lost
+is swept.
 
-The engine (share/parking.py) says what it wants to know. One task at a time works for a share-partition;
-it ends when the engine has enough.
+The engine (share/parking.py) says what it wants to know. One task at a time works for a
+share-partition; it ends when the engine has enough.
 """
 
 from __future__ import annotations
@@ -44,15 +45,26 @@ class ParkedReading:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the persister keeps parked records. Without one, waits are spent in the window."""
+        """Whether the persister keeps parked records. Without one, waits are spent in the
+        window."""
         return self._persister is not None
 
     def prepare(
-        self, engine: SharePartition, waiting: int, settings: ShareSettings, *, kept_from: int = NOWHERE, must: bool = False
+        self,
+        engine: SharePartition,
+        waiting: int,
+        settings: ShareSettings,
+        *,
+        kept_from: int = NOWHERE,
+        must: bool = False,
     ) -> None:
-        """`waiting`: how many are parked, as the persister said. An engine that parks nothing, and never did, is left as it is, unless
-        it `must`."""
-        if engine.parking is None and self.is_possible and (must or waiting or settings.redelivery is not None or settings.scans):
+        """`waiting`: how many are parked, as the persister said. An engine that parks nothing, and
+        never did, is left as it is, unless it `must`."""
+        if (
+            engine.parking is None
+            and self.is_possible
+            and (must or waiting or settings.redelivery is not None or settings.scans)
+        ):
             engine.parking = Parking(
                 waiting, leader_epoch=engine.leader_epoch, life_ahead_ms=self._life_ahead_ms, now_ms=now_ms()
             )
@@ -66,7 +78,11 @@ class ParkedReading:
     def see_to(self, loaded: LoadedSharePartition) -> None:
         """Something has changed: there may be something to read or to sweep."""
         parking = None if loaded.engine is None else loaded.engine.parking
-        if parking is not None and loaded not in self._at_work and (parking.needs_sweep or parking.wants_read):
+        if (
+            parking is not None
+            and loaded not in self._at_work
+            and (parking.needs_sweep or parking.wants_read)
+        ):
             self._at_work.add(loaded)
             self._start(self._work, loaded)
 
@@ -81,7 +97,9 @@ class ParkedReading:
                         await self.sweep(loaded, engine, engine.parking)
                     await self._read(loaded, engine, engine.parking)
                 except KafkaError as error:
-                    logger.warning("parked records of share-partition %s cannot be read: %s", loaded.key, error)
+                    logger.warning(
+                        "parked records of share-partition %s cannot be read: %s", loaded.key, error
+                    )
                     await trio.sleep(_RETRY_S)
         finally:
             self._at_work.discard(loaded)
@@ -103,7 +121,8 @@ class ParkedReading:
                 self._share_groups.parked_changed(loaded)
 
     async def sweep(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
-        """Have nothing parked below the log's start but what is kept; saved on return. Raises KafkaError."""
+        """Have nothing parked below the log's start but what is kept; saved on return. Raises
+        KafkaError."""
         assert self._persister is not None
         group_id, partition = loaded.key
         parking.needs_sweep = False
@@ -118,7 +137,10 @@ class ParkedReading:
                     parking.end_look(look)
                 is_last = len(found) < READ_AT_ONCE
                 at = found[-1].offset + 1 if found else at
-                if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
+                if (
+                    persist is not None
+                    and (error := await self._share_groups.save(loaded, persist)) is not None
+                ):
                     raise error
         except BaseException:
             parking.needs_sweep = True
@@ -126,8 +148,12 @@ class ParkedReading:
 
 
 def is_lost(partition: Partition, parked: Parked) -> bool:
-    """A power cut took the record from the log: a later broker life began to append at or below its offset. One that is kept, and
-    that the log has no more, was synced there before the log's start passed it."""
+    """A power cut took the record from the log: a later broker life began to append at or below its
+    offset. One that is kept, and that the log has no more, was synced there before the log's start
+    passed it."""
     if parked.kept and parked.offset < partition.log_start_offset:
         return False
-    return any(epoch.epoch > parked.leader_epoch and epoch.start_offset <= parked.offset for epoch in partition.epochs)
+    return any(
+        epoch.epoch > parked.leader_epoch and epoch.start_offset <= parked.offset
+        for epoch in partition.epochs
+    )

@@ -1,15 +1,15 @@
 """Looks at records before members get them, in groups that have `kbroker.queue.scheduling`,
 `kbroker.queue.ttl.ms` or `kbroker.queue.ordering`.
 
-One task for a share-partition in memory goes through its log, ahead of the members: it opens batches,
-finds the headers that schedule records (schedules.py) and the keys (key_lookup.py), and tells the
-engine, which parks what is due later, and puts records behind others of their keys. A batch without
-these headers is not taken apart where keys do not matter. It gives up what is past its time
-(expiry.py). The task sleeps while members have enough to do, and is woken by appends.
+One task for a share-partition in memory goes through its log, ahead of the members: it opens
+batches, finds the headers that schedule records (schedules.py) and the keys (key_lookup.py), and
+tells the engine, which parks what is due later, and puts records behind others of their keys. A
+batch without these headers is not taken apart where keys do not matter. It gives up what is past
+its time (expiry.py). The task sleeps while members have enough to do, and is woken by appends.
 
-A scan that parks a million records takes a while. So where it is far behind the log's end, and members
-have little to do, it first looks ahead for batches with something to deliver now: that reads a
-hundred times as fast.
+A scan that parks a million records takes a while. So where it is far behind the log's end, and
+members have little to do, it first looks ahead for batches with something to deliver now: that
+reads a hundred times as fast.
 """
 
 from __future__ import annotations
@@ -52,20 +52,26 @@ AHEAD_FROM = 5000
 _AHEAD_BYTES = 4 << 20
 _IN_THREAD_FROM_BYTES = 64 << 10
 _IN_THREAD_FROM_RECORDS = 500
-"""Looking at keys takes 3 µs a record, at schedules 7. As many are opened on the loop between two checkpoints."""
+"""Looking at keys takes 3 µs a record, at schedules 7. As many are opened on the loop between two
+checkpoints."""
 _KEPT_KEYS = 20_000
 """Of a batch in the middle of which a scan has stopped; larger ones are opened again."""
 _RETRY_S = 1.0
 _REPORT_EVERY_S = 60.0
 _MEANING = {
     Oddity.MALFORMED: "have a schedule that is no number, and were delivered at once",
-    Oddity.TOO_FAR: "were scheduled for later than kbroker.queue.scheduling.max.delay.ms allows, and come earlier",
+    Oddity.TOO_FAR: "were scheduled for later than kbroker.queue.scheduling.max.delay.ms allows, and come "
+    "earlier",
 }
 
 
 class Scanner:
     def __init__(
-        self, share_groups: ShareGroups, persister: Persister, start: Callable[..., None], flush: Callable[[], Awaitable[None]]
+        self,
+        share_groups: ShareGroups,
+        persister: Persister,
+        start: Callable[..., None],
+        flush: Callable[[], Awaitable[None]],
     ) -> None:
         self._share_groups = share_groups
         self._lookup = KeyLookup(persister)
@@ -79,9 +85,13 @@ class Scanner:
         return self._lookup.is_possible
 
     def resume(self, loaded: LoadedSharePartition) -> None:
-        """There may be more room, or keys to look at: a running scan resumes where there are. Each fetch and each acknowledgement
-        calls this, and most find nothing."""
-        if loaded.scanner is not None and loaded.engine is not None and loaded.engine.has_to_scan(loaded.partition.high_watermark):
+        """There may be more room, or keys to look at: a running scan resumes where there are. Each
+        fetch and each acknowledgement calls this, and most find nothing."""
+        if (
+            loaded.scanner is not None
+            and loaded.engine is not None
+            and loaded.engine.has_to_scan(loaded.partition.high_watermark)
+        ):
             loaded.scanner.wake()
 
     def see_to(self, loaded: LoadedSharePartition) -> None:
@@ -116,7 +126,9 @@ class Scanner:
                 else:
                     if any(each.keys is None or len(each.keys) > _KEPT_KEYS for each in known.values()):
                         known.clear()
-                    with trio.move_on_after(LOOK_AT_THE_CLOCK_MS / 1000 if engine.settings.ttl_ms else math.inf):
+                    with trio.move_on_after(
+                        LOOK_AT_THE_CLOCK_MS / 1000 if engine.settings.ttl_ms else math.inf
+                    ):
                         await waiter.wait()
         finally:
             loaded.partition.waiters.discard(waiter)
@@ -138,14 +150,19 @@ class Scanner:
         return await self._scan(loaded, engine, known) or has_expired
 
     async def _look_ahead(self, loaded: LoadedSharePartition, engine: SharePartition, ahead: int) -> int:
-        """Where to look next time; `ahead`: where to look now, unless the scan has been there. Raises KafkaError and StoreFailed."""
+        """Where to look next time; `ahead`: where to look now, unless the scan has been there.
+        Raises KafkaError and StoreFailed."""
         partition, settings = loaded.partition, engine.settings
         while settings.schedules and engine.may_look_ahead() and not loaded.gone:
             scan_from, end_offset = engine.scan_from(), partition.high_watermark
             if scan_from is None or end_offset - scan_from < AHEAD_FROM:
                 break
             ahead = max(ahead, scan_from)
-            views = await partition.read(ahead, max_bytes=_AHEAD_BYTES, end_offset=end_offset) if ahead < end_offset else []
+            views = (
+                await partition.read(ahead, max_bytes=_AHEAD_BYTES, end_offset=end_offset)
+                if ahead < end_offset
+                else []
+            )
             batches = walk(views, ahead, end_offset - ahead, end_offset)
             if not batches:
                 break
@@ -170,8 +187,16 @@ class Scanner:
         offset = engine.scan_from()
         if offset is None:
             return False
-        views = await partition.read(offset, max_bytes=BYTES_A_TURN, end_offset=end_offset) if offset < end_offset else []
-        most = OFFSETS_A_TURN if engine.key_order is None else min(OFFSETS_A_TURN, engine.key_order.most_at_once())
+        views = (
+            await partition.read(offset, max_bytes=BYTES_A_TURN, end_offset=end_offset)
+            if offset < end_offset
+            else []
+        )
+        most = (
+            OFFSETS_A_TURN
+            if engine.key_order is None
+            else min(OFFSETS_A_TURN, engine.key_order.most_at_once())
+        )
         batches = walk(views, offset, most, end_offset)
         if not batches:
             return self._end_learning(loaded, engine, offset)
@@ -187,7 +212,8 @@ class Scanner:
         return True
 
     async def _see_to_keys(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
-        """What was not saved may keep a key waiting, and so may parked records of keys that are not known. Raises KafkaError."""
+        """What was not saved may keep a key waiting, and so may parked records of keys that are not
+        known. Raises KafkaError."""
         if (persist := engine.retry_unsaved()) is not None:
             await self._save(loaded, persist)
         if await self._lookup.of_due(loaded, engine):
@@ -198,7 +224,9 @@ class Scanner:
         order = engine.key_order
         if order is None or order.has_learnt:
             return False
-        engine.scanned(offset, (), (), (), now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=Keys({}, {}, order.learn_to))
+        engine.scanned(
+            offset, (), (), (), now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=Keys({}, {}, order.learn_to)
+        )
         loaded.waiters.wake_all()
         return True
 
@@ -215,19 +243,26 @@ class Scanner:
         data = [(batch[0], min(batch[1], last)) for batch in batches if not batch[2] and batch[0] <= last]
         control = [(batch[0], min(batch[1], last)) for batch in batches if batch[2] and batch[0] <= last]
         scheduled = [each for each in due if offset <= each[0] <= last]
-        persist = engine.scanned(offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys)
+        persist = engine.scanned(
+            offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys
+        )
         self._share_groups.schedule(loaded)
         loaded.waiters.wake_all()
         return persist
 
     async def _save(self, loaded: LoadedSharePartition, persist: Persist) -> None:
-        """Synced on return, so that a scan cannot outrun a store that keeps the latest in memory. Raises KafkaError, StoreFailed."""
+        """Synced on return, so that a scan cannot outrun a store that keeps the latest in memory.
+        Raises KafkaError, StoreFailed."""
         if (error := await self._share_groups.save(loaded, persist)) is not None:
             raise error
         await self._flush()
 
     async def _schedules(
-        self, loaded: LoadedSharePartition, batches: list[Walked], settings: ShareSettings, known: dict[tuple[int, int], Schedules]
+        self,
+        loaded: LoadedSharePartition,
+        batches: list[Walked],
+        settings: ShareSettings,
+        known: dict[tuple[int, int], Schedules],
     ) -> tuple[list[tuple[int, int]], list[BatchKeys]]:
         """A long batch takes several turns, and is opened in the first."""
         due: list[tuple[int, int]] = []
@@ -262,7 +297,9 @@ class Scanner:
     def _report_delay(self, loaded: LoadedSharePartition, error: Exception) -> None:
         if self._reports.times(loaded.key, trio.current_time()):
             place = f"{loaded.key[0]}:{loaded.partition.topic_name}-{loaded.partition.log.partition}"
-            logger.warning("the scan of share-partition %s ahead of its members has to wait: %s", place, error)
+            logger.warning(
+                "the scan of share-partition %s ahead of its members has to wait: %s", place, error
+            )
 
     def _report(self, loaded: LoadedSharePartition, odd: Counter[Oddity]) -> None:
         group_id = loaded.key[0]

@@ -1,7 +1,9 @@
-"""What the headers of stored batches say of when their records are due (formats/schedule_headers.py).
+"""What the headers of stored batches say of when their records are due
+(formats/schedule_headers.py).
 
     schedules_of   each record of a batch that is due later
-    due_now        which of many batches have something to deliver now, without a look at each record
+    due_now        which of many batches have something to deliver now, without a look at each
+                   record
                    of the others
     looked_at      all that a group wants to know of a batch before members get its records
 """
@@ -21,7 +23,8 @@ from kbroker.share.effects import ShareSettings
 
 
 class Schedules(NamedTuple):
-    """Of one batch: offsets of records that are due later, and when; how many were odd; and the keys, where they matter."""
+    """Of one batch: offsets of records that are due later, and when; how many were odd; and the
+    keys, where they matter."""
 
     due: list[tuple[int, int]]
     odd: Counter[Oddity]
@@ -37,7 +40,8 @@ class DueNow(NamedTuple):
 
 
 def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms: int) -> Schedules:
-    """`payload`: of records_payload(). None of them where it cannot be read: that is found out when it is delivered."""
+    """`payload`: of records_payload(). None of them where it cannot be read: that is found out when
+    it is delivered."""
     due: list[tuple[int, int]] = []
     odd: Counter[Oddity] = Counter()
     try:
@@ -66,7 +70,8 @@ def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Sche
 
 
 def due_now(batches: Sequence[Walked], wall_ms: int, max_delay_ms: int) -> list[DueNow]:
-    """Batches in which each record may be scheduled are left out: to look at each would take as long as to park them."""
+    """Batches in which each record may be scheduled are left out: to look at each would take as
+    long as to park them."""
     found = []
     for base_offset, last_offset, is_control, view, start, end in batches:
         stored = view[start:end]

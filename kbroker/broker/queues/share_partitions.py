@@ -1,9 +1,11 @@
-"""The share-partitions that this broker leads: loading them, carrying out their effects, waking whoever waits for them.
+"""The share-partitions that this broker leads: loading them, carrying out their effects, waking
+whoever waits for them.
 
-The engine (kbroker.share.share_partition) decides; here its Persist effects go through the Persister, its deadlines into the
-broker's heap, and its answers to the API handlers. A share-partition is loaded at first use and kept until it is fenced, its
-group or its topic is deleted, or the last session of its group has ended, as in Kafka; but where Kafka drops it at once, here it
-stays until nobody holds a record of it and everything is saved.
+The engine (kbroker.share.share_partition) decides; here its Persist effects go through the
+Persister, its deadlines into the broker's heap, and its answers to the API handlers. A
+share-partition is loaded at first use and kept until it is fenced, its group or its topic is
+deleted, or the last session of its group has ended, as in Kafka; but where Kafka drops it at once,
+here it stays until nobody holds a record of it and everything is saved.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ PERSISTER_CODES = {
 }
 """What a share client is told for a persister's code; anything else is UNKNOWN_SERVER_ERROR."""
 
-FENCING_CODES = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.group_id_not_found})
+FENCING_CODES = frozenset(
+    {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.group_id_not_found}
+)
 """After these the share-partition is loaded anew: somebody else changed its state."""
 
 Key: TypeAlias = tuple[str, TopicPartition]
@@ -60,8 +64,8 @@ def client_error(code: ErrorCode, message: str | None = None) -> KafkaError:
 
 
 class LoadedSharePartition:
-    """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why it could not be; `retiring`:
-    its group has no sessions, so that it goes when it is settled."""
+    """A share-partition in this broker's memory. `engine` is None while it loads; `error` says why
+    it could not be; `retiring`: its group has no sessions, so that it goes when it is settled."""
 
     __slots__ = (
         "__weakref__", "engine", "error", "gone", "is_parked_turn", "key", "metrics", "partition", "records", "retiring",
@@ -91,7 +95,8 @@ class LoadedSharePartition:
 
 
 class DeadLetterHooks(Protocol):
-    """What is told to whoever writes dead letters (dead_letters.py), always in the step in which it happens."""
+    """What is told to whoever writes dead letters (dead_letters.py), always in the step in which it
+    happens."""
 
     def before_save(self, loaded: LoadedSharePartition) -> None: ...
     def wake(self, loaded: LoadedSharePartition) -> None: ...
@@ -121,8 +126,8 @@ class ShareGroupsStatistics:
 
 
 class ShareGroups:
-    """`settings(group_id)` and `reset_policy(group_id)` give the group's effective configs. `longest_lock_ms()`:
-    the broker's bound of lock durations. `flush` syncs the state store."""
+    """`settings(group_id)` and `reset_policy(group_id)` give the group's effective configs.
+    `longest_lock_ms()`: the broker's bound of lock durations. `flush` syncs the state store."""
 
     def __init__(
         self,
@@ -152,15 +157,21 @@ class ShareGroups:
         self._nursery: trio.Nursery | None = None
         self.dead_letters: DeadLetterHooks = _NoDeadLetters()
         self.member_lives_ms: Callable[[str, str], float] = lambda *_: 0
-        """For how long a member of a group keeps its membership if it sends no heartbeat from now on."""
+        """For how long a member of a group keeps its membership if it sends no heartbeat from now
+        on."""
         self.held: dict[str, HeldRecords] = {}
-        """Of groups with a prefetch limit that have a share-partition in memory: what their members hold."""
+        """Of groups with a prefetch limit that have a share-partition in memory: what their members
+        hold."""
         self.unusual: dict[str, ShareSettings] = {}
-        """Of groups that are paused or have priorities, and a share-partition in memory. Others need not be asked at each fetch."""
+        """Of groups that are paused or have priorities, and a share-partition in memory. Others
+        need not be asked at each fetch."""
         self._is_closing = False
         self.metrics: dict[str, ShareGroupMetrics] = {}
-        """Of groups that had a share-partition in memory, or lost records; nobody else can make an entry."""
-        self.sessions = ShareSessions(max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded)
+        """Of groups that had a share-partition in memory, or lost records; nobody else can make an
+        entry."""
+        self.sessions = ShareSessions(
+            max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded
+        )
 
     def statistics(self) -> ShareGroupsStatistics:
         engines = [loaded.engine for loaded in self._loaded.values() if loaded.engine is not None]
@@ -168,17 +179,20 @@ class ShareGroups:
         return ShareGroupsStatistics(len(self._loaded), self.sessions.statistics().sessions, in_flight)
 
     def work_in(self, nursery: trio.Nursery) -> None:
-        """Where to start the tasks that load and save behind the clients' backs. Nothing may be asked before."""
+        """Where to start the tasks that load and save behind the clients' backs. Nothing may be
+        asked before."""
         self._nursery = nursery
         nursery.start_soon(self._lock_reports.run)
 
-    # -- share-partitions ---------------------------------------------------------------------------------------------
+    # -- share-partitions
+    # ---------------------------------------------------------------------------------------------
 
     def find(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition | None:
         return self._loaded.get((group_id, partition))
 
     def find_or_load(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition:
-        """The share-partition, perhaps still loading (look at `engine` and `error` after its waiters were woken).
+        """The share-partition, perhaps still loading (look at `engine` and `error` after its
+        waiters were woken).
 
         Raises UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION."""
         loaded = self._loaded.get((group_id, partition))
@@ -208,10 +222,16 @@ class ShareGroups:
                 lambda: loaded.gone,
             )
         except KafkaError as error:
-            self._not_loaded(loaded, error if error.code is ErrorCode.offset_not_available else client_error(error.code, error.message))
+            self._not_loaded(
+                loaded,
+                error
+                if error.code is ErrorCode.offset_not_available
+                else client_error(error.code, error.message),
+            )
             return
         except Exception as error:
-            # A batch or a state that cannot be read concerns this queue alone; raised from here it would end the broker.
+            # A batch or a state that cannot be read concerns this queue alone; raised from here it
+            # would end the broker.
             logger.exception("share-partition %s:%s-%d cannot be loaded", group_id, topic_id, index)
             self._not_loaded(loaded, client_error(ErrorCode.unknown_server_error, str(error)))
             return
@@ -246,7 +266,8 @@ class ShareGroups:
         return [group_id for group_id, partitions in self._groups.items() if partition in partitions]
 
     async def load(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition:
-        """As find_or_load, waiting until it is loaded. Raises KafkaError where it cannot be, or is forgotten meanwhile."""
+        """As find_or_load, waiting until it is loaded. Raises KafkaError where it cannot be, or is
+        forgotten meanwhile."""
         loaded = self.find_or_load(group_id, partition)
         waiter = Waiter()
         loaded.waiters.add(waiter)
@@ -282,8 +303,9 @@ class ShareGroups:
             loaded.scanner.wake()
 
     def forget(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Their state was altered or deleted: fetches that wait, and those to come, load it anew; what members hold is not theirs any
-        more. What was to be saved of it and was not handed to the Persister yet is never saved."""
+        """Their state was altered or deleted: fetches that wait, and those to come, load it anew;
+        what members hold is not theirs any more. What was to be saved of it and was not handed to
+        the Persister yet is never saved."""
         for partition in partitions:
             loaded = self._loaded.get((group_id, partition))
             if loaded is not None:
@@ -308,7 +330,8 @@ class ShareGroups:
         self.retire(loaded)
 
     def retire(self, loaded: LoadedSharePartition) -> None:
-        """Forget it if its group has no sessions and does not work alone, it is settled, and no fetch waits for it."""
+        """Forget it if its group has no sessions and does not work alone, it is settled, and no
+        fetch waits for it."""
         engine = loaded.engine
         if not loaded.retiring or loaded.gone or engine is None or engine.settings.works_alone:
             return
@@ -324,7 +347,8 @@ class ShareGroups:
         self.dead_letters.forget_topic(topic)
 
     def settings_changed(self, group_id: str | None = None) -> None:
-        """Configs of one group, or of the broker (None), were altered: new locks and fetches go by the new ones."""
+        """Configs of one group, or of the broker (None), were altered: new locks and fetches go by
+        the new ones."""
         for (group, _), loaded in self._loaded.items():
             if loaded.engine is not None and group_id in (None, group):
                 counted, loaded.engine.settings = loaded.engine.settings.prefetch > 0, self.settings(group)
@@ -333,7 +357,11 @@ class ShareGroups:
                 if counted != (loaded.engine.settings.prefetch > 0):
                     self._count_held(group, loaded.engine)
                 loaded.waiters.wake_all()
-        for loaded in [each for each in self._loaded.values() if each.engine is not None and group_id in (None, each.key[0])]:
+        for loaded in [
+            each
+            for each in self._loaded.values()
+            if each.engine is not None and group_id in (None, each.key[0])
+        ]:
             self.retire(loaded)  # It may have worked alone until now.
         for group in [group for group in self.held if not self.settings(group).prefetch]:
             del self.held[group]
@@ -350,13 +378,14 @@ class ShareGroups:
     def loaded(self) -> list[LoadedSharePartition]:
         return list(self._loaded.values())
 
-    # -- acknowledging ------------------------------------------------------------------------------------------------
+    # -- acknowledging
+    # ----------------------------------------------------------------------------------------------
 
     async def acknowledge(
         self, group_id: str, member_id: str, batches: Sequence[tuple[TopicPartition, Sequence[AckBatch]]]
     ) -> list[KafkaError | None]:
-        """For each partition: its list is taken or refused as a whole; what is taken is saved before this returns. The lists were
-        checked by ack_validation."""
+        """For each partition: its list is taken or refused as a whole; what is taken is saved
+        before this returns. The lists were checked by ack_validation."""
         results: list[KafkaError | None] = []
         saves: list[_Save] = []
         to_be_saved: list[int] = []
@@ -364,7 +393,12 @@ class ShareGroups:
         for partition, acks in batches:
             loaded = self._loaded.get((group_id, partition))
             if loaded is None or loaded.engine is None:
-                results.append(KafkaError(ErrorCode.unknown_topic_or_partition, "This server does not host this share-partition."))
+                results.append(
+                    KafkaError(
+                        ErrorCode.unknown_topic_or_partition,
+                        "This server does not host this share-partition.",
+                    )
+                )
                 continue
             try:
                 persist = loaded.engine.acknowledge(member_id, acks, now_ms=now)
@@ -387,10 +421,14 @@ class ShareGroups:
                     metrics.count_acknowledged(acks)
         return results
 
-    async def _save(self, group_id: str, saves: Sequence[_Save]) -> dict[LoadedSharePartition, KafkaError | None]:
-        """Write through the Persister and make it final, or undo it. Never cancelled half-way: the engines wait for the outcome.
+    async def _save(
+        self, group_id: str, saves: Sequence[_Save]
+    ) -> dict[LoadedSharePartition, KafkaError | None]:
+        """Write through the Persister and make it final, or undo it. Never cancelled half-way: the
+        engines wait for the outcome.
 
-        What was to be saved later goes first: the count of a Persist includes what those before it did."""
+        What was to be saved later goes first: the count of a Persist includes what those before it
+        did."""
         for loaded, _ in saves:
             if loaded.to_save:
                 saves = [each for save in saves for each in (*_take_queued(save[0]), save)]
@@ -400,12 +438,24 @@ class ShareGroups:
             if persist.archiving:
                 self.dead_letters.before_save(loaded)
             _, start_offset, complete, batches, state_epoch, leader_epoch, parking, waiting = persist
-            requests.append(WriteRequest(loaded.key[1], state_epoch, leader_epoch, start_offset, complete, batches, parking, waiting))
+            requests.append(
+                WriteRequest(
+                    loaded.key[1],
+                    state_epoch,
+                    leader_epoch,
+                    start_offset,
+                    complete,
+                    batches,
+                    parking,
+                    waiting,
+                )
+            )
         try:
             write = self._write_shielded if self._shields_writes else self._persister.write
             written = await write(group_id, requests)
         except Exception:
-            # Left pending, the records could neither be acknowledged nor acquired by anybody until a restart.
+            # Left pending, the records could neither be acknowledged nor acquired by anybody until
+            # a restart.
             logger.exception("the persister failed to save share state of group %s", group_id)
             written = []
         if len(written) != len(requests):
@@ -432,9 +482,12 @@ class ShareGroups:
                 self._forget(loaded)
         if loaded.settled:
             loaded.settled.wake_all()
-        if loaded.waiters:  # Most acknowledgements make room where nothing more lies: who waits there waits for a producer.
+        # Most acknowledgements make room where nothing more lies: who waits there waits for a
+        # producer.
+        if loaded.waiters:
             offset, partition = engine.offset_to_acquire(), loaded.partition
-            is_behind = engine.start_offset < partition.log_start_offset  # Who fetches next finds that out, and makes room.
+            # Who fetches next finds that out, and makes room.
+            is_behind = engine.start_offset < partition.log_start_offset
             is_ready = engine.key_order is not None and engine.parked_ready > 0  # One was freed with its key.
             if is_behind or is_ready or (offset is not None and offset < partition.high_watermark):
                 loaded.waiters.wake_all()
@@ -450,18 +503,24 @@ class ShareGroups:
 
     async def save(self, loaded: LoadedSharePartition, persist: Persist) -> KafkaError | None:
         """Save for whoever wants to know what became of it; None: it is saved."""
-        if loaded.gone:  # Its state is for others to say now: after an alteration of offsets a late write would undo that.
-            return client_error(ErrorCode.fenced_state_epoch, "The share-partition is not in memory any more.")
+        # Its state is for others to say now: after an alteration of offsets a late write would undo
+        # that.
+        if loaded.gone:
+            return client_error(
+                ErrorCode.fenced_state_epoch, "The share-partition is not in memory any more."
+            )
         return (await self._save(loaded.key[0], [(loaded, persist)]))[loaded]
 
-    # -- what happens without a client ----------------------------------------------------------------------------------
+    # -- what happens without a client
+    # ----------------------------------------------------------------------------------
 
     def _start(self, function: Callable[..., object], *arguments: object) -> None:
         assert self._nursery is not None, "work_in() was called"
         self._nursery.start_soon(function, *arguments)  # type: ignore[arg-type]
 
     def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
-        """Save in the background what nobody waits for: expired locks, released records, a moved log start."""
+        """Save in the background what nobody waits for: expired locks, released records, a moved
+        log start."""
         if persist is not None:
             loaded.to_save.append(persist)
             self._start(self._save_and_report, loaded)
@@ -473,10 +532,17 @@ class ShareGroups:
             return
         error = (await self._save(group_id, saves))[loaded]
         if error is not None and not loaded.partition.deleted:
-            logger.warning("state of share-partition %s:%s-%d was not saved: %s", group_id, partition.topic_id, partition.partition, error)
+            logger.warning(
+                "state of share-partition %s:%s-%d was not saved: %s",
+                group_id,
+                partition.topic_id,
+                partition.partition,
+                error,
+            )
 
     def parked_changed(self, loaded: LoadedSharePartition) -> None:
-        """Parked records were read: some may be due, or to be dead letters; others are in the log no more."""
+        """Parked records were read: some may be due, or to be dead letters; others are in the log
+        no more."""
         engine = loaded.engine
         assert engine is not None
         if engine.end_waits(now_ms(), wall_clock_ms()):
@@ -499,14 +565,18 @@ class ShareGroups:
 
     def _expire(self, loaded: LoadedSharePartition, deadline_ms: float) -> None:
         if loaded.gone or loaded.engine is None or deadline_ms != loaded.scheduled_ms:
-            return  # A nearer deadline took the place of this one: to schedule the next one again would double it for good.
+            # A nearer deadline took the place of this one: to schedule the next one again would
+            # double it for good.
+            return
         loaded.scheduled_ms = float("inf")
         engine, group_id = loaded.engine, loaded.key[0]
         before = engine.ran_out
         persist = engine.expire(now_ms(), partial(self._alive_ms, group_id))
         ran_out = engine.ran_out
         if ran_out.timeouts > before.timeouts:
-            self._lock_reports.ran_out(group_id, RanOut(*(now - then for now, then in zip(ran_out, before, strict=True))))
+            self._lock_reports.ran_out(
+                group_id, RanOut(*(now - then for now, then in zip(ran_out, before, strict=True)))
+            )
         self.save_later(loaded, persist)
         if engine.end_waits(now_ms(), wall_clock_ms()) or persist is not None:
             loaded.waiters.wake_all()
@@ -516,11 +586,19 @@ class ShareGroups:
         self.retire(loaded)
 
     def _alive_ms(self, group_id: str, member_id: str) -> float:
-        """For how long a holder of records is known to live: it has a share session, and sends heartbeats."""
-        return self.member_lives_ms(group_id, member_id) if self.sessions.get(group_id, member_id) is not None else 0
+        """For how long a holder of records is known to live: it has a share session, and sends
+        heartbeats."""
+        return (
+            self.member_lives_ms(group_id, member_id)
+            if self.sessions.get(group_id, member_id) is not None
+            else 0
+        )
 
-    def release(self, group_id: str, member_id: str, partitions: Sequence[TopicPartition], *, delayed: bool) -> None:
-        """The member has let go of these share-partitions: what it holds there comes back, at once or after its redelivery delay."""
+    def release(
+        self, group_id: str, member_id: str, partitions: Sequence[TopicPartition], *, delayed: bool
+    ) -> None:
+        """The member has let go of these share-partitions: what it holds there comes back, at once
+        or after its redelivery delay."""
         for partition in partitions:
             loaded = self._loaded.get((group_id, partition))
             if loaded is None or loaded.engine is None:
@@ -531,8 +609,9 @@ class ShareGroups:
             loaded.waiters.wake_all()
 
     def release_session(self, session: ShareSession, *, in_order: bool = False) -> None:
-        """Release what the member of a session that has ended holds. `in_order`: the member said so, and gives its records back; else
-        it was lost, perhaps for a record that ends every worker: then they wait for their redelivery."""
+        """Release what the member of a session that has ended holds. `in_order`: the member said
+        so, and gives its records back; else it was lost, perhaps for a record that ends every
+        worker: then they wait for their redelivery."""
         self.release(*session.key, session.to_release, delayed=not in_order)
         self._session_ended(session.key.group_id)
 
@@ -542,7 +621,8 @@ class ShareGroups:
             self.release_session(session, in_order=True)
 
     def connection_closed(self, connection_id: int) -> None:
-        """What its members hold comes back, but for a broker that stops: their deliveries are not counted then."""
+        """What its members hold comes back, but for a broker that stops: their deliveries are not
+        counted then."""
         for session in self.sessions.connection_closed(connection_id):
             if not self._is_closing:
                 self.release_session(session)

@@ -55,7 +55,8 @@ _COPY_BELOW_BYTES = 4 << 10
 
 
 class StoredBatch(NamedTuple):
-    """Where a record batch lies in what was read. Control batches are not handed out (KIP-98, and the broker's own)."""
+    """Where a record batch lies in what was read. Control batches are not handed out (KIP-98, and
+    the broker's own)."""
 
     base_offset: int
     last_offset: int
@@ -66,18 +67,19 @@ class StoredBatch(NamedTuple):
 
 
 _unpack_batch = struct.Struct(">qi4xb4xhi").unpack_from
-"""Of the header what is looked at here: base offset, length, magic, attributes, last offset delta."""
+"""Of the header what is looked at here: base offset, length, magic, attributes, last offset
+delta."""
 _LEAST_LENGTH = HEADER_SIZE - LENGTH_END
 _base_offset, _last_offset = itemgetter(0), itemgetter(1)
 
 Walked: TypeAlias = tuple[int, int, bool, memoryview, int, int]
-"""What a StoredBatch holds. There may be hundreds in an answer of which nobody asks more than the offsets: naming each would cost half as
-much again as finding it."""
+"""What a StoredBatch holds. There may be hundreds in an answer of which nobody asks more than the
+offsets: naming each would cost half as much again as finding it."""
 
 
 def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[Walked]:
-    """The batches of `views` from the front, as many as hold `wanted` offsets: those that iter_possible() of stored_batches.py gives, with
-    two calls for each."""
+    """The batches of `views` from the front, as many as hold `wanted` offsets: those that
+    iter_possible() of stored_batches.py gives, with two calls for each."""
     batches: list[Walked] = []
     least_offset, beyond = 0, fetch_offset + wanted
     for view in views:
@@ -108,8 +110,8 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
 def whole_batches(
     batches: Sequence[Walked], ranges: Sequence[AcquiredRange], *, has_control: bool = True
 ) -> list[memoryview]:
-    """From the batch of the first acquired offset to that of the last, in as few views as the reading gave. `has_control`: there may be
-    control batches among them."""
+    """From the batch of the first acquired offset to that of the last, in as few views as the
+    reading gave. `has_control`: there may be control batches among them."""
     first, last = ranges[0].first_offset, ranges[-1].last_offset
     i = bisect_left(batches, first, key=_last_offset)
     j = bisect_right(batches, last, lo=i, key=_base_offset)
@@ -259,7 +261,8 @@ def _plain_slices(
 
 
 def _runs_within(batch: StoredBatch, ranges: Sequence[AcquiredRange]) -> list[tuple[int, int]]:
-    """What of the batch was taken: runs of offsets, those that differ only in the delivery count joined."""
+    """What of the batch was taken: runs of offsets, those that differ only in the delivery count
+    joined."""
     runs: list[tuple[int, int]] = []
     for first, last, _ in ranges:
         if first > batch.last_offset:

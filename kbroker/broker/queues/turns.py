@@ -1,7 +1,9 @@
-"""Fetches of members with a prefetch limit that wait for one share-partition: notified in the order in which they came.
+"""Fetches of members with a prefetch limit that wait for one share-partition: notified in the order
+in which they came.
 
-Each of them takes a record or two. If n records become available it is enough that n of them look. To wake all
-would cost hundreds of workers a look for each job, and the fastest ones would take most.
+Each of them takes a record or two. If n records become available it is enough that n of them look.
+To wake all would cost hundreds of workers a look for each job, and the fastest ones would take
+most.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ class Turns(Waiter):
             self._loaded.partition.waiters.discard(self)
 
     def wake(self) -> None:
-        """Wake as many as there are records for, the longest waiting first. A fetch that was woken and took nothing calls this again
-        when it has left."""
+        """Wake as many as there are records for, the longest waiting first. A fetch that was woken
+        and took nothing calls this again when it has left."""
         loaded = self._loaded
         if loaded.gone or loaded.engine is None or loaded.partition.deleted:
             self.wake_everybody()

@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 
 class Unattended:
-    """`groups()`: the share groups. `partitions_of(group_id)`: the partitions of which a group has share state."""
+    """`groups()`: the share groups. `partitions_of(group_id)`: the partitions of which a group has
+    share state."""
 
     def __init__(
         self,
@@ -40,7 +41,8 @@ class Unattended:
         self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Load what is there at start, then what look() names; one at a time, as members wait for others."""
+        """Load what is there at start, then what look() names; one at a time, as members wait for
+        others."""
         self._to_load.extend(self._groups())
         while True:
             while self._to_load:
@@ -59,10 +61,13 @@ class Unattended:
             return
         for partition in self._partitions_of(group_id):
             if partition not in self._partitions_of(group_id):
-                continue  # Its state was deleted while another one was loaded: to load it would make it again.
+                # Its state was deleted while another one was loaded: to load it would make it
+                # again.
+                continue
             try:
                 loaded = await self._share_groups.load(group_id, partition)
-            except KafkaError as error:  # Its topic is being deleted, or its state cannot be read: members are told that.
+            # Its topic is being deleted, or its state cannot be read: members are told that.
+            except KafkaError as error:
                 logger.debug("share-partition %s:%s-%d stays where it is: %s", group_id, *partition, error)
             else:
                 self._share_groups.retire_unless_used(loaded)

@@ -1,4 +1,5 @@
-"""Which dead letters of which topic: the argument and the options that the commands of `kbroker dead-letters` share."""
+"""Which dead letters of which topic: the argument and the options that the commands of `kbroker
+dead-letters` share."""
 
 from __future__ import annotations
 
@@ -28,11 +29,19 @@ class PlaceType(click.ParamType[tuple[int, int]]):
 
     name = "PARTITION:OFFSET"
 
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[int, int]:
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> tuple[int, int]:
         if isinstance(value, tuple):
             return value
         partition, _, offset = str(value).partition(":")
-        if not (partition.isascii() and partition.isdigit() and offset.isascii() and offset.isdigit() and len(offset) < 19):
+        if not (
+            partition.isascii()
+            and partition.isdigit()
+            and offset.isascii()
+            and offset.isdigit()
+            and len(offset) < 19
+        ):
             self.fail(f"{value!r} is not {self.name}", param, context)
         return int(partition), int(offset)
 
@@ -40,10 +49,27 @@ class PlaceType(click.ParamType[tuple[int, int]]):
 def choice_options(function: F) -> F:
     """Which dead letters; all that are given must fit."""
     for option in (
-        click.option("--at", "places", type=PlaceType(), multiple=True, help="Only the dead letter there; may be repeated."),
-        click.option("--until", "until_ms", type=DateTimeType(), help="Only dead letters from before this time."),
-        click.option("--since", "since_ms", type=DateTimeType(), help="Only dead letters from this time on: YYYY-MM-DDTHH:mm:SS[.sss][Z]."),
-        click.option("--cause", type=click.Choice(CAUSES), help="Only records that were rejected, or whose deliveries were used up."),
+        click.option(
+            "--at",
+            "places",
+            type=PlaceType(),
+            multiple=True,
+            help="Only the dead letter there; may be repeated.",
+        ),
+        click.option(
+            "--until", "until_ms", type=DateTimeType(), help="Only dead letters from before this time."
+        ),
+        click.option(
+            "--since",
+            "since_ms",
+            type=DateTimeType(),
+            help="Only dead letters from this time on: YYYY-MM-DDTHH:mm:SS[.sss][Z].",
+        ),
+        click.option(
+            "--cause",
+            type=click.Choice(CAUSES),
+            help="Only records that were rejected, or whose deliveries were used up.",
+        ),
         click.option("--source-topic", metavar="TOPIC", help="Only records of this topic."),
         click.option("--group", metavar="GROUP", help="Only records that this share group gave up."),
     ):
@@ -69,4 +95,5 @@ def tell(damage: Damage) -> None:
 def choice_of(chosen: dict[str, Any]) -> Choice:
     from kbroker.redrive.dead_letters import Choice
 
-    return Choice(**{**chosen, "places": tuple(sorted(set(chosen["places"])))})  # the same ones in another order are the same choice
+    # the same ones in another order are the same choice
+    return Choice(**{**chosen, "places": tuple(sorted(set(chosen["places"])))})

@@ -1,4 +1,5 @@
-"""`kbroker dead-letters`: look at what a dead letter topic holds, and send it back to where it came from.
+"""`kbroker dead-letters`: look at what a dead letter topic holds, and send it back to where it came
+from.
 
 Counting and purging are in a file of their own and are added at the end of this one.
 """
@@ -58,7 +59,10 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
         redriven = Notes(connection).redriven(found.topic_id)
-        letters = islice(client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen), tell), most)
+        letters = islice(
+            client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen), tell),
+            most,
+        )
         if as_json:
             print_json([letter_as_json(letter, redriven) for letter in letters])
             return
@@ -91,7 +95,8 @@ def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -
 @json_option
 @bootstrap_option
 def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) -> None:
-    """Everything of the dead letter at PLACE, a partition and an offset of TOPIC, and the record it stands for where that is still there.
+    """Everything of the dead letter at PLACE, a partition and an offset of TOPIC, and the record it
+    stands for where that is still there.
 
     \b
     Examples:
@@ -105,7 +110,9 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
         spans = bounds(connection, found)
-        letter = next(client.read_dead_letters(connection, found, spans, client.Choice(places=(place,)), tell), None)
+        letter = next(
+            client.read_dead_letters(connection, found, spans, client.Choice(places=(place,)), tell), None
+        )
         if letter is None:
             raise CommandFailed(f"there is no dead letter at {place[0]}:{place[1]} of {topic}")
         topics = {each.name: each for each in admin.topics(connection)}
@@ -128,11 +135,20 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
 
 @dead_letters.command()
 @click.argument("topic", callback=not_blank)
-@click.option("--name", required=True, callback=not_blank, help="Name of this redrive; the same one again goes on with it.")
+@click.option(
+    "--name",
+    required=True,
+    callback=not_blank,
+    help="Name of this redrive; the same one again goes on with it.",
+)
 @choice_options
 @click.option("--to", "to_topic", metavar="TOPIC", help="Send them there.  [default: where each came from]")
 @click.option("--again", is_flag=True, help="Also what other redrives have sent back already.")
-@click.option("--keep-schedule", is_flag=True, help="Jobs that were sent with a delay, or for a time, wait for it again.")
+@click.option(
+    "--keep-schedule",
+    is_flag=True,
+    help="Jobs that were sent with a delay, or for a time, wait for it again.",
+)
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
 @json_option
 @bootstrap_option
@@ -149,9 +165,10 @@ def redrive(
 ) -> None:
     """Send dead letters of TOPIC back to the topics they came from.
 
-    Each chosen one is sent once, to the partition it was in, with a header __kbroker.redrive that names the dead letter; those that came
-    after the start do not count. Interrupted, the same command goes on where it was. A dead letter without a copy is read from its
-    topic, if it still is there.
+    Each chosen one is sent once, to the partition it was in, with a header __kbroker.redrive that
+    names the dead letter; those that came after the start do not count. Interrupted, the same
+    command goes on where it was. A dead letter without a copy is read from its topic, if it still
+    is there.
 
     \b
     Examples:
@@ -220,7 +237,9 @@ def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _contents(prefix: str, values: dict[str, Any]) -> list[tuple[str, str]]:
     found = [(prefix + name, _text(name, values)) for name in ("key", "value")]
-    return found + [(prefix + "header", f"{each['name']}: {_text('value', each)}") for each in values["headers"]]
+    return found + [
+        (prefix + "header", f"{each['name']}: {_text('value', each)}") for each in values["headers"]
+    ]
 
 
 def _text(name: str, values: dict[str, Any]) -> str:
@@ -243,13 +262,26 @@ def _progress() -> Iterator[Callable[[int, int], None]]:
 def _print_plan(plan: Plan, as_json: bool) -> None:
     rows = [(target.topic, target.partition, count) for target, count in sorted(plan.targets.items())]
     if as_json:
-        targets = [{"topic": topic, "partition": partition, "dead_letters": count} for topic, partition, count in rows]
-        print_json({"chosen": plan.targets.total(), "skipped": plan.skipped, "left_out": plan.left_out, "targets": targets})
+        targets = [
+            {"topic": topic, "partition": partition, "dead_letters": count}
+            for topic, partition, count in rows
+        ]
+        print_json(
+            {
+                "chosen": plan.targets.total(),
+                "skipped": plan.skipped,
+                "left_out": plan.left_out,
+                "targets": targets,
+            }
+        )
         return
     _tell_all(plan.left_out)
     if rows:
         print_table(("TO", "PARTITION", "DEAD-LETTERS"), rows)
-    say(f"{plan.targets.total()} dead letters would be redriven, {plan.skipped} were before; nothing was sent (--dry-run)")
+    say(
+        f"{plan.targets.total()} dead letters would be redriven, {plan.skipped} were before; nothing was "
+        "sent (--dry-run)"
+    )
 
 
 def _print_summary(summary: Summary, as_json: bool) -> None:
@@ -258,7 +290,8 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
         return
     _tell_all(summary.left_out)
     click.echo(
-        f"{escaped(summary.redrive)}: {summary.chosen} dead letters, {summary.sent} sent now, {summary.sent_before} before, "
+        f"{escaped(summary.redrive)}: {summary.chosen} dead letters, {summary.sent} sent now, "
+        f"{summary.sent_before} before, "
         f"{summary.not_sent} could not be sent; {summary.skipped} left out, which other redrives had sent"
     )
     if not summary.sent and not summary.problems:

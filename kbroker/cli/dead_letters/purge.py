@@ -11,7 +11,15 @@ import click
 from kbroker.cli.dead_letters.choice import choice_of, choice_options, find_topic, tell
 from kbroker.cli.exits import ask, refuse, say
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, bootstrap_option, connect, dry_run_option, json_option, not_blank, yes_option
+from kbroker.cli.params import (
+    Address,
+    bootstrap_option,
+    connect,
+    dry_run_option,
+    json_option,
+    not_blank,
+    yes_option,
+)
 from kbroker.errors import KafkaError
 from kbroker.logging_setup import escaped
 
@@ -42,7 +50,9 @@ def count(topic: str, as_json: bool, bootstrap: Address, **chosen: Any) -> None:
     with connect(bootstrap) as connection:
         found = find_topic(connection, topic)
         redriven = Notes(connection).redriven(found.topic_id)
-        for letter in client.read_dead_letters(connection, found, bounds(connection, found), choice_of(chosen), tell):
+        for letter in client.read_dead_letters(
+            connection, found, bounds(connection, found), choice_of(chosen), tell
+        ):
             kind = (letter.origin.group_id, letter.origin.topic, letter.cause)
             letters[kind] += 1
             sent[kind] += (letter.partition, letter.offset) in redriven
@@ -50,7 +60,9 @@ def count(topic: str, as_json: bool, bootstrap: Address, **chosen: Any) -> None:
     if as_json:
         names = ("group", "source_topic", "cause", "dead_letters", "redriven")
         kinds = [dict(zip(names, row, strict=True)) for row in rows]
-        print_json({"topic": topic, "dead_letters": letters.total(), "redriven": sent.total(), "kinds": kinds})
+        print_json(
+            {"topic": topic, "dead_letters": letters.total(), "redriven": sent.total(), "kinds": kinds}
+        )
         return
     if rows:
         print_table(("GROUP", "SOURCE-TOPIC", "CAUSE", "DEAD-LETTERS", "REDRIVEN"), rows)
@@ -76,8 +88,9 @@ def purge(
 ) -> None:
     """Delete dead letters of TOPIC, for good.
 
-    All that there are now, or those that are chosen; asks first. A topic can be cut at its beginning only: what is chosen stays where
-    something else lies before it, and so does every record that is no dead letter.
+    All that there are now, or those that are chosen; asks first. A topic can be cut at its
+    beginning only: what is chosen stays where something else lies before it, and so does every
+    record that is no dead letter.
 
     \b
     Examples:
@@ -96,7 +109,10 @@ def purge(
         sent = notes.redriven(found.topic_id)
         for each in notes.of_topic(found.topic_id):
             if each.finished_ms is None:
-                say(f"warning: redrive {each.name} of {topic} is not finished; what it has not sent and is deleted cannot be sent any more")
+                say(
+                    f"warning: redrive {each.name} of {topic} is not finished; what it has not sent and is "
+                    "deleted cannot be sent any more"
+                )
 
         def is_redriven(letter: DeadLetter) -> bool:
             return (letter.partition, letter.offset) in sent
@@ -111,19 +127,33 @@ def purge(
         if not dry_run and letters:
             if not yes:
                 ask(f"Delete {letters} dead letters of {topic} for good?")
-            answers = admin.delete_records(connection, topic, {each.partition: each.below for each in plan if each.letters})
+            answers = admin.delete_records(
+                connection, topic, {each.partition: each.below for each in plan if each.letters}
+            )
         else:
             answers = {}
-    _report(topic, plan, {number: each for number, each in answers.items() if isinstance(each, KafkaError)}, dry_run, as_json)
+    _report(
+        topic,
+        plan,
+        {number: each for number, each in answers.items() if isinstance(each, KafkaError)},
+        dry_run,
+        as_json,
+    )
 
 
 def _print(plan: Sequence[PartitionPurge]) -> None:
-    rows = [(each.partition, each.letters, each.not_redriven, each.staying) for each in plan if each.letters or each.staying]
+    rows = [
+        (each.partition, each.letters, each.not_redriven, each.staying)
+        for each in plan
+        if each.letters or each.staying
+    ]
     if rows:
         print_table(("PARTITION", "DEAD-LETTERS", "NOT-REDRIVEN", "STAYING"), rows)
 
 
-def _report(topic: str, plan: Sequence[PartitionPurge], refused: dict[int, KafkaError], dry_run: bool, as_json: bool) -> None:
+def _report(
+    topic: str, plan: Sequence[PartitionPurge], refused: dict[int, KafkaError], dry_run: bool, as_json: bool
+) -> None:
     """Raises CommandFailed where a partition could not be done; the others are."""
     done = sum(each.letters for each in plan if each.partition not in refused)
     staying = sum(each.staying for each in plan)
@@ -138,5 +168,8 @@ def _report(topic: str, plan: Sequence[PartitionPurge], refused: dict[int, Kafka
     else:
         say(f"there are no such dead letters in {topic} that could be deleted")
     if staying:
-        say(f"{staying} dead letters of {topic} stay: something else lies before them, and a topic can be cut at its beginning only")
+        say(
+            f"{staying} dead letters of {topic} stay: something else lies before them, and a topic can be "
+            "cut at its beginning only"
+        )
     refuse([f"dead letters of {error.message}" for error in refused.values()])

@@ -1,8 +1,10 @@
-"""`kbroker demo`: a durable queue at work in under a minute, with the parts that a user has: a broker and Kafka's own clients.
+"""`kbroker demo`: a durable queue at work in under a minute, with the parts that a user has: a
+broker and Kafka's own clients.
 
-Producing waits for acks=all. Consumers are processes of their own in one share group on one partition. In the middle of their
-work a consumer is killed, and then the broker, each while it has orders in flight. Failures come back until the delivery
-limit. The tally is kept order by order, and the lag at the end is read from the broker's directory on disk.
+Producing waits for acks=all. Consumers are processes of their own in one share group on one
+partition. In the middle of their work a consumer is killed, and then the broker, each while it has
+orders in flight. Failures come back until the delivery limit. The tally is kept order by order, and
+the lag at the end is read from the broker's directory on disk.
 """
 
 from __future__ import annotations
@@ -39,14 +41,33 @@ _TICK_S = 0.1
 
 
 @click.command()
-@click.option("--storage", default="segment", show_default=True, metavar="ENGINE", help="Engine for topic data and state.")
-@click.option("--orders", "count", type=click.IntRange(min=1), default=50_000, show_default=True, help="Number of orders.")
-@click.option("--consumers", type=click.IntRange(1, 100), default=4, show_default=True, help="Number of share consumers.")
+@click.option(
+    "--storage",
+    default="segment",
+    show_default=True,
+    metavar="ENGINE",
+    help="Engine for topic data and state.",
+)
+@click.option(
+    "--orders",
+    "count",
+    type=click.IntRange(min=1),
+    default=50_000,
+    show_default=True,
+    help="Number of orders.",
+)
+@click.option(
+    "--consumers",
+    type=click.IntRange(1, 100),
+    default=4,
+    show_default=True,
+    help="Number of share consumers.",
+)
 def demo(storage: str, count: int, consumers: int) -> None:
     """Show a durable queue at work: a broker, 50 000 orders, four share consumers.
 
-    A consumer and the broker are killed in the middle. Everything happens in a temporary directory and on a free port, and
-    is gone at the end.
+    A consumer and the broker are killed in the middle. Everything happens in a temporary directory
+    and on a free port, and is gone at the end.
     """
     from kbroker import plugins
     from kbroker.client.broker_process import BrokerStartFailed, RunningBroker
@@ -86,7 +107,9 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 def _run(broker: RunningBroker, count: int, consumers: int, signals: Deferred) -> None:
     broker.create_topic(TOPIC)
-    broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_LIMIT)})
+    broker.set_group_config(
+        GROUP, {"share.auto.offset.reset": "earliest", "share.delivery.count.limit": str(DELIVERY_LIMIT)}
+    )
     tally = Tally(count, DELIVERY_LIMIT)
     with open_view(count, consumers) as view:
         produce_s = _produce(broker.bootstrap, count, view, signals)
@@ -99,20 +122,24 @@ def _run(broker: RunningBroker, count: int, consumers: int, signals: Deferred) -
             except FinishedTwice as error:
                 raise CommandFailed(str(error)) from error
             work_s = time.monotonic() - started_s
-            summary = Summary(tally, produce_s, work_s, broker.anonymous_memory_bytes(), lag_on_disk(broker.data_dir))
+            summary = Summary(
+                tally, produce_s, work_s, broker.anonymous_memory_bytes(), lag_on_disk(broker.data_dir)
+            )
     click.echo()
     for line in summary.lines():
         click.echo(line)
 
 
 class Work:
-    """The consumers' work, and the two kills: at a quarter of the orders a consumer, at half of them the broker."""
+    """The consumers' work, and the two kills: at a quarter of the orders a consumer, at half of
+    them the broker."""
 
     def __init__(self, broker: RunningBroker, team: Team, tally: Tally, view: View) -> None:
         self._broker, self._team, self._tally, self._view = broker, team, tally, view
         self._strikes = [(tally.count // 4, self._kill_a_consumer), (tally.count // 2, self._kill_the_broker)]
         self._waiting: list[int] = []
-        """Consumers that hold orders and wait for leave to acknowledge, in the order in which they reported."""
+        """Consumers that hold orders and wait for leave to acknowledge, in the order in which they
+        reported."""
 
     def until_all_is_done(self) -> None:
         """Raises FinishedTwice, and CommandFailed when nothing moves any more."""
@@ -121,8 +148,14 @@ class Work:
             if self._take_reports(_TICK_S):
                 moved_s = time.monotonic()
             elif time.monotonic() - moved_s > _STALLED_S:
-                raise CommandFailed(f"no order was delivered for {_STALLED_S:.0f} s; {tally.count - tally.finished} are left")
-            elif tally.open and tally.finished + len(tally.open) == tally.count and lag_on_disk(self._broker.data_dir) == 0:
+                raise CommandFailed(
+                    f"no order was delivered for {_STALLED_S:.0f} s; {tally.count - tally.finished} are left"
+                )
+            elif (
+                tally.open
+                and tally.finished + len(tally.open) == tally.count
+                and lag_on_disk(self._broker.data_dir) == 0
+            ):
                 tally.nothing_is_left()
             if self._waiting and self._strikes and len(tally.seen) >= self._strikes[0][0]:
                 self._wait_until_all_hold_orders()
@@ -157,16 +190,25 @@ class Work:
         self._team.kill(victim)
         held = len(self._tally.struck(victim).held)
         self._tally.in_hand.pop(victim)
-        self._view.say(f"consumer {victim} killed with kill -9, {held:,} orders in its hands; consumer {self._team.hire()} comes")
+        self._view.say(
+            f"consumer {victim} killed with kill -9, {held:,} orders in its hands; consumer "
+            f"{self._team.hire()} comes"
+        )
 
     def _kill_the_broker(self) -> None:
         self._broker.kill()
         strike = self._tally.struck(*self._team.numbers)
-        self._view.say(f"broker killed with kill -9, {len(strike.held):,} orders in flight to {len(self._waiting)} consumers")
+        self._view.say(
+            f"broker killed with kill -9, {len(strike.held):,} orders in flight to {len(self._waiting)} "
+            "consumers"
+        )
         self._give_leave()
         started_s = time.monotonic()
         self._broker.start()
-        self._view.say(f"broker ready again after {time.monotonic() - started_s:.1f} s, on the directory that the first one left")
+        self._view.say(
+            f"broker ready again after {time.monotonic() - started_s:.1f} s, on the directory that the "
+            "first one left"
+        )
 
 
 def _produce(bootstrap: str, count: int, view: View, signals: Deferred) -> float:
@@ -175,7 +217,12 @@ def _produce(bootstrap: str, count: int, view: View, signals: Deferred) -> float
 
     from kbroker.cli.produce import Outcome
 
-    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "batch.num.messages": _BATCH_ORDERS}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "enable.idempotence": True,
+        "linger.ms": 5,
+        "batch.num.messages": _BATCH_ORDERS,
+    }
     producer = Producer({**settings, "log_level": 0})
     outcome, started_s, shown_s = Outcome(), time.monotonic(), 0.0
     for order in orders(count):
@@ -202,7 +249,8 @@ def _flush(producer: Producer, signals: Deferred) -> int:
 
 
 def lag_on_disk(data_dir: Path) -> int:
-    """Orders that the group has not finished, as an offline reader sees it beside the live broker."""
+    """Orders that the group has not finished, as an offline reader sees it beside the live
+    broker."""
     from kbroker.cli.storage import open_data_dir
 
     with open_data_dir(data_dir) as found:

@@ -1,4 +1,5 @@
-"""The demo's orders, and what becomes of each: made from a seed, so that every run tells the same story.
+"""The demo's orders, and what becomes of each: made from a seed, so that every run tells the same
+story.
 
     kind        share     what a consumer does
     good        the rest  accepts it
@@ -35,7 +36,13 @@ def orders(count: int, seed: int = SEED) -> Iterator[bytes]:
     chance = random.Random(seed)
     for number in range(count):
         fate = chance.random()
-        card = _CARDS[2] if fate < _HOPELESS_SHARE else _CARDS[1] if fate < _HOPELESS_SHARE + _FLAKY_SHARE else _CARDS[0]
+        card = (
+            _CARDS[2]
+            if fate < _HOPELESS_SHARE
+            else _CARDS[1]
+            if fate < _HOPELESS_SHARE + _FLAKY_SHARE
+            else _CARDS[0]
+        )
         order = {
             "order": number,
             "customer": f"customer-{chance.randrange(5000):04}",

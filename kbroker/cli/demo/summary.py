@@ -39,7 +39,10 @@ class Summary:
         tally = self.tally
         of_consumer, of_broker = tally.strikes
         yield "orders produced (acks=all)", f"{tally.count:,} in {self.produce_s:.1f} s"
-        yield "deliveries, all of one partition", f"{tally.by_worker.total():,} in {self.work_s:.1f} s, the kills included"
+        yield (
+            "deliveries, all of one partition",
+            f"{tally.by_worker.total():,} in {self.work_s:.1f} s, the kills included",
+        )
         yield "  consumer by consumer", self._by_consumer()
         yield "  again, after failures and kills", f"{tally.again:,}"
         yield "in hand when the consumer was killed", str(of_consumer)

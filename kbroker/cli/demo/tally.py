@@ -1,8 +1,9 @@
-"""What became of each order of the demo, order by order: the tally has to come out exactly, whatever was killed.
+"""What became of each order of the demo, order by order: the tally has to come out exactly,
+whatever was killed.
 
-An order is finished when its acceptance, its rejection or its release at the delivery limit is confirmed. Where the confirmation
-was lost with a broker or a consumer, it is open whether that was done: the order then comes again, or the lag on disk says that
-nothing is left.
+An order is finished when its acceptance, its rejection or its release at the delivery limit is
+confirmed. Where the confirmation was lost with a broker or a consumer, it is open whether that was
+done: the order then comes again, or the lag on disk says that nothing is left.
 """
 
 from __future__ import annotations
@@ -65,7 +66,9 @@ class Tally:
         """Raises FinishedTwice."""
         offsets = {order.offset for order in orders}
         if offsets & self.fates.keys():
-            raise FinishedTwice(f"order {min(offsets & self.fates.keys())} was delivered again after it was finished")
+            raise FinishedTwice(
+                f"order {min(offsets & self.fates.keys())} was delivered again after it was finished"
+            )
         for offset in offsets & self.open.keys():
             del self.open[offset]
         for strike in self.strikes:
@@ -82,8 +85,11 @@ class Tally:
                 fates[order.offset] = fate
 
     def struck(self, *workers: int) -> Strike:
-        """Call it when what these workers hold is lost for them, before anything is delivered again."""
-        strike = Strike(frozenset(order.offset for worker in workers for order in self.in_hand.get(worker, ())))
+        """Call it when what these workers hold is lost for them, before anything is delivered
+        again."""
+        strike = Strike(
+            frozenset(order.offset for worker in workers for order in self.in_hand.get(worker, ()))
+        )
         self.strikes.append(strike)
         return strike
 

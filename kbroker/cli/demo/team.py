@@ -1,6 +1,7 @@
 """The demo's consumers: processes that may be killed at any moment, each with a pipe of its own.
 
-A queue or an event that several processes share has a lock, which a killed process may hold for ever; a pipe has none.
+A queue or an event that several processes share has a lock, which a killed process may hold for
+ever; a pipe has none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ class _Member:
 
 @contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """For processes that start meanwhile: an interpreter that starts cannot take it. `work` unblocks it, once it is ignored there."""
+    """For processes that start meanwhile: an interpreter that starts cannot take it. `work`
+    unblocks it, once it is ignored there."""
     resource_tracker.ensure_running()  # its own start would unblock it
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -53,7 +55,9 @@ class Team:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         for member in self._members.values():
             member.pipe.close()
         deadline_s = time.monotonic() + _LEAVE_S
@@ -67,7 +71,8 @@ class Team:
         return list(self._members)
 
     def hire(self) -> int:
-        """Starts one afresh: a forked child could not use the producer's library any more. Returns its number."""
+        """Starts one afresh: a forked child could not use the producer's library any more. Returns
+        its number."""
         self._hired += 1
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
@@ -79,7 +84,8 @@ class Team:
         return self._hired
 
     def reports(self, timeout_s: float) -> Iterator[tuple[int, Report]]:
-        """What has arrived within that time, one report of each consumer. Raises CommandFailed where one has ended by itself."""
+        """What has arrived within that time, one report of each consumer. Raises CommandFailed
+        where one has ended by itself."""
         readable = wait([member.pipe for member in self._members.values()], timeout_s)
         for number, member in list(self._members.items()):
             if member.pipe in readable:
@@ -87,7 +93,9 @@ class Team:
                     yield number, cast("Report", member.pipe.recv())
                 except (EOFError, ConnectionResetError) as error:
                     member.process.join(_LEAVE_S)
-                    raise CommandFailed(f"consumer {number} ended by itself, exit code {member.process.exitcode}") from error
+                    raise CommandFailed(
+                        f"consumer {number} ended by itself, exit code {member.process.exitcode}"
+                    ) from error
 
     def give_leave(self, number: int) -> None:
         """To go on and acknowledge. One that has ended is noticed by `reports`."""

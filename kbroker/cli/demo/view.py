@@ -1,4 +1,5 @@
-"""How far the demo is: moving bars on a terminal, a line now and then elsewhere. All of it fits into 80 columns and 24 lines."""
+"""How far the demo is: moving bars on a terminal, a line now and then elsewhere. All of it fits
+into 80 columns and 24 lines."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def open_bars(count: int, consumers: int, console: Console) -> Iterator[View]:
     from rich.text import Text
 
     class Bars(Progress):
-        """With a line of text below the bars: beside them it would leave no room for the numbers."""
+        """With a line of text below the bars: beside them it would leave no room for the
+        numbers."""
 
         note = ""
 
@@ -57,7 +59,11 @@ def open_bars(count: int, consumers: int, console: Console) -> Iterator[View]:
             yield Text(self.note)
 
     name = TextColumn("{task.description}", table_column=Column(no_wrap=True))
-    numbers = TextColumn("{task.fields[numbers]}", justify="right", table_column=Column(no_wrap=True, min_width=len(_of(count, count))))
+    numbers = TextColumn(
+        "{task.fields[numbers]}",
+        justify="right",
+        table_column=Column(no_wrap=True, min_width=len(_of(count, count))),
+    )
     with Bars(name, BarColumn(bar_width=30), numbers, console=console, transient=True) as progress:
 
         def show_note(text: str) -> None:
@@ -87,7 +93,10 @@ class PlainView:
         self._line(f"{_of(confirmed, self._count)} orders produced", confirmed == self._count)
 
     def consumed(self, tally: Tally) -> None:
-        self._line(f"{_of(tally.finished, self._count)} finished; {_what_came_back(tally)}", tally.finished == self._count)
+        self._line(
+            f"{_of(tally.finished, self._count)} finished; {_what_came_back(tally)}",
+            tally.finished == self._count,
+        )
 
     def _line(self, text: str, is_last: bool) -> None:
         if is_last or time.monotonic() - self._shown_s >= _PLAIN_INTERVAL_S:
@@ -96,7 +105,9 @@ class PlainView:
 
 
 class BarView:
-    def __init__(self, progress: Progress, count: int, consumers: int, show_note: Callable[[str], None]) -> None:
+    def __init__(
+        self, progress: Progress, count: int, consumers: int, show_note: Callable[[str], None]
+    ) -> None:
         self._progress, self._count, self._show_note = progress, count, show_note
         self._produced = self._bar("orders produced")
         self._finished = self._bar("orders finished")
@@ -112,7 +123,9 @@ class BarView:
         self._progress.update(self._produced, completed=confirmed, numbers=_of(confirmed, self._count))
 
     def consumed(self, tally: Tally) -> None:
-        self._progress.update(self._finished, completed=tally.finished, numbers=_of(tally.finished, self._count))
+        self._progress.update(
+            self._finished, completed=tally.finished, numbers=_of(tally.finished, self._count)
+        )
         self._show_note(_what_came_back(tally))
         if not self._shows_consumers:
             return

@@ -1,7 +1,9 @@
-"""One share consumer of the demo, in a process of its own: polls, works, acknowledges, and reports each step to the demo.
+"""One share consumer of the demo, in a process of its own: polls, works, acknowledges, and reports
+each step to the demo.
 
-It reports what it holds before it acknowledges, and waits for the demo's leave. So the demo knows, when it kills a consumer or
-the broker, which orders were in hand; and an acknowledgement whose answer is lost belongs to orders that the demo knows.
+It reports what it holds before it acknowledges, and waits for the demo's leave. So the demo knows,
+when it kills a consumer or the broker, which orders were in hand; and an acknowledgement whose
+answer is lost belongs to orders that the demo knows.
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ class Order(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The consumer holds these orders and has acknowledged none of them. It goes on when the demo answers."""
+    """The consumer holds these orders and has acknowledged none of them. It goes on when the demo
+    answers."""
 
     orders: Sequence[Order]
 
 
 class Answered(NamedTuple):
-    """What became of the acknowledgements of the orders taken last. Not confirmed means unknown: the broker may have done them."""
+    """What became of the acknowledgements of the orders taken last. Not confirmed means unknown:
+    the broker may have done them."""
 
     confirmed: bool
 

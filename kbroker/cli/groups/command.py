@@ -1,8 +1,8 @@
-"""`kbroker groups`: all groups of the broker, whatever their type (KIP-1043), and what can be done with consumer groups, with the options
-and columns of Kafka's own tools.
+"""`kbroker groups`: all groups of the broker, whatever their type (KIP-1043), and what can be done
+with consumer groups, with the options and columns of Kafka's own tools.
 
-The commands that need more than a few lines are in files of their own and are added at the end of this one. Share groups have
-commands of their own: `kbroker share-groups`.
+The commands that need more than a few lines are in files of their own and are added at the end of
+this one. Share groups have commands of their own: `kbroker share-groups`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 import click
 
 from kbroker.cli.exits import CommandFailed
-from kbroker.cli.group_views import instead, kind_of_group, of_other_type, report_deletions, types_where_missing
+from kbroker.cli.group_views import (
+    instead,
+    kind_of_group,
+    of_other_type,
+    report_deletions,
+    types_where_missing,
+)
 from kbroker.cli.groups.describe import describe
 from kbroker.cli.groups.reset import reset_offsets
 from kbroker.cli.output import Cell, print_json, print_table
@@ -37,7 +43,16 @@ if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
 TYPES = ("classic", "consumer", "share", "streams")
-STATES = ("Empty", "Stable", "Dead", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "NotReady")
+STATES = (
+    "Empty",
+    "Stable",
+    "Dead",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "NotReady",
+)
 
 
 @click.group(cls=SuggestingGroup)
@@ -46,7 +61,11 @@ def groups() -> None:
 
 
 @groups.command("list")
-@click.option("--consumer", is_flag=True, help="Only consumer groups: those of type consumer, and classic ones of consumers.")
+@click.option(
+    "--consumer",
+    is_flag=True,
+    help="Only consumer groups: those of type consumer, and classic ones of consumers.",
+)
 @click.option("--share", is_flag=True, help="Only share groups.")
 @click.option(
     "--group-type",
@@ -55,7 +74,9 @@ def groups() -> None:
     type=ChoicesType("TYPES", TYPES),
     help=f"Only groups of these types: {', '.join(TYPES)}, several behind commas.",
 )
-@click.option("--protocol", metavar="PROTOCOL", help="Only groups whose members speak this protocol, such as share.")
+@click.option(
+    "--protocol", metavar="PROTOCOL", help="Only groups whose members speak this protocol, such as share."
+)
 @states_option(STATES)
 @json_option
 @bootstrap_option
@@ -81,19 +102,28 @@ def list_groups(
     with connect(bootstrap) as connection:
         found = _found(connection, consumer, ("share",) if share else types or (), protocol, states or ())
     if as_json:
-        print_json([{"group": each.group_id, "type": each.type, "protocol": each.protocol, "state": each.state} for each in found])
+        print_json(
+            [
+                {"group": each.group_id, "type": each.type, "protocol": each.protocol, "state": each.state}
+                for each in found
+            ]
+        )
         return
     columns = ("GROUP", "TYPE", "PROTOCOL", "STATE")[: 3 if states is None else 4]
     rows = [(each.group_id, each.type, each.protocol, each.state)[: len(columns)] for each in found]
     print_table(columns, rows)
 
 
-def _found(connection: Connection, consumer: bool, types: Sequence[str], protocol: str | None, states: Sequence[str]) -> list[Group]:
+def _found(
+    connection: Connection, consumer: bool, types: Sequence[str], protocol: str | None, states: Sequence[str]
+) -> list[Group]:
     from kbroker.client import consumer_group_admin, group_admin
 
     if consumer:
         return consumer_group_admin.consumer_groups(connection, states)
-    return [each for each in group_admin.groups(connection, types, states) if protocol in (None, each.protocol)]
+    return [
+        each for each in group_admin.groups(connection, types, states) if protocol in (None, each.protocol)
+    ]
 
 
 @groups.command()
@@ -101,11 +131,13 @@ def _found(connection: Connection, consumer: bool, types: Sequence[str], protoco
 @click.option("--all-groups", is_flag=True, help="All consumer groups.")
 @json_option
 @bootstrap_option
-def delete(group: tuple[str, ...], more_groups: tuple[str, ...], all_groups: bool, as_json: bool, bootstrap: Address) -> None:
+def delete(
+    group: tuple[str, ...], more_groups: tuple[str, ...], all_groups: bool, as_json: bool, bootstrap: Address
+) -> None:
     """Delete each consumer GROUP with its offsets.
 
-    A group that has members is refused, and so is a name that is no consumer group's; the others are deleted nevertheless, and the
-    exit code is 1.
+    A group that has members is refused, and so is a name that is no consumer group's; the others
+    are deleted nevertheless, and the exit code is 1.
 
     \b
     Examples:
@@ -118,7 +150,8 @@ def delete(group: tuple[str, ...], more_groups: tuple[str, ...], all_groups: boo
 
 
 def _delete(connection: Connection, names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Of all groups where none is named: which were meant, and reasons by group that was not deleted.
+    """Of all groups where none is named: which were meant, and reasons by group that was not
+    deleted.
 
     DeleteGroups takes groups of any type: those of other types are kept out here.
     """
@@ -166,11 +199,13 @@ def _why_not(error: KafkaError) -> str:
 )
 @json_option
 @bootstrap_option
-def delete_offsets(group: tuple[str, ...], more_groups: tuple[str, ...], topics: Scope, as_json: bool, bootstrap: Address) -> None:
+def delete_offsets(
+    group: tuple[str, ...], more_groups: tuple[str, ...], topics: Scope, as_json: bool, bootstrap: Address
+) -> None:
     """Forget the offsets that GROUP has committed for topics.
 
-    Its next consumer begins there as in a new group. Topics that members of GROUP are subscribed to are refused; where a partition
-    could not be done, the others are, and the exit code is 1.
+    Its next consumer begins there as in a new group. Topics that members of GROUP are subscribed to
+    are refused; where a partition could not be done, the others are, and the exit code is 1.
 
     \b
     Examples:
@@ -186,32 +221,43 @@ def delete_offsets(group: tuple[str, ...], more_groups: tuple[str, ...], topics:
         print_json([dict(zip(("topic", "partition", "deleted", "error"), row, strict=True)) for row in rows])
     else:
         table: list[tuple[Cell, ...]] = [
-            (topic, number, "Successful" if error is None else f"Error: {error}") for (topic, number), error in results.items()
+            (topic, number, "Successful" if error is None else f"Error: {error}")
+            for (topic, number), error in results.items()
         ]
         print_table(("TOPIC", "PARTITION", "STATUS"), table)
     if refused := [error for error in results.values() if error is not None]:
         raise CommandFailed(f"offsets of {len(refused)} of {len(results)} partitions could not be deleted")
 
 
-def _delete_offsets(connection: Connection, group: str, topics: Scope) -> dict[tuple[str, int | None], str | None]:
-    """By topic and partition None, or why its offset was not deleted; partition None: the topic does not exist. Raises KafkaError where
-    the broker refuses the group."""
+def _delete_offsets(
+    connection: Connection, group: str, topics: Scope
+) -> dict[tuple[str, int | None], str | None]:
+    """By topic and partition None, or why its offset was not deleted; partition None: the topic
+    does not exist. Raises KafkaError where the broker refuses the group."""
     from kbroker.client import admin, consumer_group_admin
     from kbroker.client.answers import reason
     from kbroker.client.group_admin import TopicPartition
 
     existing = {each.name: each.partitions for each in admin.topics(connection)}
     partitions = [
-        TopicPartition(topic, number) for topic, numbers in topics for number in (existing.get(topic, ()) if numbers is None else numbers)
+        TopicPartition(topic, number)
+        for topic, numbers in topics
+        for number in (existing.get(topic, ()) if numbers is None else numbers)
     ]
     try:
         refused = consumer_group_admin.delete_offsets(connection, group, partitions)
     except KafkaError as error:
         other = types_where_missing(connection, [error]).get(group)
-        text = of_other_type(group, other, "delete-offsets") if other else f"group {group}: {_REASONS.get(error.code, reason(error.code))}"
+        text = (
+            of_other_type(group, other, "delete-offsets")
+            if other
+            else f"group {group}: {_REASONS.get(error.code, reason(error.code))}"
+        )
         raise KafkaError(error.code, text) from error
     results: dict[tuple[str, int | None], str | None] = {
-        (topic, None): "there is no topic of this name" for topic, numbers in topics if numbers is None and topic not in existing
+        (topic, None): "there is no topic of this name"
+        for topic, numbers in topics
+        if numbers is None and topic not in existing
     }
     return results | {place: _why_not(refused[place]) if place in refused else None for place in partitions}
 

@@ -1,4 +1,5 @@
-"""`kbroker groups describe`: offsets and lag, members, or the state of consumer groups, in Kafka's columns."""
+"""`kbroker groups describe`: offsets and lag, members, or the state of consumer groups, in Kafka's
+columns."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kbroker.cli.group_views import Table, assignment_text, coordinator_text, one_view, report, told_apart, view_options
+from kbroker.cli.group_views import (
+    Table,
+    assignment_text,
+    coordinator_text,
+    one_view,
+    report,
+    told_apart,
+    view_options,
+)
 from kbroker.cli.output import Cell
 from kbroker.cli.params import Address, bootstrap_option, chosen_groups, connect, groups_options, json_option
 from kbroker.errors import ErrorCode, KafkaError
@@ -21,7 +30,8 @@ _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Recon
 
 
 class OffsetRow(NamedTuple):
-    """A partition that the group has committed an offset of, or that a member is assigned. None: not known, or nobody."""
+    """A partition that the group has committed an offset of, or that a member is assigned. None:
+    not known, or nobody."""
 
     topic: str
     partition: int
@@ -91,7 +101,9 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     from kbroker.client import consumer_group_admin, group_admin
 
     names = names or tuple(each.group_id for each in consumer_group_admin.consumer_groups(connection))
-    groups, problems = told_apart(names, consumer_group_admin.describe_consumer_groups(connection, names), connection)
+    groups, problems = told_apart(
+        names, consumer_group_admin.describe_consumer_groups(connection, names), connection
+    )
     offsets, coordinators = {}, {}
     if view == "state" and groups:
         coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])
@@ -104,9 +116,13 @@ def _offsets(connection: Connection, groups: Sequence[ConsumerGroup]) -> dict[st
     """By group. Log ends are asked for once for all."""
     from kbroker.client import consumer_group_admin
 
-    committed = {each.group_id: consumer_group_admin.committed_offsets(connection, each.group_id) for each in groups}
+    committed = {
+        each.group_id: consumer_group_admin.committed_offsets(connection, each.group_id) for each in groups
+    }
     owners = {each.group_id: dict(_owners(each.members)) for each in groups}
-    ends = _log_ends(connection, {place for known in (committed, owners) for places in known.values() for place in places})
+    ends = _log_ends(
+        connection, {place for known in (committed, owners) for places in known.values() for place in places}
+    )
     return {
         each.group_id: [
             _row(place, committed[each.group_id].get(place), ends[place], owners[each.group_id].get(place))
@@ -119,10 +135,17 @@ def _offsets(connection: Connection, groups: Sequence[ConsumerGroup]) -> dict[st
 def _owners(members: Iterable[ConsumerMember]) -> Iterable[tuple[TopicPartition, ConsumerMember]]:
     from kbroker.client.group_admin import TopicPartition
 
-    return ((TopicPartition(topic, each), member) for member in members for topic, part in member.assignment.items() for each in part)
+    return (
+        (TopicPartition(topic, each), member)
+        for member in members
+        for topic, part in member.assignment.items()
+        for each in part
+    )
 
 
-def _log_ends(connection: Connection, places: Iterable[TopicPartition]) -> Mapping[tuple[str, int], int | None]:
+def _log_ends(
+    connection: Connection, places: Iterable[TopicPartition]
+) -> Mapping[tuple[str, int], int | None]:
     """None for what is not there any more."""
     from kbroker.client import admin
     from kbroker.client.group_admin import by_topic
@@ -135,7 +158,9 @@ def _log_ends(connection: Connection, places: Iterable[TopicPartition]) -> Mappi
     return ends
 
 
-def _row(place: TopicPartition, committed: CommittedOffset | None, end: int | None, owner: ConsumerMember | None) -> OffsetRow:
+def _row(
+    place: TopicPartition, committed: CommittedOffset | None, end: int | None, owner: ConsumerMember | None
+) -> OffsetRow:
     offset = None if committed is None else committed.offset
     return OffsetRow(
         place.topic,
@@ -170,14 +195,29 @@ def _offsets_table(found: Found, verbose: bool) -> Table:
         for each in offsets:
             epoch = (each.leader_epoch,) if verbose else ()
             numbers = (each.current_offset, each.log_end_offset, each.lag)
-            rows.append((group_id, each.topic, each.partition, *epoch, *numbers, each.member_id, each.client_host, each.client_id))
+            rows.append(
+                (
+                    group_id,
+                    each.topic,
+                    each.partition,
+                    *epoch,
+                    *numbers,
+                    each.member_id,
+                    each.client_host,
+                    each.client_id,
+                )
+            )
     epoch_column = ("LEADER-EPOCH",) if verbose else ()
     offset_columns = ("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
-    return Table(("GROUP", "TOPIC", "PARTITION", *epoch_column, *offset_columns, "CONSUMER-ID", "HOST", "CLIENT-ID"), rows)
+    return Table(
+        ("GROUP", "TOPIC", "PARTITION", *epoch_column, *offset_columns, "CONSUMER-ID", "HOST", "CLIENT-ID"),
+        rows,
+    )
 
 
 def _members_table(found: Found, verbose: bool) -> Table:
-    """GROUP-INSTANCE-ID where there are static members; UPGRADED where a group of KIP-848 still has classic members."""
+    """GROUP-INSTANCE-ID where there are static members; UPGRADED where a group of KIP-848 still has
+    classic members."""
     members = [(group, each) for group in found.groups for each in group.members]
     has_static = any(each.instance_id is not None for _, each in members)
     has_classic = any(each.is_classic for _, each in members)
@@ -188,9 +228,23 @@ def _members_table(found: Found, verbose: bool) -> Table:
         count = sum(len(partitions) for partitions in each.assignment.values())
         rows.append((group.group_id, each.member_id, *static, each.client_host, each.client_id, count, *more))
     static_column = ("GROUP-INSTANCE-ID",) if has_static else ()
-    epoch_columns = ("CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT") if verbose else ()
+    epoch_columns = (
+        ("CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH", "TARGET-ASSIGNMENT") if verbose else ()
+    )
     upgraded_column = ("UPGRADED",) if verbose and has_classic else ()
-    return Table(("GROUP", "CONSUMER-ID", *static_column, "HOST", "CLIENT-ID", "#PARTITIONS", *epoch_columns, *upgraded_column), rows)
+    return Table(
+        (
+            "GROUP",
+            "CONSUMER-ID",
+            *static_column,
+            "HOST",
+            "CLIENT-ID",
+            "#PARTITIONS",
+            *epoch_columns,
+            *upgraded_column,
+        ),
+        rows,
+    )
 
 
 def _verbose_cells(group: ConsumerGroup, member: ConsumerMember, with_upgraded: bool) -> tuple[Cell, ...]:
@@ -211,7 +265,9 @@ def _state_table(found: Found, verbose: bool) -> Table:
         epochs = (each.group_epoch, each.assignment_epoch) if verbose else ()
         rows.append((each.group_id, node, each.assignor or None, each.state, *epochs, len(each.members)))
     epoch_columns = ("GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH") if verbose else ()
-    return Table(("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epoch_columns, "#MEMBERS"), rows)
+    return Table(
+        ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", *epoch_columns, "#MEMBERS"), rows
+    )
 
 
 TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
@@ -220,7 +276,11 @@ TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_
 def _as_json(group: ConsumerGroup, view: str, found: Found) -> dict[str, Any]:
     head = {"group": group.group_id, "type": group.type, "state": group.state}
     if view == "members":
-        return {**head, "assignment_epoch": group.assignment_epoch, "members": [each._asdict() for each in group.members]}
+        return {
+            **head,
+            "assignment_epoch": group.assignment_epoch,
+            "members": [each._asdict() for each in group.members],
+        }
     if view == "offsets":
         return {**head, "offsets": [each._asdict() for each in found.offsets[group.group_id]]}
     return {

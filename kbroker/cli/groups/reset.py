@@ -1,7 +1,7 @@
 """`kbroker groups reset-offsets`: other offsets for consumer groups to go on from.
 
-Groups with members are refused, each with a line of its own. Topics and partitions that do not exist are refused before anything is
-changed.
+Groups with members are refused, each with a line of its own. Topics and partitions that do not
+exist are refused before anything is changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from kbroker.cli.offset_plans import (
     read_plans,
     reset_options,
 )
-from kbroker.cli.params import Address, DurationType, bootstrap_option, chosen_groups, connect, groups_options, json_option
+from kbroker.cli.params import (
+    Address,
+    DurationType,
+    bootstrap_option,
+    chosen_groups,
+    connect,
+    groups_options,
+    json_option,
+)
 from kbroker.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -39,8 +47,18 @@ if TYPE_CHECKING:
 @click.option("--all-groups", is_flag=True, help="All consumer groups.")
 @click.option("--all-topics", is_flag=True, help="All partitions that the group has committed offsets of.")
 @click.option("--to-current", is_flag=True, help="To the committed offsets.")
-@click.option("--shift-by", type=int, metavar="N", help="From the committed offset N records onward, or back where N is negative.")
-@click.option("--by-duration", type=DurationType(), metavar=DurationType.name, help="To the first record that is not older than this.")
+@click.option(
+    "--shift-by",
+    type=int,
+    metavar="N",
+    help="From the committed offset N records onward, or back where N is negative.",
+)
+@click.option(
+    "--by-duration",
+    type=DurationType(),
+    metavar=DurationType.name,
+    help="To the first record that is not older than this.",
+)
 @reset_options
 @json_option
 @bootstrap_option
@@ -66,8 +84,9 @@ def reset_offsets(
 ) -> None:
     """Let consumer groups go on from other offsets.
 
-    Without --execute the new offsets are printed and nothing is changed. GROUP must have no members; one that does not exist yet
-    is made. Offsets outside of the log are moved to its nearest end, with a warning.
+    Without --execute the new offsets are printed and nothing is changed. GROUP must have no
+    members; one that does not exist yet is made. Offsets outside of the log are moved to its
+    nearest end, with a warning.
 
     \b
     Examples:
@@ -76,7 +95,9 @@ def reset_offsets(
       kbroker groups reset-offsets billing --all-topics --to-current --export > billing.csv
       kbroker groups reset-offsets billing --from-file billing.csv --execute
     """
-    target = Target(to_earliest, to_latest, to_datetime, to_offset, to_current, from_file, shift_by, by_duration)
+    target = Target(
+        to_earliest, to_latest, to_datetime, to_offset, to_current, from_file, shift_by, by_duration
+    )
     target.check()
     exactly_one({"--topic": topics, "--all-topics": all_topics, "--from-file": from_file})
     names = chosen_groups(group, more_groups, all_groups)
@@ -114,18 +135,29 @@ def _all_groups(connection: Connection, plans: Mapping[str, Offsets] | None) -> 
     """All consumer groups; where there are plans, those that have one."""
     from kbroker.client import consumer_group_admin
 
-    return [each.group_id for each in consumer_group_admin.consumer_groups(connection) if plans is None or each.group_id in plans]
+    return [
+        each.group_id
+        for each in consumer_group_admin.consumer_groups(connection)
+        if plans is None or each.group_id in plans
+    ]
 
 
 def _ready(connection: Connection, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Groups that can be reset, and a line for each that cannot. One that does not exist can: that makes it."""
+    """Groups that can be reset, and a line for each that cannot. One that does not exist can: that
+    makes it."""
     from kbroker.client import consumer_group_admin, group_admin
 
     types = group_admin.group_types(connection)
     ready, problems = [], []
-    for name, found in zip(names, consumer_group_admin.describe_consumer_groups(connection, names), strict=True):
+    for name, found in zip(
+        names, consumer_group_admin.describe_consumer_groups(connection, names), strict=True
+    ):
         if not isinstance(found, KafkaError):
-            problem = None if found.state == consumer_group_admin.EMPTY else in_use("consumer group", name, len(found.members))
+            problem = (
+                None
+                if found.state == consumer_group_admin.EMPTY
+                else in_use("consumer group", name, len(found.members))
+            )
         elif found.code is not ErrorCode.group_id_not_found:
             problem = why_not(name, found)
         else:
@@ -138,10 +170,14 @@ def _ready(connection: Connection, names: Sequence[str]) -> tuple[list[str], lis
 
 
 def _offsets(
-    connection: Connection, group: str, named: Sequence[TopicPartition], target: Target, plans: Mapping[str, Offsets] | None
+    connection: Connection,
+    group: str,
+    named: Sequence[TopicPartition],
+    target: Target,
+    plans: Mapping[str, Offsets] | None,
 ) -> Offsets:
-    """Where the named partitions, or those that the plan or the group has, are to go on. Raises KafkaError, and CommandFailed for what
-    does not exist."""
+    """Where the named partitions, or those that the plan or the group has, are to go on. Raises
+    KafkaError, and CommandFailed for what does not exist."""
     if plans is not None:
         check_partitions(connection, plans[group])
         return clamped(connection, plans[group])
@@ -149,7 +185,10 @@ def _offsets(
     def committed() -> dict[TopicPartition, int | None]:
         from kbroker.client import consumer_group_admin
 
-        return {place: each.offset for place, each in consumer_group_admin.committed_offsets(connection, group).items()}
+        return {
+            place: each.offset
+            for place, each in consumer_group_admin.committed_offsets(connection, group).items()
+        }
 
     partitions = named or list(committed())
     if not partitions:

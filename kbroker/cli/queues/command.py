@@ -47,8 +47,8 @@ def queues() -> None:
 def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Address) -> None:
     """Drop all jobs of the queue NAME that are not finished.
 
-    Asks first. A queue that has workers is refused without --force. The topic keeps the records as long as its retention says; dead
-    letters stay.
+    Asks first. A queue that has workers is refused without --force. The topic keeps the records as
+    long as its retention says; dead letters stay.
 
     \b
     Examples:
@@ -121,7 +121,10 @@ def delete(
         return
     click.echo(f"deleted queue {escaped(name)}")
     if deleted.workers:
-        were = f"{counted(deleted.workers, 'worker')} of queue {name} {'was' if deleted.workers == 1 else 'were'}"
+        were = (
+            f"{counted(deleted.workers, 'worker')} of queue {name} "
+            f"{'was' if deleted.workers == 1 else 'were'}"
+        )
         say(f"warning: {were} put out: stop them, their clients report a group that is gone")
     if queue.dead_letter_topic is not None and not with_dead_letters:
         say(f"its dead letters stay in topic {queue.dead_letters}")
@@ -145,7 +148,8 @@ def _what_a_deletion_loses(connection: Connection, queue: Queue, *, with_dead_le
 def pause(name: str, as_json: bool, bootstrap: Address) -> None:
     """Deliver no more jobs of the queue NAME.
 
-    Workers finish what they hold, and jobs can be sent. It lasts until `resume`, also over a restart of the broker.
+    Workers finish what they hold, and jobs can be sent. It lasts until `resume`, also over a
+    restart of the broker.
     """
     _set_paused(name, bootstrap, as_json, paused=True)
 

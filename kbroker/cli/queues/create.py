@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 @click.option(
     "--update", is_flag=True, help="Alter a queue that exists where it differs from what is asked for."
 )
-@click.option("--force", is_flag=True, help="Give a queue more partitions although it keeps the order of keys.")
+@click.option(
+    "--force", is_flag=True, help="Give a queue more partitions although it keeps the order of keys."
+)
 @json_option
 @bootstrap_option
 def create(
@@ -61,11 +63,12 @@ def create(
     bootstrap: Address,
     **options: str | None,
 ) -> None:
-    """Make the queue NAME: a topic, a share group of the same name and a dead letter topic, with settings that suit jobs.
+    """Make the queue NAME: a topic, a share group of the same name and a dead letter topic, with
+    settings that suit jobs.
 
-    Durations are written 500ms, 30s, 10m, 1h or 30d. Run again, it changes nothing, or says what differs from the options that were
-    given, with exit code 1; --update alters that. What no option is given for stays as it is. Interrupted, the same command does the
-    rest.
+    Durations are written 500ms, 30s, 10m, 1h or 30d. Run again, it changes nothing, or says what
+    differs from the options that were given, with exit code 1; --update alters that. What no option
+    is given for stays as it is. Interrupted, the same command does the rest.
 
     \b
     Examples:
@@ -95,7 +98,9 @@ def create(
             _make_all(connection, wishes, update=update, force=force, as_json=as_json)
 
 
-def _make_all(connection: Connection, wishes: list[Wish], *, update: bool, force: bool, as_json: bool) -> None:
+def _make_all(
+    connection: Connection, wishes: list[Wish], *, update: bool, force: bool, as_json: bool
+) -> None:
     """Each of them: one that is refused keeps no other from being made."""
     problems = []
     for wish in wishes:
@@ -109,8 +114,8 @@ def _make_all(connection: Connection, wishes: list[Wish], *, update: bool, force
 
 
 def _make(connection: Connection, wish: Wish, *, update: bool, force: bool, as_json: bool) -> None:
-    """Another command may be making the same queue, or one with the same dead letter topic: then what is
-    missing is found out again, once for each of the two topics."""
+    """Another command may be making the same queue, or one with the same dead letter topic: then
+    what is missing is found out again, once for each of the two topics."""
     from kbroker.protocol.topic_names import is_legal, why_illegal
 
     if not is_legal(wish.name):
@@ -138,7 +143,9 @@ def _make_now(connection: Connection, wish: Wish, *, update: bool, force: bool, 
                 for each in made.differences:
                     say(f"queue {wish.name}: {_line(each)}")
             outcome = (
-                "was not made: --update makes it and alters that" if made.is_new else "was left as it is: --update alters it"
+                "was not made: --update makes it and alters that"
+                if made.is_new
+                else "was left as it is: --update alters it"
             )
             raise CommandFailed(f"queue {wish.name} {outcome}")
         for step in made.steps:

@@ -44,8 +44,8 @@ _ADMIN_HINT = "-  (shown with --admin PORT)"
 def list_queues(as_json: bool, bootstrap: Address) -> None:
     """All queues: topics that have a share group of the same name.
 
-    UNFINISHED are the jobs that no worker has finished, those included that are being worked on; DEAD-LETTERS the records in the dead
-    letter topic.
+    UNFINISHED are the jobs that no worker has finished, those included that are being worked on;
+    DEAD-LETTERS the records in the dead letter topic.
 
     \b
     Examples:
@@ -103,7 +103,8 @@ def describe(
 ) -> None:
     """Jobs, workers, dead letters and settings of the queue NAME.
 
-    Which jobs are being worked on, and by whom, is shown with --admin, of a broker that was started with `kbroker start --admin`.
+    Which jobs are being worked on, and by whom, is shown with --admin, of a broker that was started
+    with `kbroker start --admin`.
 
     \b
     Examples:
@@ -165,7 +166,8 @@ class Rates:
         self._last: tuple[float, int, int] | None = None
 
     def of(self, document: dict[str, Any], now_s: float | None = None) -> dict[str, Any]:
-        """The document with `sent_per_s` and `finished_per_s`, which are None at the first moment."""
+        """The document with `sent_per_s` and `finished_per_s`, which are None at the first
+        moment."""
         now_s = time.monotonic() if now_s is None else now_s
         sent, finished = document["sent"], document["sent"] - document["unfinished"]
         last, self._last = self._last, (now_s, sent, finished)
@@ -204,7 +206,9 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
     age_ms = document["oldest_age_ms"]
     rows.append(("oldest", "-" if age_ms is None else _age(age_ms)))
     if document["sent_per_s"] is not None:
-        rows.append(("rates", f"{document['sent_per_s']:g} sent/s, {document['finished_per_s']:g} finished/s"))
+        rows.append(
+            ("rates", f"{document['sent_per_s']:g} sent/s, {document['finished_per_s']:g} finished/s")
+        )
     rows.append(("workers", str(workers)))
     rows.append(("dead letters", _dead_letters(document)))
     rows += [("log held", text) for text in _log_holders(document["log_holders"] or ())]
@@ -213,7 +217,11 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _next_due(due_ms: int | None) -> str:
-    return "" if due_ms is None else f", the next one is due in {_age(max(0, due_ms - round(time.time() * 1000)))}"
+    return (
+        ""
+        if due_ms is None
+        else f", the next one is due in {_age(max(0, due_ms - round(time.time() * 1000)))}"
+    )
 
 
 def _dead_letters(document: dict[str, Any]) -> str:
@@ -224,7 +232,8 @@ def _dead_letters(document: dict[str, Any]) -> str:
 
 
 def _log_holders(holders: Sequence[dict[str, Any]]) -> list[str]:
-    """Those that keep something of the log that could go without them: of each partition the fewest groups."""
+    """Those that keep something of the log that could go without them: of each partition the fewest
+    groups."""
     lines, partitions = [], sorted({each["partition"] for each in holders})
     for number in partitions:
         found = [each for each in holders if each["partition"] == number]
@@ -234,8 +243,13 @@ def _log_holders(holders: Sequence[dict[str, Any]]) -> list[str]:
         if some is None:
             continue
         names = [escaped(each["group"]) for each in found[: some + 1]]
-        groups = f"group {names[0]}" if some == 0 else f"groups {', '.join(names[:-1])} and {names[-1]} together"
-        lines.append(f"{human_bytes(sizes[some])} by {groups}, from offset {found[0]['from_offset']} of partition {number} on")
+        groups = (
+            f"group {names[0]}" if some == 0 else f"groups {', '.join(names[:-1])} and {names[-1]} together"
+        )
+        lines.append(
+            f"{human_bytes(sizes[some])} by {groups}, from offset {found[0]['from_offset']} of partition "
+            f"{number} on"
+        )
     return lines
 
 

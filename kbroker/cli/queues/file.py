@@ -60,7 +60,8 @@ def _wrong(file: BinaryIO, why: str) -> CommandFailed:
 def _wish(name: str, table: Mapping[str, Any]) -> Wish:
     if table and all(isinstance(value, dict) for value in table.values()) and not set(table) & set(KEYS):
         raise ValueError(
-            f'[{_TOP}.{name}] holds no keys of a queue; a name with a dot is written [{_TOP}."{name}.{next(iter(table))}"]'
+            f"[{_TOP}.{name}] holds no keys of a queue; a name with a dot is written "
+            f'[{_TOP}."{name}.{next(iter(table))}"]'
         )
     _check_keys(table, KEYS, f" of queue {name}")
     settings = {}

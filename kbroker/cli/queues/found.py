@@ -29,7 +29,10 @@ def why_missing(queue: Queue) -> str:
     if queue.group_type not in (None, "share"):
         return f"there is no queue {name}: group {name} is {kind_of_group(queue.group_type or '')}"
     if queue.is_configured:
-        return f"queue {name} is not whole: {create}` makes what is missing, `kbroker queues delete` removes the rest"
+        return (
+            f"queue {name} is not whole: {create}` makes what is missing, `kbroker queues delete` "
+            "removes the rest"
+        )
     if queue.topic is not None:
         return f"there is no queue {name}, only a topic of this name: {create} --update` makes it a queue"
     if queue.group_type is not None:

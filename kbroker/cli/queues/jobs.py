@@ -53,8 +53,9 @@ MAX_DELAY = GROUP_CONFIGS[SCHEDULING_MAX_DELAY]
 def peek(name: str, most: int, as_json: bool, bootstrap: Address) -> None:
     """Show the next jobs of the queue NAME without taking them.
 
-    They are read from where the share group begins. So some of them may be in work, or finished before older ones were. Behind them come
-    jobs that were sent with a delay, the next one first; jobs that wait for another delivery are not shown.
+    They are read from where the share group begins. So some of them may be in work, or finished
+    before older ones were. Behind them come jobs that were sent with a delay, the next one first;
+    jobs that wait for another delivery are not shown.
 
     \b
     Examples:
@@ -82,32 +83,43 @@ class Job(NamedTuple):
 
 
 def _jobs(connection: Connection, queue: Queue, most: int) -> list[Job]:
-    """The next `most` jobs: those for now in the order of each partition, then those for later by their time.
+    """The next `most` jobs: those for now in the order of each partition, then those for later by
+    their time.
 
-    What is scheduled lies outside the in-flight window, also below the start offset. Only its headers tell it from what is finished.
+    What is scheduled lies outside the in-flight window, also below the start offset. Only its
+    headers tell it from what is finished.
     """
     starts = {row.partition: row.start_offset for row in queue.offsets}
     done = {row.partition for row in queue.offsets if row.lag == 0}
     found = list(islice((job for job in _read(connection, queue, starts, done) if job.due_ms is None), most))
     if len(found) < most and queue.value(Part.GROUP, SCHEDULING) == "true":
         later = (job for job in _read(connection, queue, {}, done) if job.due_ms is not None)
-        found += nsmallest(most - len(found), later, key=lambda job: (job.due_ms, job.partition, job.record.offset))
+        found += nsmallest(
+            most - len(found), later, key=lambda job: (job.due_ms, job.partition, job.record.offset)
+        )
     return found
 
 
 def _read(
     connection: Connection, queue: Queue, starts: Mapping[int, int | None], done: Collection[int]
 ) -> Iterator[Job]:
-    """From these offsets on, or from where a partition's log begins, and nothing of those that are `done`."""
+    """From these offsets on, or from where a partition's log begins, and nothing of those that are
+    `done`."""
     from kbroker.client.topic_logs import bounds, read_records
 
     assert queue.topic is not None
-    is_scheduled, now_ms, max_delay_ms = queue.value(Part.GROUP, SCHEDULING) == "true", wall_clock_ms(), max_delay_of(queue)
+    is_scheduled, now_ms, max_delay_ms = (
+        queue.value(Part.GROUP, SCHEDULING) == "true",
+        wall_clock_ms(),
+        max_delay_of(queue),
+    )
     for partition, (start, end) in bounds(connection, queue.topic).items():
         if partition in done:
             continue
         first = max(start, starts.get(partition) or 0)
-        for record in read_records(connection, queue.topic, partition, first, end, lambda damage: say(str(damage))):
+        for record in read_records(
+            connection, queue.topic, partition, first, end, lambda damage: say(str(damage))
+        ):
             due_ms = schedule_of(record, now_ms, max_delay_ms).due_ms if is_scheduled else None
             yield Job(partition, record, due_ms)
 
@@ -153,9 +165,17 @@ def _as_json(job: Job) -> dict[str, Any]:
     multiple=True,
     help="A header of all these jobs; may be repeated.",
 )
-@click.option("--delay", "delay_ms", type=SpanType(), help="Deliver these jobs so long after they were sent, and not before.")
 @click.option(
-    "--at", "at_ms", type=DateTimeType(), help="Deliver these jobs then, and not before; UTC unless a zone is given."
+    "--delay",
+    "delay_ms",
+    type=SpanType(),
+    help="Deliver these jobs so long after they were sent, and not before.",
+)
+@click.option(
+    "--at",
+    "at_ms",
+    type=DateTimeType(),
+    help="Deliver these jobs then, and not before; UTC unless a zone is given.",
 )
 @bootstrap_option
 def send(
@@ -169,8 +189,8 @@ def send(
 ) -> None:
     """Send jobs to the queue NAME.
 
-    Each JOB is one, or without any each line of standard input. The command ends when every job is on the broker's disk (acks=all),
-    with exit code 1 if any was refused.
+    Each JOB is one, or without any each line of standard input. The command ends when every job is
+    on the broker's disk (acks=all), with exit code 1 if any was refused.
 
     \b
     Examples:
@@ -193,20 +213,25 @@ def send(
     if not job and sys.stdin.isatty():
         say("each line is a job; Ctrl-D at the beginning of a line ends them")
     values = (each.encode() for each in job) if job else _lines(sys.stdin.buffer)
-    send_records(bootstrap, name, ({**record, "value": value} for value in values), timeout_ms=_TIMEOUT_MS, noun="job")
+    send_records(
+        bootstrap, name, ({**record, "value": value} for value in values), timeout_ms=_TIMEOUT_MS, noun="job"
+    )
 
 
 def _schedule(
     delay_ms: int | None, at_ms: int | None, headers: tuple[tuple[str, str], ...]
 ) -> tuple[tuple[str, str], ...]:
-    """The headers that the options ask for. Raises UsageError where it is not clear when a job is due."""
+    """The headers that the options ask for. Raises UsageError where it is not clear when a job is
+    due."""
     if delay_ms is not None and at_ms is not None:
         raise click.UsageError("--delay and --at exclude each other")
     given = [header for header, _ in headers if header in (DELAY_MS, DELIVER_AT)]
     if delay_ms is None and at_ms is None:
         return ()
     if given:
-        raise click.UsageError(f"--header {given[0]} says already when these jobs are due: leave --delay and --at out")
+        raise click.UsageError(
+            f"--header {given[0]} says already when these jobs are due: leave --delay and --at out"
+        )
     return ((DELIVER_AT, str(at_ms)),) if delay_ms is None else ((DELAY_MS, str(delay_ms)),)
 
 

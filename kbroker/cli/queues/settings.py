@@ -41,7 +41,8 @@ class SettingType(click.ParamType[str]):
 
 
 def text_of(setting: Setting, value: object) -> str:
-    """The text of the setting's config. Raises ValueError with a line that names what is allowed."""
+    """The text of the setting's config. Raises ValueError with a line that names what is
+    allowed."""
     if setting.kind is Kind.DURATION:
         return _duration(setting, value)
     if isinstance(value, str | int | float) and type(value) in _WRITTEN_AS[setting.kind]:

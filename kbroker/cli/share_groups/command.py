@@ -1,6 +1,8 @@
-"""`kbroker share-groups`: list, describe, reset and delete share groups, with the options and columns of Kafka's own tool.
+"""`kbroker share-groups`: list, describe, reset and delete share groups, with the options and
+columns of Kafka's own tool.
 
-The commands that need more than a few lines are in files of their own and are added at the end of this one.
+The commands that need more than a few lines are in files of their own and are added at the end of
+this one.
 """
 
 from __future__ import annotations
@@ -13,7 +15,15 @@ from kbroker.cli.exits import CommandFailed
 from kbroker.cli.group_views import instead, kind_of_group, report_deletions, types_where_missing, why_not
 from kbroker.cli.inflight import inflight
 from kbroker.cli.output import print_json, print_table
-from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option, not_blank, states_option
+from kbroker.cli.params import (
+    Address,
+    bootstrap_option,
+    connect,
+    each_not_blank,
+    json_option,
+    not_blank,
+    states_option,
+)
 from kbroker.cli.share_groups.describe import describe
 from kbroker.cli.share_groups.reset import reset_offsets
 from kbroker.cli.suggesting import SuggestingGroup
@@ -63,8 +73,8 @@ def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Addres
 def delete(group: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
     """Delete each GROUP with its offsets and configs.
 
-    A group that has members is refused, and so is a name that is no share group's; the others are deleted nevertheless, and the
-    exit code is 1.
+    A group that has members is refused, and so is a name that is no share group's; the others are
+    deleted nevertheless, and the exit code is 1.
 
     \b
     Examples:
@@ -76,7 +86,8 @@ def delete(group: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
 
 
 def _delete(connection: Connection, names: tuple[str, ...]) -> dict[str, str]:
-    """Reasons by group that was not deleted. DeleteGroups takes groups of any type: those of other types are kept out here."""
+    """Reasons by group that was not deleted. DeleteGroups takes groups of any type: those of other
+    types are kept out here."""
     from kbroker.client import group_admin
 
     types = group_admin.group_types(connection)
@@ -88,7 +99,11 @@ def _delete(connection: Connection, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _why_no_share_group(name: str, group_type: str | None) -> str:
-    return NO_SHARE_GROUP if group_type is None else f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
+    return (
+        NO_SHARE_GROUP
+        if group_type is None
+        else f"it is {kind_of_group(group_type)}{instead(name, group_type, 'delete')}"
+    )
 
 
 NO_SHARE_GROUP = "there is no share group of this name"
@@ -118,8 +133,8 @@ def _why_not(error: KafkaError) -> str:
 def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
     """Forget where GROUP stands in topics.
 
-    Used again, the topics begin as for a new group. GROUP must have no members. Where a topic could not be done, the others are,
-    and the exit code is 1.
+    Used again, the topics begin as for a new group. GROUP must have no members. Where a topic could
+    not be done, the others are, and the exit code is 1.
 
     \b
     Examples:
@@ -134,9 +149,20 @@ def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap
             other = types_where_missing(connection, [error]).get(group)
             raise KafkaError(error.code, why_not(group, error, other, "delete-offsets")) from error
     if as_json:
-        print_json([{"topic": name, "deleted": name not in refused, "error": _text(refused.get(name))} for name in topics])
+        print_json(
+            [
+                {"topic": name, "deleted": name not in refused, "error": _text(refused.get(name))}
+                for name in topics
+            ]
+        )
     else:
-        print_table(("TOPIC", "STATUS"), [(name, f"Error: {_text(refused[name])}" if name in refused else "Successful") for name in topics])
+        print_table(
+            ("TOPIC", "STATUS"),
+            [
+                (name, f"Error: {_text(refused[name])}" if name in refused else "Successful")
+                for name in topics
+            ],
+        )
     if refused:
         raise CommandFailed(f"offsets of {len(refused)} of {len(topics)} topics could not be deleted")
 

@@ -1,4 +1,5 @@
-"""`kbroker share-groups describe`: offsets and lag, members, or the state of share groups, in Kafka's columns."""
+"""`kbroker share-groups describe`: offsets and lag, members, or the state of share groups, in
+Kafka's columns."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from kbroker.cli.group_views import Table, assignment_text, coordinator_text, one_view, report, told_apart, view_options
+from kbroker.cli.group_views import (
+    Table,
+    assignment_text,
+    coordinator_text,
+    one_view,
+    report,
+    told_apart,
+    view_options,
+)
 from kbroker.cli.output import Cell
 from kbroker.cli.params import Address, bootstrap_option, connect, each_not_blank, json_option
 
@@ -50,7 +59,8 @@ def describe(
 ) -> None:
     """Offsets, members or state of each GROUP.
 
-    A value that is not known is printed as -: a share-partition has no start offset, and so no lag, before it was first used.
+    A value that is not known is printed as -: a share-partition has no start offset, and so no lag,
+    before it was first used.
 
     \b
     Examples:
@@ -72,12 +82,17 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
     from kbroker.client import group_admin
 
     names = names or tuple(each.group_id for each in group_admin.groups(connection))
-    groups, problems = told_apart(names, group_admin.describe_share_groups(connection, names) if names else [], connection)
+    groups, problems = told_apart(
+        names, group_admin.describe_share_groups(connection, names) if names else [], connection
+    )
     offsets, coordinators = {}, {}
     if view == "state" and groups:
         coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])
     elif view == "offsets":
-        offsets = {each.group_id: group_admin.describe_share_group_offsets(connection, each.group_id) for each in groups}
+        offsets = {
+            each.group_id: group_admin.describe_share_group_offsets(connection, each.group_id)
+            for each in groups
+        }
         problems += [
             f"group {group_id}, {row.topic}-{row.partition}: {row.error.message}"
             for group_id, rows in offsets.items()
@@ -114,9 +129,21 @@ def _members_table(found: Found, verbose: bool) -> Table:
         for each in group.members:
             count = sum(len(partitions) for partitions in each.assignment.values())
             epoch = (each.member_epoch,) if verbose else ()
-            rows.append((group.group_id, each.member_id, each.client_host, each.client_id, count, *epoch, assignment_text(each.assignment)))
+            rows.append(
+                (
+                    group.group_id,
+                    each.member_id,
+                    each.client_host,
+                    each.client_id,
+                    count,
+                    *epoch,
+                    assignment_text(each.assignment),
+                )
+            )
     epoch_column = ("MEMBER-EPOCH",) if verbose else ()
-    return Table(("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch_column, "ASSIGNMENT"), rows)
+    return Table(
+        ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", *epoch_column, "ASSIGNMENT"), rows
+    )
 
 
 def _state_table(found: Found, verbose: bool) -> Table:

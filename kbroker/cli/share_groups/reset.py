@@ -1,4 +1,5 @@
-"""`kbroker share-groups reset-offsets`: another place for a share group to go on from (KIP-932, KIP-1323).
+"""`kbroker share-groups reset-offsets`: another place for a share group to go on from (KIP-932,
+KIP-1323).
 
 Groups with members, topics and partitions that do not exist are refused before anything is changed.
 """
@@ -35,7 +36,11 @@ if TYPE_CHECKING:
 @click.command("reset-offsets")
 @click.argument("group", callback=not_blank)
 @click.option("--all-topics", is_flag=True, help="All topics that GROUP has offsets of.")
-@click.option("--to-current", is_flag=True, help="To the start offsets of describe: what is finished beyond them comes again.")
+@click.option(
+    "--to-current",
+    is_flag=True,
+    help="To the start offsets of describe: what is finished beyond them comes again.",
+)
 @reset_options
 @json_option
 @bootstrap_option
@@ -57,8 +62,9 @@ def reset_offsets(
 ) -> None:
     """Let GROUP go on from other offsets.
 
-    GROUP must have no members; one that does not exist yet is made. What was delivered, released or finished beyond the new
-    offsets is forgotten. Offsets outside of the log are moved to its nearest end, with a warning.
+    GROUP must have no members; one that does not exist yet is made. What was delivered, released or
+    finished beyond the new offsets is forgotten. Offsets outside of the log are moved to its
+    nearest end, with a warning.
 
     \b
     Examples:
@@ -97,7 +103,8 @@ def _planned(connection: Connection, plan: Offsets) -> Offsets:
 
 
 def _check_group(connection: Connection, group: str) -> None:
-    """Raises CommandFailed for a group that has members or is of another type. One that does not exist may be reset: that makes it."""
+    """Raises CommandFailed for a group that has members or is of another type. One that does not
+    exist may be reset: that makes it."""
     from kbroker.client import group_admin
 
     (found,) = group_admin.describe_share_groups(connection, [group])
@@ -138,4 +145,6 @@ def _execute(connection: Connection, group: str, offsets: Offsets) -> dict[Topic
     except KafkaError as error:
         if error.code is not ErrorCode.non_empty_group:
             raise
-        raise CommandFailed(f"share group {group} is not empty any more: a member joined; nothing was changed") from error
+        raise CommandFailed(
+            f"share group {group} is not empty any more: a member joined; nothing was changed"
+        ) from error

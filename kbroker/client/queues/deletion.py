@@ -40,11 +40,14 @@ def check_deletion(connection: Connection, queue: Queue, *, force: bool, with_de
     letters = queue.dead_letters if with_dead_letters else ""
     if letters:
         if queue.value(Part.DEAD_LETTERS, _MAY_HAVE_LETTERS) == "false":
-            raise QueueRefused(f"topic {letters} is for something else than dead letters: delete without --with-dead-letters")
+            raise QueueRefused(
+                f"topic {letters} is for something else than dead letters: delete without --with-dead-letters"
+            )
         others = [each for each in groups_with_dead_letters_in(connection, letters) if each != queue.name]
         if others:
             raise QueueRefused(
-                f"dead letter topic {letters} is used by {', '.join(others)}, too: delete without --with-dead-letters"
+                f"dead letter topic {letters} is used by {', '.join(others)}, too: delete without "
+                "--with-dead-letters"
             )
     return workers
 
@@ -116,7 +119,9 @@ def _without_workers(connection: Connection, queue: Queue, act: Callable[[], Non
             if error.code is not ErrorCode.non_empty_group:
                 raise
             if not force:
-                raise QueueRefused(f"{has_workers(queue, 1)}: it joined just now; stop it, or use --force") from error
+                raise QueueRefused(
+                    f"{has_workers(queue, 1)}: it joined just now; stop it, or use --force"
+                ) from error
             if attempt == _ATTEMPTS - 1:
                 raise
         else:

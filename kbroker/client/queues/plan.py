@@ -81,12 +81,16 @@ class QueueRefused(Exception):
 def plan(connection: Connection, wish: Wish) -> Plan:
     """Raises QueueRefused and KafkaError."""
     if wish.name.startswith(_OF_BROKERS):
-        raise QueueRefused(f"names that begin with {_OF_BROKERS} are for topics of brokers: choose another one than {wish.name}")
+        raise QueueRefused(
+            f"names that begin with {_OF_BROKERS} are for topics of brokers: choose another one than "
+            f"{wish.name}"
+        )
     queue = look(connection, wish.name)
     if queue.group_type not in (None, "share"):
         kind = "consumer" if queue.group_type == "classic" else queue.group_type
         raise QueueRefused(
-            f"group {wish.name} is a {kind} group, and a queue needs the name for its share group: choose another one"
+            f"group {wish.name} is a {kind} group, and a queue needs the name for its share group: choose "
+            "another one"
         )
     dead_letters = _dead_letters(queue, wish)
     if dead_letters == wish.name:
@@ -212,7 +216,10 @@ def _not_a_queue(queue: Queue) -> Iterator[Difference]:
         line = f"topic {queue.name} exists already and is no queue: what it holds would become jobs"
         yield Difference(Part.TOPIC, None, line, "")
     elif queue.group_type is not None:
-        line = f"share group {queue.name} exists already, without a topic of its name: it would get the settings of a queue"
+        line = (
+            f"share group {queue.name} exists already, without a topic of its name: it would get the "
+            "settings of a queue"
+        )
         yield Difference(Part.GROUP, None, line, "")
 
 

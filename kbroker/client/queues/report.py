@@ -38,10 +38,11 @@ class Worker(NamedTuple):
 
 
 class Report(NamedTuple):
-    """`sent`: jobs that were ever sent. `unfinished`: those of them that are. Of these `in_flight` are held by workers, `waiting` for their
-    time (a redelivery, or a schedule), `archiving` for their dead letter, and `ready` is the rest; None: not asked. `next_due_ms`: when the
-    next of those comes that wait outside the window (since 1970); None: there is none, or it is due already.
-    `oldest_ms`: when the oldest one was sent; None: there is none, or it cannot be read.
+    """`sent`: jobs that were ever sent. `unfinished`: those of them that are. Of these `in_flight`
+    are held by workers, `waiting` for their time (a redelivery, or a schedule), `archiving` for
+    their dead letter, and `ready` is the rest; None: not asked. `next_due_ms`: when the next of
+    those comes that wait outside the window (since 1970); None: there is none, or it is due
+    already. `oldest_ms`: when the oldest one was sent; None: there is none, or it cannot be read.
     `dead_letters`: records in the dead letter topic; None: there is no such topic."""
 
     sent: int
@@ -97,11 +98,13 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
 
 
 def unfinished_jobs(connection: Connection, queue: Queue) -> int:
-    """The lag, exact. A partition of which nothing was delivered yet counts with all that it holds.
-    """
+    """The lag, exact. A partition of which nothing was delivered yet counts with all that it
+    holds."""
     assert queue.topic is not None
     lags = {row.partition for row in queue.offsets if row.lag is not None}
-    return _unfinished(queue, {} if lags.issuperset(queue.topic.partitions) else bounds(connection, queue.topic))
+    return _unfinished(
+        queue, {} if lags.issuperset(queue.topic.partitions) else bounds(connection, queue.topic)
+    )
 
 
 def _unfinished(queue: Queue, spans: Mapping[int, Bounds]) -> int:
@@ -109,7 +112,9 @@ def _unfinished(queue: Queue, spans: Mapping[int, Bounds]) -> int:
     assert queue.topic is not None
     lags = {row.partition: row.lag for row in queue.offsets if row.lag is not None}
     unread = [spans[number] for number in queue.topic.partitions if number not in lags]
-    return sum(max(0, lag) for lag in lags.values()) + sum(span.end_offset - span.start_offset for span in unread)
+    return sum(max(0, lag) for lag in lags.values()) + sum(
+        span.end_offset - span.start_offset for span in unread
+    )
 
 
 def records_in(connection: Connection, topics: Iterable[Topic]) -> dict[str, int]:
@@ -143,7 +148,8 @@ def _size(found: Document) -> int:
 
 
 def _parked_ranges(partition: Document) -> Iterable[Document]:
-    """Of those that do not lie in the window: what members have, what is due, and what is to be a dead letter."""
+    """Of those that do not lie in the window: what members have, what is due, and what is to be a
+    dead letter."""
     found: Iterable[Document] = partition.get("parked_ranges", ())
     return found
 

@@ -109,15 +109,33 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         ("delay", _GROUP, REDELIVERY_DELAY, "1000", "Wait of a job that comes back from its first delivery."),
         ("multiplier", _GROUP, REDELIVERY_MULTIPLIER, "2.0", "The wait grows so with each further delivery."),
         ("max-delay", _GROUP, REDELIVERY_MAX, "600000", "The longest such wait."),
-        ("jitter", _GROUP, REDELIVERY_JITTER, "0.1", "A wait is longer by a random part of itself, up to this."),
+        (
+            "jitter",
+            _GROUP,
+            REDELIVERY_JITTER,
+            "0.1",
+            "A wait is longer by a random part of itself, up to this.",
+        ),
         ("deliveries", _GROUP, _DELIVERIES, "10", "So often a job is delivered before it is given up."),
         ("lock-max", _GROUP, LOCK_MAX, "3600000", "How long a job may take at most while its worker lives."),
         ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of a worker: all, or a share as in Kafka."),
-        ("in-flight-limit", _GROUP, IN_FLIGHT_LIMIT, "undecided", "Jobs that the limit of jobs in flight counts."),
+        (
+            "in-flight-limit",
+            _GROUP,
+            IN_FLIGHT_LIMIT,
+            "undecided",
+            "Jobs that the limit of jobs in flight counts.",
+        ),
         ("scheduling", _GROUP, SCHEDULING, "true", "Whether a job that was sent with a delay waits for it."),
         ("ttl", _GROUP, TTL, "0", "How long a job is worth doing; 0s: always."),
         ("ordering", _GROUP, ORDERING, "none", "key: jobs of one key are done one after another, in order."),
-        ("retention", Part.TOPIC, QUEUE_RETENTION, "workqueue", "Whether unfinished jobs outlast the topic's retention."),
+        (
+            "retention",
+            Part.TOPIC,
+            QUEUE_RETENTION,
+            "workqueue",
+            "Whether unfinished jobs outlast the topic's retention.",
+        ),
         ("keep-dead-letters", _LETTERS, "retention.ms", _MONTH_MS, "How long dead letters are kept."),
     )
 }
@@ -134,9 +152,9 @@ ALWAYS: Final[Mapping[Part, Mapping[str, str]]] = {
     Part.TOPIC: {"kbroker.payload.check": "true"},
     Part.DEAD_LETTERS: {"errors.deadletterqueue.group.enable": "true"},
 }
-"""What every queue has, without an option of its own. A batch that clients cannot read would keep a worker
-waiting for as long as locks are prolonged, so none is taken. A dead letter does not keep its record's
-timestamp: it is kept for so long after it was given up, and not after it was sent."""
+"""What every queue has, without an option of its own. A batch that clients cannot read would keep a
+worker waiting for as long as locks are prolonged, so none is taken. A dead letter does not keep its
+record's timestamp: it is kept for so long after it was given up, and not after it was sent."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """What the uniform assignor works on: members and partitions as small numbers, and who has which.
 
-Members are numbered in the order of their ids. Partitions of subscribed topics are *slots*: numbers from 0 on, topic by topic in Kafka's
-order of ids, and in the order of partition numbers within a topic. So the plain order of numbers is the order in which the assignor
-takes things, and nothing depends on the order of a mapping. It must not know how partitions are shared out.
+Members are numbered in the order of their ids. Partitions of subscribed topics are *slots*: numbers
+from 0 on, topic by topic in Kafka's order of ids, and in the order of partition numbers within a
+topic. So the plain order of numbers is the order in which the assignor takes things, and nothing
+depends on the order of a mapping. It must not know how partitions are shared out.
 """
 
 from __future__ import annotations
@@ -18,14 +19,18 @@ NOBODY: Final = -1
 
 
 class PartitionPool:
-    def __init__(self, members: Mapping[str, ConsumerAssignorMember], partitions: Mapping[UUID, Sequence[int]]) -> None:
+    def __init__(
+        self, members: Mapping[str, ConsumerAssignorMember], partitions: Mapping[UUID, Sequence[int]]
+    ) -> None:
         """Raises PartitionAssignorError."""
         self.member_ids: Final = sorted(members)
         in_order = [members[member_id] for member_id in self.member_ids]
         by_topic = subscribers_by_topic(in_order, partitions)
         self.subscribers: Final = list(by_topic.values())
         """Members by topic, ascending."""
-        self._slots: Final = [(topic_id, number) for topic_id in by_topic for number in sorted(partitions[topic_id])]
+        self._slots: Final = [
+            (topic_id, number) for topic_id in by_topic for number in sorted(partitions[topic_id])
+        ]
         ends = list(accumulate((len(partitions[topic_id]) for topic_id in by_topic), initial=0))
         self.topics: Final = list(map(range, ends, ends[1:]))
         """The slots of each topic."""

@@ -1,17 +1,21 @@
-"""Who gets which partitions in a share group: the assignor SPI, Kafka's SimpleAssignor as it is since 4.2 (KIP-932), and `all`.
+"""Who gets which partitions in a share group: the assignor SPI, Kafka's SimpleAssignor as it is
+since 4.2 (KIP-932), and `all`.
 
-`all` gives every member every partition of its topics: a worker is idle only if the whole queue is empty.
+`all` gives every member every partition of its topics: a worker is idle only if the whole queue is
+empty.
 
-Partitions may be shared. With P partitions and M members each partition is for S = ceil(M / P) members, and member i gets
-ceil(d * (i + 1)) - ceil(d * i) of them, d = S * P / M: numbers that differ by one at most and add up to S * P.
+Partitions may be shared. With P partitions and M members each partition is for S = ceil(M / P)
+members, and member i gets ceil(d * (i + 1)) - ceil(d * i) of them, d = S * P / M: numbers that
+differ by one at most and add up to S * P.
 
     M, P   S   numbers              M, P    S   numbers
     1, 3   1   3                    5, 3    2   2 1 1 1 1
     2, 3   1   2 1                  7, 3    3   2 1 1 2 1 1 1
     4, 3   2   2 1 2 1              3, 10   1   4 3 3
 
-What members have is kept as far as those numbers allow. The order of the members is the order in which they joined, and equal
-input gives equal output. It must not know epochs, records or who is alive.
+What members have is kept as far as those numbers allow. The order of the members is the order in
+which they joined, and equal input gives equal output. It must not know epochs, records or who is
+alive.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ class Assignor(Protocol):
     def assign(
         self, members: Mapping[str, AssignorMember], partitions: Mapping[UUID, Sequence[int]]
     ) -> Mapping[str, Sequence[TopicPartition]]:
-        """A list for every member. `partitions` holds the assignable partitions by topic; topics may be subscribed without any."""
+        """A list for every member. `partitions` holds the assignable partitions by topic; topics
+        may be subscribed without any."""
 
 
 class SimpleAssignor:
@@ -48,14 +53,24 @@ class SimpleAssignor:
         self, members: Mapping[str, AssignorMember], partitions: Mapping[UUID, Sequence[int]]
     ) -> Mapping[str, Sequence[TopicPartition]]:
         assigned: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
-        # Where all subscribe to the same, topics are shared out together; otherwise one topic at a time.
+        # Where all subscribe to the same, topics are shared out together; otherwise one topic at a
+        # time.
         together = len({member.topic_ids for member in members.values()}) == 1
         rounds = [list(partitions)] if together else [[topic_id] for topic_id in partitions]
         for topic_ids in rounds:
-            subscribers = {name: member for name, member in members.items() if not member.topic_ids.isdisjoint(topic_ids)}
+            subscribers = {
+                name: member for name, member in members.items() if not member.topic_ids.isdisjoint(topic_ids)
+            }
             wanted = frozenset[UUID]().union(*(member.topic_ids for member in subscribers.values()))
-            targets = [TopicPartition(topic_id, number) for topic_id in topic_ids if topic_id in wanted for number in partitions[topic_id]]
-            for member_id, share in _share_out({name: member.assigned for name, member in subscribers.items()}, targets).items():
+            targets = [
+                TopicPartition(topic_id, number)
+                for topic_id in topic_ids
+                if topic_id in wanted
+                for number in partitions[topic_id]
+            ]
+            for member_id, share in _share_out(
+                {name: member.assigned for name, member in subscribers.items()}, targets
+            ).items():
                 assigned[member_id] += share
         return assigned
 
@@ -81,7 +96,9 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {each.name: each for each in (SimpleA
 """By the values of kbroker.queue.assignment."""
 
 
-def _share_out(current: Mapping[str, Iterable[TopicPartition]], targets: Sequence[TopicPartition]) -> dict[str, list[TopicPartition]]:
+def _share_out(
+    current: Mapping[str, Iterable[TopicPartition]], targets: Sequence[TopicPartition]
+) -> dict[str, list[TopicPartition]]:
     """Give all `targets` to the members of `current`, each of whom may have any of them."""
     if not targets:
         return {member_id: [] for member_id in current}
@@ -89,7 +106,8 @@ def _share_out(current: Mapping[str, Iterable[TopicPartition]], targets: Sequenc
     quotas = dict(zip(current, _quotas(len(current), len(targets), sharing), strict=True))
     holders: dict[TopicPartition, list[str]] = {partition: [] for partition in targets}
     kept: dict[str, dict[TopicPartition, None]] = {
-        member_id: {partition: None for partition in partitions if partition in holders} for member_id, partitions in current.items()
+        member_id: {partition: None for partition in partitions if partition in holders}
+        for member_id, partitions in current.items()
     }
     for member_id, partitions in kept.items():
         for partition in partitions:
@@ -97,7 +115,9 @@ def _share_out(current: Mapping[str, Iterable[TopicPartition]], targets: Sequenc
     for member_id, partitions in kept.items():
         if len(partitions) > quotas[member_id]:
             # The most shared go first, because others have those as well; then the newest.
-            for partition in sorted(reversed(partitions), key=lambda each: -len(holders[each]))[: len(partitions) - quotas[member_id]]:
+            for partition in sorted(reversed(partitions), key=lambda each: -len(holders[each]))[
+                : len(partitions) - quotas[member_id]
+            ]:
                 del partitions[partition]
                 holders[partition].remove(member_id)
     for partition, members in holders.items():
@@ -116,7 +136,8 @@ def _fill(
     kept: dict[str, dict[TopicPartition, None]],
     quotas: Mapping[str, int],
 ) -> None:
-    """Hand a partition to members in turn who may have more and do not have it; with too few of those it is left short."""
+    """Hand a partition to members in turn who may have more and do not have it; with too few of
+    those it is left short."""
     for _ in range(len(unfilled)):
         if vacancies <= 0:
             return

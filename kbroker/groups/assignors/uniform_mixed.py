@@ -1,12 +1,16 @@
-"""The uniform assignor where members subscribe to different topics: topics are shared out, and then evened out, one at a time.
+"""The uniform assignor where members subscribe to different topics: topics are shared out, and then
+evened out, one at a time.
 
-Members keep what they have. What is free goes to the subscriber with the fewest partitions of all topics; topics with the most
-partitions for each subscriber come first, since they decide most. Then subscribers of a topic who have most pass partitions of it on to
-those who have least, for all topics over and over, until nothing moves: then no subscriber of any topic has two more than another to
-whom he could pass one of it on. It is no more even than that: with members 1, 2 of topic a and 2, 3 of topic b, numbers like 9, 10, 11
-stay. And it ends after ROUNDS in any case, so that long chains of overlapping subscriptions may stay less even.
+Members keep what they have. What is free goes to the subscriber with the fewest partitions of all
+topics; topics with the most partitions for each subscriber come first, since they decide most. Then
+subscribers of a topic who have most pass partitions of it on to those who have least, for all
+topics over and over, until nothing moves: then no subscriber of any topic has two more than another
+to whom he could pass one of it on. It is no more even than that: with members 1, 2 of topic a and
+2, 3 of topic b, numbers like 9, 10, 11 stay. And it ends after ROUNDS in any case, so that long
+chains of overlapping subscriptions may stay less even.
 
-All of that is Kafka 4.3's, down to who is asked first, and so the results are equal. It must not know ids: see PartitionPool.
+All of that is Kafka 4.3's, down to who is asked first, and so the results are equal. It must not
+know ids: see PartitionPool.
 """
 
 from __future__ import annotations
@@ -34,7 +38,9 @@ def share_out_by_topic(pool: PartitionPool) -> None:
     by_weight = sorted(range(len(pool.topics)), key=lambda topic: _weight(pool, topic))
     for topic in by_weight:
         free = [slot for slot in pool.topics[topic] if pool.owners[slot] == NOBODY]
-        for slot, receiver in zip(free, _least_loaded(_by_load(pool.subscribers[topic], loads), loads), strict=False):
+        for slot, receiver in zip(
+            free, _least_loaded(_by_load(pool.subscribers[topic], loads), loads), strict=False
+        ):
             pool.owners[slot] = receiver.member
             loads[receiver.member] += 1
     shared = [topic for topic in by_weight if len(pool.subscribers[topic]) > 1]
@@ -91,10 +97,11 @@ def _least_loaded(by_load: Sequence[int], loads: Sequence[int]) -> Iterator[_Nex
 
 
 def _most_loaded(by_load: Sequence[int], loads: Sequence[int], left: dict[int, list[int]]) -> Iterator[_Next]:
-    """Who gives partitions up, one each time, as long as anybody has some `left`. The caller keeps `loads` and `left` up to date.
+    """Who gives partitions up, one each time, as long as anybody has some `left`. The caller keeps
+    `loads` and `left` up to date.
 
-    The reverse of _least_loaded. Where a member has nothing left to give, who came first in the round comes last in the next: a quirk
-    of Kafka's that decides between equals.
+    The reverse of _least_loaded. Where a member has nothing left to give, who came first in the
+    round comes last in the next: a quirk of Kafka's that decides between equals.
     """
     waiting = deque(reversed(by_load))
     round_: deque[int] = deque()

@@ -1,16 +1,18 @@
-"""Classic consumer groups: who is a member, and what members and administrators are answered. Pure; how an outcome is carried out
-stands in outcome.py.
+"""Classic consumer groups: who is a member, and what members and administrators are answered. Pure;
+how an outcome is carried out stands in outcome.py.
 
-The coordinator knows nothing of partitions. Members join (JoinGroup, which waits for the others), one of them is told of all and says
-who gets what (SyncGroup, where the others wait for it), and from then on each says that it is there (Heartbeat) until it hears that
-the group rebalances. What members offer and are given is theirs: consumers, Kafka Connect and others share this protocol.
+The coordinator knows nothing of partitions. Members join (JoinGroup, which waits for the others),
+one of them is told of all and says who gets what (SyncGroup, where the others wait for it), and
+from then on each says that it is there (Heartbeat) until it hears that the group rebalances. What
+members offer and are given is theirs: consumers, Kafka Connect and others share this protocol.
 
-What is saved is a stable generation, or that a group has become empty. Everything else lives in memory alone: after a restart the
-members of the last stable generation go on, and whoever joined since is unknown and joins again.
+What is saved is a stable generation, or that a group has become empty. Everything else lives in
+memory alone: after a restart the members of the last stable generation go on, and whoever joined
+since is unknown and joins again.
 
-Better than Kafka: a second request of a member that waits already answers the first, a member that is removed is told so where it
-waits, and a static member that comes back to a full group finds its place. How a group comes from one generation to the next is
-classic/rebalance.py's business.
+Better than Kafka: a second request of a member that waits already answers the first, a member that
+is removed is told so where it waits, and a static member that comes back to a full group finds its
+place. How a group comes from one generation to the next is classic/rebalance.py's business.
 """
 
 from __future__ import annotations
@@ -55,8 +57,8 @@ _CLIENT_ID_BYTES = 100
 
 @dataclass(frozen=True, slots=True)
 class ClassicGroupsStatistics:
-    """`groups` by state. `pending_members`: ids given out whose owners have not joined yet. `rebalances`: generations that became
-    stable since the start."""
+    """`groups` by state. `pending_members`: ids given out whose owners have not joined yet.
+    `rebalances`: generations that became stable since the start."""
 
     groups: dict[str, int]
     members: int
@@ -65,7 +67,8 @@ class ClassicGroupsStatistics:
 
 
 class ClassicGroups:
-    """`group_ids` and `times` are shared with the coordinators of other group types; `new_id` makes what is unique in a member id."""
+    """`group_ids` and `times` are shared with the coordinators of other group types; `new_id` makes
+    what is unique in a member id."""
 
     def __init__(
         self,
@@ -84,7 +87,8 @@ class ClassicGroups:
     # --- members ---
 
     def join(self, request: JoinRequest, ticket: Ticket, *, now_ms: int) -> Outcome[JoinReply]:
-        """JoinGroup. No reply: it waits for the other members, or for the initial rebalance delay."""
+        """JoinGroup. No reply: it waits for the other members, or for the initial rebalance
+        delay."""
         records = Records(request.group_id, self._times)
         try:
             self.check_join(request)
@@ -96,7 +100,11 @@ class ClassicGroups:
         """What can be said without knowing the group. Raises KafkaError."""
         check_group_id(request.group_id)
         settings = self._settings()
-        if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
+        if (
+            not settings.min_session_timeout_ms
+            <= request.session_timeout_ms
+            <= settings.max_session_timeout_ms
+        ):
             raise KafkaError(ErrorCode.invalid_session_timeout)
 
     def _join(self, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int) -> JoinReply | None:
@@ -120,8 +128,9 @@ class ClassicGroups:
         return self._join_again(group, request, ticket, records, now_ms)
 
     def _has_room(self, group: ClassicGroup, request: JoinRequest) -> bool:
-        """While a group is preparing those count who have joined: if it has become too large, the last to come are left out. A static
-        member that has forgotten its id comes back to its own place."""
+        """While a group is preparing those count who have joined: if it has become too large, the
+        last to come are left out. A static member that has forgotten its id comes back to its own
+        place."""
         max_size = self._settings().max_size
         member_id = request.member_id
         if member_id == NO_MEMBER_ID and request.instance_id is not None:
@@ -132,7 +141,9 @@ class ClassicGroups:
             return member_id in group.joining or len(group.joining) < max_size
         return member_id in group.members or len(group.members) < max_size
 
-    def _join_anew(self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int) -> JoinReply | None:
+    def _join_anew(
+        self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int
+    ) -> JoinReply | None:
         member_id = self._new_member_id(request)
         if request.instance_id is not None:
             old_id = group.static_ids.get(request.instance_id)
@@ -144,7 +155,15 @@ class ClassicGroups:
         self._add(group, member_id, request, ticket, records, now_ms)
         return None
 
-    def _add(self, group: ClassicGroup, member_id: str, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int) -> None:
+    def _add(
+        self,
+        group: ClassicGroup,
+        member_id: str,
+        request: JoinRequest,
+        ticket: Ticket,
+        records: Records,
+        now_ms: int,
+    ) -> None:
         if not group.members:
             group.protocol_type = request.protocol_type
         member = Member.of(member_id, request)
@@ -152,11 +171,16 @@ class ClassicGroups:
         group.has_new_member = True
         self._rebalances.wait_for_join(group, member_id, ticket, records)
         self._rebalances.start_session(group, member, now_ms)
-        self._rebalances.prepare_or_complete(group, f"{member_id!r} joins{_said(request.reason)}", records, now_ms)
+        self._rebalances.prepare_or_complete(
+            group, f"{member_id!r} joins{_said(request.reason)}", records, now_ms
+        )
 
-    def _join_again(self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int) -> JoinReply | None:
-        """A member joins again because the group rebalances, or to make it rebalance: the leader does with any JoinGroup (it has seen
-        that topics have changed), others by offering something else. Otherwise its answer got lost, and it gets it again."""
+    def _join_again(
+        self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int
+    ) -> JoinReply | None:
+        """A member joins again because the group rebalances, or to make it rebalance: the leader
+        does with any JoinGroup (it has seen that topics have changed), others by offering something
+        else. Otherwise its answer got lost, and it gets it again."""
         member = group.members[request.member_id]
         is_same = member.protocols == request.protocols
         leads_stable = group.state is GroupState.STABLE and group.leader == member.member_id
@@ -164,17 +188,29 @@ class ClassicGroups:
             return group.join_reply(member.member_id)
         group.put(member.joining_again(request))
         self._rebalances.wait_for_join(group, member.member_id, ticket, records)
-        self._rebalances.prepare_or_complete(group, f"{member.member_id!r} joins again{_said(request.reason)}", records, now_ms)
+        self._rebalances.prepare_or_complete(
+            group, f"{member.member_id!r} joins again{_said(request.reason)}", records, now_ms
+        )
         return None
 
     def _replace_static(
-        self, group: ClassicGroup, old_id: str, new_id: str, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int
+        self,
+        group: ClassicGroup,
+        old_id: str,
+        new_id: str,
+        request: JoinRequest,
+        ticket: Ticket,
+        records: Records,
+        now_ms: int,
     ) -> JoinReply | None:
-        """A static member comes back and has forgotten its id, or somebody took its place; the old id is fenced (KIP-345)."""
+        """A static member comes back and has forgotten its id, or somebody took its place; the old
+        id is fenced (KIP-345)."""
         old_leader = group.leader or NO_MEMBER_ID
         self._rebalances.replace_static(group, old_id, new_id, request, records, now_ms)
         if group.state is GroupState.STABLE and group.elected_protocol() == group.protocol_name:
-            records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(group.assignments(), records.times))
+            records.put(
+                RecordType.CLASSIC_GROUP_METADATA, group.to_record(group.assignments(), records.times)
+            )
             return _static_reply(group, new_id, old_leader, can_skip=request.can_skip_assignment)
         self._rebalances.wait_for_join(group, new_id, ticket, records)
         reason = f"static member {request.instance_id!r} joins again{_said(request.reason)}"
@@ -190,8 +226,13 @@ class ClassicGroups:
             return Outcome(reply=SyncReply(refusal.code))
 
     def _sync(self, request: SyncRequest, ticket: Ticket, records: Records) -> SyncReply | None:
-        group = self._member_group(request.group_id, request.member_id, request.instance_id, request.generation)
-        for asked, known in ((request.protocol_type, group.protocol_type), (request.protocol_name, group.protocol_name)):
+        group = self._member_group(
+            request.group_id, request.member_id, request.instance_id, request.generation
+        )
+        for asked, known in (
+            (request.protocol_type, group.protocol_type),
+            (request.protocol_name, group.protocol_name),
+        ):
             if asked is not None and known is not None and asked != known:
                 raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if group.state is GroupState.PREPARING:
@@ -207,12 +248,16 @@ class ClassicGroups:
     def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
         """Heartbeat. A group that rebalances says so; the session goes on."""
         try:
-            group = self._member_group(request.group_id, request.member_id, request.instance_id, request.generation)
+            group = self._member_group(
+                request.group_id, request.member_id, request.instance_id, request.generation
+            )
         except KafkaError as refusal:
             return Outcome(reply=HeartbeatReply(refusal.code))
         self._rebalances.start_session(group, group.members[request.member_id], now_ms)
         rebalances = group.state is GroupState.PREPARING
-        return Outcome(reply=HeartbeatReply(ErrorCode.rebalance_in_progress if rebalances else ErrorCode.none))
+        return Outcome(
+            reply=HeartbeatReply(ErrorCode.rebalance_in_progress if rebalances else ErrorCode.none)
+        )
 
     def leave(self, request: LeaveRequest, *, now_ms: int) -> Outcome[LeaveReply]:
         """LeaveGroup, of any number of members; each has its own result."""
@@ -231,7 +276,8 @@ class ClassicGroups:
             reason = f"{before - len(group.members)} of {before} members leave{said}"
             self._rebalances.member_gone(group, reason, records, now_ms)
         else:
-            self._rebalances.complete_if_all_joined(group, records, now_ms)  # It may have waited for a pending member only.
+            # It may have waited for a pending member only.
+            self._rebalances.complete_if_all_joined(group, records, now_ms)
         return records.outcome(LeaveReply(members=rows))
 
     def _leave(self, group: ClassicGroup, leaving: Leaving, records: Records) -> LeaveRow:
@@ -258,8 +304,8 @@ class ClassicGroups:
     # --- offsets ---
 
     def check_commit(self, request: CommitRequest, *, now_ms: int) -> None:
-        """That this group lets the request commit; raises KafkaError. A member's commit counts as its heartbeat. Whoever is no member may
-        commit while the group is empty."""
+        """That this group lets the request commit; raises KafkaError. A member's commit counts as
+        its heartbeat. Whoever is no member may commit while the group is empty."""
         group = self._groups[request.group_id]
         if group.state is GroupState.EMPTY and request.generation < 0:
             return
@@ -272,7 +318,8 @@ class ClassicGroups:
         self._rebalances.start_session(group, group.members[request.member_id], now_ms)
 
     def check_offset_delete(self, group_id: str) -> None:
-        """Only of consumers the group knows what they subscribe to: members of other types keep all offsets. Raises KafkaError."""
+        """Only of consumers the group knows what they subscribe to: members of other types keep all
+        offsets. Raises KafkaError."""
         group = self._groups[group_id]
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             raise KafkaError(ErrorCode.non_empty_group)
@@ -282,7 +329,8 @@ class ClassicGroups:
         return self._groups[group_id].is_subscribed
 
     def may_expire(self, group_id: str) -> bool:
-        """Whether offsets may be forgotten now: not while a group rebalances, or when nobody knows what its members need."""
+        """Whether offsets may be forgotten now: not while a group rebalances, or when nobody knows
+        what its members need."""
         group = self._groups[group_id]
         if not group.protocol_type or group.state is GroupState.EMPTY:
             return True
@@ -316,7 +364,10 @@ class ClassicGroups:
         return describe_group(group_id, self._groups.get(group_id))
 
     def listed(self) -> Iterator[ListedGroup]:
-        return (ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC) for group in self._groups.values())
+        return (
+            ListedGroup(group.group_id, group.protocol_type, group.state, CLASSIC)
+            for group in self._groups.values()
+        )
 
     def delete(self, group_id: str) -> Outcome[ErrorCode]:
         """DeleteGroups for one group, without its offsets."""
@@ -342,11 +393,16 @@ class ClassicGroups:
     # --- conversion ---
 
     def take_out(self, group_id: str, records: Records) -> ClassicGroup:
-        """The group is to be one of another type: it is forgotten, its record is removed, and whoever waits is told to join again."""
+        """The group is to be one of another type: it is forgotten, its record is removed, and
+        whoever waits is told to join again."""
         group = self._groups[group_id]
         for member_id in group.members:
-            self._rebalances.answer_join(group, member_id, JoinReply(ErrorCode.rebalance_in_progress, member_id=member_id), records)
-            self._rebalances.answer_sync(group, member_id, SyncReply(ErrorCode.rebalance_in_progress), records)
+            self._rebalances.answer_join(
+                group, member_id, JoinReply(ErrorCode.rebalance_in_progress, member_id=member_id), records
+            )
+            self._rebalances.answer_sync(
+                group, member_id, SyncReply(ErrorCode.rebalance_in_progress), records
+            )
         records.remove(RecordType.CLASSIC_GROUP_METADATA)
         self._drop(group)
         return group
@@ -361,7 +417,8 @@ class ClassicGroups:
         if rebalance:
             self._rebalances.prepare(group, "it has become a classic group", records, now_ms)
         else:
-            group.former_epochs.clear()  # All have their targets from now on, so what a member had before may be another's.
+            # All have their targets from now on, so what a member had before may be another's.
+            group.former_epochs.clear()
 
     # --- time ---
 
@@ -381,11 +438,15 @@ class ClassicGroups:
     # --- records ---
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions begin anew. Other records are skipped.
-        A group that is larger than is allowed now rebalances, and the last to join are left out."""
+        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions
+        begin anew. Other records are skipped. A group that is larger than is allowed now
+        rebalances, and the last to join are left out."""
         for key, value in records:
             parsed = parse_key(key)
-            if not isinstance(parsed, GroupKey) or parsed.record_type is not RecordType.CLASSIC_GROUP_METADATA:
+            if (
+                not isinstance(parsed, GroupKey)
+                or parsed.record_type is not RecordType.CLASSIC_GROUP_METADATA
+            ):
                 continue
             record = parsed.decode_value(value)
             assert isinstance(record, ClassicGroupMetadata)
@@ -394,11 +455,16 @@ class ClassicGroups:
             self._groups[group.group_id] = group
             self._start_sessions(group, now_ms)
             if len(group.members) > self._settings().max_size:
-                self._rebalances.prepare(group, "it is too large", Records(group.group_id, self._times), now_ms)
+                self._rebalances.prepare(
+                    group, "it is too large", Records(group.group_id, self._times), now_ms
+                )
 
-    def not_saved(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
-        """A decision could not be saved; `records` is what the store has of the group. What memory has counts: members join again, and
-        the next generation is saved. Only a group that was deleted comes back as it was stored."""
+    def not_saved(
+        self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
+    ) -> Outcome[None]:
+        """A decision could not be saved; `records` is what the store has of the group. What memory
+        has counts: members join again, and the next generation is saved. Only a group that was
+        deleted comes back as it was stored."""
         done = Records(group_id, self._times)
         group = self._groups.get(group_id)
         if group is None:
@@ -426,7 +492,9 @@ class ClassicGroups:
         del self._groups[group.group_id]
         self._group_ids.release(group.group_id, CLASSIC)
 
-    def _member_group(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> ClassicGroup:
+    def _member_group(
+        self, group_id: str, member_id: str, instance_id: str | None, generation: int
+    ) -> ClassicGroup:
         """The group that this is a member of, in this generation. Raises KafkaError."""
         check_group_id(group_id)
         group = self._groups.get(group_id)
@@ -446,8 +514,8 @@ class ClassicGroups:
 
 
 def _static_reply(group: ClassicGroup, member_id: str, old_leader: str, *, can_skip: bool) -> JoinReply:
-    """Nothing changes for the others. A leader that came back must not share out anew: it is told to skip that, or, by a version that
-    cannot say so, that somebody else leads."""
+    """Nothing changes for the others. A leader that came back must not share out anew: it is told
+    to skip that, or, by a version that cannot say so, that somebody else leads."""
     reply = group.join_reply(member_id, skip_assignment=can_skip and group.leader == member_id)
     return reply if can_skip else replace(reply, leader=old_leader, members=())
 

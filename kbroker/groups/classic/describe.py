@@ -8,7 +8,8 @@ from kbroker.groups.classic.state import ClassicGroup, GroupState, Member
 
 
 def describe_group(group_id: str, group: ClassicGroup | None) -> DescribedClassicGroup:
-    """A row; for a group that is missing one that says so. While a group rebalances there is no protocol, and no metadata for it."""
+    """A row; for a group that is missing one that says so. While a group rebalances there is no
+    protocol, and no metadata for it."""
     if group is None:
         return DescribedClassicGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found.")
     protocol_name = group.protocol_name if group.state is GroupState.STABLE else None

@@ -1,8 +1,8 @@
 """What the coordinator of classic groups takes and gives: requests, replies, settings.
 
-Replies carry the field names of kio's response messages (JoinGroup v9, SyncGroup v5, Heartbeat v4, LeaveGroup v5, DescribeGroups v6),
-so that the API layer converts them without thinking. Throttling and authorized operations are the API layer's. Times are
-milliseconds.
+Replies carry the field names of kio's response messages (JoinGroup v9, SyncGroup v5, Heartbeat v4,
+LeaveGroup v5, DescribeGroups v6), so that the API layer converts them without thinking. Throttling
+and authorized operations are the API layer's. Times are milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ NO_GENERATION: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class ClassicGroupSettings:
-    """group.* of the broker. `initial_rebalance_delay_ms`: how long a group that was empty waits for more members."""
+    """group.* of the broker. `initial_rebalance_delay_ms`: how long a group that was empty waits
+    for more members."""
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
@@ -39,8 +40,9 @@ class Protocol(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """JoinGroup. `takes_member_id`: a member without an id is given one first and asked to come back with it (KIP-394, from v4 on).
-    `can_skip_assignment`: a leader may be told to keep the assignment (KIP-814, from v9 on)."""
+    """JoinGroup. `takes_member_id`: a member without an id is given one first and asked to come
+    back with it (KIP-394, from v4 on). `can_skip_assignment`: a leader may be told to keep the
+    assignment (KIP-814, from v9 on)."""
 
     group_id: str
     member_id: str
@@ -58,7 +60,8 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """SyncGroup. `protocol_type` and `protocol_name` None: not stated. `assignments` come from the leader, by member id."""
+    """SyncGroup. `protocol_type` and `protocol_name` None: not stated. `assignments` come from the
+    leader, by member id."""
 
     group_id: str
     member_id: str
@@ -79,7 +82,8 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A member that is to leave; an administrator names static members by their instance id alone."""
+    """A member that is to leave; an administrator names static members by their instance id
+    alone."""
 
     member_id: str
     instance_id: str | None = None
@@ -93,7 +97,8 @@ class LeaveRequest:
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises KafkaError INVALID_GROUP_ID. A longer one would not fit into the keys of every store."""
+    """Raises KafkaError INVALID_GROUP_ID. A longer one would not fit into the keys of every
+    store."""
     if not group_id or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
         raise KafkaError(ErrorCode.invalid_group_id)
 
@@ -150,7 +155,12 @@ class LeaveReply:
     @classmethod
     def unknown(cls, request: LeaveRequest) -> LeaveReply:
         """The group has none of these members, because there is no such group."""
-        return cls(members=tuple(LeaveRow(each.member_id, each.instance_id, ErrorCode.unknown_member_id) for each in request.members))
+        return cls(
+            members=tuple(
+                LeaveRow(each.member_id, each.instance_id, ErrorCode.unknown_member_id)
+                for each in request.members
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)

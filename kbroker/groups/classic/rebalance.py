@@ -1,8 +1,11 @@
-"""How a classic group comes from one generation to the next, and what happens when somebody is late. Pure.
+"""How a classic group comes from one generation to the next, and what happens when somebody is
+late. Pure.
 
-    prepare       everybody is to join again. A group that was empty waits for more members for a while (the initial rebalance delay);
+    prepare       everybody is to join again. A group that was empty waits for more members for a
+                  while (the initial rebalance delay);
                   another one until all have joined, no longer than the longest rebalance timeout of its members
-    complete      who has joined is answered, who has not is no member any more; static members stay until their session ends (KIP-345)
+    complete      who has joined is answered, who has not is no member any more; static members stay
+                  until their session ends (KIP-345)
     saved         the leader's assignments are in the store: whoever waits for his gets it
 
     timer     of          runs out
@@ -11,8 +14,9 @@
     JOIN      group       the rebalance goes on without those who are missing
     SYNC      group       members that did not ask for their assignment are removed
 
-Whoever waits here is answered in the end: a JOIN timer runs while a group is preparing, and while it is completing there is its
-leader's session, which is not over before the leader is removed. This module must not know how requests are checked.
+Whoever waits here is answered in the end: a JOIN timer runs while a group is preparing, and while
+it is completing there is its leader's session, which is not over before the leader is removed. This
+module must not know how requests are checked.
 """
 
 from __future__ import annotations
@@ -33,7 +37,8 @@ from kbroker.groups.timers import Timers
 logger = logging.getLogger(__name__)
 
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
-"""How long the first JoinGroup of a member waits, as in Kafka: it may have been given up by a client that cannot send heartbeats yet."""
+"""How long the first JoinGroup of a member waits, as in Kafka: it may have been given up by a
+client that cannot send heartbeats yet."""
 
 _NOBODY_JOINED_MS: Final = 1_000
 """How long static members are waited for once more at least, whatever timeouts they have."""
@@ -63,8 +68,11 @@ class Rebalances:
     # --- requests that wait ---
 
     def wait_for_join(self, group: ClassicGroup, member_id: str, ticket: Ticket, records: Records) -> None:
-        """Another JoinGroup of the member that waits already is answered first: its client has most likely given it up."""
-        self.answer_join(group, member_id, JoinReply(ErrorCode.rebalance_in_progress, member_id=member_id), records)
+        """Another JoinGroup of the member that waits already is answered first: its client has most
+        likely given it up."""
+        self.answer_join(
+            group, member_id, JoinReply(ErrorCode.rebalance_in_progress, member_id=member_id), records
+        )
         group.joining[member_id] = ticket
 
     def wait_for_sync(self, group: ClassicGroup, member_id: str, ticket: Ticket, records: Records) -> None:
@@ -97,7 +105,15 @@ class Rebalances:
         group.pending.add(member_id)
         self.timers.set(TimerName(Kind.SESSION, group.group_id, member_id), now_ms + session_timeout_ms)
 
-    def replace_static(self, group: ClassicGroup, old_id: str, new_id: str, request: JoinRequest, records: Records, now_ms: int) -> None:
+    def replace_static(
+        self,
+        group: ClassicGroup,
+        old_id: str,
+        new_id: str,
+        request: JoinRequest,
+        records: Records,
+        now_ms: int,
+    ) -> None:
         """Whoever still waits under the old id is fenced."""
         fenced = ErrorCode.fenced_instance_id
         self.answer_join(group, old_id, JoinReply(fenced, member_id=old_id), records)
@@ -154,7 +170,8 @@ class Rebalances:
             self._complete(group, records, now_ms)
 
     def complete_if_all_joined(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
-        """The initial rebalance goes on for its time even so: who comes soon is spared a second one."""
+        """The initial rebalance goes on for its time even so: who comes soon is spared a second
+        one."""
         if group.state is GroupState.PREPARING and not group.is_initial and group.has_all_joined():
             self._complete(group, records, now_ms)
 
@@ -191,21 +208,25 @@ class Rebalances:
         if group.saving is None or group.generation != generation:
             return  # A member came or went meanwhile: the generation is history before it began.
         for member in tuple(group.members.values()):
-            group.members[member.member_id] = replace(member, assignment=group.saving.get(member.member_id, b""))
+            group.members[member.member_id] = replace(
+                member, assignment=group.saving.get(member.member_id, b"")
+            )
         group.saving = None
         group.move(Event.SAVED, now_ms)
         self.completed += 1
         self._answer_syncs(group, ErrorCode.none, records, now_ms)
 
     def not_saved(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
-        """Memory is what counts. A generation that could not be saved is not begun, and a stable one that could not be changed is
-        followed by another: the store has what it had."""
+        """Memory is what counts. A generation that could not be saved is not begun, and a stable
+        one that could not be changed is followed by another: the store has what it had."""
         if group.saving is None and group.state is not GroupState.STABLE:
             return
         self._abandon_generation(group, ErrorCode.coordinator_not_available, records, now_ms)
         self.prepare(group, "it could not be saved", records, now_ms)
 
-    def _abandon_generation(self, group: ClassicGroup, code: ErrorCode, records: Records, now_ms: int) -> None:
+    def _abandon_generation(
+        self, group: ClassicGroup, code: ErrorCode, records: Records, now_ms: int
+    ) -> None:
         if group.state is GroupState.COMPLETING:
             for member in tuple(group.members.values()):
                 group.members[member.member_id] = replace(member, assignment=b"")
@@ -216,7 +237,12 @@ class Rebalances:
 
     def _answer_syncs(self, group: ClassicGroup, code: ErrorCode, records: Records, now_ms: int) -> None:
         for member_id in tuple(group.syncing):
-            self.answer_sync(group, member_id, sync_reply(group, member_id) if code is ErrorCode.none else SyncReply(code), records)
+            self.answer_sync(
+                group,
+                member_id,
+                sync_reply(group, member_id) if code is ErrorCode.none else SyncReply(code),
+                records,
+            )
             self.start_session(group, group.members[member_id], now_ms)
 
     def _set_join_timer(self, group: ClassicGroup, delay_ms: int, now_ms: int) -> None:
@@ -225,7 +251,8 @@ class Rebalances:
     # --- being late ---
 
     def run_out(self, group: ClassicGroup, name: TimerName, records: Records, now_ms: int) -> None:
-        """One of the timers that were due. Another of them may have led to where this one is not waited for any more, or begins anew."""
+        """One of the timers that were due. Another of them may have led to where this one is not
+        waited for any more, or begins anew."""
         if self.timers.deadline_ms(name) is not None:
             return
         match name.kind:
@@ -266,4 +293,8 @@ class Rebalances:
 
 def sync_reply(group: ClassicGroup, member_id: str) -> SyncReply:
     """What a member of a stable group is told."""
-    return SyncReply(protocol_type=group.protocol_type, protocol_name=group.protocol_name, assignment=group.members[member_id].assignment)
+    return SyncReply(
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=group.members[member_id].assignment,
+    )

@@ -1,4 +1,5 @@
-"""A classic group in memory: its states, its members, and how a generation goes into a record and comes back.
+"""A classic group in memory: its states, its members, and how a generation goes into a record and
+comes back.
 
                           .------REBALANCE-------.
                           v                      |
@@ -7,11 +8,12 @@
       '-----ALL_LEFT------'        '-----------------------REBALANCE---------------------'
     each of them --DELETED--> Dead
 
-While it is preparing, members are waited for to join again; then the leader is waited for to say who gets what, and once that is
-saved the group is stable. Only a stable generation, or that there is nobody any more, is kept in the store (record type 2).
+While it is preparing, members are waited for to join again; then the leader is waited for to say
+who gets what, and once that is saved the group is stable. Only a stable generation, or that there
+is nobody any more, is kept in the store (record type 2).
 
-`ClassicGroup` holds state and answers questions about it; what happens when is decided in classic/coordinator.py and classic/rebalance.py.
-Nothing here decides, or knows what time it is.
+`ClassicGroup` holds state and answers questions about it; what happens when is decided in
+classic/coordinator.py and classic/rebalance.py. Nothing here decides, or knows what time it is.
 """
 
 from __future__ import annotations
@@ -108,9 +110,10 @@ class Member:
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """`since_ms`: when it came into its state. `pending`: ids that were given out and not used yet. `joining` and `syncing`: requests
-    that wait for the others, by member id. `unsynced`: who has not asked for the assignment of this generation yet. `saving`: the
-    leader's assignments while they are being saved. `is_initial`: it was empty before this rebalance."""
+    """`since_ms`: when it came into its state. `pending`: ids that were given out and not used yet.
+    `joining` and `syncing`: requests that wait for the others, by member id. `unsynced`: who has
+    not asked for the assignment of this generation yet. `saving`: the leader's assignments while
+    they are being saved. `is_initial`: it was empty before this rebalance."""
 
     group_id: str
     since_ms: int
@@ -127,14 +130,17 @@ class ClassicGroup:
     unsynced: set[str] = field(default_factory=set)
     saving: Mapping[str, bytes] | None = None
     subscribed: frozenset[str] | None = None
-    """Topic names of all members; None: not known, because there is no generation or these are not consumers."""
+    """Topic names of all members; None: not known, because there is no generation or these are not
+    consumers."""
     is_initial: bool = False
     former_epochs: dict[str, int] = field(default_factory=dict)
-    """Of a group that spoke the new protocol until now: at which epoch each member was there. They go on with that until they join."""
+    """Of a group that spoke the new protocol until now: at which epoch each member was there. They
+    go on with that until they join."""
     has_new_member: bool = False
     delay_ms: int = 0
     delay_left_ms: int = 0
-    """Of the initial rebalance: whether somebody came since the delay began, how long it is, and what it may be prolonged by."""
+    """Of the initial rebalance: whether somebody came since the delay began, how long it is, and
+    what it may be prolonged by."""
     _offered: Counter[str] = field(default_factory=Counter)
 
     def move(self, event: Event, now_ms: int) -> None:
@@ -157,8 +163,8 @@ class ClassicGroup:
             self.leader = member.member_id
 
     def replace_static(self, old_id: str, new: Member) -> None:
-        """Somebody else has a static member's instance id now, and takes over all that the member was. What it waited for must have
-        been answered."""
+        """Somebody else has a static member's instance id now, and takes over all that the member
+        was. What it waited for must have been answered."""
         assert old_id not in self.joining
         assert old_id not in self.syncing
         self._withdraw(self.members.pop(old_id))
@@ -192,15 +198,16 @@ class ClassicGroup:
                 del self._offered[name]
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Raises KafkaError for who is not a member, or was a static member before somebody else took its instance id (KIP-345)."""
+        """Raises KafkaError for who is not a member, or was a static member before somebody else
+        took its instance id (KIP-345)."""
         if instance_id is not None and self.static_ids.get(instance_id, member_id) != member_id:
             raise KafkaError(ErrorCode.fenced_instance_id)
         if member_id not in self.members or (instance_id is not None and instance_id not in self.static_ids):
             raise KafkaError(ErrorCode.unknown_member_id)
 
     def check_generation(self, member_id: str, generation: int) -> None:
-        """Raises KafkaError for another one than this. While the group prepares its first one as a classic group nobody has more than
-        before, so what members knew is still good (DIF-75)."""
+        """Raises KafkaError for another one than this. While the group prepares its first one as a
+        classic group nobody has more than before, so what members knew is still good (DIF-75)."""
         if generation == self.generation:
             return
         if self.state is not GroupState.PREPARING or self.former_epochs.get(member_id) != generation:
@@ -213,21 +220,28 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Whether there is a leader among those who have joined: the one before, or the first of them."""
+        """Whether there is a leader among those who have joined: the one before, or the first of
+        them."""
         if self.leader not in self.joining:
-            self.leader = next((member_id for member_id in self.members if member_id in self.joining), self.leader)
+            self.leader = next(
+                (member_id for member_id in self.members if member_id in self.joining), self.leader
+            )
         return self.leader in self.joining
 
     # --- protocols ---
 
     def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
-        """Whether who offers these can be a member: something must be left that all of them know."""
+        """Whether who offers these can be a member: something must be left that all of them
+        know."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type and protocols)
-        return protocol_type == self.protocol_type and any(self._offered[each.name] == len(self.members) for each in protocols)
+        return protocol_type == self.protocol_type and any(
+            self._offered[each.name] == len(self.members) for each in protocols
+        )
 
     def elected_protocol(self) -> str:
-        """What all members know, as most of them prefer; of two with as many votes the one that was voted for first."""
+        """What all members know, as most of them prefer; of two with as many votes the one that was
+        voted for first."""
         count = len(self.members)
         votes = Counter(
             next(protocol.name for protocol in member.protocols if self._offered[protocol.name] == count)
@@ -246,7 +260,9 @@ class ClassicGroup:
     def note_subscriptions(self) -> None:
         self.subscribed = None
         if self.protocol_type == CONSUMER_PROTOCOL and (self.protocol_name is not None or not self.members):
-            topics = [_subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()]
+            topics = [
+                _subscribed_topics(member.metadata(self.protocol_name)) for member in self.members.values()
+            ]
             known = [each for each in topics if each is not None]
             if len(known) == len(topics):
                 self.subscribed = frozenset().union(*known)
@@ -273,7 +289,8 @@ class ClassicGroup:
 
     def _member_rows(self) -> tuple[JoinMember, ...]:
         return tuple(
-            JoinMember(member.member_id, member.instance_id, member.metadata(self.protocol_name)) for member in self.members.values()
+            JoinMember(member.member_id, member.instance_id, member.metadata(self.protocol_name))
+            for member in self.members.values()
         )
 
     def assignments(self) -> dict[str, bytes]:
@@ -303,16 +320,35 @@ class ClassicGroup:
         )
 
     @classmethod
-    def from_record(cls, group_id: str, record: ClassicGroupMetadata, times: StoredTimes, now_ms: int) -> ClassicGroup:
-        """A group as it was stored. Members offer only the protocol that was elected, until they join again."""
+    def from_record(
+        cls, group_id: str, record: ClassicGroupMetadata, times: StoredTimes, now_ms: int
+    ) -> ClassicGroup:
+        """A group as it was stored. Members offer only the protocol that was elected, until they
+        join again."""
         stored_ms = record.current_state_timestamp
         since_ms = now_ms if stored_ms < 0 else times.loaded(stored_ms, now_ms)
-        group = cls(group_id, since_ms, generation=record.generation, protocol_type=record.protocol_type, protocol_name=record.protocol)
+        group = cls(
+            group_id,
+            since_ms,
+            generation=record.generation,
+            protocol_type=record.protocol_type,
+            protocol_name=record.protocol,
+        )
         group.leader = record.leader
         for row in record.members:
             protocols = (Protocol(record.protocol or "", row.subscription),)
             timeouts = (row.session_timeout, row.rebalance_timeout)
-            group.put(Member(row.member_id, row.group_instance_id, row.client_id, row.client_host, *timeouts, protocols, row.assignment))
+            group.put(
+                Member(
+                    row.member_id,
+                    row.group_instance_id,
+                    row.client_id,
+                    row.client_host,
+                    *timeouts,
+                    protocols,
+                    row.assignment,
+                )
+            )
         if group.members:
             group.state = GroupState.STABLE
         group.note_subscriptions()

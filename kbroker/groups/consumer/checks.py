@@ -1,4 +1,5 @@
-"""Whose ConsumerGroupHeartbeat is taken: the form of a request, and which member may come with which epoch. Pure, in Kafka's order."""
+"""Whose ConsumerGroupHeartbeat is taken: the form of a request, and which member may come with
+which epoch. Pure, in Kafka's order."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ from collections.abc import Collection
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.state import MAX_GROUP_ID_BYTES, MAX_MEMBER_ID_BYTES
-from kbroker.groups.consumer.messages import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, HeartbeatRequest, Partitions
+from kbroker.groups.consumer.messages import (
+    JOIN_EPOCH,
+    LEAVE_EPOCH,
+    LEAVE_STATIC_EPOCH,
+    HeartbeatRequest,
+    Partitions,
+)
 from kbroker.groups.consumer.reconciliation import Owned
 from kbroker.groups.consumer.state import Group, Member
 
@@ -18,13 +25,25 @@ def check_form(request: HeartbeatRequest, assignors: Collection[str]) -> None:
     joins, leaves_for_a_while = epoch == JOIN_EPOCH, epoch == LEAVE_STATIC_EPOCH
     for wrong, message in (
         (needs_id and not request.member_id.strip(), "MemberId can't be empty."),
-        (len(request.member_id.encode()) > MAX_MEMBER_ID_BYTES, f"MemberId can't be longer than {MAX_MEMBER_ID_BYTES} bytes."),
+        (
+            len(request.member_id.encode()) > MAX_MEMBER_ID_BYTES,
+            f"MemberId can't be longer than {MAX_MEMBER_ID_BYTES} bytes.",
+        ),
         (not request.group_id.strip(), "GroupId can't be empty."),
-        (len(request.group_id.encode()) > MAX_GROUP_ID_BYTES, f"GroupId can't be longer than {MAX_GROUP_ID_BYTES} bytes."),
+        (
+            len(request.group_id.encode()) > MAX_GROUP_ID_BYTES,
+            f"GroupId can't be longer than {MAX_GROUP_ID_BYTES} bytes.",
+        ),
         (request.instance_id is not None and not request.instance_id.strip(), "InstanceId can't be empty."),
         (request.rack_id is not None and not request.rack_id.strip(), "RackId can't be empty."),
-        (joins and request.rebalance_timeout_ms == -1, "RebalanceTimeoutMs must be provided in first request."),
-        (joins and (request.owned is None or bool(request.owned)), "TopicPartitions must be empty when (re-)joining."),
+        (
+            joins and request.rebalance_timeout_ms == -1,
+            "RebalanceTimeoutMs must be provided in first request.",
+        ),
+        (
+            joins and (request.owned is None or bool(request.owned)),
+            "TopicPartitions must be empty when (re-)joining.",
+        ),
         (
             joins and request.subscribed_topic_names is None and request.subscribed_topic_regex is None,
             "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.",
@@ -35,14 +54,19 @@ def check_form(request: HeartbeatRequest, assignors: Collection[str]) -> None:
         if wrong:
             raise KafkaError(ErrorCode.invalid_request, message)
     if request.server_assignor is not None and request.server_assignor not in assignors:
-        message = f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: {', '.join(assignors)}."
+        message = (
+            f"ServerAssignor {request.server_assignor} is not supported. Supported assignors: "
+            f"{', '.join(assignors)}."
+        )
         raise KafkaError(ErrorCode.unsupported_assignor, message)
 
 
 def member_of(group: Group, member_id: str) -> Member:
     member = group.members.get(member_id)
     if member is None:
-        raise KafkaError(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}.")
+        raise KafkaError(
+            ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
+        )
     return member
 
 
@@ -54,13 +78,15 @@ def static_member_of(group: Group, member_id: str, instance_id: str) -> Member:
     if member.member_id != member_id:
         raise KafkaError(
             ErrorCode.fenced_instance_id,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
+            f"Static member {member_id} with instance id {instance_id} was fenced by member "
+            f"{member.member_id}.",
         )
     return member
 
 
 def replaced_member(group: Group, request: HeartbeatRequest, member_id: str) -> Member | None:
-    """Raises KafkaError if this cannot be a heartbeat of that member. Not None: the static member whose place it takes."""
+    """Raises KafkaError if this cannot be a heartbeat of that member. Not None: the static member
+    whose place it takes."""
     instance_id, epoch = request.instance_id, request.member_epoch
     if instance_id is None:
         if epoch != JOIN_EPOCH:
@@ -73,26 +99,36 @@ def replaced_member(group: Group, request: HeartbeatRequest, member_id: str) -> 
     if old is not None and not old.is_classic and old.current.epoch != LEAVE_STATIC_EPOCH:
         raise KafkaError(
             ErrorCode.unreleased_instance_id,
-            f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance id is owned by "
+            f"Static member {member_id} with instance id {instance_id} cannot join the group because the "
+            "instance id is owned by "
             f"{old.member_id} member.",
         )
     return old
 
 
 def _check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
-    """The member's epoch; or the one before it, if the member has nothing but what it was told before: then a reply was lost."""
+    """The member's epoch; or the one before it, if the member has nothing but what it was told
+    before: then a reply was lost."""
     current = member.current
     if epoch == current.epoch:
         return
-    if epoch < current.epoch and epoch == current.previous_epoch and owned is not None and _has_all(current.assigned, owned):
+    if (
+        epoch < current.epoch
+        and epoch == current.previous_epoch
+        and owned is not None
+        and _has_all(current.assigned, owned)
+    ):
         return
     size = "greater" if epoch > current.epoch else "smaller"
     raise KafkaError(
         ErrorCode.fenced_member_epoch,
-        f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
+        f"The consumer group member has a {size} member epoch ({epoch}) than the one known by the group "
+        "coordinator "
         f"({current.epoch}). The member must abandon all its partitions and rejoin.",
     )
 
 
 def _has_all(assigned: Owned, owned: Partitions) -> bool:
-    return all(number in assigned.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)
+    return all(
+        number in assigned.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers
+    )

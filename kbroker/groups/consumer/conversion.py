@@ -1,11 +1,15 @@
-"""A classic group becomes a consumer group, and the other way round (KIP-848, online migration). Pure.
+"""A classic group becomes a consumer group, and the other way round (KIP-848, online migration).
+Pure.
 
-    upgrade     a member comes with the consumer protocol to a classic group of ordinary consumers: its members stay, with the partitions
+    upgrade     a member comes with the consumer protocol to a classic group of ordinary consumers:
+                its members stay, with the partitions
                 that they have, and the generation is the group epoch. Whoever waits in a rebalance is told to join again.
-    downgrade   the last member that speaks the consumer protocol is gone, or a static one comes back with the classic protocol: the
+    downgrade   the last member that speaks the consumer protocol is gone, or a static one comes
+                back with the classic protocol: the
                 targets become the assignments, the group epoch the generation, and the group rebalances
 
-group.consumer.migration.policy says which of them is allowed; groups without members change whenever somebody comes.
+group.consumer.migration.policy says which of them is allowed; groups without members change
+whenever somebody comes.
 """
 
 from __future__ import annotations
@@ -22,7 +26,12 @@ from kbroker.groups.consumer.messages import ConsumerGroupSettings, Partitions, 
 from kbroker.groups.consumer.reconciliation import Current
 from kbroker.groups.consumer.state import Group, Member
 from kbroker.groups.consumer.subscriptions import Subscriptions
-from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_assignment, read_subscription, write_assignment
+from kbroker.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL,
+    read_assignment,
+    read_subscription,
+    write_assignment,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +39,12 @@ logger = logging.getLogger(__name__)
 class Conversions:
     """Makes groups out of groups; it changes nothing."""
 
-    def __init__(self, settings: Callable[[str], ConsumerGroupSettings], topics: TopicsView, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self,
+        settings: Callable[[str], ConsumerGroupSettings],
+        topics: TopicsView,
+        subscriptions: Subscriptions,
+    ) -> None:
         self._settings = settings
         self._topics = topics
         self._subscriptions = subscriptions
@@ -38,8 +52,8 @@ class Conversions:
     # --- upgrade ---
 
     def to_consumer_group(self, old: classic.ClassicGroup) -> Group:
-        """Raises KafkaError GROUP_ID_NOT_FOUND, with the reason, if it cannot be one, and UNKNOWN_SERVER_ERROR if two members have the
-        same partition."""
+        """Raises KafkaError GROUP_ID_NOT_FOUND, with the reason, if it cannot be one, and
+        UNKNOWN_SERVER_ERROR if two members have the same partition."""
         if not old.members:
             return Group(old.group_id)
         settings = self._settings(old.group_id)
@@ -60,15 +74,26 @@ class Conversions:
             if had is None:
                 raise _not_upgraded(old.group_id, "an unsupported custom assignor is in use")
             assigned = {topic_id: dict.fromkeys(numbers, old.generation) for topic_id, numbers in had.items()}
-            if not all(group.is_free(topic_id, number) for topic_id, numbers in had.items() for number in numbers):
-                raise KafkaError(ErrorCode.unknown_server_error, "Two members of the classic group have the same partition.")
-            group.add(Member(row.member_id, said, Current(old.generation, old.generation, assigned=assigned)), had)
-        group.metadata_hash = self._subscriptions.hash(self._subscriptions.names(member.said for member in group.members.values()))
+            if not all(
+                group.is_free(topic_id, number) for topic_id, numbers in had.items() for number in numbers
+            ):
+                raise KafkaError(
+                    ErrorCode.unknown_server_error,
+                    "Two members of the classic group have the same partition.",
+                )
+            group.add(
+                Member(row.member_id, said, Current(old.generation, old.generation, assigned=assigned)), had
+            )
+        group.metadata_hash = self._subscriptions.hash(
+            self._subscriptions.names(member.said for member in group.members.values())
+        )
         return group
 
     def _said(self, row: classic.Member, protocol_name: str) -> ConsumerGroupMember:
         subscription = read_subscription(row.metadata(protocol_name))
-        protocols = tuple(ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in row.protocols)
+        protocols = tuple(
+            ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in row.protocols
+        )
         return ConsumerGroupMember(
             instance_id=row.instance_id,
             rack_id=subscription.rack_id or None,
@@ -88,13 +113,18 @@ class Conversions:
         if read.user_data:
             return None
         found = ((self._topics.by_name(name), numbers) for name, numbers in read.partitions.items())
-        return {topic.topic_id: tuple(sorted(set(numbers))) for topic, numbers in found if topic is not None and numbers}
+        return {
+            topic.topic_id: tuple(sorted(set(numbers)))
+            for topic, numbers in found
+            if topic is not None and numbers
+        }
 
     # --- downgrade ---
 
     def may_downgrade(self, group: Group, leaving: Collection[Member], joining: int) -> bool:
-        """Whether the group becomes a classic one when these are gone and as many classic members as `joining` come for them: somebody is
-        left then, and nobody who speaks the consumer protocol."""
+        """Whether the group becomes a classic one when these are gone and as many classic members
+        as `joining` come for them: somebody is left then, and nobody who speaks the consumer
+        protocol."""
         gone = {member.member_id for member in leaving}
         left = [member for member in group.members.values() if member.member_id not in gone]
         count = len(left) + joining
@@ -102,13 +132,21 @@ class Conversions:
         if not count or not all(member.is_classic for member in left):
             return False
         if not settings.migration_policy.may_downgrade or count > settings.classic_max_size:
-            logger.info("group %s stays a consumer group, although all members that are left speak the classic protocol", group.group_id)
+            logger.info(
+                "group %s stays a consumer group, although all members that are left speak the classic "
+                "protocol",
+                group.group_id,
+            )
             return False
         return True
 
-    def to_classic_group(self, group: Group, leaving: Collection[Member], now_ms: int) -> classic.ClassicGroup:
+    def to_classic_group(
+        self, group: Group, leaving: Collection[Member], now_ms: int
+    ) -> classic.ClassicGroup:
         """A stable generation of those who stay; all of them speak the classic protocol."""
-        made = classic.ClassicGroup(group.group_id, now_ms, classic.GroupState.STABLE, group.epoch, CONSUMER_PROTOCOL)
+        made = classic.ClassicGroup(
+            group.group_id, now_ms, classic.GroupState.STABLE, group.epoch, CONSUMER_PROTOCOL
+        )
         gone = {member.member_id for member in leaving}
         for member in group.members.values():
             if member.member_id not in gone:
@@ -120,7 +158,9 @@ class Conversions:
 
     def _classic_member(self, member: Member, target: Mapping[UUID, tuple[int, ...]]) -> classic.Member:
         said = member.said
-        protocols = tuple(Protocol(protocol.name, protocol.metadata) for protocol in said.classic.supported_protocols)
+        protocols = tuple(
+            Protocol(protocol.name, protocol.metadata) for protocol in said.classic.supported_protocols
+        )
         found = ((self._topics.by_id(topic_id), numbers) for topic_id, numbers in target.items())
         partitions = {topic.name: numbers for topic, numbers in found if topic is not None}
         return classic.Member(

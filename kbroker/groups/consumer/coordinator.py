@@ -1,14 +1,19 @@
-"""Consumer groups of the new protocol (KIP-848): the coordinator makes the assignment, and members come to it one by one, by heartbeats.
+"""Consumer groups of the new protocol (KIP-848): the coordinator makes the assignment, and members
+come to it one by one, by heartbeats.
 
-    group epoch        rises whenever the members, what they subscribe to, or those topics have changed
+    group epoch        rises whenever the members, what they subscribe to, or those topics have
+                       changed
     assignment epoch   the group epoch that the targets are for: what each member is to have
-    member epoch       how far a member is: it has given up what its target at that epoch does not give it, and has what of it is free
+    member epoch       how far a member is: it has given up what its target at that epoch does not
+                       give it, and has what of it is free
 
-Every method decides at once and shows in memory immediately; how an outcome is carried out stands in outcome.py. No request waits: where
-Kafka resolves regular expressions in the background, here the first heartbeat has the topics already.
+Every method decides at once and shows in memory immediately; how an outcome is carried out stands
+in outcome.py. No request waits: where Kafka resolves regular expressions in the background, here
+the first heartbeat has the topics already.
 
-How a member comes to its target stands in reconciliation.py, how the group comes to targets in consumer/rebalance.py, what members do
-that speak the classic protocol in consumer/mixed.py, how groups change their protocol in conversion.py.
+How a member comes to its target stands in reconciliation.py, how the group comes to targets in
+consumer/rebalance.py, what members do that speak the classic protocol in consumer/mixed.py, how
+groups change their protocol in conversion.py.
 
 This module must not know where records are kept, or which connection a member has.
 """
@@ -62,8 +67,9 @@ _FIRST_COMMIT_VERSION = 9
 
 
 class ConsumerGroups:
-    """`settings(group_id)` gives what applies to a group now; `assignors` by name, the broker's first choice first; `new_id` makes
-    member ids. `group_ids` and `times` are shared with the coordinators of other group types."""
+    """`settings(group_id)` gives what applies to a group now; `assignors` by name, the broker's
+    first choice first; `new_id` makes member ids. `group_ids` and `times` are shared with the
+    coordinators of other group types."""
 
     def __init__(
         self,
@@ -86,7 +92,8 @@ class ConsumerGroups:
         self._conversions = Conversions(settings, topics, subscriptions)
 
     def convert_with(self, classic: ClassicGroups) -> None:
-        """Where groups come from that are made consumer groups, and where those go that become classic."""
+        """Where groups come from that are made consumer groups, and where those go that become
+        classic."""
         self._classic = classic
 
     # --- members ---
@@ -112,7 +119,8 @@ class ConsumerGroups:
         self._adopt(group, records, now_ms)
         member = self._member(group, old, member_id, records)
         if member.is_classic:
-            self.rebalances.forget_member(group.group_id, member.member_id)  # It speaks the other protocol now.
+            # It speaks the other protocol now.
+            self.rebalances.forget_member(group.group_id, member.member_id)
         had = member.current.assigned
         missed_a_reply = request.member_epoch != member.current.epoch
         subscribed_anew = self.rebalances.take_over(group, member, _said(member.said, request), records)
@@ -122,7 +130,12 @@ class ConsumerGroups:
         except KafkaError as failure:
             return records.outcome(HeartbeatReply.refusal(failure))
         self.rebalances.step(group, member, request.owned, records, now_ms, subscribed_anew=subscribed_anew)
-        wants_assignment = missed_a_reply or request.member_epoch == JOIN_EPOCH or request.is_full or member.current.assigned != had
+        wants_assignment = (
+            missed_a_reply
+            or request.member_epoch == JOIN_EPOCH
+            or request.is_full
+            or member.current.assigned != had
+        )
         if logger.isEnabledFor(logging.DEBUG):
             _tell(request, member)
         return records.outcome(self._reply(member, group.group_id, wants_assignment))
@@ -136,7 +149,8 @@ class ConsumerGroups:
         if classic is not None and request.member_epoch == JOIN_EPOCH:
             return self._conversions.to_consumer_group(classic)
         if classic is not None and classic.protocol_type == CONSUMER_PROTOCOL:
-            # It was a member before the group became a classic one and may come again: clients take GROUP_ID_NOT_FOUND as fatal (DIF-76).
+            # It was a member before the group became a classic one and may come again: clients take
+            # GROUP_ID_NOT_FOUND as fatal (DIF-76).
             raise KafkaError(ErrorCode.unknown_member_id, f"Group {request.group_id} is a classic group now.")
         if self._group_ids.type_of(request.group_id) is not None:
             raise _other_type(request.group_id)
@@ -203,10 +217,13 @@ class ConsumerGroups:
             self.rebalances.remove(group, members, records)
 
     def may_downgrade(self, group: Group, leaving: Collection[Member], joining: int = 0) -> bool:
-        """Whether the group is to become a classic one when these are gone, and so many classic members have come for them."""
+        """Whether the group is to become a classic one when these are gone, and so many classic
+        members have come for them."""
         return self._classic is not None and self._conversions.may_downgrade(group, leaving, joining)
 
-    def downgrade(self, group: Group, leaving: Collection[Member], records: Records, now_ms: int, *, rebalance: bool) -> None:
+    def downgrade(
+        self, group: Group, leaving: Collection[Member], records: Records, now_ms: int, *, rebalance: bool
+    ) -> None:
         """`may_downgrade` said so."""
         assert self._classic is not None
         logger.info("group %s becomes a classic group", group.group_id)
@@ -218,23 +235,29 @@ class ConsumerGroups:
     # --- offsets ---
 
     def check_commit(self, request: CommitRequest) -> None:
-        """OffsetCommit. Raises KafkaError: whoever commits is no member, or commits for a partition that it has had only since a later
-        epoch, or has not (KIP-1251)."""
+        """OffsetCommit. Raises KafkaError: whoever commits is no member, or commits for a partition
+        that it has had only since a later epoch, or has not (KIP-1251)."""
         group = self.existing(request.group_id)
         if request.generation < 0 and not group.members:
             return
         member = member_of(group, request.member_id)
         if not member.is_classic and request.version < _FIRST_COMMIT_VERSION:
-            raise KafkaError(ErrorCode.unsupported_version, "Members that use the consumer protocol commit with version 9 or above.")
+            raise KafkaError(
+                ErrorCode.unsupported_version,
+                "Members that use the consumer protocol commit with version 9 or above.",
+            )
         current = member.current
         if request.generation == current.epoch:
             return
         since = [current.epoch_of(topic_id, partition) for topic_id, partition in request.offsets]
-        if request.generation > current.epoch or any(epoch is None or epoch > request.generation for epoch in since):
+        if request.generation > current.epoch or any(
+            epoch is None or epoch > request.generation for epoch in since
+        ):
             raise _stale(member)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """OffsetFetch. Raises KafkaError for a member that the group does not have, or not in this epoch."""
+        """OffsetFetch. Raises KafkaError for a member that the group does not have, or not in this
+        epoch."""
         if member_id is None:
             if member_epoch < 0:
                 return
@@ -324,8 +347,8 @@ class ConsumerGroups:
     # --- records ---
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions begin anew. Records that are not consumer
-        groups' are skipped."""
+        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions
+        begin anew. Records that are not consumer groups' are skipped."""
         loaded: dict[str, Group] = {}
         for key, value in records:
             parsed = parse_key(key)
@@ -343,8 +366,11 @@ class ConsumerGroups:
             self.rebalances.forget_group(group)
             self._group_ids.release(group_id, CONSUMER)
 
-    def not_saved(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> Outcome[None]:
-        """A decision could not be saved: the group is what the store has. Members that it does not have are unknown, and join again."""
+    def not_saved(
+        self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
+    ) -> Outcome[None]:
+        """A decision could not be saved: the group is what the store has. Members that it does not
+        have are unknown, and join again."""
         self.forget(group_id)
         self.load(records, now_ms=now_ms)
         return Outcome()
@@ -360,7 +386,8 @@ class ConsumerGroups:
 
 
 def _said(before: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:
-    """What the member says of itself now. Who comes with this protocol does not speak the classic one any more."""
+    """What the member says of itself now. Who comes with this protocol does not speak the classic
+    one any more."""
     names = request.subscribed_topic_names
     return with_new(
         before,
@@ -377,7 +404,9 @@ def _said(before: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGro
 
 
 def _assignment(assigned: Owned) -> Assignment:
-    return Assignment(tuple(TopicPartitions(topic_id, tuple(sorted(assigned[topic_id]))) for topic_id in sorted(assigned)))
+    return Assignment(
+        tuple(TopicPartitions(topic_id, tuple(sorted(assigned[topic_id]))) for topic_id in sorted(assigned))
+    )
 
 
 def _tell(request: HeartbeatRequest, member: Member) -> None:

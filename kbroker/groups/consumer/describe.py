@@ -47,5 +47,11 @@ def _described(parts: Iterable[Mapping[UUID, Iterable[int]]], topics: TopicsView
     for part in parts:
         for topic_id, found in part.items():
             numbers.setdefault(topic_id, set()).update(found)
-    known = [(topic, tuple(sorted(numbers[topic_id]))) for topic_id in sorted(numbers) if (topic := topics.by_id(topic_id)) is not None]
-    return DescribedAssignment(tuple(DescribedTopicPartitions(topic.topic_id, topic.name, found) for topic, found in known))
+    known = [
+        (topic, tuple(sorted(numbers[topic_id])))
+        for topic_id in sorted(numbers)
+        if (topic := topics.by_id(topic_id)) is not None
+    ]
+    return DescribedAssignment(
+        tuple(DescribedTopicPartitions(topic.topic_id, topic.name, found) for topic, found in known)
+    )

@@ -1,8 +1,9 @@
 """What consumer groups of the new protocol (KIP-848) take and give: requests, replies, settings.
 
-Replies carry the field names of kio's response messages (ConsumerGroupHeartbeat v1, ConsumerGroupDescribe v1), so that the API layer
-converts them without thinking. Throttling and authorized operations are the API layer's. What members that speak the classic protocol
-send to a consumer group stands in classic/messages.py.
+Replies carry the field names of kio's response messages (ConsumerGroupHeartbeat v1,
+ConsumerGroupDescribe v1), so that the API layer converts them without thinking. Throttling and
+authorized operations are the API layer's. What members that speak the classic protocol send to a
+consumer group stands in classic/messages.py.
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ from kbroker.groups.share.messages import DescribedAssignment, TopicView
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_STATIC_EPOCH: Final = -2
-"""A static member leaves for a while: its partitions are kept for whoever comes under its instance id."""
+"""A static member leaves for a while: its partitions are kept for whoever comes under its instance
+id."""
 
 Partitions: TypeAlias = Mapping[UUID, tuple[int, ...]]
 """Partition numbers by topic, rising; no topic without partitions."""
 
 
 class MigrationPolicy(StrEnum):
-    """group.consumer.migration.policy: which way a group with members may go between the classic and the consumer protocol."""
+    """group.consumer.migration.policy: which way a group with members may go between the classic
+    and the consumer protocol."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -45,8 +48,8 @@ class MigrationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """What applies to a group: consumer.* of the group over group.consumer.* of the broker; times in milliseconds. `classic_max_size`:
-    group.max.size, for groups that become classic."""
+    """What applies to a group: consumer.* of the group over group.consumer.* of the broker; times
+    in milliseconds. `classic_max_size`: group.max.size, for groups that become classic."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -57,15 +60,16 @@ class ConsumerGroupSettings:
 
 
 class TopicsView(share_group_api.TopicsView, Protocol):
-    """The live topics, one after the other as well: regular expressions are matched with their names."""
+    """The live topics, one after the other as well: regular expressions are matched with their
+    names."""
 
     def __iter__(self) -> Iterator[TopicView]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """ConsumerGroupHeartbeat. `member_epoch` 0 joins, -1 leaves, -2 leaves for a while. None, and -1 in `rebalance_timeout_ms`: as
-    before. `owned`: the partitions that the member says it has."""
+    """ConsumerGroupHeartbeat. `member_epoch` 0 joins, -1 leaves, -2 leaves for a while. None, and
+    -1 in `rebalance_timeout_ms`: as before. `owned`: the partitions that the member says it has."""
 
     group_id: str
     member_id: str
@@ -90,7 +94,8 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """`assignment`: what it has, what it is still to give up included. `member_type` 0: speaks the classic protocol, 1: the new one."""
+    """`assignment`: what it has, what it is still to give up included. `member_type` 0: speaks the
+    classic protocol, 1: the new one."""
 
     member_id: str
     instance_id: str | None
@@ -121,7 +126,8 @@ class DescribedGroup:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupsStatistics:
-    """`groups` by state; `classic_members` of `members` speak the classic protocol; `rebalances`: new group epochs since the start."""
+    """`groups` by state; `classic_members` of `members` speak the classic protocol; `rebalances`:
+    new group epochs since the start."""
 
     groups: Mapping[str, int]
     members: int

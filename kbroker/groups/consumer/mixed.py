@@ -1,8 +1,10 @@
-"""Members that speak the classic protocol in a consumer group (KIP-848, online migration): JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Members that speak the classic protocol in a consumer group (KIP-848, online migration):
+JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Such a member is one like the others: it has a target and goes its way to it. A JoinGroup is its heartbeat: it says what the member
-subscribes to and has, and its member epoch is the generation. Nobody waits and there is no leader: the assignment that SyncGroup fetches
-is the coordinator's. To move on, a member must join again; heartbeats tell it so:
+Such a member is one like the others: it has a target and goes its way to it. A JoinGroup is its
+heartbeat: it says what the member subscribes to and has, and its member epoch is the generation.
+Nobody waits and there is no leader: the assignment that SyncGroup fetches is the coordinator's. To
+move on, a member must join again; heartbeats tell it so:
 
     the group has newer targets                                  REBALANCE_IN_PROGRESS, from then on it has its rebalance
     it has to give up partitions                                 timeout to join again
@@ -37,7 +39,12 @@ from kbroker.groups.consumer.rebalance import Kind, TimerName, with_new
 from kbroker.groups.consumer.reconciliation import MemberState
 from kbroker.groups.consumer.state import Group, Member
 from kbroker.groups.outcome import Outcome, Records
-from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, Subscription, read_subscription, write_assignment
+from kbroker.protocol.consumer_protocol import (
+    CONSUMER_PROTOCOL,
+    Subscription,
+    read_subscription,
+    write_assignment,
+)
 
 
 class MixedGroups:
@@ -51,7 +58,8 @@ class MixedGroups:
     # --- JoinGroup ---
 
     def join(self, request: JoinRequest, *, now_ms: int) -> Outcome[JoinReply]:
-        """JoinGroup to a consumer group that has members. What does not depend on the group was checked before."""
+        """JoinGroup to a consumer group that has members. What does not depend on the group was
+        checked before."""
         try:
             return self._join(self._consumer.existing(request.group_id), request, now_ms)
         except KafkaError as refusal:
@@ -64,10 +72,14 @@ class MixedGroups:
             return Outcome(reply=JoinReply(ErrorCode.member_id_required, member_id=member_id))
         old = _replaced_member(group, request)
         subscription = _subscription(request)
-        downgrades = old is not None and not old.is_classic and self._consumer.may_downgrade(group, [old], joining=1)
+        downgrades = (
+            old is not None and not old.is_classic and self._consumer.may_downgrade(group, [old], joining=1)
+        )
         records = Records(group.group_id, self._consumer.times)
         member = self._member(group, old, member_id, records)
-        subscribed_anew = self._rebalances.take_over(group, member, _said(member.said, request, subscription), records)
+        subscribed_anew = self._rebalances.take_over(
+            group, member, _said(member.said, request, subscription), records
+        )
         self._joined(group, member, request, now_ms)
         if not downgrades:
             try:
@@ -76,7 +88,9 @@ class MixedGroups:
                 return records.outcome(JoinReply(failure.code))
         is_stale = downgrades and group.assignment_pending
         if not is_stale:
-            self._rebalances.step(group, member, self._owned(subscription), records, now_ms, subscribed_anew=subscribed_anew)
+            self._rebalances.step(
+                group, member, self._owned(subscription), records, now_ms, subscribed_anew=subscribed_anew
+            )
         if downgrades:
             self._consumer.downgrade(group, (), records, now_ms, rebalance=is_stale)
         return records.outcome(_join_reply(member))
@@ -107,7 +121,9 @@ class MixedGroups:
         """It has its rebalance timeout to ask for its assignment."""
         self._rebalances.forget_member(group.group_id, member.member_id)
         self._rebalances.start_session(group, member, now_ms)
-        self._rebalances.timers.set(TimerName(Kind.SYNC, group.group_id, member.member_id), now_ms + request.rebalance_timeout_ms)
+        self._rebalances.timers.set(
+            TimerName(Kind.SYNC, group.group_id, member.member_id), now_ms + request.rebalance_timeout_ms
+        )
 
     # --- SyncGroup and Heartbeat ---
 
@@ -120,14 +136,24 @@ class MixedGroups:
 
     def _sync(self, group: Group, request: SyncRequest, now_ms: int) -> SyncReply:
         member = _classic_member_of(group, request.member_id, request.instance_id, request.generation)
-        if request.protocol_type not in (None, CONSUMER_PROTOCOL) or request.protocol_name not in (None, _protocol_name(member)):
+        if request.protocol_type not in (None, CONSUMER_PROTOCOL) or request.protocol_name not in (
+            None,
+            _protocol_name(member),
+        ):
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
-        if member.current.epoch < group.assignment_epoch and member.current.state is not MemberState.UNREVOKED_PARTITIONS:
+        if (
+            member.current.epoch < group.assignment_epoch
+            and member.current.state is not MemberState.UNREVOKED_PARTITIONS
+        ):
             self._must_join(group, member, now_ms)
             raise KafkaError(ErrorCode.rebalance_in_progress)
         self._rebalances.timers.cancel(TimerName(Kind.SYNC, group.group_id, member.member_id))
         self._rebalances.start_session(group, member, now_ms)
-        return SyncReply(protocol_type=request.protocol_type, protocol_name=request.protocol_name, assignment=self._assignment(member))
+        return SyncReply(
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignment=self._assignment(member),
+        )
 
     def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
         """Heartbeat: whether the member is to join again."""
@@ -142,7 +168,8 @@ class MixedGroups:
         member = _classic_member_of(group, request.member_id, request.instance_id, request.generation)
         self._rebalances.start_session(group, member, now_ms)
         if all(each.is_classic for each in group.members.values()):
-            # Nobody else's heartbeats would notice that topics have changed, or that members are gone.
+            # Nobody else's heartbeats would notice that topics have changed, or that members are
+            # gone.
             self._rebalances.take_over(group, member, member.said, records)
             self._rebalances.assign(group, records, now_ms)
         if self._is_to_join(group, member):
@@ -163,8 +190,12 @@ class MixedGroups:
 
     def _assignment(self, member: Member) -> bytes:
         version = read_subscription(member.said.classic.supported_protocols[0].metadata).version
-        found = ((self._topics.by_id(topic_id), numbers) for topic_id, numbers in member.current.assigned.items())
-        return write_assignment({topic.name: tuple(sorted(numbers)) for topic, numbers in found if topic is not None}, version)
+        found = (
+            (self._topics.by_id(topic_id), numbers) for topic_id, numbers in member.current.assigned.items()
+        )
+        return write_assignment(
+            {topic.name: tuple(sorted(numbers)) for topic, numbers in found if topic is not None}, version
+        )
 
     # --- LeaveGroup ---
 
@@ -199,7 +230,10 @@ def _supports(group: Group, request: JoinRequest) -> bool:
     """Whether something is left that all classic members of the group know."""
     if request.protocol_type != CONSUMER_PROTOCOL:
         return False
-    known = [{protocol.name for protocol in member.said.classic.supported_protocols} for member in group.classic_members()]
+    known = [
+        {protocol.name for protocol in member.said.classic.supported_protocols}
+        for member in group.classic_members()
+    ]
     return any(all(protocol.name in names for names in known) for protocol in request.protocols)
 
 
@@ -211,8 +245,12 @@ def _subscription(request: JoinRequest) -> Subscription:
         raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
 
 
-def _said(before: ConsumerGroupMember, request: JoinRequest, subscription: Subscription) -> ConsumerGroupMember:
-    protocols = tuple(ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in request.protocols)
+def _said(
+    before: ConsumerGroupMember, request: JoinRequest, subscription: Subscription
+) -> ConsumerGroupMember:
+    protocols = tuple(
+        ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in request.protocols
+    )
     return with_new(
         before,
         instance_id=request.instance_id,
@@ -237,7 +275,11 @@ def _join_reply(member: Member) -> JoinReply:
 
 
 def _classic_member_of(group: Group, member_id: str, instance_id: str | None, generation: int) -> Member:
-    member = member_of(group, member_id) if instance_id is None else static_member_of(group, member_id, instance_id)
+    member = (
+        member_of(group, member_id)
+        if instance_id is None
+        else static_member_of(group, member_id, instance_id)
+    )
     if not member.is_classic:
         raise KafkaError(ErrorCode.unknown_member_id)
     if member.current.epoch != generation:
@@ -246,7 +288,8 @@ def _classic_member_of(group: Group, member_id: str, instance_id: str | None, ge
 
 
 def _replaced_member(group: Group, request: JoinRequest) -> Member | None:
-    """The static member whose place the joining one takes; it need not have left. Raises KafkaError."""
+    """The static member whose place the joining one takes; it need not have left. Raises
+    KafkaError."""
     if request.instance_id is None:
         return None
     if request.member_id != NO_MEMBER_ID:

@@ -1,9 +1,13 @@
-"""How consumer groups of the new protocol come from one group epoch to the next, and what happens when a member is late. Pure.
+"""How consumer groups of the new protocol come from one group epoch to the next, and what happens
+when a member is late. Pure.
 
-    take_over     a member has said something: another subscription, or other topics, make a new group epoch
-    assign        there is a newer group epoch than the targets': new targets for all, no more often than the assignment interval allows
+    take_over     a member has said something: another subscription, or other topics, make a new
+                  group epoch
+    assign        there is a newer group epoch than the targets': new targets for all, no more often
+                  than the assignment interval allows
     step          the member goes one step towards its target (reconciliation.py)
-    remove        members are gone: a new group epoch; targets are made when the next member is heard
+    remove        members are gone: a new group epoch; targets are made when the next member is
+                  heard
 
     timer      of                        runs out
     SESSION    every member              it is removed
@@ -71,20 +75,27 @@ class ConsumerRebalances:
         other_regex = (said.subscribed_topic_regex or "") != (member.said.subscribed_topic_regex or "")
         group.set_said(member, said, records)
         if other_names or other_regex or group.topics_version != self.subscriptions.version:
-            self._note_topics(group, records, epochs=self._new_epochs(group, member, other_names, other_regex))
+            self._note_topics(
+                group, records, epochs=self._new_epochs(group, member, other_names, other_regex)
+            )
         return other_names or other_regex
 
     def _new_epochs(self, group: Group, member: Member, other_names: bool, other_regex: bool) -> int:
-        """As many as in Kafka, which finds out later what an expression stands for that nobody had before: that is one of its own then,
-        and none if no topic matches."""
+        """As many as in Kafka, which finds out later what an expression stands for that nobody had
+        before: that is one of its own then, and none if no topic matches."""
         regex = member.said.subscribed_topic_regex
-        is_new = other_regex and bool(regex) and all(each.said.subscribed_topic_regex != regex for each in _others(group, member))
+        is_new = (
+            other_regex
+            and bool(regex)
+            and all(each.said.subscribed_topic_regex != regex for each in _others(group, member))
+        )
         for_topics = is_new and bool(self.subscriptions.resolve(regex or ""))
         return int(other_names or (other_regex and not is_new)) + int(for_topics)
 
     def assign(self, group: Group, records: Records, now_ms: int) -> None:
-        """Make targets for the present group epoch, unless there are or it is too early. Raises KafkaError UNKNOWN_SERVER_ERROR if the
-        assignor knows none: what was decided before stands, and the next heartbeat of any member tries again."""
+        """Make targets for the present group epoch, unless there are or it is too early. Raises
+        KafkaError UNKNOWN_SERVER_ERROR if the assignor knows none: what was decided before stands,
+        and the next heartbeat of any member tries again."""
         interval_ms = self.settings(group.group_id).assignment_interval_ms
         is_early = bool(group.assignment_ms) and 0 <= now_ms - group.assignment_ms < interval_ms
         if is_early or not group.assignment_pending:
@@ -98,7 +109,9 @@ class ConsumerRebalances:
             )
             for member in group.members.values()
         }
-        partitions = self.subscriptions.partitions(frozenset().union(*(member.topic_ids for member in members.values())))
+        partitions = self.subscriptions.partitions(
+            frozenset().union(*(member.topic_ids for member in members.values()))
+        )
         name = group.preferred_assignor(self.assignors)
         try:
             given = self.assignors[name].assign(members, partitions)
@@ -111,8 +124,18 @@ class ConsumerRebalances:
             raise KafkaError(ErrorCode.unknown_server_error, message) from error
         group.set_targets(targets, now_ms, records)
 
-    def step(self, group: Group, member: Member, owned: Partitions | None, records: Records, now_ms: int, *, subscribed_anew: bool) -> None:
-        """Go towards the target. A member that has to revoke something has its rebalance timeout for it."""
+    def step(
+        self,
+        group: Group,
+        member: Member,
+        owned: Partitions | None,
+        records: Records,
+        now_ms: int,
+        *,
+        subscribed_anew: bool,
+    ) -> None:
+        """Go towards the target. A member that has to revoke something has its rebalance timeout
+        for it."""
         if not subscribed_anew and member.current.is_reconciled_to(group.assignment_epoch):
             return
         target = group.targets.get(member.member_id, {})
@@ -148,12 +171,14 @@ class ConsumerRebalances:
         return member
 
     def leave_for_a_while(self, group: Group, member: Member, records: Records) -> None:
-        """Its session goes on: a static member that does not come back in time is removed by that."""
+        """Its session goes on: a static member that does not come back in time is removed by
+        that."""
         group.leave_for_a_while(member, records)
         self.timers.cancel(TimerName(Kind.REBALANCE, group.group_id, member.member_id))
 
     def _note_topics(self, group: Group, records: Records, *, epochs: int) -> None:
-        """So many new group epochs; one if there are other topics, or other partitions, than when the last one began."""
+        """So many new group epochs; one if there are other topics, or other partitions, than when
+        the last one began."""
         group.topics_version = self.subscriptions.version
         names = self.subscriptions.names(member.said for member in group.members.values())
         metadata_hash = self.subscriptions.hash(names)
@@ -171,11 +196,15 @@ class ConsumerRebalances:
         self.timers.set(TimerName(Kind.SESSION, group.group_id, member.member_id), now_ms + timeout_ms)
 
     def begin_anew(self, group: Group, now_ms: int) -> None:
-        """The group comes out of the store, or was a classic one: everybody has all the time that there is."""
+        """The group comes out of the store, or was a classic one: everybody has all the time that
+        there is."""
         for member in group.members.values():
             self.start_session(group, member, now_ms)
             if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
-                self.timers.set(TimerName(Kind.REBALANCE, group.group_id, member.member_id), now_ms + member.said.rebalance_timeout)
+                self.timers.set(
+                    TimerName(Kind.REBALANCE, group.group_id, member.member_id),
+                    now_ms + member.said.rebalance_timeout,
+                )
 
     def forget_member(self, group_id: str, member_id: str) -> None:
         for kind in Kind:

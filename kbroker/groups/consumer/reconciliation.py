@@ -1,6 +1,8 @@
-"""How a member of a consumer group comes from the partitions that it has to those that it is to have (KIP-848). Pure, one function.
+"""How a member of a consumer group comes from the partitions that it has to those that it is to
+have (KIP-848). Pure, one function.
 
-A member has partitions at an epoch; the group has a target for it at an epoch. With each of its heartbeats a member takes one step:
+A member has partitions at an epoch; the group has a target for it at an epoch. With each of its
+heartbeats a member takes one step:
 
     its state               it takes            unless it waits; then, if it subscribes to something else now, it
     STABLE                  the way below       is at the target's epoch               only gives up what it is not to have
@@ -14,9 +16,10 @@ A member has partitions at an epoch; the group has a target for it at an epoch. 
     no                                       yes                             UNRELEASED_PARTITIONS   the target's
     no                                       no                              STABLE                  the target's
 
-So nobody is told to have a partition while another member may still be reading it. On the way it keeps what it has and is to have, and
-gets what it is to have and is free; each partition knows the epoch at which the member got it, which says whether a late commit for
-it is still good (KIP-1251). This module must not know groups, records or time.
+So nobody is told to have a partition while another member may still be reading it. On the way it
+keeps what it has and is to have, and gets what it is to have and is free; each partition knows the
+epoch at which the member got it, which says whether a late commit for it is still good (KIP-1251).
+This module must not know groups, records or time.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from uuid import UUID
 from kbroker.groups.consumer.messages import Partitions
 
 Owned: TypeAlias = Mapping[UUID, Mapping[int, int]]
-"""Partitions by topic, each with the member epoch at which the member got it; no topic without partitions."""
+"""Partitions by topic, each with the member epoch at which the member got it; no topic without
+partitions."""
 
 
 class MemberState(IntEnum):
@@ -43,8 +47,8 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What a member has: `assigned`, which it was told, and `revoking`, which it is to give up. `previous_epoch`: its epoch in a reply
-    before the last, which may have been lost."""
+    """What a member has: `assigned`, which it was told, and `revoking`, which it is to give up.
+    `previous_epoch`: its epoch in a reply before the last, which may have been lost."""
 
     epoch: int = 0
     previous_epoch: int = -1
@@ -65,7 +69,8 @@ class Current:
 
 
 class Goal(NamedTuple):
-    """What a member is to have, at which epoch. Of topics that it does not subscribe to any more it gets nothing, whatever the target."""
+    """What a member is to have, at which epoch. Of topics that it does not subscribe to any more it
+    gets nothing, whatever the target."""
 
     epoch: int
     target: Partitions
@@ -73,10 +78,15 @@ class Goal(NamedTuple):
 
 
 def reconcile(
-    current: Current, goal: Goal, owned: Partitions | None, is_free: Callable[[UUID, int], bool], *, subscribed_anew: bool
+    current: Current,
+    goal: Goal,
+    owned: Partitions | None,
+    is_free: Callable[[UUID, int], bool],
+    *,
+    subscribed_anew: bool,
 ) -> Current:
-    """The member's next step; `current` itself if it takes none. `owned`: what it reports, None if it does not say; `is_free`: no
-    member has the partition."""
+    """The member's next step; `current` itself if it takes none. `owned`: what it reports, None if
+    it does not say; `is_free`: no member has the partition."""
     if _WAITS[current.state](current, goal, owned):
         return _shrink(current, goal, owned) if subscribed_anew else current
     return _advance(current, goal, owned, is_free)
@@ -91,17 +101,24 @@ _WAITS: Final[Mapping[MemberState, Callable[[Current, Goal, Partitions | None], 
 
 def _shrink(current: Current, goal: Goal, owned: Partitions | None) -> Current:
     """Nothing new for the member, but it must not read on what it does not subscribe to."""
-    lost = {topic_id: epochs for topic_id, epochs in current.assigned.items() if topic_id not in goal.topic_ids}
+    lost = {
+        topic_id: epochs for topic_id, epochs in current.assigned.items() if topic_id not in goal.topic_ids
+    }
     if not lost:
         return current
     assigned = {topic_id: epochs for topic_id, epochs in current.assigned.items() if topic_id not in lost}
-    revoking = {**current.revoking, **{topic_id: {**current.revoking.get(topic_id, {}), **epochs} for topic_id, epochs in lost.items()}}
+    revoking = {
+        **current.revoking,
+        **{topic_id: {**current.revoking.get(topic_id, {}), **epochs} for topic_id, epochs in lost.items()},
+    }
     if _holds(owned, revoking):
         return current.at(current.epoch, MemberState.UNREVOKED_PARTITIONS, assigned, revoking)
     return replace(current, previous_epoch=current.epoch, assigned=assigned)
 
 
-def _advance(current: Current, goal: Goal, owned: Partitions | None, is_free: Callable[[UUID, int], bool]) -> Current:
+def _advance(
+    current: Current, goal: Goal, owned: Partitions | None, is_free: Callable[[UUID, int], bool]
+) -> Current:
     target = {topic_id: numbers for topic_id, numbers in goal.target.items() if topic_id in goal.topic_ids}
     assigned: dict[UUID, dict[int, int]] = {}
     revoking: dict[UUID, dict[int, int]] = {}
@@ -121,11 +138,16 @@ def _advance(current: Current, goal: Goal, owned: Partitions | None, is_free: Ca
                 assigned.setdefault(topic_id, {})[number] = goal.epoch
             else:
                 is_whole = False
-    return current.at(goal.epoch, MemberState.STABLE if is_whole else MemberState.UNRELEASED_PARTITIONS, assigned, {})
+    return current.at(
+        goal.epoch, MemberState.STABLE if is_whole else MemberState.UNRELEASED_PARTITIONS, assigned, {}
+    )
 
 
 def _holds(owned: Partitions | None, revoking: Owned) -> bool:
-    """Whether the member reports one of these partitions. One that does not say what it has may have all."""
+    """Whether the member reports one of these partitions. One that does not say what it has may
+    have all."""
     if owned is None:
         return True
-    return any(number in revoking.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers)
+    return any(
+        number in revoking.get(topic_id, ()) for topic_id, numbers in owned.items() for number in numbers
+    )

@@ -1,11 +1,13 @@
-"""A consumer group in memory, and how it goes into records and comes back (record types 3 and 5 to 8 of `__consumer_offsets`).
+"""A consumer group in memory, and how it goes into records and comes back (record types 3 and 5 to
+8 of `__consumer_offsets`).
 
     3  the group's epoch, the topics' hash       7  what a member is to have (target assignment)
     5  what a member said of itself              8  what a member has, and has to give up (current assignment)
     6  which epoch the targets are for
 
-`Group` holds state and answers questions about it; what happens when is decided in consumer/coordinator.py. Everything that a method
-changes and that must survive a restart is put into `Records` in the same breath.
+`Group` holds state and answers questions about it; what happens when is decided in
+consumer/coordinator.py. Everything that a method changes and that must survive a restart is put
+into `Records` in the same breath.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ from kbroker.groups.consumer.messages import LEAVE_STATIC_EPOCH, Partitions
 from kbroker.groups.consumer.reconciliation import Current, MemberState, Owned
 from kbroker.groups.outcome import Records
 
-NOBODY: Final = ConsumerGroupMember(client_id="", client_host="", subscribed_topic_names=(), subscribed_topic_regex="")
+NOBODY: Final = ConsumerGroupMember(
+    client_id="", client_host="", subscribed_topic_names=(), subscribed_topic_regex=""
+)
 """What a member has said that has said nothing yet."""
 
 _MEMBER_TYPES: Final = (
@@ -68,7 +72,8 @@ class Group:
     instances: dict[str, str] = field(default_factory=dict)
     """Member ids by instance id."""
     owners: dict[UUID, dict[int, str]] = field(default_factory=dict)
-    """Who has which partition; a member that has to give one up has it until it says that it did."""
+    """Who has which partition; a member that has to give one up has it until it says that it
+    did."""
     topics_version: int | None = None
     """As of which version of the topics the epoch is right."""
 
@@ -78,7 +83,9 @@ class Group:
             return "Empty"
         if self.assignment_pending:
             return "Assigning"
-        settled = all(member.current.is_reconciled_to(self.assignment_epoch) for member in self.members.values())
+        settled = all(
+            member.current.is_reconciled_to(self.assignment_epoch) for member in self.members.values()
+        )
         return "Stable" if settled else "Reconciling"
 
     @property
@@ -93,7 +100,8 @@ class Group:
         return partition not in self.owners.get(topic_id, ())
 
     def preferred_assignor(self, assignors: Iterable[str]) -> str:
-        """The one that most members ask for; of several with as many the first in the broker's order. Nobody asks: the broker's first."""
+        """The one that most members ask for; of several with as many the first in the broker's
+        order. Nobody asks: the broker's first."""
         votes = Counter(member.said.server_assignor for member in self.members.values())
         return max(assignors, key=lambda name: votes[name])
 
@@ -156,13 +164,17 @@ class Group:
             records.remove(record_type, member.member_id)
 
     def leave_for_a_while(self, member: Member, records: Records) -> None:
-        """A static member keeps what it has for whoever comes under its instance id; commits with its old epochs are not good any more."""
-        assigned = {topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in member.current.assigned.items()}
+        """A static member keeps what it has for whoever comes under its instance id; commits with
+        its old epochs are not good any more."""
+        assigned = {
+            topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in member.current.assigned.items()
+        }
         current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, assigned=assigned, revoking={})
         self.set_current(member, current, records)
 
     def replace_member(self, old: Member, member_id: str, records: Records) -> Member:
-        """A static member comes with a new member id: it takes what the old one had, and reconciles from epoch 0."""
+        """A static member comes with a new member id: it takes what the old one had, and reconciles
+        from epoch 0."""
         target = self.targets.get(old.member_id, {})
         self.remove_member(old, records)
         if member_id in self.members:
@@ -184,7 +196,9 @@ class Group:
         for member in self.members.values():
             records.put(RecordType.CONSUMER_GROUP_MEMBER, member.said, member.member_id)
             self._put_target(member.member_id, self.targets.get(member.member_id, {}), records)
-            records.put(RecordType.CONSUMER_GROUP_CURRENT_MEMBER, _current_record(member.current), member.member_id)
+            records.put(
+                RecordType.CONSUMER_GROUP_CURRENT_MEMBER, _current_record(member.current), member.member_id
+            )
 
     def remove_all(self, records: Records) -> None:
         """The group is deleted, or made a classic one."""
@@ -200,20 +214,32 @@ class Group:
 
     def _put_target_metadata(self, records: Records) -> None:
         assigned_ms = records.times.to_store(self.assignment_ms)
-        value = ConsumerGroupTargetMetadata(assignment_epoch=self.assignment_epoch, assignment_timestamp=assigned_ms)
+        value = ConsumerGroupTargetMetadata(
+            assignment_epoch=self.assignment_epoch, assignment_timestamp=assigned_ms
+        )
         records.put(RecordType.CONSUMER_GROUP_TARGET_METADATA, value)
 
     def _put_target(self, member_id: str, target: Partitions, records: Records) -> None:
-        topics = tuple(TopicPartitions(topic_id=topic_id, partitions=numbers) for topic_id, numbers in target.items())
-        records.put(RecordType.CONSUMER_GROUP_TARGET_MEMBER, ConsumerGroupTargetMember(topic_partitions=topics), member_id)
+        topics = tuple(
+            TopicPartitions(topic_id=topic_id, partitions=numbers) for topic_id, numbers in target.items()
+        )
+        records.put(
+            RecordType.CONSUMER_GROUP_TARGET_MEMBER,
+            ConsumerGroupTargetMember(topic_partitions=topics),
+            member_id,
+        )
 
     # --- who has what ---
 
     def _own(self, member: Member) -> None:
         for topic_id, number in _all_of(member.current):
             owner = self.owners.setdefault(topic_id, {}).setdefault(number, member.member_id)
-            if owner != member.member_id:  # Stored by two members: a damaged state store, which the start refuses.
-                raise ValueError(f"group {self.group_id!r}: partition {topic_id}-{number} belongs to both {owner} and {member.member_id}")
+            # Stored by two members: a damaged state store, which the start refuses.
+            if owner != member.member_id:
+                raise ValueError(
+                    f"group {self.group_id!r}: partition {topic_id}-{number} belongs to both {owner} and "
+                    f"{member.member_id}"
+                )
 
     def _disown(self, member: Member) -> None:
         for topic_id, number in _all_of(member.current):
@@ -233,7 +259,9 @@ class Group:
                 self.assignment_epoch, self.assignment_ms = value.assignment_epoch, value.assignment_timestamp
             case ConsumerGroupTargetMember():
                 assert key.member_id is not None
-                self.targets[key.member_id] = {each.topic_id: tuple(each.partitions) for each in value.topic_partitions}
+                self.targets[key.member_id] = {
+                    each.topic_id: tuple(each.partitions) for each in value.topic_partitions
+                }
             case ConsumerGroupMember():
                 member = self._replayed(key)
                 member.said = value
@@ -286,6 +314,10 @@ def _to_owned_partitions(owned: Owned) -> tuple[OwnedPartitions, ...]:
 def _from_owned_partitions(found: Iterable[OwnedPartitions], epoch: int) -> Owned:
     """Without epochs (Kafka before 4.3): as if it had got all of them at the member's."""
     return {
-        each.topic_id: dict(zip(each.partitions, each.assignment_epochs or [max(epoch, 0)] * len(each.partitions), strict=True))
+        each.topic_id: dict(
+            zip(
+                each.partitions, each.assignment_epochs or [max(epoch, 0)] * len(each.partitions), strict=True
+            )
+        )
         for each in found
     }

@@ -1,9 +1,12 @@
-"""Which topics the members of a consumer group subscribe to: by name, and by a regular expression that the broker resolves (KIP-848).
+"""Which topics the members of a consumer group subscribe to: by name, and by a regular expression
+that the broker resolves (KIP-848).
 
-Expressions are RE2's, which match in linear time whatever they say, and must match the whole name. Where Kafka has them resolved in the
-background, here it happens at once: when a member comes with one, and again when a topic was created or deleted.
+Expressions are RE2's, which match in linear time whatever they say, and must match the whole name.
+Where Kafka has them resolved in the background, here it happens at once: when a member comes with
+one, and again when a topic was created or deleted.
 
-Names are kept as members say them, whether or not there are such topics. This module must not know groups or assignments.
+Names are kept as members say them, whether or not there are such topics. This module must not know
+groups or assignments.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ V = TypeVar("V")
 
 
 class Subscriptions:
-    """What subscriptions come to with the topics that there are; what was found out holds until the topics change."""
+    """What subscriptions come to with the topics that there are; what was found out holds until the
+    topics change."""
 
     def __init__(self, topics: TopicsView) -> None:
         self._topics = topics
@@ -40,7 +44,8 @@ class Subscriptions:
         return self._topics.version
 
     def names(self, members: Iterable[ConsumerGroupMember]) -> frozenset[str]:
-        """All names that these subscribe to, and the names of the topics that match their expressions."""
+        """All names that these subscribe to, and the names of the topics that match their
+        expressions."""
         distinct = {(member.subscribed_topic_names, member.subscribed_topic_regex) for member in members}
         found = [self.resolve(regex) for _, regex in distinct if regex]
         return frozenset().union(*found, *(names for names, _ in distinct))
@@ -60,7 +65,8 @@ class Subscriptions:
         return {topic.topic_id: range(len(topic.partitions)) for topic in found if topic is not None}
 
     def hash(self, names: frozenset[str]) -> int:
-        """Changes when one of these topics is created, deleted, recreated or grown. 0: there are none."""
+        """Changes when one of these topics is created, deleted, recreated or grown. 0: there are
+        none."""
         self._forget_old()
         if (known := self._hashes.get(names)) is None:
             found = [topic for topic in map(self._topics.by_name, sorted(names)) if topic is not None]
@@ -70,11 +76,14 @@ class Subscriptions:
         return known
 
     def resolve(self, regex: str) -> frozenset[str]:
-        """Names of the topics that match as a whole. Raises KafkaError INVALID_REGULAR_EXPRESSION."""
+        """Names of the topics that match as a whole. Raises KafkaError
+        INVALID_REGULAR_EXPRESSION."""
         self._forget_old()
         if (known := self._resolved.get(regex)) is None:
             matches = compile_regex(regex).fullmatch
-            known = _keep(self._resolved, regex, frozenset(topic.name for topic in self._topics if matches(topic.name)))
+            known = _keep(
+                self._resolved, regex, frozenset(topic.name for topic in self._topics if matches(topic.name))
+            )
         return known
 
     def _forget_old(self) -> None:
@@ -86,7 +95,8 @@ class Subscriptions:
 
 
 def _keep(known: dict[K, V], key: K, value: V) -> V:
-    """Remember it, but not without end: subscriptions come and go while the topics stay the same."""
+    """Remember it, but not without end: subscriptions come and go while the topics stay the
+    same."""
     if len(known) >= _MAX_KNOWN:
         known.clear()
     known[key] = value
@@ -105,5 +115,6 @@ def compile_regex(regex: str) -> Any:  # noqa: ANN401 - google-re2 has no types
     except re2.error as error:
         reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
         raise KafkaError(
-            ErrorCode.invalid_regular_expression, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}."
+            ErrorCode.invalid_regular_expression,
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}.",
         ) from None

@@ -1,18 +1,22 @@
-"""The group coordinator's part for share groups (KIP-932): who is a member and who gets which partitions. Pure.
+"""The group coordinator's part for share groups (KIP-932): who is a member and who gets which
+partitions. Pure.
 
 Every method decides at once and shows in memory immediately. The caller keeps this order:
 
     outcome = coordinator.heartbeat(request, now_ms=..., topics=...)     no await between here
     commit.submit(outcome.changes, on_done)                              and here (nothing to submit: go on)
     saved:   carry out the effects, answer with the reply
-    failed:  coordinator.reload(group_id, store.scan(group_prefix(group_id)), now_ms=...) for each of outcome.group_ids, and
+    failed:  coordinator.reload(group_id, store.scan(group_prefix(group_id)), now_ms=...) for each
+             of outcome.group_ids, and
              answer COORDINATOR_NOT_AVAILABLE
 
-`reload` puts a group back to what the store has. When a save fails, everything submitted after it must fail as well, and
-`reload` must follow in the same synchronous step, before anything else is decided for the group.
+`reload` puts a group back to what the store has. When a save fails, everything submitted after it
+must fail as well, and `reload` must follow in the same synchronous step, before anything else is
+decided for the group.
 
-Better than Kafka, where a joining member has to come a second time: its first heartbeat is answered with its assignment. While
-share-partitions of its topics are being initialised, `heartbeat` gives no reply. The broker then
+Better than Kafka, where a joining member has to come a second time: its first heartbeat is answered
+with its assignment. While share-partitions of its topics are being initialised, `heartbeat` gives
+no reply. The broker then
 
     1. saves the changes and, if there is an InitializeSharePartitions effect, calls the persister and then
        initialized(group_id, results, now_ms=...): save that outcome, then wake everybody who waits for this group;
@@ -20,16 +24,20 @@ share-partitions of its topics are being initialised, `heartbeat` gives no reply
        all who join meanwhile), but no longer than the client's patience;
     3. answers with heartbeat_reply(group_id, member_id, now_ms=...), an outcome like any other.
 
-If the initialisation failed or took too long the member gets what there is, perhaps nothing, and a later heartbeat tries again.
+If the initialisation failed or took too long the member gets what there is, perhaps nothing, and a
+later heartbeat tries again.
 
-`now_ms` is the session clock's: sessions hang on it. What it is in the records, `times` says (stored_times.py).
+`now_ms` is the session clock's: sessions hang on it. What it is in the records, `times` says
+(stored_times.py).
 
-Which topics there are is asked of `topics` at every heartbeat: topics created or grown are noticed by their version. A deleted
-topic is told by `topic_deleted`, an altered setting by `settings_changed`. Which assignor made the targets is part of the stored hash
-of the topics, so that a restart between the alteration and its targets is noticed, too. Checks of the API layer come before:
-share.version, authorization.
+Which topics there are is asked of `topics` at every heartbeat: topics created or grown are noticed
+by their version. A deleted topic is told by `topic_deleted`, an altered setting by
+`settings_changed`. Which assignor made the targets is part of the stored hash of the topics, so
+that a restart between the alteration and its targets is noticed, too. Checks of the API layer come
+before: share.version, authorization.
 
-This module must not know how share-partitions are initialised, where records are kept, or which connection a member has.
+This module must not know how share-partitions are initialised, where records are kept, or which
+connection a member has.
 """
 
 from __future__ import annotations
@@ -72,7 +80,15 @@ from kbroker.groups.share.partitions import (
     take_deleted,
     take_initialized,
 )
-from kbroker.groups.share.state import NO_PARTITIONS, Group, Member, Records, from_assignment, share_partitions, to_assignment
+from kbroker.groups.share.state import (
+    NO_PARTITIONS,
+    Group,
+    Member,
+    Records,
+    from_assignment,
+    share_partitions,
+    to_assignment,
+)
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.share.persister import Result, TopicPartition
 
@@ -80,8 +96,8 @@ MAX_MEMBER_ID_LENGTH = 36
 
 
 class ShareGroupCoordinator:
-    """`settings(group_id)` gives what applies to a group now. `group_ids` and `times` are shared with the coordinators of other group
-    types."""
+    """`settings(group_id)` gives what applies to a group now. `group_ids` and `times` are shared
+    with the coordinators of other group types."""
 
     def __init__(
         self,
@@ -98,8 +114,11 @@ class ShareGroupCoordinator:
 
     # --- members ---
 
-    def heartbeat(self, request: HeartbeatRequest, *, now_ms: int, topics: TopicsView) -> Outcome[HeartbeatReply]:
-        """ShareGroupHeartbeat. No reply: see the head of this file. Refusals are replies, in the order of Kafka's checks."""
+    def heartbeat(
+        self, request: HeartbeatRequest, *, now_ms: int, topics: TopicsView
+    ) -> Outcome[HeartbeatReply]:
+        """ShareGroupHeartbeat. No reply: see the head of this file. Refusals are replies, in the
+        order of Kafka's checks."""
         try:
             self._check(request)
         except KafkaError as refusal:
@@ -116,20 +135,29 @@ class ShareGroupCoordinator:
             group.must_look_for_partitions = True
             self._note_topics(group, topics, subscribed_anew, records)
         self._compare_targets(group, records)
-        requests = partitions_to_initialize(group, topics, now_ms, settings.initialize_retry_interval_ms, records)
+        requests = partitions_to_initialize(
+            group, topics, now_ms, settings.initialize_retry_interval_ms, records
+        )
         urgent = request.member_epoch == JOIN_EPOCH or subscribed_anew
         if requests or (urgent and is_waiting(group, member)):
             effects = [InitializeSharePartitions(group.group_id, requests)] if requests else []
             return records.outcome(None, *effects)
         if urgent or not 0 <= now_ms - group.assignment_ms < settings.assignment_interval_ms:
             self._assign(group, now_ms, records)
-        missed_a_reply = request.member_epoch != member.member_epoch  # Kafka's members then never hear what it told them to have (DIF-77).
+        # Kafka's members then never hear what it told them to have (DIF-77).
+        missed_a_reply = request.member_epoch != member.member_epoch
         changed = group.reconcile(member, records)
-        wants_assignment = changed or missed_a_reply or request.member_epoch == JOIN_EPOCH or request.subscribed_topic_names is not None
+        wants_assignment = (
+            changed
+            or missed_a_reply
+            or request.member_epoch == JOIN_EPOCH
+            or request.subscribed_topic_names is not None
+        )
         return records.outcome(self._reply(member, settings, wants_assignment))
 
     def heartbeat_reply(self, group_id: str, member_id: str, *, now_ms: int) -> Outcome[HeartbeatReply]:
-        """The reply that `heartbeat` did not give, with the whole assignment. Refused if the member is gone meanwhile."""
+        """The reply that `heartbeat` did not give, with the whole assignment. Refused if the member
+        is gone meanwhile."""
         try:
             group = self._existing(group_id)
             member = _member_of(group, member_id)
@@ -147,7 +175,8 @@ class ShareGroupCoordinator:
         return group is not None and member is not None and is_waiting(group, member)
 
     def initialized(self, group_id: str, results: Iterable[Result], *, now_ms: int) -> Outcome[None]:
-        """What the persister answered to an InitializeSharePartitions. Members are assigned at once what has become assignable."""
+        """What the persister answered to an InitializeSharePartitions. Members are assigned at once
+        what has become assignable."""
         group = self._groups.get(group_id)
         if group is None:
             return Outcome()
@@ -159,8 +188,8 @@ class ShareGroupCoordinator:
         return records.outcome()
 
     def settings_changed(self, group_id: str, *, now_ms: int, topics: TopicsView) -> Outcome[None]:
-        """A setting of the group was altered. Another assignor makes new targets at once; each member gets its own with its next
-        heartbeat."""
+        """A setting of the group was altered. Another assignor makes new targets at once; each
+        member gets its own with its next heartbeat."""
         group = self._groups.get(group_id)
         if group is None or not group.members:
             return Outcome()  # the first member that joins starts a new epoch anyway
@@ -186,30 +215,38 @@ class ShareGroupCoordinator:
                 member.timer_ms = -1
             else:
                 self._set_timer(group, member)
-        return _together([self._remove_members(group_id, member_ids) for group_id, member_ids in expired.items()])
+        return _together(
+            [self._remove_members(group_id, member_ids) for group_id, member_ids in expired.items()]
+        )
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `expire` next; it may turn out that there was nothing to do. None: nobody is a member of anything."""
+        """When to call `expire` next; it may turn out that there was nothing to do. None: nobody is
+        a member of anything."""
         return self._timers[0][0] if self._timers else None
 
     # --- administration ---
 
     def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
         """ShareGroupDescribe, one row for each id."""
-        return [describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor) for group_id in group_ids]
+        return [
+            describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor)
+            for group_id in group_ids
+        ]
 
     def has_member(self, group_id: str, member_id: str) -> bool:
         group = self._groups.get(group_id)
         return group is not None and member_id in group.members
 
     def session_left_ms(self, group_id: str, member_id: str, *, now_ms: int) -> int:
-        """When the member's session ends without a further heartbeat; 0 for one that is no member."""
+        """When the member's session ends without a further heartbeat; 0 for one that is no
+        member."""
         group = self._groups.get(group_id)
         member = group.members.get(member_id) if group is not None else None
         return 0 if member is None else max(0, member.deadline_ms - now_ms)
 
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
-        """ListGroups: groups in one of the states and of one of the types, in any letter case; none given means all."""
+        """ListGroups: groups in one of the states and of one of the types, in any letter case; none
+        given means all."""
         if types and SHARE not in {each.lower() for each in types}:
             return []
         wanted = {each.lower() for each in states}
@@ -220,7 +257,8 @@ class ShareGroupCoordinator:
         ]
 
     def delete(self, group_id: str, topics: TopicsView) -> Outcome[ErrorCode]:
-        """DeleteGroups for one group. Without a reply there is share state to delete first: `deleted` then gives the reply."""
+        """DeleteGroups for one group. Without a reply there is share state to delete first:
+        `deleted` then gives the reply."""
         try:
             group = self._existing(group_id)
         except KafkaError as refusal:
@@ -234,7 +272,8 @@ class ShareGroupCoordinator:
         return self._drop(group, records)
 
     def deleted(self, group_id: str, results: Sequence[Result]) -> Outcome[ErrorCode]:
-        """What the persister answered to a DeleteShareState. A failure keeps the group; it can be deleted again."""
+        """What the persister answered to a DeleteShareState. A failure keeps the group; it can be
+        deleted again."""
         group = self._groups.get(group_id)
         if group is None:
             return Outcome(reply=ErrorCode.none)
@@ -252,14 +291,20 @@ class ShareGroupCoordinator:
         if group_id not in self._groups:
             self._group_ids.release(group_id, SHARE)
 
-    def describe_offsets(self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView) -> list[TopicOffsets]:
-        """DescribeShareGroupOffsets for one group: whose state to ask the persister for. `wanted`: partitions by topic name, None: all
-        that the group has. Raises KafkaError UNKNOWN_SERVER_ERROR for what no partition can be."""
+    def describe_offsets(
+        self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
+    ) -> list[TopicOffsets]:
+        """DescribeShareGroupOffsets for one group: whose state to ask the persister for. `wanted`:
+        partitions by topic name, None: all that the group has. Raises KafkaError
+        UNKNOWN_SERVER_ERROR for what no partition can be."""
         return offsets.to_describe(group_id, self._groups.get(group_id), wanted, topics)
 
-    def alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> Outcome[OffsetsReply]:
-        """AlterShareGroupOffsets: start offsets by topic name and partition; a group that does not exist is made for them, empty. With
-        an effect the reply is what is answered if the persister does everything: `offsets_altered` makes the real one of it."""
+    def alter_offsets(
+        self, group_id: str, wanted: Mapping[str, Mapping[int, int]], topics: TopicsView
+    ) -> Outcome[OffsetsReply]:
+        """AlterShareGroupOffsets: start offsets by topic name and partition; a group that does not
+        exist is made for them, empty. With an effect the reply is what is answered if the persister
+        does everything: `offsets_altered` makes the real one of it."""
         try:
             _check_group_id(group_id)
             if not wanted:
@@ -276,14 +321,19 @@ class ShareGroupCoordinator:
         requests = offsets.start_altering(group, wanted, reply, records)
         return records.outcome(reply, InitializeSharePartitions(group_id, requests))
 
-    def offsets_altered(self, group_id: str, reply: OffsetsReply, results: Sequence[Result], *, now_ms: int) -> Outcome[OffsetsReply]:
+    def offsets_altered(
+        self, group_id: str, reply: OffsetsReply, results: Sequence[Result], *, now_ms: int
+    ) -> Outcome[OffsetsReply]:
         """What the persister answered to the effect of `alter_offsets`."""
         outcome = self.initialized(group_id, results, now_ms=now_ms)
         return Outcome(outcome.changes, offsets.altered(reply, results), group_ids=outcome.group_ids)
 
-    def delete_offsets(self, group_id: str, names: Sequence[str], topics: TopicsView) -> Outcome[OffsetsReply]:
-        """DeleteShareGroupOffsets: forget the share state of topics. With an effect the reply is what is answered if the persister does
-        everything: `offsets_deleted` makes the real one of it."""
+    def delete_offsets(
+        self, group_id: str, names: Sequence[str], topics: TopicsView
+    ) -> Outcome[OffsetsReply]:
+        """DeleteShareGroupOffsets: forget the share state of topics. With an effect the reply is
+        what is answered if the persister does everything: `offsets_deleted` makes the real one of
+        it."""
         try:
             _check_group_id(group_id)
             if not names:
@@ -296,8 +346,11 @@ class ShareGroupCoordinator:
         reply, partitions = offsets.start_deleting(group, names, topics, records)
         return records.outcome(reply, *([DeleteShareState(group_id, partitions)] if partitions else ()))
 
-    def offsets_deleted(self, group_id: str, reply: OffsetsReply, results: Sequence[Result]) -> Outcome[OffsetsReply]:
-        """What the persister answered to the effect of `delete_offsets`. Topics that it refused stay Deleting."""
+    def offsets_deleted(
+        self, group_id: str, reply: OffsetsReply, results: Sequence[Result]
+    ) -> Outcome[OffsetsReply]:
+        """What the persister answered to the effect of `delete_offsets`. Topics that it refused
+        stay Deleting."""
         records = Records(group_id, self._times)
         if (group := self._groups.get(group_id)) is not None:
             take_deleted(group, results, records)
@@ -313,8 +366,13 @@ class ShareGroupCoordinator:
         return _together(changed)
 
     def topic_ids(self) -> set[UUID]:
-        """All topics that some group has share state for, so that at start those that exist no more can be told to be deleted."""
-        return {topic_id for group in self._groups.values() for topic_id in (*group.initializing, *group.initialized, *group.deleting)}
+        """All topics that some group has share state for, so that at start those that exist no more
+        can be told to be deleted."""
+        return {
+            topic_id
+            for group in self._groups.values()
+            for topic_id in (*group.initializing, *group.initialized, *group.deleting)
+        }
 
     def group_ids(self) -> list[str]:
         return list(self._groups)
@@ -323,7 +381,9 @@ class ShareGroupCoordinator:
         """Those of which the group has share state."""
         group = self._groups.get(group_id)
         parts = group.initialized.items() if group is not None else ()
-        return [TopicPartition(topic_id, index) for topic_id, part in parts for index in sorted(part.partitions)]
+        return [
+            TopicPartition(topic_id, index) for topic_id, part in parts for index in sorted(part.partitions)
+        ]
 
     def groups_of(self, partition: tuple[UUID, int]) -> list[str]:
         """The groups that have share state of it."""
@@ -346,15 +406,18 @@ class ShareGroupCoordinator:
     # --- records ---
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions begin anew. Records that are not
-        share groups' are skipped. Initialisations that a crash interrupted are tried again at the next heartbeat."""
+        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions
+        begin anew. Records that are not share groups' are skipped. Initialisations that a crash
+        interrupted are tried again at the next heartbeat."""
         loaded: dict[str, Group] = {}
         for key, value in records:
             parsed = parse_key(key)
             if isinstance(parsed, GroupKey) and parsed.record_type in SHARE_GROUP_VALUES:
                 group = loaded.get(parsed.group_id)
                 if group is None:
-                    group = loaded[parsed.group_id] = self._groups.get(parsed.group_id) or self._create(parsed.group_id)
+                    group = loaded[parsed.group_id] = self._groups.get(parsed.group_id) or self._create(
+                        parsed.group_id
+                    )
                 group.replay(parsed, parsed.decode_value(value))
         for group in loaded.values():
             group.assignment_ms = self._times.loaded(group.assignment_ms, now_ms)
@@ -363,14 +426,17 @@ class ShareGroupCoordinator:
                 self._start_session(group, member, now_ms + timeout_ms)
 
     def reload(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """A save failed: the group is what the store has (a scan of `group_prefix`). Sessions and initialisations go on."""
+        """A save failed: the group is what the store has (a scan of `group_prefix`). Sessions and
+        initialisations go on."""
         old = self._forget(group_id)
         self.load(records, now_ms=now_ms)
         group = self._groups.get(group_id)
         if old is None or group is None:
             return
         still_initializing = set(share_partitions(group.initializing))
-        group.asked_ms = {each: asked_ms for each, asked_ms in old.asked_ms.items() if each in still_initializing}
+        group.asked_ms = {
+            each: asked_ms for each, asked_ms in old.asked_ms.items() if each in still_initializing
+        }
         group.start_offsets = dict(old.start_offsets)
         for member_id in group.members.keys() & old.members.keys():
             self._start_session(group, group.members[member_id], old.members[member_id].deadline_ms)
@@ -390,7 +456,10 @@ class ShareGroupCoordinator:
         max_size = self._settings(request.group_id).max_size
         known = request.member_id in group.members
         if not known and request.member_epoch != LEAVE_EPOCH and len(group.members) >= max_size:
-            raise KafkaError(ErrorCode.group_max_size_reached, f"The share group has reached its maximum capacity of {max_size} members.")
+            raise KafkaError(
+                ErrorCode.group_max_size_reached,
+                f"The share group has reached its maximum capacity of {max_size} members.",
+            )
         if request.member_epoch != JOIN_EPOCH:
             _check_epoch(_member_of(group, request.member_id), request.member_epoch)
 
@@ -417,8 +486,11 @@ class ShareGroupCoordinator:
         if group is not None and group.members:
             raise KafkaError(ErrorCode.non_empty_group, f"Group {group_id} is not empty.")
 
-    def _update_member(self, group: Group, request: HeartbeatRequest, records: Records) -> tuple[Member, bool]:
-        """Take over what the request says of the member; a new one is added. True if it subscribes to something else than before."""
+    def _update_member(
+        self, group: Group, request: HeartbeatRequest, records: Records
+    ) -> tuple[Member, bool]:
+        """Take over what the request says of the member; a new one is added. True if it subscribes
+        to something else than before."""
         member = group.members.get(request.member_id) or Member(request.member_id)
         before = member.identity() if request.member_id in group.members else None
         group.members[member.member_id] = member
@@ -445,7 +517,8 @@ class ShareGroupCoordinator:
         return group.hash_topics(topics, self._settings(group.group_id).assignor)
 
     def _compare_targets(self, group: Group, records: Records) -> None:
-        """A new group epoch if what is assignable is not what the targets give away, unless new targets are to come anyway."""
+        """A new group epoch if what is assignable is not what the targets give away, unless new
+        targets are to come anyway."""
         if not group.must_compare_targets or group.assignment_pending:
             return
         group.must_compare_targets = False
@@ -473,8 +546,12 @@ class ShareGroupCoordinator:
             for member in group.members.values()
         }
         assignor = ASSIGNORS[self._settings(group.group_id).assignor]
-        targets = assignor.assign(members, {topic_id: sorted(part.partitions) for topic_id, part in assignable.items()})
-        group.set_targets({member_id: to_assignment(targets[member_id]) for member_id in members}, now_ms, records)
+        targets = assignor.assign(
+            members, {topic_id: sorted(part.partitions) for topic_id, part in assignable.items()}
+        )
+        group.set_targets(
+            {member_id: to_assignment(targets[member_id]) for member_id in members}, now_ms, records
+        )
 
     def _reply(self, member: Member, settings: ShareGroupSettings, with_assignment: bool) -> HeartbeatReply:
         topics = tuple(TopicPartitions(topic_id, numbers) for topic_id, numbers in member.assigned.items())
@@ -506,7 +583,8 @@ class ShareGroupCoordinator:
             self._set_timer(group, member)
 
     def _set_timer(self, group: Group, member: Member) -> None:
-        """One look at each session at a time: a heartbeat only moves the deadline, and the look finds that out."""
+        """One look at each session at a time: a heartbeat only moves the deadline, and the look
+        finds that out."""
         member.timer_ms = member.deadline_ms
         heappush(self._timers, (member.timer_ms, group.group_id, member.member_id))
 
@@ -531,7 +609,10 @@ def check_form(request: HeartbeatRequest) -> None:
         raise KafkaError(ErrorCode.invalid_request)
     for wrong, message in (
         (not request.group_id.strip(), "GroupId can't be empty."),
-        (len(request.group_id.encode()) > MAX_GROUP_ID_BYTES, f"GroupId can't be longer than {MAX_GROUP_ID_BYTES} bytes."),
+        (
+            len(request.group_id.encode()) > MAX_GROUP_ID_BYTES,
+            f"GroupId can't be longer than {MAX_GROUP_ID_BYTES} bytes.",
+        ),
         (not request.member_id.strip(), "MemberId can't be empty."),
         (request.rack_id is not None and not request.rack_id.strip(), "RackId can't be empty."),
         (
@@ -551,7 +632,8 @@ def _check_epoch(member: Member, epoch: int) -> None:
     size = "greater" if epoch > member.member_epoch else "smaller"
     raise KafkaError(
         ErrorCode.fenced_member_epoch,
-        f"The share group member has a {size} member epoch ({epoch}) than the one known by the group coordinator "
+        f"The share group member has a {size} member epoch ({epoch}) than the one known by the group "
+        "coordinator "
         f"({member.member_epoch}). The member must abandon all its partitions and rejoin.",
     )
 
@@ -559,7 +641,9 @@ def _check_epoch(member: Member, epoch: int) -> None:
 def _member_of(group: Group, member_id: str) -> Member:
     member = group.members.get(member_id)
     if member is None:
-        raise KafkaError(ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}.")
+        raise KafkaError(
+            ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
+        )
     return member
 
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from kbroker.errors import ErrorCode
-from kbroker.groups.share.messages import DescribedAssignment, DescribedGroup, DescribedMember, DescribedTopicPartitions
+from kbroker.groups.share.messages import (
+    DescribedAssignment,
+    DescribedGroup,
+    DescribedMember,
+    DescribedTopicPartitions,
+)
 from kbroker.groups.share.state import Group, Member
 
 

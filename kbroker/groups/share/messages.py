@@ -1,8 +1,9 @@
-"""What the share group coordinator takes and gives: requests, replies, effects, settings, and its view of the topics.
+"""What the share group coordinator takes and gives: requests, replies, effects, settings, and its
+view of the topics.
 
-Replies carry the field names of kio's response messages (ShareGroupHeartbeat v1, ShareGroupDescribe v1, ListGroups v5, Describe-, Alter-
-and DeleteShareGroupOffsets), so that the API layer converts them without thinking. Throttling and authorized operations are the API
-layer's.
+Replies carry the field names of kio's response messages (ShareGroupHeartbeat v1, ShareGroupDescribe
+v1, ListGroups v5, Describe-, Alter- and DeleteShareGroupOffsets), so that the API layer converts
+them without thinking. Throttling and authorized operations are the API layer's.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatRequest:
-    """ShareGroupHeartbeat. `member_epoch` 0 joins, -1 leaves. None in `rack_id` and `subscribed_topic_names`: as before."""
+    """ShareGroupHeartbeat. `member_epoch` 0 joins, -1 leaves. None in `rack_id` and
+    `subscribed_topic_names`: as before."""
 
     group_id: str
     member_id: str
@@ -41,7 +43,8 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupSettings:
-    """What applies to a group: share.* of the group over group.share.* of the broker, in milliseconds.
+    """What applies to a group: share.* of the group over group.share.* of the broker, in
+    milliseconds.
 
     `assignor` is a name of ASSIGNORS (assignors/share.py)."""
 
@@ -77,8 +80,8 @@ class TopicsView(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InitializeSharePartitions:
-    """Call Persister.initialize with this once the outcome's changes are saved, then give the results to `initialized`, or to
-    `offsets_altered` if `alter_offsets` asked for it."""
+    """Call Persister.initialize with this once the outcome's changes are saved, then give the
+    results to `initialized`, or to `offsets_altered` if `alter_offsets` asked for it."""
 
     group_id: str
     requests: tuple[InitializeRequest, ...]
@@ -86,8 +89,8 @@ class InitializeSharePartitions:
 
 @dataclass(frozen=True, slots=True)
 class DeleteShareState:
-    """Call Persister.delete with this once the outcome's changes are saved, then give the results to `deleted`, or to `offsets_deleted`
-    if `delete_offsets` asked for it."""
+    """Call Persister.delete with this once the outcome's changes are saved, then give the results
+    to `deleted`, or to `offsets_deleted` if `delete_offsets` asked for it."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...]
@@ -95,8 +98,9 @@ class DeleteShareState:
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R_co]):
-    """Save `changes`, then carry out `effects`, then answer with `reply`. Without a reply there is more to do first: see the method.
-    `group_ids`: whose changes these are, and what to reload if they cannot be saved."""
+    """Save `changes`, then carry out `effects`, then answer with `reply`. Without a reply there is
+    more to do first: see the method. `group_ids`: whose changes these are, and what to reload if
+    they cannot be saved."""
 
     changes: tuple[Change, ...] = ()
     reply: R_co | None = None
@@ -180,8 +184,8 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffset:
-    """A partition in DescribeShareGroupOffsets. The defaults are those of a share-partition without state. `first_open`, for metrics
-    alone: the first offset that counts as lag."""
+    """A partition in DescribeShareGroupOffsets. The defaults are those of a share-partition without
+    state. `first_open`, for metrics alone: the first offset that counts as lag."""
 
     partition_index: int
     start_offset: int = -1
@@ -212,7 +216,8 @@ class PartitionDone:
 
 @dataclass(frozen=True, slots=True)
 class TopicDone:
-    """A topic in AlterShareGroupOffsets (with partitions) or DeleteShareGroupOffsets (with an error)."""
+    """A topic in AlterShareGroupOffsets (with partitions) or DeleteShareGroupOffsets (with an
+    error)."""
 
     topic_name: str
     topic_id: UUID | None
@@ -236,7 +241,8 @@ class OffsetsReply:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupStatistics:
-    """`initializing`: share-partitions asked of the persister and not answered; `rebalances` since the start."""
+    """`initializing`: share-partitions asked of the persister and not answered; `rebalances` since
+    the start."""
 
     groups: int
     empty_groups: int

@@ -1,11 +1,15 @@
-"""Administration of a share group's offsets (KIP-932, KIP-1226): which share-partitions are asked for, and what becomes of the answers.
+"""Administration of a share group's offsets (KIP-932, KIP-1226): which share-partitions are asked
+for, and what becomes of the answers.
 
     describe   who is asked for -> Persister.read_summary -> a row each, with the lag
-    alter      Initializing, where it was unknown -> Persister.initialize with the group's epoch -> Initialized
-    delete     Deleting -> Persister.delete -> forgotten; what the persister refused stays Deleting, to be tried again
+    alter      Initializing, where it was unknown -> Persister.initialize with the group's epoch ->
+               Initialized
+    delete     Deleting -> Persister.delete -> forgotten; what the persister refused stays Deleting,
+               to be tried again
 
-Topics come by name and partitions as numbers that may not exist: what does not exist is a row of its own and stops no other. A
-partition that cannot exist, a negative one, refuses everything, as in Kafka.
+Topics come by name and partitions as numbers that may not exist: what does not exist is a row of
+its own and stops no other. A partition that cannot exist, a negative one, refuses everything, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -16,22 +20,43 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.groups.share.messages import OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets, TopicsView
+from kbroker.groups.share.messages import (
+    OffsetsReply,
+    PartitionDone,
+    PartitionOffset,
+    TopicDone,
+    TopicOffsets,
+    TopicsView,
+)
 from kbroker.groups.share.state import Group, Records, TopicPart
 from kbroker.share.lag import UNKNOWN, Left, ParkedLeft, Standing, what_is_left, with_parked
-from kbroker.share.persister import InitializeRequest, Result, SummaryResult, TopicPartition, check_start_offset
+from kbroker.share.persister import (
+    InitializeRequest,
+    Result,
+    SummaryResult,
+    TopicPartition,
+    check_start_offset,
+)
 
 # --- describe ---
 
 
-def to_describe(group_id: str, group: Group | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView) -> list[TopicOffsets]:
-    """The rows of an answer, nothing known so far; `wanted` None: everything that is Initialized. Named topics are looked for whatever
-    the group is. Raises UNKNOWN_SERVER_ERROR for what Kafka's persister does not take."""
+def to_describe(
+    group_id: str, group: Group | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
+) -> list[TopicOffsets]:
+    """The rows of an answer, nothing known so far; `wanted` None: everything that is Initialized.
+    Named topics are looked for whatever the group is. Raises UNKNOWN_SERVER_ERROR for what Kafka's
+    persister does not take."""
     if wanted is None:
         initialized = group.initialized if group else {}
-        live = {topic_id: part for topic_id, part in initialized.items() if topics.by_id(topic_id) is not None}
+        live = {
+            topic_id: part for topic_id, part in initialized.items() if topics.by_id(topic_id) is not None
+        }
         return [_undescribed(part.name, topic_id, sorted(part.partitions)) for topic_id, part in live.items()]
-    rows = [_undescribed(name, topic.topic_id if (topic := topics.by_name(name)) else None, numbers) for name, numbers in wanted.items()]
+    rows = [
+        _undescribed(name, topic.topic_id if (topic := topics.by_name(name)) else None, numbers)
+        for name, numbers in wanted.items()
+    ]
     for row in rows:
         if row.topic_id is not None:
             _check_named(group_id, [partition.partition_index for partition in row.partitions])
@@ -59,11 +84,14 @@ class LogRange(NamedTuple):
     end_offset: int
 
 
-def described(summary: SummaryResult, log: LogRange | None, stands_from: Callable[[int], Standing]) -> PartitionOffset:
-    """A share-partition's row, without its parked records. `log` None: there is no such partition any more. `stands_from`: see lag.py.
+def described(
+    summary: SummaryResult, log: LogRange | None, stands_from: Callable[[int], Standing]
+) -> PartitionOffset:
+    """A share-partition's row, without its parked records. `log` None: there is no such partition
+    any more. `stands_from`: see lag.py.
 
-    Lag counts what the log has behind the saved start offset, without what is saved as done; a start beyond the end makes it negative.
-    What the persister refuses is a row without state.
+    Lag counts what the log has behind the saved start offset, without what is saved as done; a
+    start beyond the end makes it negative. What the persister refuses is a row without state.
     """
     number = summary.partition.partition
     if summary.code is not ErrorCode.none:
@@ -73,12 +101,16 @@ def described(summary: SummaryResult, log: LogRange | None, stands_from: Callabl
         return row
     if log is None:
         return PartitionOffset(
-            number, start_offset=0, error_code=ErrorCode.unknown_topic_or_partition, error_message="The topic was deleted meanwhile."
+            number,
+            start_offset=0,
+            error_code=ErrorCode.unknown_topic_or_partition,
+            error_message="The topic was deleted meanwhile.",
         )
     left = what_is_left(summary.start_offset, summary.delivery_complete_count, *log, stands_from)
     first_open = left.first_open
     if first_open == summary.start_offset and left.lag > 0 and summary.delivery_complete_count > 0:
-        # The last write before nobody consumed any more may have finished the records at the start offset that it saved.
+        # The last write before nobody consumed any more may have finished the records at the start
+        # offset that it saved.
         first_open = stands_from(summary.start_offset).first_open
     return replace(row, lag=left.lag, first_open=first_open)
 
@@ -111,7 +143,10 @@ def has_alterable(reply: OffsetsReply) -> bool:
 def _to_alter(name: str, starts: Mapping[int, int], topics: TopicsView) -> TopicDone:
     topic = topics.by_name(name)
     count = 0 if topic is None else len(topic.partitions)
-    rows = tuple(_row_to_alter(number, start) if 0 <= number < count else _unknown_partition(number) for number, start in starts.items())
+    rows = tuple(
+        _row_to_alter(number, start) if 0 <= number < count else _unknown_partition(number)
+        for number, start in starts.items()
+    )
     return TopicDone(name, topic.topic_id if topic else None, rows)
 
 
@@ -124,13 +159,16 @@ def _row_to_alter(number: int, start_offset: int) -> PartitionDone:
 
 
 def _unknown_partition(number: int) -> PartitionDone:
-    return PartitionDone(number, ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+    return PartitionDone(
+        number, ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
+    )
 
 
 def start_altering(
     group: Group, wanted: Mapping[str, Mapping[int, int]], reply: OffsetsReply, records: Records
 ) -> tuple[InitializeRequest, ...]:
-    """What to ask of the persister, each with `begin_anew`. Share-partitions that the group did not have are Initializing from now on."""
+    """What to ask of the persister, each with `begin_anew`. Share-partitions that the group did not
+    have are Initializing from now on."""
     requests: list[InitializeRequest] = []
     changed = False
     for topic in reply.responses:
@@ -139,10 +177,14 @@ def start_altering(
                 assert topic.topic_id is not None
                 number = row.partition_index
                 start_offset = wanted[topic.topic_name][number]
-                requests.append(InitializeRequest(TopicPartition(topic.topic_id, number), group.epoch, start_offset))
+                requests.append(
+                    InitializeRequest(TopicPartition(topic.topic_id, number), group.epoch, start_offset)
+                )
                 if not _has(group.initialized, topic.topic_id, number):
                     changed = True
-                    group.initializing.setdefault(topic.topic_id, TopicPart(topic.topic_name)).partitions.add(number)
+                    group.initializing.setdefault(topic.topic_id, TopicPart(topic.topic_name)).partitions.add(
+                        number
+                    )
                     group.deleting.pop(topic.topic_id, None)
     if changed:
         group.put_partitions(records)
@@ -154,14 +196,24 @@ def _has(topics: Mapping[UUID, TopicPart], topic_id: UUID, number: int) -> bool:
 
 
 def altered(reply: OffsetsReply, results: Iterable[Result]) -> OffsetsReply:
-    """The answer by what the persister said; of two results for one share-partition the second counts."""
+    """The answer by what the persister said; of two results for one share-partition the second
+    counts."""
     codes = {result.partition: result for result in results}
-    return replace(reply, responses=tuple(replace(topic, partitions=tuple(_altered(topic, codes))) for topic in reply.responses))
+    return replace(
+        reply,
+        responses=tuple(
+            replace(topic, partitions=tuple(_altered(topic, codes))) for topic in reply.responses
+        ),
+    )
 
 
 def _altered(topic: TopicDone, results: Mapping[TopicPartition, Result]) -> Iterator[PartitionDone]:
     for row in topic.partitions:
-        result = results.get(TopicPartition(topic.topic_id, row.partition_index)) if topic.topic_id is not None else None
+        result = (
+            results.get(TopicPartition(topic.topic_id, row.partition_index))
+            if topic.topic_id is not None
+            else None
+        )
         yield row if result is None else replace(row, error_code=result.code, error_message=result.message)
 
 
@@ -171,14 +223,23 @@ def _altered(topic: TopicDone, results: Mapping[TopicPartition, Result]) -> Iter
 def start_deleting(
     group: Group, names: Iterable[str], topics: TopicsView, records: Records
 ) -> tuple[OffsetsReply, tuple[TopicPartition, ...]]:
-    """The answer if all that there is is deleted, and what to ask of the persister. It is Deleting from now on."""
+    """The answer if all that there is is deleted, and what to ask of the persister. It is Deleting
+    from now on."""
     rows: list[TopicDone] = []
     partitions: list[TopicPartition] = []
     for name in dict.fromkeys(names):
         topic = topics.by_name(name)
         found = [] if topic is None else list(_deletable(group, topic.topic_id, len(topic.partitions)))
         if topic is None or not found:
-            rows.append(TopicDone(name, None, (), ErrorCode.unknown_topic_or_partition, "There is no offset information to delete."))
+            rows.append(
+                TopicDone(
+                    name,
+                    None,
+                    (),
+                    ErrorCode.unknown_topic_or_partition,
+                    "There is no offset information to delete.",
+                )
+            )
             continue
         rows.append(TopicDone(name, topic.topic_id))
         partitions += found
@@ -193,8 +254,11 @@ def start_deleting(
 
 
 def _deletable(group: Group, topic_id: UUID, count: int) -> Iterator[TopicPartition]:
-    """What may have state: Initialized and Initializing partitions, and all of a topic whose deletion the persister refused."""
-    parts = [moved[topic_id].partitions for moved in (group.initialized, group.initializing) if topic_id in moved]
+    """What may have state: Initialized and Initializing partitions, and all of a topic whose
+    deletion the persister refused."""
+    parts = [
+        moved[topic_id].partitions for moved in (group.initialized, group.initializing) if topic_id in moved
+    ]
     numbers = set().union(*parts, range(count) if topic_id in group.deleting else ())
     yield from (TopicPartition(topic_id, number) for number in sorted(numbers))
 
@@ -208,5 +272,7 @@ def deleted(reply: OffsetsReply, results: Sequence[Result]) -> OffsetsReply:
     rows = []
     for row in reply.responses:
         error = failed.get(row.topic_id) if row.topic_id is not None else None
-        rows.append(row if error is None else replace(row, error_code=error.code, error_message=error.message))
+        rows.append(
+            row if error is None else replace(row, error_code=error.code, error_message=error.message)
+        )
     return replace(reply, responses=tuple(rows))

@@ -1,10 +1,12 @@
-"""For which partitions a share group has share state: Initializing, then Initialized, then Deleting (record 15).
+"""For which partitions a share group has share state: Initializing, then Initialized, then Deleting
+(record 15).
 
-A partition can be assigned only once it is initialised. A topic new to the group is initialised without a start offset (-1: the
-group's share.auto.offset.reset decides at the first load); partitions that a known topic has gained begin at 0, or `latest`
-would lose what was produced before the group noticed them. What was decided at the first attempt holds for every further one:
-a retry of a topic new to the group must not begin at 0 either. After a restart every topic without an initialised partition
-counts as new.
+A partition can be assigned only once it is initialised. A topic new to the group is initialised
+without a start offset (-1: the group's share.auto.offset.reset decides at the first load);
+partitions that a known topic has gained begin at 0, or `latest` would lose what was produced before
+the group noticed them. What was decided at the first attempt holds for every further one: a retry
+of a topic new to the group must not begin at 0 either. After a restart every topic without an
+initialised partition counts as new.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ BEGINNING: Final = 0
 def partitions_to_initialize(
     group: Group, topics: TopicsView, now_ms: int, retry_ms: int, records: Records
 ) -> tuple[InitializeRequest, ...]:
-    """Partitions of subscribed topics that have no share state and were not asked for lately. They are Initializing from now on."""
+    """Partitions of subscribed topics that have no share state and were not asked for lately. They
+    are Initializing from now on."""
     stuck = any(now_ms - asked_ms >= retry_ms for asked_ms in group.asked_ms.values())
     if not (group.must_look_for_partitions or stuck):
         return ()
@@ -42,7 +45,9 @@ def partitions_to_initialize(
         group.deleting.pop(topic_id, None)
     group.asked_ms.update(dict.fromkeys(wanted, now_ms))
     group.put_partitions(records)
-    return tuple(InitializeRequest(partition, group.epoch, group.start_offsets[partition]) for partition in wanted)
+    return tuple(
+        InitializeRequest(partition, group.epoch, group.start_offsets[partition]) for partition in wanted
+    )
 
 
 def _missing(group: Group, topics: TopicsView, now_ms: int, retry_ms: int) -> Iterator[TopicPartition]:
@@ -73,7 +78,8 @@ def is_waiting(group: Group, member: Member) -> bool:
 
 
 def take_initialized(group: Group, results: Iterable[Result], records: Records) -> None:
-    """Move what the persister initialised; what it refused is looked for again at the next heartbeat."""
+    """Move what the persister initialised; what it refused is looked for again at the next
+    heartbeat."""
     for result in results:
         topic_id, number = result.partition
         part = group.initializing.get(topic_id)
@@ -95,7 +101,11 @@ def start_deleting(group: Group, topics: TopicsView, records: Records) -> tuple[
     wanted = dict.fromkeys((*share_partitions(group.initialized), *share_partitions(group.initializing)))
     for topic_id in group.deleting:
         topic = topics.by_id(topic_id)
-        wanted.update(dict.fromkeys(TopicPartition(topic_id, number) for number in range(len(topic.partitions) if topic else 0)))
+        wanted.update(
+            dict.fromkeys(
+                TopicPartition(topic_id, number) for number in range(len(topic.partitions) if topic else 0)
+            )
+        )
     for moved in (group.initialized, group.initializing):
         group.deleting.update({topic_id: part.name for topic_id, part in moved.items()})
         moved.clear()
@@ -108,7 +118,8 @@ def start_deleting(group: Group, topics: TopicsView, records: Records) -> tuple[
 
 
 def take_deleted(group: Group, results: Sequence[Result], records: Records) -> None:
-    """Forget the topics of which everything was deleted; the others stay Deleting, to be tried again."""
+    """Forget the topics of which everything was deleted; the others stay Deleting, to be tried
+    again."""
     failed = {result.partition.topic_id for result in results if result.code is not ErrorCode.none}
     for topic_id in {result.partition.topic_id for result in results} - failed:
         group.deleting.pop(topic_id, None)
@@ -117,7 +128,9 @@ def take_deleted(group: Group, results: Sequence[Result], records: Records) -> N
 
 def forget_topic(group: Group, topic_id: UUID, records: Records) -> None:
     """The topic was deleted."""
-    known = [topics for topics in (group.initializing, group.initialized, group.deleting) if topic_id in topics]
+    known = [
+        topics for topics in (group.initializing, group.initialized, group.deleting) if topic_id in topics
+    ]
     for topics in known:
         del topics[topic_id]
     group.forget_attempts(topic_id)

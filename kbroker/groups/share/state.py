@@ -1,11 +1,13 @@
-"""A share group in memory, and how it goes into records and comes back (record types 10 to 15 of `__consumer_offsets`).
+"""A share group in memory, and how it goes into records and comes back (record types 10 to 15 of
+`__consumer_offsets`).
 
     10  what a member said of itself            13  what a member is to have (target assignment)
     11  the group's epoch, the topics' hash     14  what a member was told to have (current assignment)
     12  which epoch the targets are for         15  for which partitions the group has share state
 
-`Group` holds state and answers questions about it; what happens when is decided in share/coordinator.py. Everything that a method
-changes and that must survive a restart is put into `Records` in the same breath.
+`Group` holds state and answers questions about it; what happens when is decided in
+share/coordinator.py. Everything that a method changes and that must survive a restart is put into
+`Records` in the same breath.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Member:
-    """`topic_names` are sorted and distinct. The last two fields are the session's and not stored."""
+    """`topic_names` are sorted and distinct. The last two fields are the session's and not
+    stored."""
 
     member_id: str
     rack_id: str | None = None
@@ -61,7 +64,10 @@ class Member:
 
     def identity(self) -> ShareGroupMember:
         return ShareGroupMember(
-            rack_id=self.rack_id, client_id=self.client_id, client_host=self.client_host, subscribed_topic_names=self.topic_names
+            rack_id=self.rack_id,
+            client_id=self.client_id,
+            client_host=self.client_host,
+            subscribed_topic_names=self.topic_names,
         )
 
 
@@ -74,7 +80,8 @@ class TopicPart:
 
 
 class Records:
-    """Changes for the StateStore, collected for one group. `times`: what moments are in a record."""
+    """Changes for the StateStore, collected for one group. `times`: what moments are in a
+    record."""
 
     def __init__(self, group_id: str, times: StoredTimes) -> None:
         self.times = times
@@ -87,7 +94,9 @@ class Records:
     def remove(self, record_type: RecordType, member_id: str | None = None) -> None:
         self.changes.append((GroupKey(record_type, self._group_id, member_id).encode(), None))
 
-    def outcome(self, reply: R | None = None, *effects: InitializeSharePartitions | DeleteShareState) -> Outcome[R]:
+    def outcome(
+        self, reply: R | None = None, *effects: InitializeSharePartitions | DeleteShareState
+    ) -> Outcome[R]:
         return Outcome(tuple(self.changes), reply, effects, (self._group_id,) if self.changes else ())
 
 
@@ -105,9 +114,11 @@ class Group:
     deleting: dict[UUID, str] = field(default_factory=dict)
     # What follows is not stored.
     asked_ms: dict[TopicPartition, int] = field(default_factory=dict)
-    """Initialisations that the persister has not answered, with the time at which it was asked last."""
+    """Initialisations that the persister has not answered, with the time at which it was asked
+    last."""
     start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """The start offset decided for a share-partition that is not initialised yet: a second attempt must ask for the same."""
+    """The start offset decided for a share-partition that is not initialised yet: a second attempt
+    must ask for the same."""
     topics_version: int | None = None
     must_look_for_partitions: bool = True
     must_compare_targets: bool = True
@@ -129,18 +140,21 @@ class Group:
         return {topic_id: part for topic_id, part in self.initialized.items() if part.name in names}
 
     def hash_topics(self, topics: TopicsView, assignor: str) -> int:
-        """Changes when a subscribed topic is created, deleted, recreated or grown, and with the assignor. 0: there are none."""
+        """Changes when a subscribed topic is created, deleted, recreated or grown, and with the
+        assignor. 0: there are none."""
         found = [topic for topic in map(topics.by_name, self.subscribed_names()) if topic is not None]
         if not found:
             return 0
         lines = [f"{topic.name} {topic.topic_id} {len(topic.partitions)}" for topic in found]
-        if assignor != "simple":  # Hashes that are stored since before there was another one stay as they are.
+        # Hashes that are stored since before there was another one stay as they are.
+        if assignor != "simple":
             lines.append(assignor)
         text = "\n".join(lines)
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
     def forget_attempts(self, topic_id: UUID) -> None:
-        """What is in memory of initialisations of the topic that are not done: it has no share state any more."""
+        """What is in memory of initialisations of the topic that are not done: it has no share
+        state any more."""
         for notes in (self.asked_ms, self.start_offsets):
             for partition in [each for each in notes if each.topic_id == topic_id]:
                 del notes[partition]
@@ -152,7 +166,10 @@ class Group:
         self.put_metadata(records)
 
     def put_metadata(self, records: Records) -> None:
-        records.put(RecordType.SHARE_GROUP_METADATA, ShareGroupMetadata(epoch=self.epoch, metadata_hash=self.metadata_hash))
+        records.put(
+            RecordType.SHARE_GROUP_METADATA,
+            ShareGroupMetadata(epoch=self.epoch, metadata_hash=self.metadata_hash),
+        )
 
     def set_targets(self, targets: Mapping[str, Assignment], now_ms: int, records: Records) -> None:
         """The target assignment of this group epoch, one for every member."""
@@ -163,7 +180,9 @@ class Group:
         self.targets = dict(targets)
         self.must_compare_targets = False
         self.assignment_epoch, self.assignment_ms = self.epoch, now_ms
-        metadata = ShareGroupTargetMetadata(assignment_epoch=self.assignment_epoch, assignment_timestamp=records.times.to_store(now_ms))
+        metadata = ShareGroupTargetMetadata(
+            assignment_epoch=self.assignment_epoch, assignment_timestamp=records.times.to_store(now_ms)
+        )
         records.put(RecordType.SHARE_GROUP_TARGET_METADATA, metadata)
 
     def reconcile(self, member: Member, records: Records) -> bool:
@@ -183,7 +202,8 @@ class Group:
         return changed
 
     def remove_members(self, member_ids: Iterable[str], records: Records) -> None:
-        """They left or their sessions ended. No targets are made for the new epoch before the next heartbeat, if there is one."""
+        """They left or their sessions ended. No targets are made for the new epoch before the next
+        heartbeat, if there is one."""
         for member_id in member_ids:
             del self.members[member_id]
             self.targets.pop(member_id, None)
@@ -197,7 +217,8 @@ class Group:
             initializing_topics=_to_named(self.initializing),
             initialized_topics=_to_named(self.initialized),
             deleting_topics=tuple(
-                NamedTopic(topic_id=topic_id, topic_name=name) for topic_id, name in sorted(self.deleting.items(), key=lambda each: each[0])
+                NamedTopic(topic_id=topic_id, topic_name=name)
+                for topic_id, name in sorted(self.deleting.items(), key=lambda each: each[0])
             ),
         )
         records.put(RecordType.SHARE_GROUP_PARTITIONS, value)
@@ -216,7 +237,11 @@ class Group:
         match value:
             case ShareGroupMember():
                 member = self._member(key)
-                member.rack_id, member.client_id, member.client_host = value.rack_id, value.client_id, value.client_host
+                member.rack_id, member.client_id, member.client_host = (
+                    value.rack_id,
+                    value.client_id,
+                    value.client_host,
+                )
                 member.topic_names = value.subscribed_topic_names
             case ShareGroupMetadata():
                 self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
@@ -252,11 +277,15 @@ def to_assignment(partitions: Iterable[TopicPartition]) -> Assignment:
 
 
 def from_assignment(assignment: Assignment) -> list[TopicPartition]:
-    return [TopicPartition(topic_id, number) for topic_id, numbers in assignment.items() for number in numbers]
+    return [
+        TopicPartition(topic_id, number) for topic_id, numbers in assignment.items() for number in numbers
+    ]
 
 
 def to_topic_partitions(assignment: Assignment) -> tuple[TopicPartitions, ...]:
-    return tuple(TopicPartitions(topic_id=topic_id, partitions=numbers) for topic_id, numbers in assignment.items())
+    return tuple(
+        TopicPartitions(topic_id=topic_id, partitions=numbers) for topic_id, numbers in assignment.items()
+    )
 
 
 def _from_topic_partitions(records: Iterable[TopicPartitions]) -> Assignment:
@@ -265,7 +294,9 @@ def _from_topic_partitions(records: Iterable[TopicPartitions]) -> Assignment:
 
 def _to_named(topics: Mapping[UUID, TopicPart]) -> tuple[NamedTopicPartitions, ...]:
     return tuple(
-        NamedTopicPartitions(topic_id=topic_id, topic_name=part.name, partitions=tuple(sorted(part.partitions)))
+        NamedTopicPartitions(
+            topic_id=topic_id, topic_name=part.name, partitions=tuple(sorted(part.partitions))
+        )
         for topic_id, part in sorted(topics.items(), key=lambda each: each[0])
     )
 

@@ -1,14 +1,16 @@
-"""What the key-value engines decide alike: which segment a batch goes to, what a trim or a truncation removes, what is noted.
+"""What the key-value engines decide alike: which segment a batch goes to, what a trim or a
+truncation removes, what is noted.
 
-Every function here is given a log as it is and returns what to store and how the log looks afterwards; an engine stores it in
-one transaction and then, only then, takes over the new list of segments. The engine's small ordered table `meta` holds:
+Every function here is given a log as it is and returns what to store and how the log looks
+afterwards; an engine stores it in one transaction and then, only then, takes over the new list of
+segments. The engine's small ordered table `meta` holds:
 
     key                                           value
     "L" topic id (16) partition (4)               log number (4) segment_bytes (8) segment_ms (8)
     "S" log number (4) base offset (8)            segment number (8) end offset (8) bytes (8) max timestamp (8)
 
-The last segment of a log is the active one. Its totals are not kept up to date in `meta` (that would be a second write with
-every chunk): they are read from the head of its last chunk.
+The last segment of a log is the active one. Its totals are not kept up to date in `meta` (that
+would be a second write with every chunk): they are read from the head of its last chunk.
 
 This module must not know an engine.
 """
@@ -38,7 +40,8 @@ _SEGMENT_VALUE = struct.Struct(">qqqq")
 
 @dataclass(slots=True)
 class LogState:
-    """A log as its store knows it. `segments` is replaced, never changed: a reader in another thread keeps the list it took."""
+    """A log as its store knows it. `segments` is replaced, never changed: a reader in another
+    thread keeps the list it took."""
 
     log: LogId
     number: int
@@ -58,7 +61,8 @@ class Chunk(NamedTuple):
 
 
 class LogChange(NamedTuple):
-    """What to store for one log, and `segments` as they are when it is stored. `dropped` segments go with all their chunks."""
+    """What to store for one log, and `segments` as they are when it is stored. `dropped` segments
+    go with all their chunks."""
 
     state: LogState
     segments: Sequence[Segment]
@@ -67,18 +71,23 @@ class LogChange(NamedTuple):
     dropped: Sequence[Segment] = ()
     cut_segment: Segment | None = None
     cut_offset: int = 0
-    """Chunks of `cut_segment` that begin at or after `cut_offset` are removed before `chunks` are stored."""
+    """Chunks of `cut_segment` that begin at or after `cut_offset` are removed before `chunks` are
+    stored."""
 
     def apply(self) -> None:
         self.state.segments = self.segments
 
 
 def removed_ranges(change: LogChange) -> Iterator[tuple[int, int]]:
-    """(first, behind last) base offset of the chunks that go, for an engine that keeps a log's segments in one key range."""
+    """(first, behind last) base offset of the chunks that go, for an engine that keeps a log's
+    segments in one key range."""
     if change.cut_segment is not None:
         yield change.cut_offset, END_OF_OFFSETS
     elif change.dropped:
-        yield change.dropped[0].base_offset, change.segments[0].base_offset if change.segments else END_OF_OFFSETS
+        yield (
+            change.dropped[0].base_offset,
+            change.segments[0].base_offset if change.segments else END_OF_OFFSETS,
+        )
 
 
 # --- the meta table ---
@@ -102,7 +111,9 @@ def segment_key(log_number: int, segment: Segment) -> bytes:
 
 
 def segment_entry(log_number: int, segment: Segment) -> Change:
-    value = _SEGMENT_VALUE.pack(segment.number, segment.end_offset, segment.size_bytes, segment.max_timestamp_ms)
+    value = _SEGMENT_VALUE.pack(
+        segment.number, segment.end_offset, segment.size_bytes, segment.max_timestamp_ms
+    )
     return segment_key(log_number, segment), value
 
 
@@ -119,17 +130,23 @@ def parse_segment(key: bytes, value: bytes) -> tuple[int, Segment]:
     return log_number, Segment(number, base_offset, end_offset, size_bytes, newest_ms)
 
 
-def parse_logs(logs: Iterable[tuple[bytes, bytes]], segments: Iterable[tuple[bytes, bytes]]) -> dict[LogId, LogState]:
-    """All logs of a meta table; the active segments' totals are still to be read from their last chunks.
+def parse_logs(
+    logs: Iterable[tuple[bytes, bytes]], segments: Iterable[tuple[bytes, bytes]]
+) -> dict[LogId, LogState]:
+    """All logs of a meta table; the active segments' totals are still to be read from their last
+    chunks.
 
-    StoreFailed where the table contradicts itself: an engine whose files are damaged may come up with an old one.
+    StoreFailed where the table contradicts itself: an engine whose files are damaged may come up
+    with an old one.
     """
     states = [parse_log(key, value) for key, value in logs]
     by_number: dict[int, list[Segment]] = {state.number: [] for state in states}
     for key, value in segments:
         log_number, segment = parse_segment(key, value)
         if log_number not in by_number:
-            raise StoreFailed(f"the table of logs is damaged: it has a segment of log {log_number} and no such log")
+            raise StoreFailed(
+                f"the table of logs is damaged: it has a segment of log {log_number} and no such log"
+            )
         by_number[log_number].append(segment)
     for state in states:
         state.segments = by_number[state.number]
@@ -149,8 +166,11 @@ def with_active(state: LogState, source: ChunkSource) -> None:
 # --- what changes ---
 
 
-def append(state: LogState, batches: Iterable[StampedBatch], now_ms: int, new_number: Callable[[], int]) -> LogChange:
-    """Batches of one log, joined to chunks; segments roll before the batch that would overfill them."""
+def append(
+    state: LogState, batches: Iterable[StampedBatch], now_ms: int, new_number: Callable[[], int]
+) -> LogChange:
+    """Batches of one log, joined to chunks; segments roll before the batch that would overfill
+    them."""
     *sealed, active = state.segments
     meta: list[Change] = []
     chunks: list[Chunk] = []
@@ -186,7 +206,9 @@ def append(state: LogState, batches: Iterable[StampedBatch], now_ms: int, new_nu
     return LogChange(state, [*sealed, active], meta, chunks)
 
 
-def append_all(logs: dict[LogId, LogState], batches: Sequence[StampedBatch], now_ms: int, new_number: Callable[[], int]) -> list[LogChange]:
+def append_all(
+    logs: dict[LogId, LogState], batches: Sequence[StampedBatch], now_ms: int, new_number: Callable[[], int]
+) -> list[LogChange]:
     """One change per log of a write() call. KeyError for a log that does not exist."""
     by_log: dict[LogId, list[StampedBatch]] = {}
     for batch in batches:
@@ -219,8 +241,11 @@ def trim(state: LogState, new_start: int, new_number: Callable[[], int]) -> LogC
     return LogChange(state, kept, meta, dropped=dropped)
 
 
-def truncate(state: LogState, new_end: int, source: ChunkSource, new_number: Callable[[], int]) -> LogChange | None:
-    """None when the log ends at or below `new_end`. Else the log ends there, or at its start where that is later."""
+def truncate(
+    state: LogState, new_end: int, source: ChunkSource, new_number: Callable[[], int]
+) -> LogChange | None:
+    """None when the log ends at or below `new_end`. Else the log ends there, or at its start where
+    that is later."""
     if new_end >= state.bounds.end_offset:
         return None
     kept = [each for each in state.segments if each.base_offset < new_end] or [state.segments[0]]
@@ -237,7 +262,8 @@ def truncate(state: LogState, new_end: int, source: ChunkSource, new_number: Cal
 
 
 def _cut_segment(segment: Segment, new_end: int, source: ChunkSource) -> tuple[Segment, int, list[Chunk]]:
-    """The segment without what begins at or after `new_end`, the first chunk offset to remove, and what replaces it."""
+    """The segment without what begins at or after `new_end`, the first chunk offset to remove, and
+    what replaces it."""
     at = floor_chunk(source, segment, new_end - 1)
     if at is None:
         return segment.emptied(), segment.base_offset, []

@@ -1,7 +1,9 @@
-"""The LogStore of a key-value engine, all but its database: the list of logs and segments in memory, and the order of steps.
+"""The LogStore of a key-value engine, all but its database: the list of logs and segments in
+memory, and the order of steps.
 
-Each change is decided by `chunked_log`, committed by the engine, and only then shown to readers. An engine says how to commit changes
-(`_commit`) and how to look at chunks (`_read`). This module must not know an engine.
+Each change is decided by `chunked_log`, committed by the engine, and only then shown to readers. An
+engine says how to commit changes (`_commit`) and how to look at chunks (`_read`). This module must
+not know an engine.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class ChunkedLogReader(ABC):
 
     @abstractmethod
     def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
-        """What `work` gives for a log and its chunks, both of one moment; it may be called again. KeyError for no such log."""
+        """What `work` gives for a log and its chunks, both of one moment; it may be called again.
+        KeyError for no such log."""
 
     def bounds(self, log: LogId) -> LogBounds:
         return self._read(log, lambda state, _: state.bounds)
@@ -45,7 +48,10 @@ class ChunkedLogReader(ABC):
 
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
         return self._read(
-            log, lambda state, chunks: join(read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset))
+            log,
+            lambda state, chunks: join(
+                read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset)
+            ),
         )
 
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
@@ -53,10 +59,12 @@ class ChunkedLogReader(ABC):
 
 
 class ChunkedLogStore(ChunkedLogReader):
-    """A LogStore but for `write_in_thread`, `sync` and `close`. Readers in other threads see a change whole or not at all."""
+    """A LogStore but for `write_in_thread`, `sync` and `close`. Readers in other threads see a
+    change whole or not at all."""
 
     def __init__(self, logs: dict[LogId, LogState], garbage: Iterable[int] = ()) -> None:
-        """`logs` as they are stored, the active segments' totals included. `garbage`: numbers of segments that are still to be freed."""
+        """`logs` as they are stored, the active segments' totals included. `garbage`: numbers of
+        segments that are still to be freed."""
         self._logs = logs
         numbers = [segment.number for state in logs.values() for segment in state.segments]
         self._last_number = max((*numbers, *garbage), default=0)
@@ -68,7 +76,8 @@ class ChunkedLogStore(ChunkedLogReader):
 
     @abstractmethod
     def _commit(self, changes: Sequence[LogChange], *, durable: bool) -> None:
-        """Store all of the changes or none; `durable`: on disk on return, and not only at the next sync()."""
+        """Store all of the changes or none; `durable`: on disk on return, and not only at the next
+        sync()."""
 
     def logs(self) -> Sequence[LogId]:
         return tuple(self._logs)
@@ -109,7 +118,9 @@ class ChunkedLogStore(ChunkedLogReader):
 
     def truncate(self, log: LogId, new_end: int) -> None:
         self._check()
-        change = self._read(log, lambda state, chunks: chunked_log.truncate(state, new_end, chunks, self._new_number))
+        change = self._read(
+            log, lambda state, chunks: chunked_log.truncate(state, new_end, chunks, self._new_number)
+        )
         self._store([change] if change else ())
 
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
@@ -126,7 +137,8 @@ class ChunkedLogStore(ChunkedLogReader):
         return self._last_number
 
     def _store(self, changes: Sequence[LogChange], *, durable: bool = True) -> None:
-        """Commit the changes and show them to readers, who do not find what was dropped any more on return."""
+        """Commit the changes and show them to readers, who do not find what was dropped any more on
+        return."""
         if not changes:
             return
         self._commit(changes, durable=durable)

@@ -1,8 +1,9 @@
 """Chunks: how the key-value engines (LMDB, RocksDB, SQLite) keep record batches.
 
-All batches of one log in one write() call become one value, the chunk, stored under its first base offset: a value per batch
-costs three to five times as much to write and to read. A chunk's head carries the running totals of its segment, so that
-the last chunk alone says where a log ends and nothing is scanned at open.
+All batches of one log in one write() call become one value, the chunk, stored under its first base
+offset: a value per batch costs three to five times as much to write and to read. A chunk's head
+carries the running totals of its segment, so that the last chunk alone says where a log ends and
+nothing is scanned at open.
 
     offset  size  field
          0     8  end offset           last offset of the chunk + 1
@@ -28,16 +29,19 @@ from kbroker.storage.spi import LogSettings, SegmentInfo, StampedBatch
 Buffer: TypeAlias = bytes | memoryview
 
 CHUNK_BYTES = 256 * 1024
-"""A chunk is closed before it grows beyond this (a larger batch is a chunk alone): reads walk a chunk's headers from its start."""
+"""A chunk is closed before it grows beyond this (a larger batch is a chunk alone): reads walk a
+chunk's headers from its start."""
 
 _HEAD = struct.Struct(">qqqqq")
 HEAD_SIZE = _HEAD.size
 _END_OFFSET = struct.Struct(">q")
-_STEP = struct.Struct(">qi11xi8xq")  # base offset, batch length, last offset delta, max timestamp of a batch header
+# base offset, batch length, last offset delta, max timestamp of a batch header
+_STEP = struct.Struct(">qi11xi8xq")
 
 
 class Segment(NamedTuple):
-    """A segment's name (`number`, unique in its store) and totals; the ones after `base_offset` are as after its last chunk."""
+    """A segment's name (`number`, unique in its store) and totals; the ones after `base_offset` are
+    as after its last chunk."""
 
     number: int
     base_offset: int
@@ -51,7 +55,8 @@ class Segment(NamedTuple):
         return SegmentInfo(self.base_offset, self.end_offset, self.size_bytes, self.max_timestamp_ms)
 
     def must_roll(self, batch: StampedBatch, settings: LogSettings, now_ms: int) -> bool:
-        """Kafka's rule: before the batch that would make the segment too large or whose time is too far from its first one's."""
+        """Kafka's rule: before the batch that would make the segment too large or whose time is too
+        far from its first one's."""
         if not self.size_bytes:
             return False
         if self.size_bytes + len(batch.data) > settings.segment_bytes:
@@ -65,11 +70,25 @@ class Segment(NamedTuple):
         number, base, _, size, newest_ms, first_ms, first_write_ms = self
         if not size:
             first_ms, first_write_ms = max_timestamp_ms, now_ms
-        return Segment(number, base, end_offset, size + size_bytes, max(newest_ms, max_timestamp_ms), first_ms, first_write_ms)
+        return Segment(
+            number,
+            base,
+            end_offset,
+            size + size_bytes,
+            max(newest_ms, max_timestamp_ms),
+            first_ms,
+            first_write_ms,
+        )
 
     def head(self) -> bytes:
         """The head of the chunk that brings the segment to these totals."""
-        return _HEAD.pack(self.end_offset, self.size_bytes, self.max_timestamp_ms, self.first_timestamp_ms, self.first_write_ms)
+        return _HEAD.pack(
+            self.end_offset,
+            self.size_bytes,
+            self.max_timestamp_ms,
+            self.first_timestamp_ms,
+            self.first_write_ms,
+        )
 
     def emptied(self) -> Segment:
         return Segment(self.number, self.base_offset, self.base_offset)
@@ -85,7 +104,8 @@ class ChunkSource(Protocol):
     """An engine's chunks at one moment."""
 
     def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, Buffer]]:
-        """(base offset, chunk) from the last chunk that begins at or below `offset` on, or from the first, in offset order."""
+        """(base offset, chunk) from the last chunk that begins at or below `offset` on, or from the
+        first, in offset order."""
 
 
 def floor_chunk(source: ChunkSource, segment: Segment, offset: int) -> tuple[int, Buffer] | None:
@@ -94,7 +114,9 @@ def floor_chunk(source: ChunkSource, segment: Segment, offset: int) -> tuple[int
     return found if found is not None and found[0] <= offset else None
 
 
-def read_chunks(source: ChunkSource, segments: Sequence[Segment], offset: int, *, max_bytes: int, end_offset: int) -> list[memoryview]:
+def read_chunks(
+    source: ChunkSource, segments: Sequence[Segment], offset: int, *, max_bytes: int, end_offset: int
+) -> list[memoryview]:
     """LogReader.read as pieces of chunks, valid as long as the source's chunks are."""
     pieces: list[memoryview] = []
     left = max_bytes
@@ -118,7 +140,9 @@ def read_chunks(source: ChunkSource, segments: Sequence[Segment], offset: int, *
     return pieces
 
 
-def _chunks_from(source: ChunkSource, segments: Sequence[Segment], offset: int) -> Iterator[tuple[int, Buffer]]:
+def _chunks_from(
+    source: ChunkSource, segments: Sequence[Segment], offset: int
+) -> Iterator[tuple[int, Buffer]]:
     first = max(0, bisect_right(segments, offset, key=_base_offset) - 1)
     for segment in segments[first:]:
         yield from source.chunks(segment, offset)
@@ -128,11 +152,15 @@ def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
 
-def _cut(batches: memoryview, chunk_end: int, offset: int, end_offset: int, max_bytes: int, *, must_take: bool) -> tuple[int, int]:
-    """Start and stop, as bytes, of the batches that a read wants of a chunk; `stop` is its length when it may want the next one.
+def _cut(
+    batches: memoryview, chunk_end: int, offset: int, end_offset: int, max_bytes: int, *, must_take: bool
+) -> tuple[int, int]:
+    """Start and stop, as bytes, of the batches that a read wants of a chunk; `stop` is its length
+    when it may want the next one.
 
-    Where a header cannot be one, or lies where an earlier one only seems to end, nobody can tell which is damaged: a read that
-    begins there gets the rest of the chunk, for its reader to find the damage, and any other one ends before.
+    Where a header cannot be one, or lies where an earlier one only seems to end, nobody can tell
+    which is damaged: a read that begins there gets the rest of the chunk, for its reader to find
+    the damage, and any other one ends before.
     """
     start = position = least_offset = 0
     size = len(batches)
@@ -155,12 +183,17 @@ def _cut(batches: memoryview, chunk_end: int, offset: int, end_offset: int, max_
 
 def _step(batches: memoryview, position: int) -> tuple[int, int, int, int]:
     """The header fields that engines care for; impossible ones where no header is left."""
-    return _STEP.unpack_from(batches, position) if position + HEADER_SIZE <= len(batches) else (-1, -1, -1, -1)
+    return (
+        _STEP.unpack_from(batches, position) if position + HEADER_SIZE <= len(batches) else (-1, -1, -1, -1)
+    )
 
 
 def find_in_chunks(source: ChunkSource, segments: Sequence[Segment], timestamp_ms: int) -> int | None:
-    """LogReader.find_by_timestamp: the totals of segments and chunks never fall, so both are searched by halving."""
-    segment = next((each for each in segments if each.size_bytes and each.max_timestamp_ms >= timestamp_ms), None)
+    """LogReader.find_by_timestamp: the totals of segments and chunks never fall, so both are
+    searched by halving."""
+    segment = next(
+        (each for each in segments if each.size_bytes and each.max_timestamp_ms >= timestamp_ms), None
+    )
     if segment is None:
         return None
     found: Buffer | None = None
@@ -178,13 +211,18 @@ def find_in_chunks(source: ChunkSource, segments: Sequence[Segment], timestamp_m
             low = max(totals.end_offset, middle + 1)
     if found is None:
         return None
-    candidates = (base for base, _, _, newest_ms in iter_batches(memoryview(found)[HEAD_SIZE:]) if newest_ms >= timestamp_ms)
-    return next(candidates, high)  # there is one, unless the chunk is damaged: then whoever reads from its beginning finds that
+    candidates = (
+        base
+        for base, _, _, newest_ms in iter_batches(memoryview(found)[HEAD_SIZE:])
+        if newest_ms >= timestamp_ms
+    )
+    # there is one, unless the chunk is damaged: then whoever reads from its beginning finds that
+    return next(candidates, high)
 
 
 def iter_batches(batches: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """(base offset, end offset, bytes, max timestamp) of each batch: the four header fields that engines care for. Ends where a
-    length cannot be."""
+    """(base offset, end offset, bytes, max timestamp) of each batch: the four header fields that
+    engines care for. Ends where a length cannot be."""
     position = 0
     while position + HEADER_SIZE <= len(batches):
         base_offset, length, delta, newest_ms = _STEP.unpack_from(batches, position)
@@ -195,7 +233,8 @@ def iter_batches(batches: memoryview) -> Iterator[tuple[int, int, int, int]]:
 
 
 def cut_chunk(before: Segment, chunk: Buffer, new_end: int) -> tuple[Segment, bytes]:
-    """`chunk` without the batches that begin at or after `new_end`. `before`: the segment's totals without this chunk."""
+    """`chunk` without the batches that begin at or after `new_end`. `before`: the segment's totals
+    without this chunk."""
     batches = memoryview(chunk)[HEAD_SIZE:]
     first_write_ms = before.after(chunk).first_write_ms
     totals, size = before, 0

@@ -1,7 +1,9 @@
-"""What engines share whose `scan_range` reads in bounded pieces (KeepsKeysOnDisk in spi.py), and whose changes wait in memory.
+"""What engines share whose `scan_range` reads in bounded pieces (KeepsKeysOnDisk in spi.py), and
+whose changes wait in memory.
 
-A piece is read in one go, and nothing of the engine is held between two of them: no transaction, no iterator, no lock. The first
-pieces are small, for the caller that takes a few entries. It must not know any engine.
+A piece is read in one go, and nothing of the engine is held between two of them: no transaction, no
+iterator, no lock. The first pieces are small, for the caller that takes a few entries. It must not
+know any engine.
 """
 
 from __future__ import annotations
@@ -24,18 +26,24 @@ LARGEST_PIECE = 1024
 
 Entries: TypeAlias = list[tuple[bytes, bytes]]
 ReadPiece: TypeAlias = Callable[[bytes, bytes, int], tuple[Entries, bytes | None]]
-"""(first, end, count): about `count` entries of the range, and the key to read on from; None when nothing is left."""
+"""(first, end, count): about `count` entries of the range, and the key to read on from; None when
+nothing is left."""
 
 
-def scan_in_pieces(read: ReadPiece, first: bytes, end: bytes, *, largest: int = LARGEST_PIECE) -> Iterator[tuple[bytes, bytes]]:
-    """The `scan_range` of an engine that reads a piece. ValueError, at once, for a range outside of the namespace."""
+def scan_in_pieces(
+    read: ReadPiece, first: bytes, end: bytes, *, largest: int = LARGEST_PIECE
+) -> Iterator[tuple[bytes, bytes]]:
+    """The `scan_range` of an engine that reads a piece. ValueError, at once, for a range outside of
+    the namespace."""
     check_range(first, end)
     return _pieces(read, first, end, largest)
 
 
 def check_range(first: bytes, end: bytes) -> None:
     if not first.startswith(ON_DISK) or end > ON_DISK_END:
-        raise ValueError(f"scan_range is for keys that begin with {ON_DISK!r}: {first!r} to {end!r} is another range")
+        raise ValueError(
+            f"scan_range is for keys that begin with {ON_DISK!r}: {first!r} to {end!r} is another range"
+        )
 
 
 def _pieces(read: ReadPiece, first: bytes, end: bytes, largest: int) -> Iterator[tuple[bytes, bytes]]:
@@ -59,8 +67,9 @@ def prefix_end(prefix: bytes) -> bytes | None:
 
 
 def lay_over(layers: Sequence[Sequence[Change]], count: int) -> tuple[list[Change], bytes | None]:
-    """One piece of several layers, the lowest first. Each has its first `count` changes from one key on, or fewer when it has no
-    more: so nothing is known behind the last of a layer that is full. Removals stay in."""
+    """One piece of several layers, the lowest first. Each has its first `count` changes from one
+    key on, or fewer when it has no more: so nothing is known behind the last of a layer that is
+    full. Removals stay in."""
     last = min((layer[-1][0] for layer in layers if len(layer) >= count), default=None)
     found: dict[bytes, bytes | None] = {}
     for layer in layers:
@@ -75,13 +84,15 @@ def without_removals(changes: Iterable[Change]) -> Entries:
 
 
 def part_of(changes: Sequence[Change], first: bytes, end: bytes, count: int) -> Sequence[Change]:
-    """Of changes in order of their keys, one each: at most `count` from `first` up to but without `end`."""
+    """Of changes in order of their keys, one each: at most `count` from `first` up to but without
+    `end`."""
     begin = bisect_left(changes, first, key=itemgetter(0))
     return changes[begin : min(begin + count, bisect_left(changes, end, key=itemgetter(0)))]
 
 
 class Overlay:
-    """The last change of each key, removals as well, in order. `size_bytes` is about what they take in a log."""
+    """The last change of each key, removals as well, in order. `size_bytes` is about what they take
+    in a log."""
 
     def __init__(self) -> None:
         self.changes: dict[bytes, bytes | None] = {}

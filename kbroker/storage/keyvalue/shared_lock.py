@@ -1,7 +1,9 @@
-"""A lock that many readers hold together and one changer holds alone: for engines whose handles must not vanish under a read.
+"""A lock that many readers hold together and one changer holds alone: for engines whose handles
+must not vanish under a read.
 
-Reads hold it for as long as they touch an engine's handle, well under a millisecond; the changer (dropping a segment, opening
-a database again) takes it only to swap what readers will find next, never while it waits for a disk. It must not know engines.
+Reads hold it for as long as they touch an engine's handle, well under a millisecond; the changer
+(dropping a segment, opening a database again) takes it only to swap what readers will find next,
+never while it waits for a disk. It must not know engines.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from threading import Condition
 
 
 class SharedLock:
-    """`with lock:` to read, `with lock.alone():` to change. Neither may be nested in the other; reads may nest in reads."""
+    """`with lock:` to read, `with lock.alone():` to change. Neither may be nested in the other;
+    reads may nest in reads."""
 
     def __init__(self) -> None:
         self._changed = Condition()

@@ -1,5 +1,6 @@
-"""Keys in bytewise order, in memory: blocks of a list, so that neither a million keys nor a front that is taken away again and again
-makes a change slow. Callers see to it that one thread works on it at a time. It must not know what keys mean.
+"""Keys in bytewise order, in memory: blocks of a list, so that neither a million keys nor a front
+that is taken away again and again makes a change slow. Callers see to it that one thread works on
+it at a time. It must not know what keys mean.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The `lmdb` engine's door: both SPIs over LMDB, an environment each. See lmdb/log_store.py and lmdb/state_store.py."""
+"""The `lmdb` engine's door: both SPIs over LMDB, an environment each. See lmdb/log_store.py and
+lmdb/state_store.py."""
 
 from __future__ import annotations
 

@@ -1,16 +1,21 @@
-"""One LMDB environment: opened once per process and directory, shared by the store and the readers of that directory.
+"""One LMDB environment: opened once per process and directory, shared by the store and the readers
+of that directory.
 
-LMDB must never be opened twice in one process (its locks are per process), hence the table of open environments below.
-Commits are synced: unsynced LMDB came back corrupt from power cuts. No write map: with one, a full disk kills the process.
+LMDB must never be opened twice in one process (its locks are per process), hence the table of open
+environments below. Commits are synced: unsynced LMDB came back corrupt from power cuts. No write
+map: with one, a full disk kills the process.
 
-Sub-database handles. A handle is opened in a write transaction (py-lmdb gives up those opened in a read one), so openings, creations
-and drops exclude each other. Handles stay open, as opening costs more than reading; dropping one waits with `forget` until no
-read uses it. py-lmdb cannot close a handle: at `max_handles` the environment is opened again, which closes all.
+Sub-database handles. A handle is opened in a write transaction (py-lmdb gives up those opened in a
+read one), so openings, creations and drops exclude each other. Handles stay open, as opening costs
+more than reading; dropping one waits with `forget` until no read uses it. py-lmdb cannot close a
+handle: at `max_handles` the environment is opened again, which closes all.
 
-A read transaction does not know handles that were opened after it began. So a read that meets one begins once more.
+A read transaction does not know handles that were opened after it began. So a read that meets one
+begins once more.
 
-Waiting for the writer. py-lmdb's `open_db` waits for LMDB's writer lock with the GIL held, and whoever has that lock needs the GIL to
-end its transaction: the process would stand still for good. So `_writing` is taken first, always; waiting for it gives up the GIL.
+Waiting for the writer. py-lmdb's `open_db` waits for LMDB's writer lock with the GIL held, and
+whoever has that lock needs the GIL to end its transaction: the process would stand still for good.
+So `_writing` is taken first, always; waiting for it gives up the GIL.
 
 This module must not know what is stored.
 """
@@ -89,7 +94,8 @@ class LmdbEnvironment:
         self._env, self._map_bytes = _open(directory, read_only, map_bytes, max_handles)
 
     def read(self, work: Callable[[Transaction], T]) -> T:
-        """What `work` gives for a read transaction over one moment. Values are views that die with it; `work` may run again."""
+        """What `work` gives for a read transaction over one moment. Values are views that die with
+        it; `work` may run again."""
         missing_before = b""
         while True:
             openings = self._openings
@@ -108,7 +114,8 @@ class LmdbEnvironment:
 
     @contextmanager
     def long_read(self) -> Iterator[Transaction]:
-        """A read transaction for a caller that holds it: over the main database only, and not in one thread with a close()."""
+        """A read transaction for a caller that holds it: over the main database only, and not in
+        one thread with a close()."""
         try:
             with self._env.begin(buffers=True) as transaction:
                 yield transaction
@@ -117,7 +124,8 @@ class LmdbEnvironment:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """A write transaction: on leaving, all of it is on disk, or none of it and NoSpace or StoreFailed is raised."""
+        """A write transaction: on leaving, all of it is on disk, or none of it and NoSpace or
+        StoreFailed is raised."""
         self.check()
         with self._writing:
             self._created.clear()
@@ -137,8 +145,8 @@ class LmdbEnvironment:
 
     def _failure(self, error: lmdb.Error) -> Exception:
         if is_full(error, self.directory):
-            # Nothing refers to the pages of the refused transaction. Only a meta page that could not be written is serious,
-            # and LMDB says so by refusing every later transaction.
+            # Nothing refers to the pages of the refused transaction. Only a meta page that could
+            # not be written is serious, and LMDB says so by refusing every later transaction.
             try:
                 self._env.begin(write=True).abort()
             except lmdb.Error as panic:
@@ -149,7 +157,8 @@ class LmdbEnvironment:
         return StoreFailed(self._failed)
 
     def handle(self, name: bytes) -> Handle:
-        """The open sub-database `name`, for use inside `read`, which opens it and starts again if it is not."""
+        """The open sub-database `name`, for use inside `read`, which opens it and starts again if
+        it is not."""
         try:
             return self._handles[name]
         except KeyError:
@@ -164,18 +173,21 @@ class LmdbEnvironment:
 
     def drop_in(self, transaction: Transaction, name: bytes) -> None:
         """Remove a sub-database that was forgotten before."""
-        self._handles.pop(name, None)  # a read that began before the forgetting may have opened it again; it does not use it
+        # a read that began before the forgetting may have opened it again; it does not use it
+        self._handles.pop(name, None)
         transaction.drop(self._env.open_db(name, txn=transaction))
 
     def forget(self, names: Iterable[bytes]) -> None:
-        """Before sub-databases are dropped, and after readers can no longer find their names: waits for the reads under way."""
+        """Before sub-databases are dropped, and after readers can no longer find their names: waits
+        for the reads under way."""
         self._env.reader_check()  # what dead readers pin would not be reused
         with self._lock.alone():
             for name in names:
                 self._handles.pop(name, None)
 
     def _open_handle(self, name: bytes) -> None:
-        """Waits for the write under way. A sub-database that is gone meanwhile is left to `work`, which then looks for it no more."""
+        """Waits for the write under way. A sub-database that is gone meanwhile is left to `work`,
+        which then looks for it no more."""
         with self._writing:
             if name in self._handles:  # opened by another reader meanwhile, or made by that write
                 return
@@ -193,12 +205,16 @@ class LmdbEnvironment:
         with self._lock.alone():
             self._env.close()
             self._handles.clear()
-            self._env, self._map_bytes = _open(self.directory, self.read_only, self._map_bytes, self._max_handles)
+            self._env, self._map_bytes = _open(
+                self.directory, self.read_only, self._map_bytes, self._max_handles
+            )
 
     def statistics(self) -> LmdbStatistics:
         info = self._env.info()
         page_bytes = self._env.stat()["psize"]
-        return LmdbStatistics((info["last_pgno"] + 1) * page_bytes, info["map_size"], len(self._handles), info["num_readers"])
+        return LmdbStatistics(
+            (info["last_pgno"] + 1) * page_bytes, info["map_size"], len(self._handles), info["num_readers"]
+        )
 
     def close(self) -> None:
         """The last user's call closes the environment. Not while another thread reads."""
@@ -217,8 +233,9 @@ def is_full(error: Exception, directory: Path) -> bool:
     code = getattr(error, "errno", None) or getattr(error, "code", 0)
     if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or code in _FULL:
         return True
-    # LMDB calls it an I/O error when the disk is full after a part of a page run. Believing that too often is harmless: what
-    # was committed before is synced, and this transaction was not committed.
+    # LMDB calls it an I/O error when the disk is full after a part of a page run. Believing that
+    # too often is harmless: what was committed before is synced, and this transaction was not
+    # committed.
     status = os.statvfs(directory)
     return code == errno.EIO and status.f_bavail * status.f_frsize < NEARLY_FULL_BYTES
 
@@ -227,8 +244,11 @@ _table_lock = threading.Lock()
 _open_environments: dict[tuple[int, Path], LmdbEnvironment] = {}
 
 
-def open_environment(directory: Path, *, read_only: bool, map_bytes: int, max_handles: int) -> LmdbEnvironment:
-    """The environment of `directory`, made if it is not read-only. OperatorError when it cannot be opened."""
+def open_environment(
+    directory: Path, *, read_only: bool, map_bytes: int, max_handles: int
+) -> LmdbEnvironment:
+    """The environment of `directory`, made if it is not read-only. OperatorError when it cannot be
+    opened."""
     files = Files()
     if not read_only:
         make_directory(directory, files)
@@ -239,18 +259,23 @@ def open_environment(directory: Path, *, read_only: bool, map_bytes: int, max_ha
         if found is None:
             if not read_only:
                 _create(directory, files)
-            found = LmdbEnvironment(directory, read_only=read_only, map_bytes=map_bytes, max_handles=max_handles)
+            found = LmdbEnvironment(
+                directory, read_only=read_only, map_bytes=map_bytes, max_handles=max_handles
+            )
             _open_environments[key] = found
         elif found.read_only and not read_only:
-            raise OperatorError(f"{directory} is already open in this process, read-only: close that reader first")
+            raise OperatorError(
+                f"{directory} is already open in this process, read-only: close that reader first"
+            )
         else:
             found.users += 1
         return found
 
 
 def _create(directory: Path, files: Files) -> None:
-    """An environment under its name only once it is on disk: LMDB does not sync the first two pages of a new file, nor its name,
-    and refuses for good a file in which a power cut left zeros instead."""
+    """An environment under its name only once it is on disk: LMDB does not sync the first two pages
+    of a new file, nor its name, and refuses for good a file in which a power cut left zeros
+    instead."""
     if (directory / DATA).exists():
         return
     temporary = directory / "data.tmp"
@@ -266,7 +291,8 @@ def _create(directory: Path, files: Files) -> None:
 
 
 def _allocate_lock_file(path: Path, files: Files) -> None:
-    """LMDB writes to this file through a mapping, and makes it as a hole: on a full disk that is a SIGBUS."""
+    """LMDB writes to this file through a mapping, and makes it as a hole: on a full disk that is a
+    SIGBUS."""
     fd = files.open(path, os.O_RDWR | os.O_CREAT)
     try:
         files.allocate(fd, 0, LOCK_BYTES)
@@ -275,7 +301,8 @@ def _allocate_lock_file(path: Path, files: Files) -> None:
 
 
 def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) -> tuple[lmdb.Environment, int]:
-    """Smaller maps are tried where the system refuses a large one; the file grows with its content, whatever the map's size."""
+    """Smaller maps are tried where the system refuses a large one; the file grows with its content,
+    whatever the map's size."""
     while True:
         try:
             env = lmdb.open(
@@ -286,9 +313,16 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
             if getattr(error, "code", 0) in _MAP_REFUSED and map_bytes > SMALLEST_MAP_BYTES:
                 map_bytes //= 2
                 continue
-            if isinstance(error, lmdb.ReadonlyError) or getattr(error, "code", 0) in {errno.EACCES, errno.EROFS}:
-                raise OperatorError(f"{directory}: reading needs permission to write lock.mdb there: use the broker's user") from error
-            raise OperatorError(f"{directory}: cannot open the LMDB environment: {_reason(directory / DATA, error)}") from error
+            if isinstance(error, lmdb.ReadonlyError) or getattr(error, "code", 0) in {
+                errno.EACCES,
+                errno.EROFS,
+            }:
+                raise OperatorError(
+                    f"{directory}: reading needs permission to write lock.mdb there: use the broker's user"
+                ) from error
+            raise OperatorError(
+                f"{directory}: cannot open the LMDB environment: {_reason(directory / DATA, error)}"
+            ) from error
         env.reader_check()  # slots of readers that were killed pin old pages
         try:
             _check_length(env, directory)
@@ -299,23 +333,27 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
 
 
 def _reason(data: Path, error: Exception) -> str:
-    """LMDB's own words for a file that is not there, or has nothing in it, are those of a system call."""
+    """LMDB's own words for a file that is not there, or has nothing in it, are those of a system
+    call."""
     if not data.exists():
         return f"{DATA} is missing: restore a backup"
     return str(error) if data.stat().st_size else f"{DATA} is empty: restore a backup"
 
 
 def _check_length(env: lmdb.Environment, directory: Path) -> None:
-    """OperatorError for a file that was cut, or copied in part. LMDB maps its file without a look at its length, and a page in use
-    beyond the end is a SIGBUS.
+    """OperatorError for a file that was cut, or copied in part. LMDB maps its file without a look
+    at its length, and a page in use beyond the end is a SIGBUS.
 
-    The last pages may also be missing in good order, where one commit allocated and freed them. So where the file is too short, all
-    pages in use are read once, in a process that may die of it. Not filled with zeros: LMDB ends the process for some of those."""
+    The last pages may also be missing in good order, where one commit allocated and freed them. So
+    where the file is too short, all pages in use are read once, in a process that may die of it.
+    Not filled with zeros: LMDB ends the process for some of those."""
     needed_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    size_bytes = (directory / DATA).stat().st_size  # after `info`: a broker in another process may go on writing
+    # after `info`: a broker in another process may go on writing
+    size_bytes = (directory / DATA).stat().st_size
     if size_bytes < needed_bytes and not _can_be_read_whole(directory):
         raise OperatorError(
-            f"{directory / DATA} has {size_bytes} bytes and needs {needed_bytes}: its end is missing, as after a copy that "
+            f"{directory / DATA} has {size_bytes} bytes and needs {needed_bytes}: its end is missing, as "
+            "after a copy that "
             "was not finished; copy it again or restore a backup"
         )
 
@@ -323,7 +361,9 @@ def _check_length(env: lmdb.Environment, directory: Path) -> None:
 def _can_be_read_whole(directory: Path) -> bool:
     """Copying walks all pages that are in use and those that tell which are free."""
     command = [sys.executable, "-c", _COPY_TO_STDOUT, str(directory)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
         assert child.stdout is not None
         while child.stdout.read(1 << 20):
             pass

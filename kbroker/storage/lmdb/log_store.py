@@ -1,15 +1,18 @@
-"""Topic data in LMDB: a sub-database of chunks per segment, so that retention drops one instead of deleting records.
+"""Topic data in LMDB: a sub-database of chunks per segment, so that retention drops one instead of
+deleting records.
 
     sub-database       key                                  value
     "meta"             chunked_log's "L" and "S" entries
                        "G" segment number (8)               empty: a segment that was removed and is still to be freed
     "s" number (hex)   base offset (8)                      chunk
 
-Everything is one transaction per call, synced at its commit: what write() returned needs no sync() any more. A transaction belongs
-to its thread, hence `write_in_thread`. Removing happens in two steps: the segment leaves `meta` (this is what counts), then its pages
-are freed, a transaction per segment; after a crash in between, the next open frees the rest.
+Everything is one transaction per call, synced at its commit: what write() returned needs no sync()
+any more. A transaction belongs to its thread, hence `write_in_thread`. Removing happens in two
+steps: the segment leaves `meta` (this is what counts), then its pages are freed, a transaction per
+segment; after a crash in between, the next open frees the rest.
 
-Reads copy their bytes and end their transaction at once: an open one pins every page that is replaced meanwhile.
+Reads copy their bytes and end their transaction at once: an open one pins every page that is
+replaced meanwhile.
 """
 
 from __future__ import annotations
@@ -64,7 +67,8 @@ class _Chunks:
 
 
 class LmdbLogReader(ChunkedLogReader):
-    """A LogReader that looks everything up at each call, so that it follows a broker in another process."""
+    """A LogReader that looks everything up at each call, so that it follows a broker in another
+    process."""
 
     def __init__(self, env: LmdbEnvironment) -> None:
         self._env = env
@@ -72,7 +76,10 @@ class LmdbLogReader(ChunkedLogReader):
 
     def logs(self) -> Sequence[LogId]:
         def work(transaction: Transaction) -> list[LogId]:
-            return [chunked_log.parse_log(key, value).log for key, value in self._meta(transaction, chunked_log.LOG_PREFIX)]
+            return [
+                chunked_log.parse_log(key, value).log
+                for key, value in self._meta(transaction, chunked_log.LOG_PREFIX)
+            ]
 
         return self._env.read(work)
 
@@ -81,7 +88,8 @@ class LmdbLogReader(ChunkedLogReader):
             pieces = read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset)
             for piece in pieces:
                 if len(piece) >= SMALLEST_TOUCHED_BYTES:
-                    # Pages that are not in memory must not be waited for with the GIL held, as `join` would; a checksum gives it up.
+                    # Pages that are not in memory must not be waited for with the GIL held, as
+                    # `join` would; a checksum gives it up.
                     crc32c(piece, 0, 1)
             return join(pieces)
 
@@ -139,11 +147,15 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
         self._free(garbage)
 
     def _load(self, transaction: Transaction) -> tuple[dict[LogId, LogState], list[int]]:
-        logs = chunked_log.parse_logs(self._meta(transaction, chunked_log.LOG_PREFIX), self._meta(transaction, chunked_log.SEGMENT_PREFIX))
+        logs = chunked_log.parse_logs(
+            self._meta(transaction, chunked_log.LOG_PREFIX),
+            self._meta(transaction, chunked_log.SEGMENT_PREFIX),
+        )
         return logs, [_GARBAGE.unpack(key)[1] for key, _ in self._meta(transaction, GARBAGE_PREFIX)]
 
     def _load_active(self, states: Collection[LogState]) -> None:
-        """One transaction opens all active segments, as each opening by itself would wait for the writer."""
+        """One transaction opens all active segments, as each opening by itself would wait for the
+        writer."""
         with self._env.write() as transaction:
             for state in states:
                 self._env.handle_in(transaction, _segment_name(state.segments[-1].number))
@@ -186,7 +198,9 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
         for segment in change.dropped:
             transaction.put(_GARBAGE.pack(GARBAGE_PREFIX, segment.number), b"", db=meta)
         if change.cut_segment is not None:
-            cursor = transaction.cursor(self._env.handle_in(transaction, _segment_name(change.cut_segment.number)))
+            cursor = transaction.cursor(
+                self._env.handle_in(transaction, _segment_name(change.cut_segment.number))
+            )
             found = cursor.set_range(_OFFSET.pack(change.cut_offset))
             while found:
                 found = cursor.delete()
@@ -197,7 +211,8 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
             transaction.put(_OFFSET.pack(base_offset), value, append=True, db=handle)
 
     def _free(self, numbers: Sequence[int]) -> None:
-        """Give the pages of removed segments back. What cannot be freed now is freed by the next open."""
+        """Give the pages of removed segments back. What cannot be freed now is freed by the next
+        open."""
         if not numbers:
             return
         self._env.forget(map(_segment_name, numbers))
@@ -205,16 +220,23 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
             try:
                 with self._env.write() as transaction:
                     self._env.drop_in(transaction, _segment_name(number))
-                    transaction.delete(_GARBAGE.pack(GARBAGE_PREFIX, number), db=self._env.handle_in(transaction, META))
+                    transaction.delete(
+                        _GARBAGE.pack(GARBAGE_PREFIX, number), db=self._env.handle_in(transaction, META)
+                    )
             except NoSpace:
                 return
 
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbLogStore:
-    """Option `map_size`: the most the file can grow to, in bytes (default 16 TiB; the file holds only what is stored)."""
+    """Option `map_size`: the most the file can grow to, in bytes (default 16 TiB; the file holds
+    only what is stored)."""
     map_bytes = int(options.get("map_size", MAP_BYTES))
-    return LmdbLogStore(open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=MAX_HANDLES))
+    return LmdbLogStore(
+        open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=MAX_HANDLES)
+    )
 
 
 def open_reader(directory: Path) -> LmdbLogReader:
-    return LmdbLogReader(open_environment(directory, read_only=True, map_bytes=MAP_BYTES, max_handles=MAX_HANDLES))
+    return LmdbLogReader(
+        open_environment(directory, read_only=True, map_bytes=MAP_BYTES, max_handles=MAX_HANDLES)
+    )

@@ -1,7 +1,9 @@
-"""A map from bytes to bytes in the main database of an LMDB environment, as one transaction sees it.
+"""A map from bytes to bytes in the main database of an LMDB environment, as one transaction sees
+it.
 
-LMDB's keys end at 511 bytes, while a group's name alone may be longer. Keys up to SHORT bytes are stored as they are; longer ones share an
-entry with all keys that begin with the same SHORT bytes, so that the order of keys is kept:
+LMDB's keys end at 511 bytes, while a group's name alone may be longer. Keys up to SHORT bytes are
+stored as they are; longer ones share an entry with all keys that begin with the same SHORT bytes,
+so that the order of keys is kept:
 
     key  up to 480 bytes                     value
     key  first 480 bytes, one zero byte      per long key, in order: rest length (4) rest, value length (4) value
@@ -96,15 +98,18 @@ class StateMap:
         return {} if value is None else _unpack(bytes(value))
 
 
-def piece_over(state: StateMap, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+def piece_over(
+    state: StateMap, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
+) -> tuple[Entries, bytes | None]:
     """A piece of a range of the map with changes laid over it; see `lay_over`."""
     found, rest = lay_over([list(islice(state.scan_range(first, end), count)), *layers], count)
     return without_removals(found), rest
 
 
 def put_all(env: LmdbEnvironment, changes: Iterable[Change], position: int) -> None:
-    """On disk on return, in several transactions: one has a copy of every page that it changes in memory, which may be a page for
-    each change. The position goes with the last: until then the log's changes are laid over, whichever of them are here."""
+    """On disk on return, in several transactions: one has a copy of every page that it changes in
+    memory, which may be a page for each change. The position goes with the last: until then the
+    log's changes are laid over, whichever of them are here."""
     rest = iter(changes)
     is_last = False
     while not is_last:

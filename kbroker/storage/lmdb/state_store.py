@@ -1,14 +1,18 @@
 """State in LMDB: an environment of its own whose main database is the map, behind a redo log.
 
-    directory/data.mdb, lock.mdb     the map (lmdb/state_map.py), and up to where the redo log is in it
-    directory/redo                   one log of the segment engine: the changes since then, as segment_state/store.py writes them
+    directory/data.mdb, lock.mdb     the map (lmdb/state_map.py), and up to where the redo log is in
+                                     it
+    directory/redo                   one log of the segment engine: the changes since then, as
+                                     segment_state/store.py writes them
 
-LMDB has to sync every commit (unsynced, power cuts made it corrupt), and each share acknowledgement would wait for that. So write() appends
-to the redo log and keeps the changes in memory, sync() syncs the redo log, and now and then it also brings what has gathered into
-LMDB, the position with the last of it; what is then in the map is trimmed from the log. A full disk postpones that.
+LMDB has to sync every commit (unsynced, power cuts made it corrupt), and each share acknowledgement
+would wait for that. So write() appends to the redo log and keeps the changes in memory, sync()
+syncs the redo log, and now and then it also brings what has gathered into LMDB, the position with
+the last of it; what is then in the map is trimmed from the log. A full disk postpones that.
 
-A moment is a read transaction with the changes that are not in it laid over it. A change may be in both: laying it over again changes
-nothing, as long as the changes behind it are laid over as well. This module must not know what keys mean.
+A moment is a read transaction with the changes that are not in it laid over it. A change may be in
+both: laying it over again changes nothing, as long as the changes behind it are laid over as well.
+This module must not know what keys mean.
 """
 
 from __future__ import annotations
@@ -28,7 +32,15 @@ from kbroker.storage.lmdb.state_map import StateMap, piece_over, put_all
 from kbroker.storage.segment import log_store as segment_store
 from kbroker.storage.segment.state_log import LOG, bounds_of, read_changes
 from kbroker.storage.segment.state_log_records import to_record
-from kbroker.storage.spi import ON_DISK, Change, LogReader, LogSettings, LogStore, StampedBatch, trims_beside_write
+from kbroker.storage.spi import (
+    ON_DISK,
+    Change,
+    LogReader,
+    LogSettings,
+    LogStore,
+    StampedBatch,
+    trims_beside_write,
+)
 
 MAP_BYTES = 1 << 40
 REDO = "redo"
@@ -61,7 +73,9 @@ class LmdbStateMoment:
 
     def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
         if self._in_order is None:
-            self._in_order = sorted(change for change in self._changes.items() if change[0].startswith(ON_DISK))
+            self._in_order = sorted(
+                change for change in self._changes.items() if change[0].startswith(ON_DISK)
+            )
         return piece_over(self._map, [part_of(self._in_order, first, end, count)], first, end, count)
 
     @contextmanager
@@ -82,11 +96,13 @@ class _Moments(ABC):
 
     @abstractmethod
     def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
-        """Of keys that start with `prefix`, others as well if that costs nothing. None when the transaction is too old for what is
-        known now."""
+        """Of keys that start with `prefix`, others as well if that costs nothing. None when the
+        transaction is too old for what is known now."""
 
     @abstractmethod
-    def _layers_over(self, transaction: Transaction, first: bytes, end: bytes, count: int) -> Sequence[Sequence[Change]] | None:
+    def _layers_over(
+        self, transaction: Transaction, first: bytes, end: bytes, count: int
+    ) -> Sequence[Sequence[Change]] | None:
         """The first `count` changes of a range, by layers; None as above."""
 
     def get(self, key: bytes) -> bytes | None:
@@ -94,7 +110,8 @@ class _Moments(ABC):
             return moment.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._moment(prefix) as moment:  # whole at the first step: a scan that is left unfinished would pin the pages of its moment
+        # whole at the first step: a scan that is left unfinished would pin the pages of its moment
+        with self._moment(prefix) as moment:
             found = list(moment.scan(prefix))
         yield from found
 
@@ -102,7 +119,10 @@ class _Moments(ABC):
         return scan_in_pieces(self._piece, first, end, largest=self._largest_piece)
 
     def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
-        with self._over(lambda transaction: self._layers_over(transaction, first, end, count)) as (transaction, layers):
+        with self._over(lambda transaction: self._layers_over(transaction, first, end, count)) as (
+            transaction,
+            layers,
+        ):
             return piece_over(StateMap(transaction), layers, first, end, count)
 
     def snapshot(self) -> AbstractContextManager[LmdbStateMoment]:
@@ -111,7 +131,10 @@ class _Moments(ABC):
     @contextmanager
     def _moment(self, prefix: bytes) -> Iterator[LmdbStateMoment]:
         """One that need not know keys that do not start with `prefix`."""
-        with self._over(lambda transaction: self._changes_over(transaction, prefix)) as (transaction, changes):
+        with self._over(lambda transaction: self._changes_over(transaction, prefix)) as (
+            transaction,
+            changes,
+        ):
             yield LmdbStateMoment(transaction, changes)
 
     @contextmanager
@@ -123,7 +146,10 @@ class _Moments(ABC):
                 if changes is not None:
                     yield transaction, changes
                     return
-        raise StoreFailed(f"{self._env.directory}: the redo log does not go on where the map ends: one of them is from an older copy")
+        raise StoreFailed(
+            f"{self._env.directory}: the redo log does not go on where the map ends: one of them is from "
+            "an older copy"
+        )
 
 
 class LmdbStateReader(_Moments):
@@ -143,7 +169,9 @@ class LmdbStateReader(_Moments):
             changes = _read(self._log, position)
             return changes if bounds_of(self._log).start_offset <= position else None
 
-    def _layers_over(self, transaction: Transaction, first: bytes, end: bytes, count: int) -> Sequence[Sequence[Change]] | None:
+    def _layers_over(
+        self, transaction: Transaction, first: bytes, end: bytes, count: int
+    ) -> Sequence[Sequence[Change]] | None:
         changes = self._changes_over(transaction, ON_DISK)
         return None if changes is None else [part_of(sorted(changes.items()), first, end, count)]
 
@@ -155,8 +183,8 @@ class LmdbStateReader(_Moments):
 
 
 class LmdbStateStore(_Moments):
-    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may meet: `_lock` is held for as long as
-    the redo log and the changes in memory differ."""
+    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may
+    meet: `_lock` is held for as long as the redo log and the changes in memory differ."""
 
     write_in_thread = False
     write_beside_sync = True
@@ -177,11 +205,13 @@ class LmdbStateStore(_Moments):
         start_offset, end_offset = log.bounds(LOG)
         if start_offset > self._position:
             raise OperatorError(
-                f"{env.directory}: the redo log begins at {start_offset}, behind the map's end at {self._position}: "
+                f"{env.directory}: the redo log begins at {start_offset}, behind the map's end at "
+                f"{self._position}: "
                 "one of them is from an older copy; restore both from one backup"
             )
         self._new.update(_read(log, self._position).items())
-        self._end_offset = max(end_offset, self._position)  # a power cut may take the end of a log that the map has already
+        # a power cut may take the end of a log that the map has already
+        self._end_offset = max(end_offset, self._position)
         if self._new.changes:
             self._move()
 
@@ -197,7 +227,9 @@ class LmdbStateStore(_Moments):
                 return None
             return {**self._moving.of(prefix), **self._new.of(prefix)}
 
-    def _layers_over(self, transaction: Transaction, first: bytes, end: bytes, count: int) -> Sequence[Sequence[Change]] | None:
+    def _layers_over(
+        self, transaction: Transaction, first: bytes, end: bytes, count: int
+    ) -> Sequence[Sequence[Change]] | None:
         with self._lock:
             if StateMap(transaction).position < self._position:
                 return None
@@ -209,7 +241,9 @@ class LmdbStateStore(_Moments):
             return
         assert all(key for key, _ in changes), "LMDB has no empty key"
         with self._lock:
-            data = build_timeless_batch((to_record(key, value) for key, value in changes), base_offset=self._end_offset)
+            data = build_timeless_batch(
+                (to_record(key, value) for key, value in changes), base_offset=self._end_offset
+            )
             last_offset = self._end_offset + len(changes) - 1
             self._log.write([StampedBatch(LOG, self._end_offset, last_offset, NO_TIMESTAMP, data)], now_ms=0)
             self._end_offset = last_offset + 1
@@ -223,7 +257,8 @@ class LmdbStateStore(_Moments):
             self._move()
 
     def _move(self) -> None:
-        """Bring what has gathered into LMDB, and trim the redo log. Not on a full disk: then later."""
+        """Bring what has gathered into LMDB, and trim the redo log. Not on a full disk: then
+        later."""
         with self._lock:
             self._moving, self._new, self._redo_bytes = self._new, Overlay(), 0
             position = self._end_offset
@@ -271,8 +306,9 @@ def _read(log: LogReader, position: int) -> _Changes:
 
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbStateStore:
-    """Options: `map_size`, the most the file can grow to, in bytes (default 1 TiB; the file holds only what is stored), and
-    `redo_bytes`, how much may gather in memory and in the redo log before it is brought into LMDB (default 1 MiB)."""
+    """Options: `map_size`, the most the file can grow to, in bytes (default 1 TiB; the file holds
+    only what is stored), and `redo_bytes`, how much may gather in memory and in the redo log before
+    it is brought into LMDB (default 1 MiB)."""
     map_bytes = int(options.get("map_size", MAP_BYTES))
     env = open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=0)
     try:

@@ -1,15 +1,18 @@
 """One RocksDB database: how it is opened, written, synced, and brought back after a full disk.
 
-Raw mode, WAL on, no compression (batches come compressed), no BlobDB (3-5 times slower reads). A write goes to the WAL without a
-sync, which survives kill -9; `sync` is `flush_wal(True)`, which gives other threads the interpreter while it waits (a
-synced `write` would not). Buffers and cache are small: bytes are read from the page cache anyway.
+Raw mode, WAL on, no compression (batches come compressed), no BlobDB (3-5 times slower reads). A
+write goes to the WAL without a sync, which survives kill -9; `sync` is `flush_wal(True)`, which
+gives other threads the interpreter while it waits (a synced `write` would not). Buffers and cache
+are small: bytes are read from the page cache anyway.
 
-The object of a column family writes its memtable to a table file when it ends, with the GIL held until that is on disk. So META's is
-kept for as long as the database, and closed with it (which gives up the GIL).
+The object of a column family writes its memtable to a table file when it ends, with the GIL held
+until that is on disk. So META's is kept for as long as the database, and closed with it (which
+gives up the GIL).
 
-A full disk: RocksDB refuses everything from its first "No space left" on, also when there is space again, so the database is closed
-and opened again before the next write, once there is room for that (opening turns the WAL into a table file). Reads go on meanwhile,
-from a read-only database where the other one could not be opened.
+A full disk: RocksDB refuses everything from its first "No space left" on, also when there is space
+again, so the database is closed and opened again before the next write, once there is room for that
+(opening turns the WAL into a table file). Reads go on meanwhile, from a read-only database where
+the other one could not be opened.
 
 This module must not know what is stored.
 """
@@ -49,8 +52,8 @@ META = "meta"
 WRITE_BUFFER_BYTES = 16 << 20
 META_BUFFER_BYTES = 4 << 20
 ARENA_BLOCK_BYTES = 4 << 20
-"""Of memtables. The C library maps a block of this size for itself and gives it back with its memtable (allocator.py): smaller ones
-stay with the process, 15 MB after a burst of writes."""
+"""Of memtables. The C library maps a block of this size for itself and gives it back with its
+memtable (allocator.py): smaller ones stay with the process, 15 MB after a burst of writes."""
 BLOCK_CACHE_BYTES = 2 << 20
 MAX_WAL_BYTES = 64 << 20
 ROOM_TO_REOPEN_BYTES = 32 << 20
@@ -66,7 +69,8 @@ _STALLED = "Write stall"
 
 @dataclass(frozen=True, slots=True)
 class RocksdbStatistics:
-    """Bytes as RocksDB counts them. `full`: refused for want of space, and not opened again since."""
+    """Bytes as RocksDB counts them. `full`: refused for want of space, and not opened again
+    since."""
 
     table_bytes: int
     memtable_bytes: int
@@ -76,7 +80,8 @@ class RocksdbStatistics:
 
 
 class Rocksdb:
-    """Open for writing. All methods but `reading` belong to the broker's one-at-a-time calls; a write may run beside a sync."""
+    """Open for writing. All methods but `reading` belong to the broker's one-at-a-time calls; a
+    write may run beside a sync."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -90,16 +95,20 @@ class Rocksdb:
         try:
             self._open_rdict(AccessType.read_write())
         except Exception as error:  # rocksdict raises plain Exception for everything
-            raise OperatorError(f"{directory}: cannot open the RocksDB database: {' '.join(str(error).split())}") from error
+            raise OperatorError(
+                f"{directory}: cannot open the RocksDB database: {' '.join(str(error).split())}"
+            ) from error
 
     @contextmanager
     def reading(self, *, meta: bool = False) -> Iterator[Rdict]:
-        """The database, or its column family META, for a moment's reading. Iterators and snapshots must be gone on leaving.
-        StoreFailed for damaged blocks."""
+        """The database, or its column family META, for a moment's reading. Iterators and snapshots
+        must be gone on leaving. StoreFailed for damaged blocks."""
         with self._lock:
             opened = self._meta if meta else self._db
             if opened is None:
-                raise StoreFailed(f"{self.directory}: closed, or it could not be opened again after a full disk")
+                raise StoreFailed(
+                    f"{self.directory}: closed, or it could not be opened again after a full disk"
+                )
             try:
                 yield opened
             except Exception as error:
@@ -112,14 +121,16 @@ class Rocksdb:
             raise StoreFailed(self._failed)
 
     def write(self, fill: Fill) -> None:
-        """One atomic WriteBatch (`fill` gets META's handle): all of it survives kill -9 on return, or it raises and none of it is kept."""
+        """One atomic WriteBatch (`fill` gets META's handle): all of it survives kill -9 on return,
+        or it raises and none of it is kept."""
         self.check()
         if self._full:
             self._open_again()
         for _ in range(MAX_STALLS):
             if self._write(fill):
                 return
-            # RocksDB's own waiting for memtables to be written out holds the GIL, and on a full disk it was seen never to end.
+            # RocksDB's own waiting for memtables to be written out holds the GIL, and on a full
+            # disk it was seen never to end.
             self._pause.wait(STALL_SECONDS)
         raise self._fail(f"writes are held up for more than {MAX_STALLS * STALL_SECONDS:.0f} s")
 
@@ -155,12 +166,14 @@ class Rocksdb:
         return True
 
     def _sync_wal_files(self) -> None:
-        """What RocksDB does no more once it is full: earlier writes are in the WAL files and must still reach the disk."""
+        """What RocksDB does no more once it is full: earlier writes are in the WAL files and must
+        still reach the disk."""
         try:
             for name, _, _ in wal_and_current(self.directory):
                 try:
                     descriptor = self._files.open(self.directory / name, os.O_RDONLY)
-                except FileNotFoundError:  # its content is in a table by now, which RocksDB synced before it removed this file
+                # its content is in a table by now, which RocksDB synced before it removed this file
+                except FileNotFoundError:
                     continue
                 try:
                     self._files.fdatasync(descriptor)
@@ -195,7 +208,9 @@ class Rocksdb:
             try:
                 self._open_rdict(AccessType.read_write())
             except Exception as error:
-                with suppress(Exception):  # where not even its text log can be made, reading waits for space as well: see `reading`
+                # where not even its text log can be made, reading waits for space as well: see
+                # `reading`
+                with suppress(Exception):
                     self._open_rdict(AccessType.read_only(False))
                 raise NoSpace(f"{self.directory}: {error}") from error
             self._full = False
@@ -214,8 +229,8 @@ class Rocksdb:
             finally:
                 db.close()
         except Exception as error:
-            # Closing writes memtables out. On a full disk, or after one, it reports that it could not and closes all the same:
-            # nothing is lost, the WAL has it all.
+            # Closing writes memtables out. On a full disk, or after one, it reports that it could
+            # not and closes all the same: nothing is lost, the WAL has it all.
             if not self._full and self._failed is None and not _says_full(error):
                 raise self._fail(str(error)) from error
 
@@ -223,7 +238,12 @@ class Rocksdb:
         with self.reading() as db:
             table, memtable, cache, compactions = (
                 db.property_int_value(f"rocksdb.{name}") or 0
-                for name in ("total-sst-files-size", "cur-size-all-mem-tables", "block-cache-usage", "num-running-compactions")
+                for name in (
+                    "total-sst-files-size",
+                    "cur-size-all-mem-tables",
+                    "block-cache-usage",
+                    "num-running-compactions",
+                )
             )
             return RocksdbStatistics(table, memtable, cache, compactions, self._full)
 
@@ -310,7 +330,8 @@ def read_piece(iterator: RdictIter, first: bytes, end: bytes, count: int) -> tup
 
 
 def wal_and_current(directory: Path) -> Sequence[tuple[str, int, int]]:
-    """What changes with every write: name, size and inode of the files that say what the database holds."""
+    """What changes with every write: name, size and inode of the files that say what the database
+    holds."""
     found = []
     with os.scandir(directory) as listing:
         for entry in listing:

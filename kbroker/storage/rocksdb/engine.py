@@ -1,4 +1,5 @@
-"""The `rocksdb` engine's door: both SPIs over RocksDB, a database each. See rocksdb/log_store.py and rocksdb/state_store.py."""
+"""The `rocksdb` engine's door: both SPIs over RocksDB, a database each. See rocksdb/log_store.py
+and rocksdb/state_store.py."""
 
 from __future__ import annotations
 
@@ -7,4 +8,6 @@ from kbroker.storage.rocksdb import state_store as rocksdb_state_store
 from kbroker.storage.spi import LogStoreFactory, StateStoreFactory
 
 LOG_STORE = LogStoreFactory(open=rocksdb_log_store.open_store, open_reader=rocksdb_log_store.open_reader)
-STATE_STORE = StateStoreFactory(open=rocksdb_state_store.open_store, open_reader=rocksdb_state_store.open_reader)
+STATE_STORE = StateStoreFactory(
+    open=rocksdb_state_store.open_store, open_reader=rocksdb_state_store.open_reader
+)

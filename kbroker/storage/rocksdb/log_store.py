@@ -1,11 +1,13 @@
-"""Topic data in RocksDB: chunks under (log, offset); a write() is one WriteBatch, removing is a range deletion.
+"""Topic data in RocksDB: chunks under (log, offset); a write() is one WriteBatch, removing is a
+range deletion.
 
     column family   key                                        value
     default         log number (4) base offset (8)             chunk
     "meta"          chunked_log's "L" and "S" entries
 
-write() puts the batch into the WAL without a sync and runs on the broker's loop; sync() belongs to its commit thread. What is
-removed is gone with its WriteBatch; the bytes are given back later, by compaction.
+write() puts the batch into the WAL without a sync and runs on the broker's loop; sync() belongs to
+its commit thread. What is removed is gone with its WriteBatch; the bytes are given back later, by
+compaction.
 
     directory/db         the database
     directory/readers    snapshots that readers made for themselves (rocksdb/snapshot.py)
@@ -48,7 +50,9 @@ class _Chunks:
         iterator = self._db.iter()
         iterator.seek_for_prev(_KEY.pack(self._log_number, max(0, offset)))
         if not iterator.valid():
-            iterator.status()  # raises where a block cannot be read: the next seek forgets it, and what it finds is not what comes before
+            # raises where a block cannot be read: the next seek forgets it, and what it finds is
+            # not what comes before
+            iterator.status()
         if not iterator.valid() or self._base_offset(iterator.key()) < segment.base_offset:
             iterator.seek(_KEY.pack(self._log_number, segment.base_offset))
         while iterator.valid():
@@ -67,15 +71,18 @@ class _Chunks:
 
 def _load(db: Rdict, meta: Rdict) -> dict[LogId, LogState]:
     iterator = meta.iter()
-    logs = chunked_log.parse_logs(list(entries(iterator, chunked_log.LOG_PREFIX)), list(entries(iterator, chunked_log.SEGMENT_PREFIX)))
+    logs = chunked_log.parse_logs(
+        list(entries(iterator, chunked_log.LOG_PREFIX)), list(entries(iterator, chunked_log.SEGMENT_PREFIX))
+    )
     for state in logs.values():
         chunked_log.with_active(state, _Chunks(db, state.number))
     return logs
 
 
 class RocksdbLogReader(ChunkedLogReader):
-    """A LogReader over a snapshot of its own. A new one is made when a caller asks for news: for the list of logs, or for a
-    log's bounds or segments when it has asked for these, or read, since the last one was made."""
+    """A LogReader over a snapshot of its own. A new one is made when a caller asks for news: for
+    the list of logs, or for a log's bounds or segments when it has asked for these, or read, since
+    the last one was made."""
 
     def __init__(self, directory: Path) -> None:
         self._snapshot = RocksdbSnapshot(directory)
@@ -106,7 +113,8 @@ class RocksdbLogReader(ChunkedLogReader):
         return super().read(log, offset, max_bytes=max_bytes, end_offset=end_offset)
 
     def _ask(self, log: LogId, step: int) -> None:
-        """Callers go from bounds to segments to reading: one who steps back wants to know what is new."""
+        """Callers go from bounds to segments to reading: one who steps back wants to know what is
+        new."""
         if self._asked.get(log, -1) >= step:
             self._refresh()
         self._asked[log] = step

@@ -1,12 +1,15 @@
-"""A reader's own copy of a RocksDB database that a broker is writing: hard links, so nothing is copied but the manifest.
+"""A reader's own copy of a RocksDB database that a broker is writing: hard links, so nothing is
+copied but the manifest.
 
-RocksDB's read-only and secondary modes show a hole in the middle of a log now and then when opened beside heavy writing. Linking the
-files in the right order does not: first the WAL, then CURRENT and the manifest it names, then the table files. So every record is
-either in a linked WAL or in a table of the later manifest. A table that vanished between means: begin again.
+RocksDB's read-only and secondary modes show a hole in the middle of a log now and then when opened
+beside heavy writing. Linking the files in the right order does not: first the WAL, then CURRENT and
+the manifest it names, then the table files. So every record is either in a linked WAL or in a table
+of the later manifest. A table that vanished between means: begin again.
 
-The copy lies in the `readers` folder beside the database (hard links do not cross file systems) and is removed by `close`;
-those of readers that were killed are removed when a store opens, and when the next reader makes its copy. A reader holds a lock on
-its copy (flock), which ends with its process; a process id would say nothing to another container or machine. Nothing of the database
+The copy lies in the `readers` folder beside the database (hard links do not cross file systems) and
+is removed by `close`; those of readers that were killed are removed when a store opens, and when
+the next reader makes its copy. A reader holds a lock on its copy (flock), which ends with its
+process; a process id would say nothing to another container or machine. Nothing of the database
 itself is touched.
 """
 
@@ -70,15 +73,20 @@ class RocksdbSnapshot:
                 _link(source, copy)
                 self.db: Rdict = open_rdict(copy, AccessType.read_only(False))
             except PermissionError as error:
-                raise OperatorError(f"{self.directory}: reading needs permission to write there: use the broker's user") from error
-            except Exception as error:  # a file vanished under us, or rocksdict's plain Exception for the same
+                raise OperatorError(
+                    f"{self.directory}: reading needs permission to write there: use the broker's user"
+                ) from error
+            # a file vanished under us, or rocksdict's plain Exception for the same
+            except Exception as error:
                 problem = error
                 _give_up(copy, held)
                 continue
             self._seen, self._copy, self._held = seen, copy, held
             return
         advice = "try again; where no broker is running, restore a backup"
-        raise OperatorError(f"{self.directory}: no consistent copy in {ATTEMPTS} attempts ({problem}): {advice}") from problem
+        raise OperatorError(
+            f"{self.directory}: no consistent copy in {ATTEMPTS} attempts ({problem}): {advice}"
+        ) from problem
 
 
 def _link(source: Path, copy: Path) -> None:
@@ -99,7 +107,8 @@ def _give_up(copy: Path, held: int) -> None:
 
 
 def remove_left_over_snapshots(directory: Path) -> None:
-    """Those of readers that are no more. What this process may not remove stays: its owner, or the broker, will."""
+    """Those of readers that are no more. What this process may not remove stays: its owner, or the
+    broker, will."""
     for copy in (directory / READERS).glob("*"):
         try:
             held = os.open(copy, os.O_RDONLY)

@@ -1,7 +1,8 @@
 """State in RocksDB: a database of its own, keys as they are, in the column family for small keys.
 
-write() goes to the WAL on the broker's loop, sync() to the disk in its commit thread. The directory's layout and what happens on
-a full disk: rocksdb/log_store.py and rocksdb/database.py. This module must not know what keys mean.
+write() goes to the WAL on the broker's loop, sync() to the disk in its commit thread. The
+directory's layout and what happens on a full disk: rocksdb/log_store.py and rocksdb/database.py.
+This module must not know what keys mean.
 """
 
 from __future__ import annotations
@@ -14,25 +15,36 @@ from rocksdict import ColumnFamily, RdictIter, WriteBatch
 
 from kbroker.storage.files import Files, make_directory
 from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, scan_in_pieces
-from kbroker.storage.rocksdb.database import META, Rocksdb, RocksdbStatistics, entries, range_bounds, read_piece
+from kbroker.storage.rocksdb.database import (
+    META,
+    Rocksdb,
+    RocksdbStatistics,
+    entries,
+    range_bounds,
+    read_piece,
+)
 from kbroker.storage.rocksdb.snapshot import DATABASE, RocksdbSnapshot, remove_left_over_snapshots
 from kbroker.storage.spi import Change
 
 
 class _Moment:
-    """A StateReader of one moment: that of an iterator's making (the iterators of rocksdict's Snapshot show later writes)."""
+    """A StateReader of one moment: that of an iterator's making (the iterators of rocksdict's
+    Snapshot show later writes)."""
 
     def __init__(self, iterator: RdictIter) -> None:
         self._iterator = iterator
 
     def get(self, key: bytes) -> bytes | None:
         self._iterator.seek(key)
-        value: bytes | None = self._iterator.value() if self._iterator.valid() and self._iterator.key() == key else None
+        value: bytes | None = (
+            self._iterator.value() if self._iterator.valid() and self._iterator.key() == key else None
+        )
         self._iterator.status()
         return value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from list(entries(self._iterator, prefix))  # the iterator is shared with what is asked during the scan
+        # the iterator is shared with what is asked during the scan
+        yield from list(entries(self._iterator, prefix))
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return scan_in_pieces(lambda *asked: read_piece(self._iterator, *asked), first, end)
@@ -42,13 +54,14 @@ class _Moment:
         yield self
 
     def close(self) -> None:
-        """By leaving `snapshot()`: a database cannot be closed while it has an iterator, which a caller's variable would keep."""
+        """By leaving `snapshot()`: a database cannot be closed while it has an iterator, which a
+        caller's variable would keep."""
         del self._iterator
 
 
 class RocksdbStateReader:
-    """A StateReader beside a broker, over a snapshot of its own. A new one is made for a scan, for a snapshot, and for a key that is
-    asked for again."""
+    """A StateReader beside a broker, over a snapshot of its own. A new one is made for a scan, for
+    a snapshot, and for a key that is asked for again."""
 
     def __init__(self, directory: Path) -> None:
         self._snapshot = RocksdbSnapshot(directory)
@@ -70,7 +83,9 @@ class RocksdbStateReader:
 
     def _piece(self, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
         self._refresh()
-        return read_piece(self._snapshot.db.get_column_family(META).iter(range_bounds(first, end)), first, end, count)
+        return read_piece(
+            self._snapshot.db.get_column_family(META).iter(range_bounds(first, end)), first, end, count
+        )
 
     @contextmanager
     def snapshot(self) -> Iterator[_Moment]:
@@ -105,7 +120,8 @@ class RocksdbStateStore:
             return value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._database.reading(meta=True) as meta:  # whole at the first step: one left unfinished must not hold the database
+        # whole at the first step: one left unfinished must not hold the database
+        with self._database.reading(meta=True) as meta:
             found = list(entries(meta.iter(), prefix))
         yield from found
 

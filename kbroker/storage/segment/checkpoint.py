@@ -1,4 +1,5 @@
-"""Which batches of an unsealed segment are known to be whole and on disk, so that a start after a crash need not read them.
+"""Which batches of an unsealed segment are known to be whole and on disk, so that a start after a
+crash need not read them.
 
     <segment>/checkpoint:  b"kbroker checkpoint 1 little\\n"     version and byte order
                            pieces, each:
@@ -6,13 +7,16 @@
                                u32 CRC-32C of the batches field and the rows, going on from the CRC before it (at first: of the head)
                                int64 index rows of these batches: base offsets, last offsets, ends, newest timestamps
 
-A piece is appended after a sync() that covered its batches, never before, so whatever the file says is true of the data file beside
-it, however old it is. It is not synced itself: that would cost a commit more than it is worth, and a piece that a power cut
-tore or took breaks the chain of CRCs, which only means that more is read. What shortens a data file or puts another in its place
-removes the checkpoint first, and what removes a segment takes it along, hence one per segment and not one for the store.
+A piece is appended after a sync() that covered its batches, never before, so whatever the file says
+is true of the data file beside it, however old it is. It is not synced itself: that would cost a
+commit more than it is worth, and a piece that a power cut tore or took breaks the chain of CRCs,
+which only means that more is read. What shortens a data file or puts another in its place removes
+the checkpoint first, and what removes a segment takes it along, hence one per segment and not one
+for the store.
 
-Pieces are not written for every sync but when the batches that no checkpoint knows outgrow a budget, counted over the whole
-store: that is what a start after a crash has to read. It must not know logs, nor how batches are found without a checkpoint.
+Pieces are not written for every sync but when the batches that no checkpoint knows outgrow a
+budget, counted over the whole store: that is what a start after a crash has to read. It must not
+know logs, nor how batches are found without a checkpoint.
 """
 
 from __future__ import annotations
@@ -47,7 +51,8 @@ _NUMBER_BYTES = 8
 
 
 class Recorded(NamedTuple):
-    """What a checkpoint file holds: so many batches, in so many bytes, with the CRC that the next piece goes on from."""
+    """What a checkpoint file holds: so many batches, in so many bytes, with the CRC that the next
+    piece goes on from."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -114,7 +119,8 @@ class Checkpoints:
         self._budget_bytes = budget_bytes
         self._files = files
         self._waiting: dict[Segment, int] = {}
-        """Synced bytes that the checkpoint of a segment does not know; who waits longest comes first."""
+        """Synced bytes that the checkpoint of a segment does not know; who waits longest comes
+        first."""
         self.waiting_bytes = 0
 
     def synced(self, segments: Iterable[tuple[Segment, int]]) -> None:
@@ -134,8 +140,8 @@ class Checkpoints:
         self.waiting_bytes -= self._waiting.pop(segment, 0)
 
     def write_due(self, at_most: int) -> None:
-        """Add to as many checkpoints as bring the rest below the budget, but to no more than `at_most`. A full disk is no
-        error: it is tried again after the next sync."""
+        """Add to as many checkpoints as bring the rest below the budget, but to no more than
+        `at_most`. A full disk is no error: it is tried again after the next sync."""
         for _ in range(at_most):
             if self.waiting_bytes <= self._budget_bytes:
                 return

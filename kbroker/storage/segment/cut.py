@@ -1,9 +1,12 @@
-"""What recovery takes off a log although whole batches are in it: kept in a file beside the segments, for a person to judge.
+"""What recovery takes off a log although whole batches are in it: kept in a file beside the
+segments, for a person to judge.
 
-    <log>/<base offset of the segment>.cut     the bytes as they lay in data.ninja; a further one is <base offset>.1.cut, and so on
+    <log>/<base offset of the segment>.cut     the bytes as they lay in data.ninja; a further one is
+                                               <base offset>.1.cut, and so on
 
-A power cut leaves that in what no sync has covered, since it may lose one page and keep the next. Damage to synced bytes looks the
-same, though, and then these are confirmed records. Nothing reads the files; they go with their log. It must not know when to cut.
+A power cut leaves that in what no sync has covered, since it may lose one page and keep the next.
+Damage to synced bytes looks the same, though, and then these are confirmed records. Nothing reads
+the files; they go with their log. It must not know when to cut.
 """
 
 from __future__ import annotations
@@ -31,10 +34,11 @@ _MOST_WORK = 2  # times what is searched
 
 
 def holds_batch(files: Files, fd: int, start: int, least_offset: int) -> bool:
-    """Whether a whole batch lies anywhere behind `start`, with a base offset of `least_offset` at least.
+    """Whether a whole batch lies anywhere behind `start`, with a base offset of `least_offset` at
+    least.
 
-    Reads no holes at the end of the file. Where bytes look so much like headers that checking CRCs takes too long, the answer is True:
-    keeping bytes for nothing does no harm.
+    Reads no holes at the end of the file. Where bytes look so much like headers that checking CRCs
+    takes too long, the answer is True: keeping bytes for nothing does no harm.
     """
     size = files.size(fd)
     work = _MOST_WORK * (size - start)
@@ -61,7 +65,8 @@ def holds_batch(files: Files, fd: int, start: int, least_offset: int) -> bool:
 
 
 def keep_tail(path: Path, fd: int, start: int, files: Files) -> None:
-    """Copy what a segment has behind `start`. Durable on return. Raises OperatorError on a full disk, with nothing changed."""
+    """Copy what a segment has behind `start`. Durable on return. Raises OperatorError on a full
+    disk, with nothing changed."""
     target = _free_name(path, files)
     temporary = target.with_name(target.name + TEMPORARY)
     size = 0
@@ -82,7 +87,8 @@ def keep_tail(path: Path, fd: int, start: int, files: Files) -> None:
         if error.errno not in NO_SPACE:
             raise
         raise OperatorError(
-            f"{path / DATA} is damaged at byte {start}, and there is no space to keep what lies behind: make room and start again"
+            f"{path / DATA} is damaged at byte {start}, and there is no space to keep what lies behind: "
+            "make room and start again"
         ) from error
     files.rename(temporary, target)
     files.fsync_dir(path.parent)
@@ -90,7 +96,8 @@ def keep_tail(path: Path, fd: int, start: int, files: Files) -> None:
 
 
 def keep_segment(path: Path, files: Files) -> None:
-    """Move the data of a segment that is to be removed, if a whole batch is in it. Durable on return."""
+    """Move the data of a segment that is to be removed, if a whole batch is in it. Durable on
+    return."""
     try:
         fd = files.open(path / DATA, os.O_RDWR)
     except FileNotFoundError:
@@ -115,7 +122,8 @@ def kept_files(directory: Path) -> list[Path]:
 
 def _report(path: Path, start: int, size: int, target: Path) -> None:
     logger.error(
-        "cut %d bytes from byte %d on off %s, whole batches among them, and kept them in %s: after a power cut, remove that file; "
+        "cut %d bytes from byte %d on off %s, whole batches among them, and kept them in %s: after a power "
+        "cut, remove that file; "
         "otherwise synced records were damaged, and only a backup has them all",
         size, start, path / DATA, target,
     )  # fmt: skip

@@ -1,7 +1,8 @@
-"""The index of a segment: which offsets its batches have and where they lie; its stored form; making it anew from the batches.
+"""The index of a segment: which offsets its batches have and where they lie; its stored form;
+making it anew from the batches.
 
-Stored, it is a mmap-ninja int64 array of shape (4, batches), see segment.py; in memory it is four arrays. Both answer the same
-questions by bisection. It must not know when an index is stored.
+Stored, it is a mmap-ninja int64 array of shape (4, batches), see segment.py; in memory it is four
+arrays. Both answer the same questions by bisection. It must not know when an index is stored.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ class BadIndex(Exception):
 
 
 class SegmentIndex:
-    """Where the batches of a segment are: four columns with an entry per batch, in memory or mapped from `.index`.
+    """Where the batches of a segment are: four columns with an entry per batch, in memory or mapped
+    from `.index`.
 
-    Appending is safe beside readers in other threads: `newest_ms` is filled last, and its length is what counts.
+    Appending is safe beside readers in other threads: `newest_ms` is filled last, and its length is
+    what counts.
     """
 
     __slots__ = ("base_offsets", "ends", "last_offsets", "newest_ms")
@@ -95,7 +98,8 @@ class SegmentIndex:
         return self.newest_ms[count - 1] if count else -1
 
     def appenders(self) -> tuple[Callable[[int], None], ...]:
-        """One per column, to be called in this order for each batch. A stored index has none: it does not grow."""
+        """One per column, to be called in this order for each batch. A stored index has none: it
+        does not grow."""
         return tuple(row.append for row in self.rows())  # type: ignore[union-attr]
 
     def add(self, base_offset: int, last_offset: int, size_bytes: int, max_timestamp_ms: int) -> None:
@@ -108,8 +112,11 @@ class SegmentIndex:
         self.ends.append(size_bytes)  # type: ignore[union-attr]
         newest.append(max(max_timestamp_ms, -1))  # type: ignore[union-attr]
 
-    def locate(self, offset: int, max_bytes: int, end_offset: int, *, first_in_any_case: bool) -> tuple[int, int]:
-        """(start, end) of the bytes that LogReader.read asks for; an empty range when there are none."""
+    def locate(
+        self, offset: int, max_bytes: int, end_offset: int, *, first_in_any_case: bool
+    ) -> tuple[int, int]:
+        """(start, end) of the bytes that LogReader.read asks for; an empty range when there are
+        none."""
         count = len(self.newest_ms)
         first = bisect_left(self.last_offsets, offset, 0, count)
         start = self.ends[first - 1] if first else 0
@@ -125,7 +132,8 @@ class SegmentIndex:
 
 
 def load_index(path: Path, files: Files) -> SegmentIndex:
-    """The stored index of a sealed segment, mapped. Raises BadIndex when it does not fit the data."""
+    """The stored index of a sealed segment, mapped. Raises BadIndex when it does not fit the
+    data."""
     directory = path / INDEX
     try:
         sidecars = {name: files.read(directory / name) for name in _INDEX_SIDECARS}
@@ -133,7 +141,13 @@ def load_index(path: Path, files: Files) -> SegmentIndex:
         fd = files.open(directory / DATA, os.O_RDONLY)
         try:
             size = files.size(fd)
-            if sidecars != _INDEX_SIDECARS or rows != INDEX_ROWS or size != rows * count * 8 or not count or sys.byteorder != "little":
+            if (
+                sidecars != _INDEX_SIDECARS
+                or rows != INDEX_ROWS
+                or size != rows * count * 8
+                or not count
+                or sys.byteorder != "little"
+            ):
                 raise BadIndex(f"{directory} is not an index of {INDEX_ROWS} rows")
             index = SegmentIndex.from_bytes(files.map(fd, size))
         finally:
@@ -146,13 +160,16 @@ def load_index(path: Path, files: Files) -> SegmentIndex:
     return index
 
 
-def scan(files: Files, fd: int, index: SegmentIndex, base_offset: int, scratch: bytearray | None = None) -> None:
+def scan(
+    files: Files, fd: int, index: SegmentIndex, base_offset: int, scratch: bytearray | None = None
+) -> None:
     """Add the batches behind the indexed ones to `index`, up to the first that is torn or is none.
 
-    A batch counts when it lies whole in the file, its offsets rise (none is below `base_offset`) and its CRC is right. Reads
-    with pread, not through a mapping: another process may be shortening the file, and a bad disk is then an OSError.
-    Reading holes would fill the page cache with zeros, so no more of them is read than a batch asks for. `scratch` is reused
-    between calls, and grows to the largest batch.
+    A batch counts when it lies whole in the file, its offsets rise (none is below `base_offset`)
+    and its CRC is right. Reads with pread, not through a mapping: another process may be shortening
+    the file, and a bad disk is then an OSError. Reading holes would fill the page cache with zeros,
+    so no more of them is read than a batch asks for. `scratch` is reused between calls, and grows
+    to the largest batch.
     """
     scratch = bytearray() if scratch is None else scratch
     size = files.size(fd)
@@ -163,7 +180,11 @@ def scan(files: Files, fd: int, index: SegmentIndex, base_offset: int, scratch: 
         wanted = max(missing, min(_READ_BYTES, files.data_end(fd, position) - position))
         if len(scratch) < wanted:
             scratch.extend(bytes(wanted - len(scratch)))
-        with memoryview(scratch) as whole, whole[:wanted] as target, whole[: files.preadv(fd, target, position)] as chunk:
+        with (
+            memoryview(scratch) as whole,
+            whole[:wanted] as target,
+            whole[: files.preadv(fd, target, position)] as chunk,
+        ):
             used, next_offset, missing = _scan_chunk(chunk, index, next_offset)
         position += used
         if not missing or (missing <= wanted and not used):
@@ -171,7 +192,8 @@ def scan(files: Files, fd: int, index: SegmentIndex, base_offset: int, scratch: 
 
 
 def _scan_chunk(chunk: memoryview, index: SegmentIndex, next_offset: int) -> tuple[int, int, int]:
-    """(bytes used, next offset, bytes needed to go on): the last is 0 when what follows is not a batch.
+    """(bytes used, next offset, bytes needed to go on): the last is 0 when what follows is not a
+    batch.
 
     A restart after a crash reads millions of batches: hence the columns filled directly.
     """

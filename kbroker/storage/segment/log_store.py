@@ -1,16 +1,21 @@
-"""The default log engine: a directory per log, a directory per segment, read through mappings (segment.py draws the files).
+"""The default log engine: a directory per log, a directory per segment, read through mappings
+(segment.py draws the files).
 
     DIR/<topic id>-<partition>/<base offset>/...
-    DIR/clean-shutdown                            only while the store is closed (segment/recovery.py)
+    DIR/clean-shutdown                            only while the store is closed
+                                                  (segment/recovery.py)
 
-write() is one pwritev per log. Disk space is taken ahead, for all logs of a call before the first byte is written, so that a
-full disk refuses the call with nothing to undo; where the file system breaks that promise, what was written is overwritten
-with zeros and synced before NoSpace is raised, since a crash must not bring it back. sync() is one fdatasync, or one syncfs
-when several files are dirty. Full segments are sealed inside sync(), which has a thread to spend; until then they are
-recovered like the active one. There too, now and then, synced batches are noted in checkpoints, which a recovery believes.
+write() is one pwritev per log. Disk space is taken ahead, for all logs of a call before the first
+byte is written, so that a full disk refuses the call with nothing to undo; where the file system
+breaks that promise, what was written is overwritten with zeros and synced before NoSpace is raised,
+since a crash must not bring it back. sync() is one fdatasync, or one syncfs when several files are
+dirty. Full segments are sealed inside sync(), which has a thread to spend; until then they are
+recovered like the active one. There too, now and then, synced batches are noted in checkpoints,
+which a recovery believes.
 
-The state of a log is a tuple of segments that is replaced as a whole, so readers in other threads need no lock; a reader
-that meets a segment which has just been removed looks again. It must not know what batches mean.
+The state of a log is a tuple of segments that is replaced as a whole, so readers in other threads
+need no lock; a reader that meets a segment which has just been removed looks again. It must not
+know what batches mean.
 """
 
 from __future__ import annotations
@@ -39,7 +44,14 @@ from kbroker.storage.segment.recovery import (
     save_indexes,
     take_saved_indexes,
 )
-from kbroker.storage.segment.segment import FOLLOWS, OpenHandles, Segment, create_segment, find_in_segments, read_segments
+from kbroker.storage.segment.segment import (
+    FOLLOWS,
+    OpenHandles,
+    Segment,
+    create_segment,
+    find_in_segments,
+    read_segments,
+)
 from kbroker.storage.segment.truncation import cut_copy, replace_data
 from kbroker.storage.segment.write import PlannedWrite, Published, SegmentedLog
 from kbroker.storage.spi import LogBounds, LogId, LogSettings, LogStoreFactory, SegmentInfo, StampedBatch
@@ -76,8 +88,9 @@ class SegmentStoreStatistics:
 
 
 class SegmentLogStore:
-    """See LogStore. Options: `sync` (auto, fdatasync, syncfs); `max_maps` and `max_open_files`, whose defaults fit the process's
-    limits; `checkpoint_bytes`, about how much of all logs a start after a crash may have to read (64 MiB)."""
+    """See LogStore. Options: `sync` (auto, fdatasync, syncfs); `max_maps` and `max_open_files`,
+    whose defaults fit the process's limits; `checkpoint_bytes`, about how much of all logs a start
+    after a crash may have to read (64 MiB)."""
 
     may_block = True
     write_in_thread = False
@@ -85,7 +98,12 @@ class SegmentLogStore:
     trim_beside_write = True
 
     def __init__(
-        self, directory: Path, options: Mapping[str, str] | None = None, *, files: Files | None = None, foreign: str = ""
+        self,
+        directory: Path,
+        options: Mapping[str, str] | None = None,
+        *,
+        files: Files | None = None,
+        foreign: str = "",
     ) -> None:
         """`foreign`: the name of something in the directory that is somebody else's."""
         self._directory = directory
@@ -94,7 +112,10 @@ class SegmentLogStore:
         limits = _limits(options or {})
         self._use_syncfs = limits["sync"] != "fdatasync" and self._files.can_syncfs()
         self._handles = OpenHandles(
-            max_maps=int(limits["max_maps"]), max_files=int(limits["max_open_files"]), is_pinned=self._is_pinned, rebuilt=self._seal_again
+            max_maps=int(limits["max_maps"]),
+            max_files=int(limits["max_open_files"]),
+            is_pinned=self._is_pinned,
+            rebuilt=self._seal_again,
         )
         self._writing: set[Segment] = set()
         self._dirty: set[Segment] = set()
@@ -104,7 +125,8 @@ class SegmentLogStore:
         self._to_seal: deque[Segment] = deque()
         self._checkpoints = Checkpoints(int(limits["checkpoint_bytes"]), self._files)
         self._maintenance = threading.Lock()
-        """Held by sync() and by what removes segments; what is unsealed and what is in checkpoints is known under it."""
+        """Held by sync() and by what removes segments; what is unsealed and what is in checkpoints
+        is known under it."""
         self._logs: dict[LogId, SegmentedLog] = {}
         self._failure: str | None = None
         self._closed = False
@@ -146,7 +168,8 @@ class SegmentLogStore:
         self._checkpoints.write_due(len(self._logs) + len(self._to_seal))
         if found.segments_read_again or found.removed_segments:
             logger.info(
-                "%s was not closed in good order: read %d segments of %d logs again, cut %d bytes, removed %d segments",
+                "%s was not closed in good order: read %d segments of %d logs again, cut %d bytes, removed "
+                "%d segments",
                 self._directory, found.segments_read_again, len(self._logs), found.cut_bytes, found.removed_segments,
             )  # fmt: skip
 
@@ -169,7 +192,9 @@ class SegmentLogStore:
         try:
             return read_segments(self._logs[log].segments, offset, max_bytes, end_offset)
         except OSError:
-            return self._read_from(log, lambda segments: read_segments(segments, offset, max_bytes, end_offset))
+            return self._read_from(
+                log, lambda segments: read_segments(segments, offset, max_bytes, end_offset)
+            )
 
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
         return self._read_from(log, lambda segments: find_in_segments(segments, timestamp_ms))
@@ -182,7 +207,9 @@ class SegmentLogStore:
                 return read(segments)
             except FileNotFoundError as error:
                 if log in self._logs and self._logs[log].segments is segments:
-                    raise StoreFailed(f"{error.filename} is gone: somebody removed files of a running store") from error
+                    raise StoreFailed(
+                        f"{error.filename} is gone: somebody removed files of a running store"
+                    ) from error
             except OSError as error:
                 raise StoreFailed(f"cannot read {self._logs[log].path}: {error}") from error
 
@@ -243,7 +270,11 @@ class SegmentLogStore:
             self._dirty, self._created = set(), set()
             self._syncing = dirty
             files = [self._handles.file(segment) for segment in dirty if not segment.discarded]
-            written = [(segment, len(segment.index)) for segment in dirty if not (segment.discarded or segment.sealed)]
+            written = [
+                (segment, len(segment.index))
+                for segment in dirty
+                if not (segment.discarded or segment.sealed)
+            ]
         try:
             if self._use_syncfs and (created or len(files) > 1):
                 self._files.syncfs(self._directory_fd)
@@ -257,8 +288,8 @@ class SegmentLogStore:
         self._syncs += 1
 
     def _sync_created(self, created: Iterable[Segment]) -> None:
-        """The entries of new segments, and what their `follows` says. A log must keep one segment through a power cut, so this comes
-        before the removal of all older ones, too."""
+        """The entries of new segments, and what their `follows` says. A log must keep one segment
+        through a power cut, so this comes before the removal of all older ones, too."""
         for segment in created:
             if segment.discarded:
                 continue
@@ -278,8 +309,8 @@ class SegmentLogStore:
             self._files.close(fd)
 
     def _seal_next(self) -> bool:
-        """Seal the segment that has waited longest. False when there is none, or no space for its index: then it stays as it
-        is, which is only slower to recover."""
+        """Seal the segment that has waited longest. False when there is none, or no space for its
+        index: then it stays as it is, which is only slower to recover."""
         while self._to_seal and self._to_seal[0].discarded:
             self._to_seal.popleft()
         if not self._to_seal:
@@ -323,7 +354,9 @@ class SegmentLogStore:
         path = self._directory / log_name(log)
         try:
             self._files.mkdir(path)
-            segment = create_segment(path, 0, settings.segment_bytes, None, files=self._files, handles=self._handles)
+            segment = create_segment(
+                path, 0, settings.segment_bytes, None, files=self._files, handles=self._handles
+            )
             for directory in (segment.path, path, self._directory):
                 self._files.fsync_dir(directory)
         except OSError as error:
@@ -348,7 +381,10 @@ class SegmentLogStore:
         self._check_usable()
         state = self._logs[log]
         segments = state.segments
-        count = next((number for number, segment in enumerate(segments) if segment.end_offset > new_start), len(segments))
+        count = next(
+            (number for number, segment in enumerate(segments) if segment.end_offset > new_start),
+            len(segments),
+        )
         last_is_empty = not len(segments[-1].index)
         if count == len(segments) and last_is_empty:
             count -= 1
@@ -402,16 +438,24 @@ class SegmentLogStore:
         follows = state.segments[-1].end_offset
         capacity = state.settings.segment_bytes
         try:
-            segment = create_segment(state.path, base_offset, capacity, follows, files=self._files, handles=self._handles)
+            segment = create_segment(
+                state.path, base_offset, capacity, follows, files=self._files, handles=self._handles
+            )
             self._sync_created({segment})
         except OSError as error:
             self._refuse(action, error, lambda: self._files.remove_tree(state.path / f"{base_offset:020d}"))
         return segment
 
     def _remove_segments(
-        self, state: SegmentedLog, kept: tuple[Segment, ...], removed: Sequence[Segment], *, is_trim: bool = False
+        self,
+        state: SegmentedLog,
+        kept: tuple[Segment, ...],
+        removed: Sequence[Segment],
+        *,
+        is_trim: bool = False,
     ) -> None:
-        """In the order given: a crash in between removes the first ones only. A write beside a trim may add segments meanwhile."""
+        """In the order given: a crash in between removes the first ones only. A write beside a trim
+        may add segments meanwhile."""
         with self._handles.lock:
             state.segments = state.segments[len(removed) :] if is_trim else kept
             for segment in removed:
@@ -451,7 +495,9 @@ class SegmentLogStore:
 
     def _fail(self, action: str, error: OSError) -> NoReturn:
         where = error.filename or self._directory
-        self._failure = f"cannot {action} {where}: {os.strerror(error.errno or 0)}; no more writes until restart"
+        self._failure = (
+            f"cannot {action} {where}: {os.strerror(error.errno or 0)}; no more writes until restart"
+        )
         logger.error("%s", self._failure)
         raise StoreFailed(self._failure) from error
 
@@ -469,8 +515,8 @@ class SegmentLogStore:
     # The end
 
     def close(self) -> None:
-        """Sync, and leave the indexes of unsealed segments for the next open. StoreFailed when that sync fails; the store is
-        closed all the same. Views that are in use stay valid."""
+        """Sync, and leave the indexes of unsealed segments for the next open. StoreFailed when that
+        sync fails; the store is closed all the same. Views that are in use stay valid."""
         if self._closed:
             return
         try:
@@ -485,7 +531,11 @@ class SegmentLogStore:
         try:
             save_indexes(self._directory, self._unsealed(), self._files)
         except OSError as error:
-            logger.warning("cannot save the indexes in %s, the next start reads the batches instead: %s", self._directory, error)
+            logger.warning(
+                "cannot save the indexes in %s, the next start reads the batches instead: %s",
+                self._directory,
+                error,
+            )
 
     def _unsealed(self) -> list[Segment]:
         return [segment for log in self._logs.values() for segment in log.segments if not segment.sealed]
@@ -518,16 +568,21 @@ class SegmentLogStore:
 def _limits(options: Mapping[str, str]) -> dict[str, str]:
     unknown = sorted(options.keys() - OPTIONS)
     if unknown:
-        raise OperatorError(f"the segment engine has no option {unknown[0]!r}; it has {', '.join(sorted(OPTIONS))}")
+        raise OperatorError(
+            f"the segment engine has no option {unknown[0]!r}; it has {', '.join(sorted(OPTIONS))}"
+        )
     if options.get("sync", "auto") not in SYNC_METHODS:
-        raise OperatorError(f"option sync of the segment engine is one of {', '.join(SYNC_METHODS)}, not {options['sync']!r}")
+        raise OperatorError(
+            f"option sync of the segment engine is one of {', '.join(SYNC_METHODS)}, not {options['sync']!r}"
+        )
     for name in ("max_maps", "max_open_files", "checkpoint_bytes"):
         if not options.get(name, "1").isdigit():
             raise OperatorError(f"option {name} of the segment engine is a number, not {options[name]!r}")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         files = 8 * _MOST_MAPS
-    # A mapping made by Python holds a file descriptor as well, and a sealed segment has two mappings.
+    # A mapping made by Python holds a file descriptor as well, and a sealed segment has two
+    # mappings.
     bounds = {"max_maps": str(max(8, min(files // 8, _MOST_MAPS))), "max_open_files": str(max(8, files // 8))}
     return {"sync": "auto", "checkpoint_bytes": str(_CHECKPOINT_BYTES), **bounds, **options}
 

@@ -1,8 +1,10 @@
-"""A LogReader on the segment engine's directory, beside a live broker or without one. Locks nothing and changes nothing.
+"""A LogReader on the segment engine's directory, beside a live broker or without one. Locks nothing
+and changes nothing.
 
-Each call looks at the directory again. What it knows about sealed segments stays true; of the others it reads on behind what
-it knows, and a batch counts when its CRC is right, so a write that is under way is not seen. It never maps or touches bytes
-that it has not found to be batches. It must not know the writer.
+Each call looks at the directory again. What it knows about sealed segments stays true; of the
+others it reads on behind what it knows, and a batch counts when its CRC is right, so a write that
+is under way is not seen. It never maps or touches bytes that it has not found to be batches. It
+must not know the writer.
 """
 
 from __future__ import annotations
@@ -16,16 +18,24 @@ from uuid import UUID
 from kbroker.storage.files import Files
 from kbroker.storage.segment.index import DATA, INDEX, SegmentIndex, scan
 from kbroker.storage.segment.recovery import read_follows
-from kbroker.storage.segment.segment import OpenHandles, Segment, find_in_segments, read_segments, segment_path
+from kbroker.storage.segment.segment import (
+    OpenHandles,
+    Segment,
+    find_in_segments,
+    read_segments,
+    segment_path,
+)
 from kbroker.storage.spi import LogBounds, LogId, SegmentInfo
 
 _ATTEMPTS = 100
-"""Looking again is needed as often as segments disappear meanwhile; the limit keeps a bug from looping for ever."""
+"""Looking again is needed as often as segments disappear meanwhile; the limit keeps a bug from
+looping for ever."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A segment as last seen. Another inode under the same name is another file: the log was truncated."""
+    """A segment as last seen. Another inode under the same name is another file: the log was
+    truncated."""
 
     segment: Segment
     inode: int
@@ -89,7 +99,9 @@ class SegmentLogReader:
         self._known.clear()
 
     def statistics(self) -> SegmentReaderStatistics:
-        return SegmentReaderStatistics(len(self._known), sum(len(log.segments) for log in self._known.values()), self._handles.maps)
+        return SegmentReaderStatistics(
+            len(self._known), sum(len(log.segments) for log in self._known.values()), self._handles.maps
+        )
 
     def _has_segments(self, log: LogId) -> bool:
         try:
@@ -148,7 +160,9 @@ class SegmentLogReader:
             if old is not None:
                 self._handles.discard(old.segment)
             index = None if sealed else SegmentIndex.empty()
-            segment = Segment(path, self._files, self._handles, index=index, sealed=sealed, capacity=status.st_size)
+            segment = Segment(
+                path, self._files, self._handles, index=index, sealed=sealed, capacity=status.st_size
+            )
             known.segments[base_offset] = old = _Known(segment, status.st_ino)
         if not sealed:
             self._read_on(old.segment)
@@ -171,8 +185,9 @@ class SegmentLogReader:
         segment.hot_from = segment.index.size_bytes
 
     def _joins(self, segment: Segment, segments: Sequence[Segment]) -> bool:
-        """Whether the segment before is known up to its end. A new segment is made before the last bytes of the one before it
-        are written; what is behind those is not shown before they are."""
+        """Whether the segment before is known up to its end. A new segment is made before the last
+        bytes of the one before it are written; what is behind those is not shown before they
+        are."""
         if not segments or segments[-1].sealed:
             return True
         follows = read_follows(segment.path, self._files)

@@ -1,24 +1,33 @@
-"""What the segment engine does when it is opened: finish what a crash interrupted, cut torn tails, find the indexes.
+"""What the segment engine does when it is opened: finish what a crash interrupted, cut torn tails,
+find the indexes.
 
-Sealed segments are taken as they are: sealing is the last thing that happens to a segment, and everything was on disk by then.
-In the others (the active one, and those that were full but not yet sealed) the batches are read again and checked, from the last
-one on that their checkpoint knows; that one is read to see that nobody touched the file. Only if the store was closed in good
-order nothing is read: then it left their indexes in the file `clean-shutdown`, which is removed before the first write.
+Sealed segments are taken as they are: sealing is the last thing that happens to a segment, and
+everything was on disk by then. In the others (the active one, and those that were full but not yet
+sealed) the batches are read again and checked, from the last one on that their checkpoint knows;
+that one is read to see that nobody touched the file. Only if the store was closed in good order
+nothing is read: then it left their indexes in the file `clean-shutdown`, which is removed before
+the first write.
 
     clean-shutdown:  b"kbroker segments 2 little\\n"   version and byte order
-                     u32 length, JSON                   [[log directory, base offset, batches, [Recorded: what its checkpoint holds]], ...]
-                     int64 index rows                   of each entry in turn: base offsets, last offsets, ends, newest timestamps
+                     u32 length, JSON                   [[log directory, base offset, batches,
+                                                        [Recorded: what its checkpoint holds]], ...]
+                     int64 index rows                   of each entry in turn: base offsets, last
+                                                        offsets, ends, newest timestamps
                      u32 CRC-32C                        of everything before it
 
 What crashes leave, and what is done about it:
 
     *.deleted, *.tmp            a removal or a copy that was not finished: removed
-    segment without data.ninja  its creation was not finished: removed, and a log that has no other segment with it
-    bytes that are no batch     a torn write at the end of an unsealed segment: cut; kept aside where a whole batch is behind it
+    segment without data.ninja  its creation was not finished: removed, and a log that has no other
+                                segment with it
+    bytes that are no batch     a torn write at the end of an unsealed segment: cut; kept aside
+                                where a whole batch is behind it
                                 (segment/cut.py)
     a torn checkpoint           what is whole of it counts; the rest is cut
-    `follows` beyond the end    the segment before lost bytes in a power cut: this one and those behind it were never synced
-    or lost itself              either, and are removed (batches in them: kept aside), so that a prefix of what was written is left
+    `follows` beyond the end    the segment before lost bytes in a power cut: this one and those
+                                behind it were never synced
+    or lost itself              either, and are removed (batches in them: kept aside), so that a
+                                prefix of what was written is left
     empty segment, not last     a write was about to remove it: removed
 
 It must not know how batches are written.
@@ -41,7 +50,12 @@ from crc32c import crc32c
 
 from kbroker.errors import OperatorError
 from kbroker.storage.files import Files
-from kbroker.storage.segment.checkpoint import Recorded, load_checkpoint, remove_checkpoint, shorten_checkpoint
+from kbroker.storage.segment.checkpoint import (
+    Recorded,
+    load_checkpoint,
+    remove_checkpoint,
+    shorten_checkpoint,
+)
 from kbroker.storage.segment.cut import CUT, TEMPORARY, holds_batch, keep_segment, keep_tail
 from kbroker.storage.segment.index import DATA, INDEX, INDEX_ROWS, SegmentIndex, scan
 from kbroker.storage.segment.segment import FOLLOWS, OpenHandles, Segment, create_segment, write_sidecars
@@ -80,7 +94,8 @@ class Recovery:
     removed_segments: int = 0
     to_seal: list[Segment] = field(default_factory=list)
     to_sync: list[Segment] = field(default_factory=list)
-    """Segments whose batches may be in the page cache only: the process that wrote them did not live to sync them."""
+    """Segments whose batches may be in the page cache only: the process that wrote them did not
+    live to sync them."""
     scratch: bytearray = field(default_factory=bytearray)
 
 
@@ -102,14 +117,19 @@ def save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> 
 
 
 def take_saved_indexes(directory: Path, files: Files) -> SavedIndexes | None:
-    """What the last close() left; None when the store was not closed in good order. Changes nothing."""
+    """What the last close() left; None when the store was not closed in good order. Changes
+    nothing."""
     try:
         data = memoryview(files.read(directory / CLEAN_SHUTDOWN))
     except FileNotFoundError:
         return None
     end = len(data) - _LENGTH.size
     at = len(_HEAD) + _LENGTH.size
-    if end < at or bytes(data[: len(_HEAD)]) != _HEAD or _LENGTH.unpack_from(data, end)[0] != crc32c(data[:end]):
+    if (
+        end < at
+        or bytes(data[: len(_HEAD)]) != _HEAD
+        or _LENGTH.unpack_from(data, end)[0] != crc32c(data[:end])
+    ):
         logger.warning("%s is not usable: reading the batches instead", directory / CLEAN_SHUTDOWN)
         return None
     (described_bytes,) = _LENGTH.unpack_from(data, len(_HEAD))
@@ -117,7 +137,9 @@ def take_saved_indexes(directory: Path, files: Files) -> SavedIndexes | None:
     at += described_bytes
     saved: dict[tuple[str, int], Known] = {}
     for name, base_offset, count, recorded in entries:
-        rows = [array("q", bytes(data[start : start + count * _NUMBER_BYTES])) for start in _row_starts(at, count)]
+        rows = [
+            array("q", bytes(data[start : start + count * _NUMBER_BYTES])) for start in _row_starts(at, count)
+        ]
         saved[name, base_offset] = Known(SegmentIndex(*rows), Recorded(*recorded))
         at += INDEX_ROWS * count * _NUMBER_BYTES
     return saved
@@ -128,7 +150,8 @@ def _row_starts(at: int, count: int) -> Sequence[int]:
 
 
 def forget_saved_indexes(directory: Path, files: Files) -> None:
-    """Before the first write: from now on only a new close() makes the indexes valid. Durable on return."""
+    """Before the first write: from now on only a new close() makes the indexes valid. Durable on
+    return."""
     try:
         files.unlink(directory / CLEAN_SHUTDOWN)
     except FileNotFoundError:
@@ -136,8 +159,11 @@ def forget_saved_indexes(directory: Path, files: Files) -> None:
     files.fsync_dir(directory)
 
 
-def recover_log(path: Path, saved: SavedIndexes | None, found: Recovery, *, files: Files, handles: OpenHandles) -> tuple[Segment, ...]:
-    """The segments of a log, the last one active. Empty when the log's creation was not finished: the directory is gone then."""
+def recover_log(
+    path: Path, saved: SavedIndexes | None, found: Recovery, *, files: Files, handles: OpenHandles
+) -> tuple[Segment, ...]:
+    """The segments of a log, the last one active. Empty when the log's creation was not finished:
+    the directory is gone then."""
     segments: list[Segment] = []
     for base_offset in _segment_offsets(path, files):
         segment = _open_segment(path / f"{base_offset:020d}", saved, found, files, handles)
@@ -149,7 +175,10 @@ def recover_log(path: Path, saved: SavedIndexes | None, found: Recovery, *, file
         segments.append(segment)
     if not segments:
         if any(name.endswith(CUT) for name in files.listdir(path)):
-            raise OperatorError(f"{path} has lost its first segment; what was behind it is in its files *{CUT}: restore it from a backup")
+            raise OperatorError(
+                f"{path} has lost its first segment; what was behind it is in its files *{CUT}: restore it "
+                "from a backup"
+            )
         files.remove_tree(path)
         return ()
     for segment in segments[:-1]:
@@ -173,7 +202,9 @@ def _segment_offsets(path: Path, files: Files) -> list[int]:
     return sorted(offsets)
 
 
-def _open_segment(path: Path, saved: SavedIndexes | None, found: Recovery, files: Files, handles: OpenHandles) -> Segment | None:
+def _open_segment(
+    path: Path, saved: SavedIndexes | None, found: Recovery, files: Files, handles: OpenHandles
+) -> Segment | None:
     """None when there is no data file."""
     try:
         size = files.stat(path / DATA).st_size
@@ -197,7 +228,8 @@ def _open_segment(path: Path, saved: SavedIndexes | None, found: Recovery, files
 
 
 def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
-    """Bytes behind the last batch must not stay: batches of another write could otherwise follow a shorter new one."""
+    """Bytes behind the last batch must not stay: batches of another write could otherwise follow a
+    shorter new one."""
     fd = files.open(path / DATA, os.O_RDWR)
     try:
         known = _read_from_checkpoint(path, fd, found, files)
@@ -217,17 +249,21 @@ def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
     if torn:
         found.cut_bytes += torn
         if not has_batches:
-            logger.warning("cut an unfinished write, %d bytes or more, behind byte %d of %s", torn, end, path / DATA)
+            logger.warning(
+                "cut an unfinished write, %d bytes or more, behind byte %d of %s", torn, end, path / DATA
+            )
     if size == 0:
         write_sidecars(path, size, files)
     return known
 
 
 def _read_from_checkpoint(path: Path, fd: int, found: Recovery, files: Files) -> Known | None:
-    """Read on from the last batch of the checkpoint. None when there is no checkpoint, or when the file is shorter than it says.
+    """Read on from the last batch of the checkpoint. None when there is no checkpoint, or when the
+    file is shorter than it says.
 
-    What it says was on disk when it was written, so where that batch is not in its place the data was damaged from outside. What
-    a checkpoint knows is never cut: whoever reads the damage hears of it, and what is whole around it stays.
+    What it says was on disk when it was written, so where that batch is not in its place the data
+    was damaged from outside. What a checkpoint knows is never cut: whoever reads the damage hears
+    of it, and what is whole around it stays.
     """
     checkpoint = load_checkpoint(path, files)
     if checkpoint is not None and _is_as_long(path, files.size(fd), checkpoint.index.size_bytes):
@@ -236,7 +272,11 @@ def _read_from_checkpoint(path: Path, fd: int, found: Recovery, files: Files) ->
         at = index.size_bytes
         scan(files, fd, index, int(path.name), found.scratch)
         if len(index) < count or index.last(count) != checkpoint.index.last(count):
-            logger.error("%s is damaged at byte %d, or was replaced: what its checkpoint knows of is left as it is", path / DATA, at)
+            logger.error(
+                "%s is damaged at byte %d, or was replaced: what its checkpoint knows of is left as it is",
+                path / DATA,
+                at,
+            )
             index = checkpoint.index
             scan(files, fd, index, int(path.name), found.scratch)
         shorten_checkpoint(path, checkpoint.recorded, files)
@@ -249,12 +289,15 @@ def _read_from_checkpoint(path: Path, fd: int, found: Recovery, files: Files) ->
 def _is_as_long(path: Path, size: int, end: int) -> bool:
     """Whether the data file still has all that was on disk."""
     if size < end:
-        logger.error("%s was cut from outside: it has %d bytes and held batches up to byte %d", path / DATA, size, end)
+        logger.error(
+            "%s was cut from outside: it has %d bytes and held batches up to byte %d", path / DATA, size, end
+        )
     return size >= end
 
 
 def _garbage_bytes(fd: int, end: int, size: int, files: Files) -> int:
-    """0 when there are only zeros behind `end`, otherwise how far other bytes reach, as far as is looked. Reads no holes."""
+    """0 when there are only zeros behind `end`, otherwise how far other bytes reach, as far as is
+    looked. Reads no holes."""
     rest_of_page = min(-end % _PAGE_BYTES, size - end)
     more = files.has_data_behind(fd, end + rest_of_page)
     chunk = bytearray(min(_LOOK_BEHIND_BYTES, size - end) if more else rest_of_page)
@@ -263,7 +306,8 @@ def _garbage_bytes(fd: int, end: int, size: int, files: Files) -> int:
 
 
 def _lost_bytes_before(segment: Segment, previous: Segment) -> bool:
-    """Only between unsealed segments: what a sealed one lacks was on disk once, and is no reason to remove what follows."""
+    """Only between unsealed segments: what a sealed one lacks was on disk once, and is no reason to
+    remove what follows."""
     if segment.sealed or previous.sealed:
         return False
     follows = read_follows(segment.path, segment.files)
@@ -271,7 +315,8 @@ def _lost_bytes_before(segment: Segment, previous: Segment) -> bool:
 
 
 def read_follows(path: Path, files: Files) -> int | None:
-    """End offset that the segment before had when this one was made; None when this is not recorded."""
+    """End offset that the segment before had when this one was made; None when this is not
+    recorded."""
     try:
         text = files.read(path / FOLLOWS)
     except FileNotFoundError:
@@ -284,7 +329,8 @@ def _remove_from(path: Path, base_offset: int, found: Recovery, files: Files) ->
         segment_path = path / f"{each:020d}"
         if _exists(segment_path / INDEX, files):
             raise OperatorError(
-                f"{path / f'{base_offset:020d}'} is damaged, yet later segments are complete: restore it from a backup, "
+                f"{path / f'{base_offset:020d}'} is damaged, yet later segments are complete: restore it "
+                "from a backup, "
                 f"or move it and the later segments of {path} elsewhere to go on without their records"
             )
         keep_segment(segment_path, files)

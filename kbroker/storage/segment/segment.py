@@ -1,23 +1,29 @@
 """One segment of a log: its files, its index, and how bytes are found in it.
 
-A segment is a directory named after its base offset, and at the same time a mmap-ninja array, so that any tool can map it:
+A segment is a directory named after its base offset, and at the same time a mmap-ninja array, so
+that any tool can map it:
 
     00000000000000000042/
-        data.ninja                  record batches back to back, verbatim; while the segment is active the file is sparse and
+        data.ninja                  record batches back to back, verbatim; while the segment is
+                                    active the file is sparse and
                                     as long as the segment may become, zeros behind the last batch
         dtype.ninja  order.ninja    "uint8", "C"
         type.ninja   shape.ninja    "numpy"; u64 little-endian: the length of data.ninja
-        follows                     end offset of the segment before this one (decimal); none in the first segment of a log
-        checkpoint                  only while the segment is not sealed: batches that are surely on disk (segment/checkpoint.py)
-        .index/                     only in a sealed segment, a mmap-ninja int64 array of shape (4, batches):
+        follows                     end offset of the segment before this one (decimal); none in the
+                                    first segment of a log
+        checkpoint                  only while the segment is not sealed: batches that are surely on
+                                    disk (segment/checkpoint.py)
+        .index/                     only in a sealed segment, a mmap-ninja int64 array of shape (4,
+                                    batches):
             row 0  base offset of each batch         row 2  position in data.ninja behind it
             row 1  last offset                       row 3  highest max timestamp (ms) up to and with it
 
-Batches are appended with pwritev and read through a read-only mapping: both are the same page cache. Nothing is ever written
-through the mapping, where a full disk would be a SIGBUS, and no view reaches beyond the last indexed batch, so shortening the
-file when it is sealed cannot pull pages from under a reader. An active segment's index lives in memory; recovery reads
-the batches again that no checkpoint has. `.index` appears by rename as the last step of sealing and says that the segment is
-complete and on disk.
+Batches are appended with pwritev and read through a read-only mapping: both are the same page
+cache. Nothing is ever written through the mapping, where a full disk would be a SIGBUS, and no view
+reaches beyond the last indexed batch, so shortening the file when it is sealed cannot pull pages
+from under a reader. An active segment's index lives in memory; recovery reads the batches again
+that no checkpoint has. `.index` appears by rename as the last step of sealing and says that the
+segment is complete and on disk.
 
 It must not know about logs, locks or who may write.
 """
@@ -34,7 +40,16 @@ from threading import RLock
 
 from kbroker.storage.files import NO_SPACE, Files
 from kbroker.storage.segment.checkpoint import Recorded, remove_checkpoint
-from kbroker.storage.segment.index import DATA, INDEX, INDEX_TEMPORARY, SHAPE, BadIndex, SegmentIndex, load_index, scan
+from kbroker.storage.segment.index import (
+    DATA,
+    INDEX,
+    INDEX_TEMPORARY,
+    SHAPE,
+    BadIndex,
+    SegmentIndex,
+    load_index,
+    scan,
+)
 from kbroker.storage.spi import SegmentInfo, StampedBatch
 
 logger = logging.getLogger(__name__)
@@ -49,7 +64,8 @@ _RESERVE_AT_MOST_BYTES = 8 << 20
 
 
 class Segment:
-    """An open segment. Its owner serialises everything but `index`, `view` and `info`, which any thread may call.
+    """An open segment. Its owner serialises everything but `index`, `view` and `info`, which any
+    thread may call.
 
     `handles` is the owner's lock and bound on mappings and files; see OpenHandles.
     """
@@ -76,7 +92,14 @@ class Segment:
     )  # fmt: skip
 
     def __init__(
-        self, path: Path, files: Files, handles: OpenHandles, *, index: SegmentIndex | None, sealed: bool, capacity: int = 0
+        self,
+        path: Path,
+        files: Files,
+        handles: OpenHandles,
+        *,
+        index: SegmentIndex | None,
+        sealed: bool,
+        capacity: int = 0,
     ) -> None:
         self.path = path
         self.base_offset = int(path.name)
@@ -129,14 +152,20 @@ class Segment:
         count = len(index)
         if not count:
             return SegmentInfo(self.base_offset, self.base_offset, 0, -1)
-        info = SegmentInfo(self.base_offset, index.last_offsets[count - 1] + 1, index.ends[count - 1], index.newest_ms[count - 1])
+        info = SegmentInfo(
+            self.base_offset,
+            index.last_offsets[count - 1] + 1,
+            index.ends[count - 1],
+            index.newest_ms[count - 1],
+        )
         if self.sealed:
             self._info = info
         return info
 
     def view(self, start: int, end: int) -> memoryview:
-        """Bytes of whole batches. The pages of cold ranges are read here, not when the view is used, so that the caller
-        chooses the thread that waits for the disk. Raises FileNotFoundError when the segment has been removed."""
+        """Bytes of whole batches. The pages of cold ranges are read here, not when the view is
+        used, so that the caller chooses the thread that waits for the disk. Raises
+        FileNotFoundError when the segment has been removed."""
         if start < self.hot_from and not (self._loaded[0] <= start and end <= self._loaded[1]):
             until = max(end, min(start + _LOAD_AHEAD_BYTES, self.hot_from))
             self.files.load(self.path / DATA, start, until)
@@ -149,8 +178,9 @@ class Segment:
         return mapping[start:end]
 
     def _load_what_was_written(self, start: int) -> None:
-        """What this process wrote may have left the page cache before anybody read it. Through a mapping the kernel reads megabytes around
-        each missing page, and of an active segment these are mostly the zeros behind the last batch, which it has to make up."""
+        """What this process wrote may have left the page cache before anybody read it. Through a
+        mapping the kernel reads megabytes around each missing page, and of an active segment these
+        are mostly the zeros behind the last batch, which it has to make up."""
         if start >= self.hot_from and not self.sealed:
             self.files.load(self.path / DATA, start, min(self.size_bytes, start + _LOAD_AHEAD_BYTES))
 
@@ -184,7 +214,8 @@ class Segment:
             return index
 
     def _read_batches_again(self, reason: BadIndex) -> SegmentIndex:
-        """What cannot be read stays in the file: it was on disk once, and a person may want to look at it."""
+        """What cannot be read stays in the file: it was on disk once, and a person may want to look
+        at it."""
         index = SegmentIndex.empty()
         fd = self.files.open(self.path / DATA, os.O_RDONLY)
         try:
@@ -192,7 +223,9 @@ class Segment:
             unread = self.files.size(fd) - index.size_bytes
         finally:
             self.files.close(fd)
-        logger.warning("%s: read the batches of the segment again, %d bytes at its end are not batches", reason, unread)
+        logger.warning(
+            "%s: read the batches of the segment again, %d bytes at its end are not batches", reason, unread
+        )
         if not unread:
             self.handles.rebuilt(self)
         return index
@@ -207,7 +240,8 @@ class Segment:
             self._index = None
 
     def reserve(self, fd: int, end: int) -> None:
-        """Take disk space up to `end` and some ahead, so that the next writes cannot meet a full disk either."""
+        """Take disk space up to `end` and some ahead, so that the next writes cannot meet a full
+        disk either."""
         if end <= self.reserved:
             return
         ahead = min(max(self.reserved, _RESERVE_AT_LEAST_BYTES), _RESERVE_AT_MOST_BYTES)
@@ -235,7 +269,8 @@ class Segment:
             add(batch.base_offset, batch.last_offset, len(batch.data), batch.max_timestamp_ms)
 
     def _age_begins_ms(self, now_ms: int) -> int:
-        """When the first batch was written; after a restart its timestamp has to do, as in Kafka."""
+        """When the first batch was written; after a restart its timestamp has to do, as in
+        Kafka."""
         index = self.index
         return min(now_ms, index.newest_ms[0]) if len(index) and index.newest_ms[0] >= 0 else now_ms
 
@@ -253,7 +288,8 @@ class Segment:
         self.capacity = size
 
     def seal(self) -> None:
-        """Sealing, second part: store the index. On disk on return. After an OSError it may be called again."""
+        """Sealing, second part: store the index. On disk on return. After an OSError it may be
+        called again."""
         files = self.files
         for leftover in (INDEX_TEMPORARY, INDEX):
             files.remove_tree(self.path / leftover)
@@ -270,12 +306,14 @@ class Segment:
 
 
 class OpenHandles:
-    """The lock of an engine's segments, and a bound on how many of them are mapped or have their file open.
+    """The lock of an engine's segments, and a bound on how many of them are mapped or have their
+    file open.
 
-    The kernel allows some 65 000 mappings per process and as many open files as RLIMIT_NOFILE says. When the bound is reached,
-    the segment that has waited longest and was not used meanwhile gives its handle up. `is_pinned` names segments whose
-    file must stay open: those with unsynced bytes, since only an open file is sure to hear of a failed write-back. `rebuilt`
-    is told of segments whose stored index was bad.
+    The kernel allows some 65 000 mappings per process and as many open files as RLIMIT_NOFILE says.
+    When the bound is reached, the segment that has waited longest and was not used meanwhile gives
+    its handle up. `is_pinned` names segments whose file must stay open: those with unsynced bytes,
+    since only an open file is sure to hear of a failed write-back. `rebuilt` is told of segments
+    whose stored index was bad.
     """
 
     def __init__(
@@ -318,7 +356,8 @@ class OpenHandles:
                 oldest.unmap()
 
     def file(self, segment: Segment) -> int:
-        """The segment's file, open for writing. Call with the lock held, for a segment that is pinned."""
+        """The segment's file, open for writing. Call with the lock held, for a segment that is
+        pinned."""
         if segment.fd is None:
             segment.fd = segment.files.open(segment.path / DATA, os.O_RDWR)
             self.opened(segment)
@@ -327,7 +366,9 @@ class OpenHandles:
     def opened(self, segment: Segment) -> None:
         self._opened[segment] = None
         if len(self._opened) > self.max_files:
-            for oldest in [each for each in self._opened if each is not segment and not self._is_pinned(each)]:
+            for oldest in [
+                each for each in self._opened if each is not segment and not self._is_pinned(each)
+            ]:
                 self._close(oldest)
                 if len(self._opened) <= self.max_files:
                     return
@@ -358,7 +399,8 @@ def segment_path(log_path: Path, base_offset: int) -> Path:
 def create_segment(
     log_path: Path, base_offset: int, capacity: int, follows: int | None, *, files: Files, handles: OpenHandles
 ) -> Segment:  # fmt: skip
-    """A new empty segment, its file open. Not durable; the data file is made last, so a segment that has one is complete."""
+    """A new empty segment, its file open. Not durable; the data file is made last, so a segment
+    that has one is complete."""
     path = segment_path(log_path, base_offset)
     files.mkdir(path)
     for name, content in _SIDECARS.items():
@@ -380,12 +422,15 @@ def create_segment(
 
 
 def write_sidecars(path: Path, size: int, files: Files) -> None:
-    """Replace what mmap-ninja needs to know, where it may be missing or out of date. Not durable before fsync_dir."""
+    """Replace what mmap-ninja needs to know, where it may be missing or out of date. Not durable
+    before fsync_dir."""
     for name, content in {**_SIDECARS, SHAPE: _LENGTH.pack(size)}.items():
         files.write_atomically(path / name, [content])
 
 
-def read_segments(segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int) -> list[memoryview]:
+def read_segments(
+    segments: Sequence[Segment], offset: int, max_bytes: int, end_offset: int
+) -> list[memoryview]:
     """LogReader.read over the segments of a log."""
     first = last = len(segments) - 1
     if offset < segments[first].base_offset:

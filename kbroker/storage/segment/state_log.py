@@ -1,4 +1,5 @@
-"""The log that a state store writes its changes to: how it is named and read (state_log_records.py has its records)."""
+"""The log that a state store writes its changes to: how it is named and read (state_log_records.py
+has its records)."""
 
 from __future__ import annotations
 
@@ -27,11 +28,14 @@ def read_changes(log: LogReader, offset: int, end_offset: int) -> tuple[list[Cha
     changes: list[Change] = []
     for view in log.read(LOG, offset, max_bytes=LOAD_BYTES, end_offset=end_offset):
         for position, header in iter_headers(view):
-            if header.last_offset < offset or not crc_is_valid(view, position, header):  # The CRC of zeros is right.
+            # The CRC of zeros is right.
+            if header.last_offset < offset or not crc_is_valid(view, position, header):
                 raise StoreFailed(f"state log: the batch at offset {offset} is damaged")
             try:
                 changes += batch_changes(view, position, header)
             except (CorruptPayload, KeyError, struct.error) as error:
-                raise StoreFailed(f"state log: the batch at offset {header.base_offset} cannot be read: {error}") from error
+                raise StoreFailed(
+                    f"state log: the batch at offset {header.base_offset} cannot be read: {error}"
+                ) from error
             offset = header.last_offset + 1
     return changes, offset if changes else end_offset

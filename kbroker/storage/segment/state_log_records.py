@@ -1,12 +1,14 @@
-"""How the changes of a state log (segment_state/store.py) lie in its batches: as records, in Kafka's own bytes where Kafka has such state.
+"""How the changes of a state log (segment_state/store.py) lie in its batches: as records, in
+Kafka's own bytes where Kafka has such state.
 
     change of                     record key                                               headers    value
     share/… number 0              Kafka's ShareSnapshot key: 00 00, group, topic, partition   -        as stored; null: removed
     share/… number n              Kafka's ShareUpdate key: 00 01, group, topic, partition     n: i64   as stored; null: removed
     any other key                 the key, behind 00 ff if it begins with a zero byte         -        as stored; null: removed
 
-Batches have no times, no producer and no compression. A start reads all there are, so a batch that is written as here is read in one
-pass that opens no records; any other, and one that cannot be right, is read like everybody's, with errors to match.
+Batches have no times, no producer and no compression. A start reads all there are, so a batch that
+is written as here is read in one pass that opens no records; any other, and one that cannot be
+right, is read like everybody's, with errors to match.
 """
 
 from __future__ import annotations
@@ -42,7 +44,11 @@ def to_record(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None, byt
     if not key.startswith(_NAMESPACE):
         return _ESCAPE + key if key.startswith(b"\0") else key, value, NO_HEADERS
     start = len(_NAMESPACE)
-    partition, group, number = key[start : start + _PARTITION_BYTES], key[start + _PARTITION_BYTES : -8], key[-8:]
+    partition, group, number = (
+        key[start : start + _PARTITION_BYTES],
+        key[start + _PARTITION_BYTES : -8],
+        key[-8:],
+    )
     size = len(group)
     if size < 2 or _LENGTH.unpack_from(group)[0] != size - 2:
         return key, value, NO_HEADERS  # not a share-partition's
@@ -70,20 +76,25 @@ def _prefix(key: bytes) -> bytes:
 
 
 def batch_changes(view: memoryview, position: int, header: BatchHeader) -> list[Change]:
-    """What from_record() makes of the records of a batch. Raises what it raises, and CorruptPayload."""
+    """What from_record() makes of the records of a batch. Raises what it raises, and
+    CorruptPayload."""
     changes = None
     if header.codec_id == Codec.NONE:
         try:
-            changes = _own_changes(bytes(view[position + HEADER_SIZE : position + header.size_bytes]), header.record_count)
+            changes = _own_changes(
+                bytes(view[position + HEADER_SIZE : position + header.size_bytes]), header.record_count
+            )
         except (ValueError, IndexError, BufferUnderflow, struct.error):
             changes = None  # What is wrong is found out below.
     return list(map(from_record, iter_records(view, position))) if changes is None else changes
 
 
 def _own_changes(payload: bytes, count: int) -> list[Change] | None:
-    """None, ValueError, IndexError, BufferUnderflow or struct.error for what `to_record` and build_timeless_batch() do not make.
+    """None, ValueError, IndexError, BufferUnderflow or struct.error for what `to_record` and
+    build_timeless_batch() do not make.
 
-    Varints of one and two bytes are read in place: a call for each would cost more than all the rest."""
+    Varints of one and two bytes are read in place: a call for each would cost more than all the
+    rest."""
     changes: list[Change] = []
     partition: bytes | None = None
     prefix = b""

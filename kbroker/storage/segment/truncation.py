@@ -1,8 +1,8 @@
 """Cutting batches off a segment without changing the file that readers have mapped.
 
-What is kept is copied to a new file, which takes the place of the old one by rename; views of the old file keep it alive. A
-crash leaves the old file or the new one, and never an index or a checkpoint beside the wrong file: these are moved away first.
-It must not know about logs.
+What is kept is copied to a new file, which takes the place of the old one by rename; views of the
+old file keep it alive. A crash leaves the old file or the new one, and never an index or a
+checkpoint beside the wrong file: these are moved away first. It must not know about logs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class CutCopy:
 
 
 def cut_copy(segment: Segment, batches: int, capacity: int) -> CutCopy:
-    """Copy the first `batches` batches. After an OSError nothing is changed, and nothing is left."""
+    """Copy the first `batches` batches. After an OSError nothing is changed, and nothing is
+    left."""
     files = segment.files
     index = segment.index.copy(batches)
     capacity = max(capacity, index.size_bytes)
@@ -52,7 +53,8 @@ def cut_copy(segment: Segment, batches: int, capacity: int) -> CutCopy:
 
 
 def replace_data(segment: Segment, copy: CutCopy) -> Segment:
-    """Put the copy in the segment's place. Durable on return; the old object must not be used any more."""
+    """Put the copy in the segment's place. Durable on return; the old object must not be used any
+    more."""
     files, path = segment.files, segment.path
     has_index = (path / INDEX).exists()
     if has_index:

@@ -1,12 +1,13 @@
-"""One write() of the segment engine, from the batches to the bytes: planned, prepared, written, then shown or undone.
+"""One write() of the segment engine, from the batches to the bytes: planned, prepared, written,
+then shown or undone.
 
     plan      which batches go to which segment, and where new segments begin; touches nothing
     prepare   new segments are created and disk space is taken, for all logs of the call
     write     one pwritev per segment, behind what readers can see
     publish   indexes grow and new segments join their logs: only now a reader sees anything
 
-An OSError before `publish` leaves nothing visible; `undo` then removes what a crash could bring back.
-It must not know about syncs, nor which errors are whose.
+An OSError before `publish` leaves nothing visible; `undo` then removes what a crash could bring
+back. It must not know about syncs, nor which errors are whose.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _ZEROS = memoryview(bytes(1 << 16))
 
 @dataclass(slots=True, eq=False)
 class SegmentedLog:
-    """One log of a store. `segments` is replaced, never changed, so that readers may hold it; the last one is active."""
+    """One log of a store. `segments` is replaced, never changed, so that readers may hold it; the
+    last one is active."""
 
     log: LogId
     path: Path
@@ -38,12 +40,14 @@ class SegmentedLog:
 
 
 class _Run:
-    """Batches that lie back to back in one segment; `segment` is None until a new one is created for them, and `follows` is
-    then the end offset of the one before."""
+    """Batches that lie back to back in one segment; `segment` is None until a new one is created
+    for them, and `follows` is then the end offset of the one before."""
 
     __slots__ = ("batches", "buffers", "follows", "log", "position", "segment", "size_bytes", "written_bytes")
 
-    def __init__(self, log: SegmentedLog, segment: Segment | None, position: int, follows: int | None = None) -> None:
+    def __init__(
+        self, log: SegmentedLog, segment: Segment | None, position: int, follows: int | None = None
+    ) -> None:
         self.log = log
         self.segment = segment
         self.position = position
@@ -62,7 +66,8 @@ class Published:
     created: list[Segment] = field(default_factory=list)
     full: list[Segment] = field(default_factory=list)
     replaced: list[Segment] = field(default_factory=list)
-    """Empty segments whose base offset was not that of the first batch: a segment's name is the offset it begins with."""
+    """Empty segments whose base offset was not that of the first batch: a segment's name is the
+    offset it begins with."""
     size_bytes: int = 0
 
 
@@ -92,7 +97,11 @@ class PlannedWrite:
         end_offset = index.next_offset or active.base_offset
         segment_bytes = log.settings.segment_bytes
         run = _Run(log, active, size)
-        roll = active.is_due(self._now_ms, log.settings.segment_ms) if size else batches[0].base_offset != active.base_offset
+        roll = (
+            active.is_due(self._now_ms, log.settings.segment_ms)
+            if size
+            else batches[0].base_offset != active.base_offset
+        )
         for batch in batches:
             length = len(batch.data)
             assert batch.base_offset >= end_offset, "offsets of a log rise"
@@ -126,7 +135,9 @@ class PlannedWrite:
     def _create(self, run: _Run) -> Segment:
         capacity = max(run.log.settings.segment_bytes, run.size_bytes)
         base_offset = run.batches[0].base_offset
-        run.segment = create_segment(run.log.path, base_offset, capacity, run.follows, files=self._files, handles=self._handles)
+        run.segment = create_segment(
+            run.log.path, base_offset, capacity, run.follows, files=self._files, handles=self._handles
+        )
         return run.segment
 
     def _write(self, run: _Run, fd: int) -> None:
@@ -160,7 +171,8 @@ class PlannedWrite:
         return published
 
     def undo(self) -> None:
-        """After an error: nothing of the call is left, also not for a recovery after a power cut."""
+        """After an error: nothing of the call is left, also not for a recovery after a power
+        cut."""
         wrote = any(run.written_bytes for run in self._runs)
         for run in self._runs:
             if run.follows is not None:
@@ -173,7 +185,8 @@ class PlannedWrite:
                 self._overwrite(run)
 
     def _overwrite(self, run: _Run) -> None:
-        """With zeros, in place: the space is there, and a file that shrinks is a SIGBUS to readers in other processes."""
+        """With zeros, in place: the space is there, and a file that shrinks is a SIGBUS to readers
+        in other processes."""
         assert run.segment is not None
         assert run.segment.fd is not None
         end = run.position + run.written_bytes

@@ -1,4 +1,5 @@
-"""The ordered map in memory of a state log (segment_state/store.py), for its store and its readers. It must not know what keys mean."""
+"""The ordered map in memory of a state log (segment_state/store.py), for its store and its readers.
+It must not know what keys mean."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ class MemoryMap:
         yield from found
 
     def piece(self, first_key: bytes, size_bytes: int) -> list[Change]:
-        """Entries from `first_key` on, at least one if there is one, until they take `size_bytes`."""
+        """Entries from `first_key` on, at least one if there is one, until they take
+        `size_bytes`."""
         found: list[Change] = []
         for number in range(bisect_left(self._keys, first_key), len(self._keys)):
             key = self._keys[number]

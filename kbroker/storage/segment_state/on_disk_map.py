@@ -1,6 +1,8 @@
-"""The LMDB environment below an overlay (overlaid_map.py): a map (lmdb/state_map.py) and the position of the log that is in it.
+"""The LMDB environment below an overlay (overlaid_map.py): a map (lmdb/state_map.py) and the
+position of the log that is in it.
 
-A module of its own, imported when there is such a directory: a broker that has none does not load LMDB. It must not know what keys mean.
+A module of its own, imported when there is such a directory: a broker that has none does not load
+LMDB. It must not know what keys mean.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ class OnDiskMoment:
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._map.scan(prefix)
 
-    def piece(self, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+    def piece(
+        self, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
+    ) -> tuple[Entries, bytes | None]:
         """With the changes of `layers` laid over it; see `lay_over`."""
         return piece_over(self._map, layers, first, end, count)
 
@@ -65,7 +69,8 @@ class OnDiskMap:
             yield OnDiskMoment(transaction)
 
     def write(self, changes: Iterable[Change], position: int) -> None:
-        """On disk on return. NoSpace or StoreFailed, and the position is as before, whatever of the changes is there."""
+        """On disk on return. NoSpace or StoreFailed, and the position is as before, whatever of the
+        changes is there."""
         put_all(self._env, changes, position)
 
     def close(self) -> None:
@@ -78,7 +83,8 @@ def open_map(directory: Path, *, read_only: bool) -> OnDiskMap:
 
 
 def make_map(directory: Path) -> OnDiskMap:
-    """For a store that is running. NoSpace or StoreFailed; a directory that was made in part is in nobody's way."""
+    """For a store that is running. NoSpace or StoreFailed; a directory that was made in part is in
+    nobody's way."""
     try:
         return open_map(directory, read_only=False)
     except (OSError, lmdb.Error, OperatorError) as error:

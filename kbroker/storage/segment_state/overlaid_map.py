@@ -1,17 +1,22 @@
-"""A map in LMDB with the newest changes over it in memory: where segment_state/store.py has the keys of ON_DISK.
+"""A map in LMDB with the newest changes over it in memory: where segment_state/store.py has the
+keys of ON_DISK.
 
-    DIRECTORY/data.mdb, lock.mdb     the map (lmdb/state_map.py), and the position: all changes of the state log below it are in it
+    DIRECTORY/data.mdb, lock.mdb     the map (lmdb/state_map.py), and the position: all changes of
+                                     the state log below it are in it
 
-LMDB must sync every commit, so a change goes to the state log and into an overlay, which is moved into LMDB when it has grown. That goes
-in steps, for the log's owner, whose lock keeps writes away from the first and the last:
+LMDB must sync every commit, so a change goes to the state log and into an overlay, which is moved
+into LMDB when it has grown. That goes in steps, for the log's owner, whose lock keeps writes away
+from the first and the last:
 
-    freeze    the overlay stands still, and a new one lies over it; the position will be the log's end of this moment
+    freeze    the overlay stands still, and a new one lies over it; the position will be the log's
+              end of this moment
     ...       the log is synced, so that LMDB is never ahead of what is safe
     move      the frozen overlay goes into LMDB, the position with the last of it
     drop      it is forgotten
 
-Each is harmless alone: a change that is in LMDB and in an overlay, or in the log behind the position, is laid over once more. A full
-disk postpones a move; the frozen overlay is moved later, to its own position. The directory is made by the first move.
+Each is harmless alone: a change that is in LMDB and in an overlay, or in the log behind the
+position, is laid over once more. A full disk postpones a move; the frozen overlay is moved later,
+to its own position. The directory is made by the first move.
 
 This module must not know what keys mean, nor the log.
 """
@@ -25,7 +30,14 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from kbroker.errors import NoSpace, StoreFailed
-from kbroker.storage.keyvalue.key_ranges import Entries, Overlay, lay_over, part_of, scan_in_pieces, without_removals
+from kbroker.storage.keyvalue.key_ranges import (
+    Entries,
+    Overlay,
+    lay_over,
+    part_of,
+    scan_in_pieces,
+    without_removals,
+)
 from kbroker.storage.spi import Change
 
 if TYPE_CHECKING:
@@ -36,11 +48,13 @@ _DATA = "data.mdb"
 MOST_CHANGES, MOST_BYTES = 4096, 1 << 20
 """More than that in the overlay is moved at the next sync."""
 MOST_WAITING_CHANGES, MOST_WAITING_BYTES = 1 << 18, 64 << 20
-"""More than that waits only while the disk is full, or slower than the writer: then there is no space for more."""
+"""More than that waits only while the disk is full, or slower than the writer: then there is no
+space for more."""
 
 
 class OverlaidMoment:
-    """One moment: of the map in LMDB, None where there is none yet, and the changes that are laid over it."""
+    """One moment: of the map in LMDB, None where there is none yet, and the changes that are laid
+    over it."""
 
     def __init__(self, below: OnDiskMoment | None, changes: Mapping[bytes, bytes | None]) -> None:
         self._below = below
@@ -69,10 +83,13 @@ class OverlaidMoment:
 
 
 class OverlaidMap:
-    """`lock` is held, for a short while, by a caller that changes it together with something else, and by one that needs a moment of
-    both. `position` is that of LMDB. `failed` says why, once a move has failed for another reason than a full disk."""
+    """`lock` is held, for a short while, by a caller that changes it together with something else,
+    and by one that needs a moment of both. `position` is that of LMDB. `failed` says why, once a
+    move has failed for another reason than a full disk."""
 
-    def __init__(self, directory: Path | None, *, most_changes: int = MOST_CHANGES, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, directory: Path | None, *, most_changes: int = MOST_CHANGES, most_bytes: int = MOST_BYTES
+    ) -> None:
         """Without a directory everything stays in the overlay."""
         self._directory = directory
         self._most_changes, self._most_bytes = most_changes, most_bytes
@@ -102,9 +119,12 @@ class OverlaidMap:
 
     def check_room(self) -> None:
         """NoSpace when too much waits already."""
-        if self._directory is not None and (self.waiting_changes > MOST_WAITING_CHANGES or self.waiting_bytes > MOST_WAITING_BYTES):
+        if self._directory is not None and (
+            self.waiting_changes > MOST_WAITING_CHANGES or self.waiting_bytes > MOST_WAITING_BYTES
+        ):
             raise NoSpace(
-                f"{self._directory}: {self.waiting_changes} changes wait in memory for space on the disk, {MOST_WAITING_CHANGES} "
+                f"{self._directory}: {self.waiting_changes} changes wait in memory for space on the disk, "
+                f"{MOST_WAITING_CHANGES} "
                 f"or {MOST_WAITING_BYTES} bytes are the most: make room on it"
             )
 
@@ -146,7 +166,8 @@ class OverlaidMap:
     # Moving
 
     def freeze(self, position: int) -> None:
-        """If it is time. Below `position`, the end of the log now, all changes have been applied."""
+        """If it is time. Below `position`, the end of the log now, all changes have been
+        applied."""
         grown = len(self._new) > self._most_changes or self._new.size_bytes > self._most_bytes
         if grown and self._moving_to is None and self._directory is not None:
             with self.lock:
@@ -155,8 +176,8 @@ class OverlaidMap:
                 self._moving_to = position
 
     def move(self) -> None:
-        """What is frozen, if anything is. The log must be synced up to the position that `freeze` was given. On a full disk: later.
-        StoreFailed when the disk fails."""
+        """What is frozen, if anything is. The log must be synced up to the position that `freeze`
+        was given. On a full disk: later. StoreFailed when the disk fails."""
         position = self._moving_to
         if position is None:
             return
@@ -178,7 +199,9 @@ class OverlaidMap:
     def overlaid(self, first: bytes, end: bytes, count: int) -> tuple[list[Change], bytes | None]:
         """A piece of the overlays, removals as well: what LMDB may not have."""
         with self.lock:
-            return lay_over([overlay.piece(first, end, count) for overlay in (self._frozen, self._new)], count)
+            return lay_over(
+                [overlay.piece(first, end, count) for overlay in (self._frozen, self._new)], count
+            )
 
     def close(self) -> None:
         below, self._below = self._below, None

@@ -1,10 +1,12 @@
-"""Reading a state log (segment_state/store.py) beside a broker, or without one; and what a moment of it looks like.
+"""Reading a state log (segment_state/store.py) beside a broker, or without one; and what a moment
+of it looks like.
 
-What is in memory is followed in the log. For keys of ON_DISK a read transaction of LMDB says up to where the log is in it; the changes
-behind that, never many, are read in the log and laid over. The two are not looked at in one moment, and need not be:
-LMDB may have some of those changes already, and laying them over again changes nothing, as long as all up to one end of the log are.
-Only a trim could take away what LMDB did not have in that transaction: then it is begun again. LMDB is opened when such keys are
-asked for, since its readers must write to lock.mdb.
+What is in memory is followed in the log. For keys of ON_DISK a read transaction of LMDB says up to
+where the log is in it; the changes behind that, never many, are read in the log and laid over. The
+two are not looked at in one moment, and need not be: LMDB may have some of those changes already,
+and laying them over again changes nothing, as long as all up to one end of the log are. Only a trim
+could take away what LMDB did not have in that transaction: then it is begun again. LMDB is opened
+when such keys are asked for, since its readers must write to lock.mdb.
 
 This module must not know what keys mean.
 """
@@ -84,7 +86,8 @@ class _Followed:
 
 
 class LogStateReader:
-    """A StateReader beside a broker: reads on in the log whenever it is asked. Not for several threads at once."""
+    """A StateReader beside a broker: reads on in the log whenever it is asked. Not for several
+    threads at once."""
 
     def __init__(self, log: LogReader, directory: Path | None = None) -> None:
         """`directory`: that of the keys of ON_DISK, which need not be there."""
@@ -105,7 +108,8 @@ class LogStateReader:
         if not prefix.startswith(ON_DISK) and not ON_DISK.startswith(prefix):
             yield from self._caught_up().scan(prefix)
             return
-        with self.snapshot() as moment:  # whole at the first step: one left unfinished would pin the pages of its moment
+        # whole at the first step: one left unfinished would pin the pages of its moment
+        with self.snapshot() as moment:
             found = list(moment.scan(prefix))
         yield from found
 
@@ -118,7 +122,8 @@ class LogStateReader:
 
     @contextmanager
     def snapshot(self) -> Iterator[LogStateMoment]:
-        """A reader that may not write to lock.mdb is refused only when it asks for keys of ON_DISK."""
+        """A reader that may not write to lock.mdb is refused only when it asks for keys of
+        ON_DISK."""
         try:
             self._open()
         except OperatorError as error:
@@ -138,12 +143,17 @@ class LogStateReader:
                 if self._follow(0 if below is None else below.position, self._next_offset):
                     yield OverlaidMoment(below, dict(self._followed.changes.changes))
                     return
-        raise StoreFailed(f"{self._directory}: the state log was trimmed in each of {_ATTEMPTS} attempts to read it")
+        raise StoreFailed(
+            f"{self._directory}: the state log was trimmed in each of {_ATTEMPTS} attempts to read it"
+        )
 
     def _follow(self, position: int, end_offset: int) -> bool:
-        """Read all changes from `position` on. False when a trim took some of them first, and they are in LMDB by now."""
+        """Read all changes from `position` on. False when a trim took some of them first, and they
+        are in LMDB by now."""
         if position > end_offset:
-            raise StoreFailed(f"{self._directory}: is ahead of the state log beside it: one of them is from an older copy")
+            raise StoreFailed(
+                f"{self._directory}: is ahead of the state log beside it: one of them is from an older copy"
+            )
         start_offset = bounds_of(self._log).start_offset
         if self._followed.position != position or not start_offset <= self._followed.end_offset <= end_offset:
             self._followed = _Followed(position, start_offset)
@@ -153,7 +163,8 @@ class LogStateReader:
             self._followed.changes.update(change for change in changes if change[0].startswith(ON_DISK))
         self._followed.end_offset = end_offset
         is_whole = bounds_of(self._log).start_offset <= began_at
-        if is_whole and start_offset > position:  # What the log begins with is all that LMDB did not have then: has it moved on?
+        # What the log begins with is all that LMDB did not have then: has it moved on?
+        if is_whole and start_offset > position:
             opened = self._open()
             is_whole = (0 if opened is None else opened.position) == position
         if not is_whole:
@@ -169,7 +180,8 @@ class LogStateReader:
         while True:
             bounds = bounds_of(self._log)
             if not bounds.start_offset <= self._next_offset <= bounds.end_offset:
-                self._map, self._next_offset = MemoryMap(), bounds.start_offset  # new, trimmed beyond what was read, or another log
+                # new, trimmed beyond what was read, or another log
+                self._map, self._next_offset = MemoryMap(), bounds.start_offset
             if self._next_offset == bounds.end_offset:
                 return self._map
             began_at = self._next_offset

@@ -1,19 +1,24 @@
-"""State as records in a log, the way Kafka keeps it in `__share_group_state`: the StateStore of the `segment` engine.
+"""State as records in a log, the way Kafka keeps it in `__share_group_state`: the StateStore of the
+`segment` engine.
 
     DIRECTORY/<log>/     one log of the segment engine: every change
     DIRECTORY/parked/    keys of ON_DISK (spi.py), once there were many: overlaid_map.py
 
-Whole maps live in memory and are rebuilt when the store opens, but for the keys of ON_DISK. One write() is one record batch, so it is
-there whole or not at all: a torn batch fails its CRC and is cut by the segment log. A change is one record (state_log_records.py).
+Whole maps live in memory and are rebuilt when the store opens, but for the keys of ON_DISK. One
+write() is one record batch, so it is there whole or not at all: a torn batch fails its CRC and is
+cut by the segment log. A change is one record (state_log_records.py).
 
-The log is kept short by writing what lives anew: when dead bytes outweigh live ones, every sync() appends a piece of it behind its own
-work, key by key, as ordinary batches of values that are already so. When the last piece is synced, everything before the first
-one is dead and is trimmed. A crash at any point leaves a log that gives the same map: from whichever segment it begins, each live
+The log is kept short by writing what lives anew: when dead bytes outweigh live ones, every sync()
+appends a piece of it behind its own work, key by key, as ordinary batches of values that are
+already so. When the last piece is synced, everything before the first one is dead and is trimmed. A
+crash at any point leaves a log that gives the same map: from whichever segment it begins, each live
 key's last record is in it, and a removed key has its removal behind its value or has neither.
 
-Changes of keys of ON_DISK wait in an overlay, which sync() moves into LMDB when it has grown, behind the sync of the log: LMDB is never
-ahead of it. LMDB has the position up to which the log is in it. Below that such changes are dead bytes; the others live, and are
-written anew with the rest, removals as well, since LMDB may have what they remove. Opening lays over what is behind the position.
+Changes of keys of ON_DISK wait in an overlay, which sync() moves into LMDB when it has grown,
+behind the sync of the log: LMDB is never ahead of it. LMDB has the position up to which the log is
+in it. Below that such changes are dead bytes; the others live, and are written anew with the rest,
+removals as well, since LMDB may have what they remove. Opening lays over what is behind the
+position.
 
 This module must not know what values mean.
 """
@@ -38,7 +43,15 @@ from kbroker.storage.segment_state import overlaid_map
 from kbroker.storage.segment_state.memory_map import MemoryMap
 from kbroker.storage.segment_state.overlaid_map import OverlaidMap
 from kbroker.storage.segment_state.reader import LogStateMoment, LogStateReader
-from kbroker.storage.spi import ON_DISK, Change, LogSettings, LogStore, StampedBatch, StateStoreFactory, trims_beside_write
+from kbroker.storage.spi import (
+    ON_DISK,
+    Change,
+    LogSettings,
+    LogStore,
+    StampedBatch,
+    StateStoreFactory,
+    trims_beside_write,
+)
 
 SETTINGS = LogSettings(segment_bytes=8 << 20, segment_ms=1 << 62)
 SMALLEST_DEAD_BYTES = 16 << 20
@@ -48,8 +61,9 @@ _NAMESPACE_BYTES = len(ON_DISK)
 
 @dataclass(frozen=True, slots=True)
 class LogStateStatistics:
-    """`log_bytes` holds `live_bytes` and what is dead; `rewrites` and `moves` count those finished since the store was opened.
-    `keys` are those in memory; `waiting_changes` are to be moved to `on_disk_bytes`, a file that never shrinks."""
+    """`log_bytes` holds `live_bytes` and what is dead; `rewrites` and `moves` count those finished
+    since the store was opened. `keys` are those in memory; `waiting_changes` are to be moved to
+    `on_disk_bytes`, a file that never shrinks."""
 
     keys: int
     live_bytes: int
@@ -62,8 +76,9 @@ class LogStateStatistics:
 
 @dataclass(slots=True)
 class _Rewrite:
-    """What lives is being written anew: from `start_offset` on, up to but without `next_key` of the map in memory so far, then of the
-    overlays `next_on_disk`. `end_offset`: where the log ended when no key was left to write."""
+    """What lives is being written anew: from `start_offset` on, up to but without `next_key` of the
+    map in memory so far, then of the overlays `next_on_disk`. `end_offset`: where the log ended
+    when no key was left to write."""
 
     start_offset: int
     next_key: bytes = b""
@@ -72,8 +87,9 @@ class _Rewrite:
 
 
 class LogStateStore:
-    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may meet: `_appending` is held for as long
-    as the log and the maps differ, and while entries are written anew."""
+    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may
+    meet: `_appending` is held for as long as the log and the maps differ, and while entries are
+    written anew."""
 
     write_in_thread = False
     write_beside_sync = True
@@ -90,21 +106,26 @@ class LogStateStore:
         start_offset, self._end_offset = self._log.bounds(LOG)
         if self._on_disk.position > self._end_offset:
             raise OperatorError(
-                f"the state log ends at {self._end_offset}, and what lies beside it in {overlaid_map.DIRECTORY}/ is of "
+                f"the state log ends at {self._end_offset}, and what lies beside it in "
+                f"{overlaid_map.DIRECTORY}/ is of "
                 f"{self._on_disk.position}: one of them is from an older copy; restore both from one backup"
             )
         self._map.load(self._stored(start_offset))
         self._log_bytes = self._size_of_log()
 
     def _stored(self, offset: int) -> Iterator[Change]:
-        """Changes of keys in memory. The others are applied here, and moved while that goes on: a store that was just opened has
-        nothing in its log that is not synced, as recovery syncs what it reads."""
+        """Changes of keys in memory. The others are applied here, and moved while that goes on: a
+        store that was just opened has nothing in its log that is not synced, as recovery syncs what
+        it reads."""
         position = self._on_disk.position
         while offset < self._end_offset:
             is_new = offset >= position
             changes, next_offset = read_changes(self._log, offset, self._end_offset if is_new else position)
             if not changes:
-                raise StoreFailed(f"state log: nothing can be read from offset {offset} on, although it ends at {self._end_offset}")
+                raise StoreFailed(
+                    f"state log: nothing can be read from offset {offset} on, although it ends at "
+                    f"{self._end_offset}"
+                )
             yield from (change for change in changes if change[0][:_NAMESPACE_BYTES] != ON_DISK)
             offset = next_offset
             if is_new:
@@ -153,7 +174,8 @@ class LogStateStore:
                 self._on_disk.apply(on_disk)
 
     def sync(self) -> None:
-        """Also moves what has gathered to LMDB, and writes a piece of what lives anew, when it is time; a full disk postpones both."""
+        """Also moves what has gathered to LMDB, and writes a piece of what lives anew, when it is
+        time; a full disk postpones both."""
         if self._on_disk.failed:
             raise StoreFailed(self._on_disk.failed)
         with self._appending:
@@ -187,9 +209,9 @@ class LogStateStore:
         self._rewrites += 1
 
     def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int, synced_offset: int) -> bool:
-        """True when all has been written anew and is synced: it is below `synced_offset`. A write beside that sync may have removed the
-        keys that were left to write: their values go with the trim, so that the removal, and what was written with it, has to be
-        synced before."""
+        """True when all has been written anew and is synced: it is below `synced_offset`. A write
+        beside that sync may have removed the keys that were left to write: their values go with the
+        trim, so that the removal, and what was written with it, has to be synced before."""
         if rewrite.end_offset is None:
             piece = self._map.piece(rewrite.next_key, piece_bytes)
             if piece:
@@ -243,19 +265,24 @@ class LogStateStore:
 
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LogStateStore:
-    """Options: those of the segment engine, and `overlay_changes` (4 096) and `overlay_bytes` (1 MiB), how much of the keys of ON_DISK may
-    gather in memory before it is moved to where they are kept."""
+    """Options: those of the segment engine, and `overlay_changes` (4 096) and `overlay_bytes` (1
+    MiB), how much of the keys of ON_DISK may gather in memory before it is moved to where they are
+    kept."""
     own = {"overlay_changes": overlaid_map.MOST_CHANGES, "overlay_bytes": overlaid_map.MOST_BYTES}
     for name in own.keys() & options.keys():
         if not options[name].isdigit():
-            raise OperatorError(f"option {name} of the segment engine's state is a number, not {options[name]!r}")
+            raise OperatorError(
+                f"option {name} of the segment engine's state is a number, not {options[name]!r}"
+            )
         own[name] = int(options[name])
     others = {name: value for name, value in options.items() if name not in own}
     log = SegmentLogStore(directory, others, foreign=overlaid_map.DIRECTORY)
     on_disk: OverlaidMap | None = None
     try:
         on_disk = OverlaidMap(
-            directory / overlaid_map.DIRECTORY, most_changes=own["overlay_changes"], most_bytes=own["overlay_bytes"]
+            directory / overlaid_map.DIRECTORY,
+            most_changes=own["overlay_changes"],
+            most_bytes=own["overlay_bytes"],
         )
         return LogStateStore(log, on_disk)
     except BaseException:

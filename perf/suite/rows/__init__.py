@@ -1,8 +1,10 @@
-"""What a row of the suite is, and what it is given to run with. The rows themselves are in modules of this package, joined in `all_rows`.
+"""What a row of the suite is, and what it is given to run with. The rows themselves are in modules
+of this package, joined in `all_rows`.
 
-A row measures one workload against one candidate, once, in about the time of the run's window, and returns its readings by the names
-of perf.suite.results.METRICS. It never knows which round it is in, unless it asks; never compares; and leaves nothing behind that costs the
-next one anything: what it has written is deleted, what it has filled is kept for the next rounds on purpose.
+A row measures one workload against one candidate, once, in about the time of the run's window, and
+returns its readings by the names of perf.suite.results.METRICS. It never knows which round it is
+in, unless it asks; never compares; and leaves nothing behind that costs the next one anything: what
+it has written is deleted, what it has filled is kept for the next rounds on purpose.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from kbroker.workloads.outcome import Outcome
     from kbroker.workloads.window import Plan
 
-Group: TypeAlias = Literal["produce", "fetch", "share", "queue", "latency", "footprint", "scale", "jobs", "waiting"]
+Group: TypeAlias = Literal[
+    "produce", "fetch", "share", "queue", "latency", "footprint", "scale", "jobs", "waiting"
+]
 Fill: TypeAlias = Callable[[str, str], None]
 """Of bootstrap and topic: fills the topic."""
 
@@ -33,8 +37,9 @@ _numbers = itertools.count(1)
 class Run:
     """One run of one row: against which broker, how long, and what helps to prepare and clean up.
 
-    `seconds` and `warm_up_s`: of the window. `round_number` 0 is the round that warms, whose readings are dropped; then from 1.
-    `quick`: a short suite, which takes smaller numbers of everything. `home`: an empty directory, removed afterwards.
+    `seconds` and `warm_up_s`: of the window. `round_number` 0 is the round that warms, whose
+    readings are dropped; then from 1. `quick`: a short suite, which takes smaller numbers of
+    everything. `home`: an empty directory, removed afterwards.
     """
 
     candidate: Candidate
@@ -55,15 +60,21 @@ class Run:
         return self.candidate.bootstrap
 
     def plan(self, seconds: float | None = None, *, warm_up_s: float | None = None) -> Plan:
-        """For kbroker.workloads: the window (of `seconds`, if the row needs another length), with the broker watched in it.
+        """For kbroker.workloads: the window (of `seconds`, if the row needs another length), with
+        the broker watched in it.
 
         One plan for one workload: `watch` holds what its last window cost."""
         from kbroker.workloads.window import Plan
 
-        return Plan(self.seconds if seconds is None else seconds, self.warm_up_s if warm_up_s is None else warm_up_s, self.watch)
+        return Plan(
+            self.seconds if seconds is None else seconds,
+            self.warm_up_s if warm_up_s is None else warm_up_s,
+            self.watch,
+        )
 
     def kept_topic(self, name: str, fill: Fill, *, partitions: int = 1) -> str:
-        """A topic that is created and filled at its first use on this broker, and stays for all rows that name it."""
+        """A topic that is created and filled at its first use on this broker, and stays for all
+        rows that name it."""
         if name not in self.candidate.filled:
             self.say(f"{self.candidate.key} fills {name}")
             self.candidate.create_topic(name, partitions=partitions)
@@ -79,16 +90,19 @@ class Run:
         return name
 
     def new_group(self, config: Mapping[str, str] | None = None) -> str:
-        """A share group id that nobody has used, reading from the earliest record; `config` adds to its group configs."""
+        """A share group id that nobody has used, reading from the earliest record; `config` adds to
+        its group configs."""
         name = f"group-{next(_numbers)}"
         self.candidate.set_group_config(name, {"share.auto.offset.reset": "earliest", **(config or {})})
         return name
 
     @contextmanager
     def own_broker(self, config: Mapping[str, str] | None = None) -> Iterator[Candidate]:
-        """Another broker of the candidate's kind, not started yet, on an empty directory; `config` adds to its broker configs.
+        """Another broker of the candidate's kind, not started yet, on an empty directory; `config`
+        adds to its broker configs.
 
-        Killed, and its directory removed, at the end. While it is up `watch` may be pointed at it: `run.watch.pid = broker.pid`."""
+        Killed, and its directory removed, at the end. While it is up `watch` may be pointed at it:
+        `run.watch.pid = broker.pid`."""
         home = self.home / f"broker-{next(_numbers)}"
         broker = self.candidate.another(home, config)
         broker.prepare()
@@ -99,7 +113,8 @@ class Run:
             shutil.rmtree(home, ignore_errors=True)
 
     def readings(self, outcome: Outcome) -> dict[str, float]:
-        """Rate, the broker's CPU and memory in the window, and the outcome's percentiles if it has any."""
+        """Rate, the broker's CPU and memory in the window, and the outcome's percentiles if it has
+        any."""
         return readings_of(outcome, self.watch.cost())
 
     def clean_up(self) -> None:
@@ -126,7 +141,8 @@ def readings_of(outcome: Outcome, cost: Cost) -> dict[str, float]:
 
 
 class Dry(Exception):
-    """A topic was used up before there was a window worth reading: one line. Raised by rows; the cell has no reading then."""
+    """A topic was used up before there was a window worth reading: one line. Raised by rows; the
+    cell has no reading then."""
 
 
 RowFunction: TypeAlias = Callable[[Run], Mapping[str, float]]
@@ -136,10 +152,12 @@ RowFunction: TypeAlias = Callable[[Run], Mapping[str, float]]
 class Row:
     """`run` measures once and returns readings by metric.
 
-    `candidates`: keys of those that it makes sense for, None: all. `quick`: also in the quick suite. `rounds`: at most so many (for
-    what takes long), None: all of the suite's. `takes_s`: about, where it is not the length of the run's windows; joining is on top of it.
-    `note`: what a reader must know of it.
-    Before the first round `prepare` fills what the row keeps, and a broker that has to be warmed (Kafka) runs the row once, if it `warms`.
+    `candidates`: keys of those that it makes sense for, None: all. `quick`: also in the quick
+    suite. `rounds`: at most so many (for what takes long), None: all of the suite's. `takes_s`:
+    about, where it is not the length of the run's windows; joining is on top of it. `note`: what a
+    reader must know of it.
+    Before the first round `prepare` fills what the row keeps, and a broker that has to be warmed
+    (Kafka) runs the row once, if it `warms`.
     """
 
     key: str

@@ -1,8 +1,10 @@
-"""Rows of a slow disk: who is served from memory should not wait for somebody who reads what is not there any more.
+"""Rows of a slow disk: who is served from memory should not wait for somebody who reads what is not
+there any more.
 
-The broker is one of its own, started on a directory that holds a topic which nobody has read since (perf/measuring/slow_disk.py:
-5 ms for each 64 KiB of it, and for every sync). A producer and a consumer work on another topic at a fixed rate, first alone, and in
-the other row beside a consumer that reads the cold topic from its beginning.
+The broker is one of its own, started on a directory that holds a topic which nobody has read since
+(perf/measuring/slow_disk.py: 5 ms for each 64 KiB of it, and for every sync). A producer and a
+consumer work on another topic at a fixed rate, first alone, and in the other row beside a consumer
+that reads the cold topic from its beginning.
 """
 
 from __future__ import annotations
@@ -66,13 +68,16 @@ def _live(*, lagging: bool) -> RowFunction:
 
 def _pauses(report: Path) -> str:
     found = json.loads(report.read_text())
-    return "; ".join(f"waits for the disk {where}: {found[key]}" for key, where in (("loop", "on the loop"), ("threads", "in threads")))
+    return "; ".join(
+        f"waits for the disk {where}: {found[key]}"
+        for key, where in (("loop", "on the loop"), ("threads", "in threads"))
+    )
 
 
 @contextmanager
 def _reader(bootstrap: str, topic: str) -> Iterator[None]:
-    """A consumer in a process of its own that reads a topic's only partition from its beginning. Raises RuntimeError if it reached the
-    end: then what was beside it was alone for a while."""
+    """A consumer in a process of its own that reads a topic's only partition from its beginning.
+    Raises RuntimeError if it reached the end: then what was beside it was alone for a while."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     stop = context.Event()
@@ -96,7 +101,9 @@ def _reader(bootstrap: str, topic: str) -> Iterator[None]:
 def _read(bootstrap: str, topic: str, stop: Event, parent: Any) -> None:  # noqa: ANN401 - a Connection of multiprocessing
     from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "lagging", "enable.auto.commit": False, "log_level": 0})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "lagging", "enable.auto.commit": False, "log_level": 0}
+    )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     records, has_told = 0, False
     while not stop.is_set():
@@ -108,7 +115,10 @@ def _read(bootstrap: str, topic: str, stop: Event, parent: Any) -> None:  # noqa
     consumer.close()
 
 
-_NOTE = "5 ms for each sync, and for each 64 KiB of what is not in the page cache. A producer and a consumer at 200 records/s."
+_NOTE = (
+    "5 ms for each sync, and for each 64 KiB of what is not in the page cache. A producer and a "
+    "consumer at 200 records/s."
+)
 ROWS = (
     Row(
         "live-alone", "end to end on a slow disk", "scale", _live(lagging=False), _NOTE, candidates=_ENGINES, rounds=2, takes_s=_TAKES_S,

@@ -1,4 +1,5 @@
-"""Rows of what a broker costs to start and to have: time to the first produced record, and memory, over much traffic as well."""
+"""Rows of what a broker costs to start and to have: time to the first produced record, and memory,
+over much traffic as well."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _MEMORY_S = 30.0
 
 
 def _start_to_produce(run: Run) -> dict[str, float]:
-    """From making the process, on an empty directory, until a record is confirmed by a topic that is created first."""
+    """From making the process, on an empty directory, until a record is confirmed by a topic that
+    is created first."""
     from confluent_kafka import Producer
 
     with run.own_broker() as broker:
@@ -22,7 +24,9 @@ def _start_to_produce(run: Run) -> dict[str, float]:
         broker.start()
         ready_ms = (time.perf_counter() - began) * 1000
         broker.create_topic("first")
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0})
+        producer = Producer(
+            {"bootstrap.servers": broker.bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0}
+        )
         confirmed: list[object] = []
         producer.produce("first", b"x", on_delivery=lambda error, _: confirmed.append(error))
         producer.flush(_TIMEOUT_S)
@@ -36,12 +40,16 @@ def _memory_over_time(run: Run) -> dict[str, float]:
     topic, group = run.new_topic(config=TOPIC_CONFIG), run.new_group()
     found = samples(run.bootstrap, run.candidate.pid, topic, group, _MEMORY_S)
     records = found[-1].records
-    run.say(f"{run.candidate.key}: {records / 1e6:.1f} M records, {' '.join(f'{sample.rss_anon_mb:.0f}' for sample in found)} MB")
+    run.say(
+        f"{run.candidate.key}: {records / 1e6:.1f} M records, "
+        f"{' '.join(f'{sample.rss_anon_mb:.0f}' for sample in found)} MB"
+    )
     return {"rss_anon_mb": found[-1].rss_anon_mb, "grew_mb": growth_mb(found)}
 
 
 def _memory(run: Run) -> dict[str, float]:
-    """Now, behind all rows before this one in this and the earlier rounds, and after the start, before any work."""
+    """Now, behind all rows before this one in this and the earlier rounds, and after the start,
+    before any work."""
     now = memory(run.candidate.pid)
     return {"idle_mb": run.candidate.idle_mb, "rss_anon_mb": now.anonymous_mb, "rss_mb": now.resident_mb}
 
@@ -49,7 +57,8 @@ def _memory(run: Run) -> dict[str, float]:
 ROWS = (
     Row(
         "memory-over-time", "memory over half a minute of all traffic", "footprint", _memory_over_time,
-        "Producers and eight share consumers in turns as fast as they can, new clients every time, one group; the growth is that of the "
+        "Producers and eight share consumers in turns as fast as they can, new clients every time, one "
+        "group; the growth is that of the "
         "last third beside the second. Kafka has fewer turns, since joining takes 5 s. "
         "python -m perf.studies.memory_over_time does it for longer.",
         candidates=frozenset(("segment-os", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=1, takes_s=_MEMORY_S, warms=False,
@@ -61,7 +70,8 @@ ROWS = (
     ),
     Row(
         "memory", "memory", "footprint", _memory,
-        "idle: two seconds after the start; the others: after all work of this run, from the second round on after all rows.",
+        "idle: two seconds after the start; the others: after all work of this run, from the second round "
+        "on after all rows.",
         candidates=READING, quick=True, takes_s=0, warms=False,
     ),
 )  # fmt: skip

@@ -1,11 +1,12 @@
-"""Members of a share group that have nothing to do: each has a connection of its own, joins, and sends a heartbeat when one is due.
+"""Members of a share group that have nothing to do: each has a connection of its own, joins, and
+sends a heartbeat when one is due.
 
     with idle_members(bootstrap, "workers", "orders", 492):
         ...                                                 # they are members here, and leave the group behind it
 
-One process of this machine carries them all, one after the other and evenly spread over the heartbeat interval, so that they cost the
-machine little beside what they cost the broker. They are given partitions, as any member is, and never fetch. It must not know a
-broker's process.
+One process of this machine carries them all, one after the other and evenly spread over the
+heartbeat interval, so that they cost the machine little beside what they cost the broker. They are
+given partitions, as any member is, and never fetch. It must not know a broker's process.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ JOIN_TIMEOUT_S = 120.0
 _HEARTBEAT, _VERSION = "share_group_heartbeat", 1
 _JOINING, _LEAVING = 0, -1
 _LEAVE_TIMEOUT_S = 60.0
-_LOST = frozenset({25, 110})  # UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: what a consumer answers by joining anew
+# UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: what a consumer answers by joining anew
+_LOST = frozenset({25, 110})
 
 
 class IdleMember:
-    """Raises BrokerUnreachable in every method, and RuntimeError for an error that a consumer would tell its application."""
+    """Raises BrokerUnreachable in every method, and RuntimeError for an error that a consumer would
+    tell its application."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -52,7 +55,9 @@ class IdleMember:
             self._send(_JOINING)
             answer = self._receive()
         if answer.error_code.value:
-            raise RuntimeError(f"a heartbeat was answered with error {answer.error_code.value}: {answer.error_message}")
+            raise RuntimeError(
+                f"a heartbeat was answered with error {answer.error_code.value}: {answer.error_message}"
+            )
         self._epoch = answer.member_epoch
         self.interval_s = answer.heartbeat_interval.total_seconds()
 
@@ -65,7 +70,12 @@ class IdleMember:
 
     def _send(self, epoch: int) -> None:
         topics = [self._topic] if epoch == _JOINING else None
-        fields = {"group_id": self._group, "member_id": self._member_id, "member_epoch": epoch, "subscribed_topic_names": topics}
+        fields = {
+            "group_id": self._group,
+            "member_id": self._member_id,
+            "member_epoch": epoch,
+            "subscribed_topic_names": topics,
+        }
         self.connection.send_raw(self.connection.encode(_HEARTBEAT, _VERSION, {**fields, "rack_id": None}))
 
     def _receive(self) -> Any:  # noqa: ANN401 - kio's entity
@@ -74,7 +84,8 @@ class IdleMember:
 
 @contextmanager
 def idle_members(bootstrap: str, group: str, topic: str, count: int) -> Iterator[None]:
-    """All have joined when the block begins. Raises RuntimeError when they could not, or one of them failed meanwhile."""
+    """All have joined when the block begins. Raises RuntimeError when they could not, or one of
+    them failed meanwhile."""
     context = multiprocessing.get_context("spawn")
     joined, stop = context.Event(), context.Event()
     process = context.Process(target=_carry, args=(bootstrap, group, topic, count, joined, stop), daemon=True)

@@ -1,4 +1,5 @@
-"""Rows of latency: how long a client waits, for an acknowledgement, for a record, and for its very first one."""
+"""Rows of latency: how long a client waits, for an acknowledgement, for a record, and for its very
+first one."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ _QUICK_TAIL_S = 2.0
 def _ack_round_trip(run: Run) -> dict[str, float]:
     topic, group = Kept.TASKS.topic(run), run.new_group()
     outcome = share_consume(
-        run.plan(), run.bootstrap, topic, group, mode="explicit", max_poll_records=1, sync=True, most=Kept.TASKS.records
+        run.plan(),
+        run.bootstrap,
+        topic,
+        group,
+        mode="explicit",
+        max_poll_records=1,
+        sync=True,
+        most=Kept.TASKS.records,
     )
     if outcome.ran_dry:
         raise Dry(f"{topic} was empty before there was a window")
@@ -33,7 +41,8 @@ def _end_to_end(rate_per_s: int) -> RowFunction:
 
 
 def _first_record(run: Run) -> dict[str, float]:
-    """There is no window: what the broker costs is from the making of the consumer's process to its end."""
+    """There is no window: what the broker costs is from the making of the consumer's process to its
+    end."""
     topic, group = Kept.TASKS.topic(run), run.new_group()
     run.watch.opened()
     outcome = share_consume(run.plan(0.0), run.bootstrap, topic, group, most=Kept.TASKS.records)
@@ -42,7 +51,10 @@ def _first_record(run: Run) -> dict[str, float]:
     return {"ms": outcome.first_record_ms, **run.watch.cost()._asdict()}
 
 
-_E2E_NOTE = "A producer on a fixed schedule and a consumer; counted from the moment a record was due to be sent. linger 0, acks=all."
+_E2E_NOTE = (
+    "A producer on a fixed schedule and a consumer; counted from the moment a record was due to be "
+    "sent. linger 0, acks=all."
+)
 ROWS = (
     Row(
         "ack-round-trip", "acknowledgement round trip", "latency", _ack_round_trip,
@@ -55,7 +67,8 @@ ROWS = (
     Row("e2e-100", "end to end at 100 records/s", "latency", _end_to_end(100), _E2E_NOTE, candidates=MAIN, rounds=2, takes_s=_TAIL_S + 1),
     Row(
         "first-record", "subscribe to first record", "latency", _first_record,
-        "A new share group on a topic that has records, 1 consumer. CPU: from the making of its process to its end.",
+        "A new share group on a topic that has records, 1 consumer. CPU: from the making of its process to "
+        "its end.",
         candidates=READING, quick=True, takes_s=0, prepare=Kept.TASKS.prepare,
     ),
 )  # fmt: skip

@@ -11,7 +11,8 @@ from perf.suite.rows import Row, RowFunction, Run
 from perf.suite.topics import Kept
 
 _ACKS_1 = SEGMENT | {"kafka"}
-"""kbroker answers acks=1 before the sync, and Kafka without one; with flush.messages=1 it does the same as for acks=all."""
+"""kbroker answers acks=1 before the sync, and Kafka without one; with flush.messages=1 it does the
+same as for acks=all."""
 _KB, _SMALL_BATCHES = 1000, 16_384
 
 

@@ -1,8 +1,10 @@
-"""A share consumer that takes exactly one record at a time: ShareFetch v2 in its mode record_limit (KIP-1206), spoken by hand.
+"""A share consumer that takes exactly one record at a time: ShareFetch v2 in its mode record_limit
+(KIP-1206), spoken by hand.
 
-confluent-kafka's consumer asks for whole batches. This one asks for one record, acknowledges it in the request for the next one, and
-does nothing else: requests are made once and patched, and of an answer only its last bytes are looked at, so that what is measured is
-the broker. One process, one connection, one group with one member. It must not know a broker's process.
+confluent-kafka's consumer asks for whole batches. This one asks for one record, acknowledges it in
+the request for the next one, and does nothing else: requests are made once and patched, and of an
+answer only its last bytes are looked at, so that what is measured is the broker. One process, one
+connection, one group with one member. It must not know a broker's process.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ _TIMEOUT_S = 30.0
 _EPOCH, _FIRST, _LAST = 0x7A7B7C7D, 0x5152535455565758, 0x6162636465666768
 _INT, _LONG, _OFFSETS = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qq")
 _OFFSETS_FROM_END = 23
-"""An answer of one topic with one partition and one acquired range ends with: first offset (8), last offset (8), delivery count (2), tags
-of the range, of the partition and of the topic (1 each), no node endpoints (1), tags (1)."""
+"""An answer of one topic with one partition and one acquired range ends with: first offset (8),
+last offset (8), delivery count (2), tags of the range, of the partition and of the topic (1 each),
+no node endpoints (1), tags (1)."""
 
 
 class Taken(NamedTuple):
-    """`answer_bytes`: received per record. `ran_dry`: the topic ended within the window, so that the figure is worthless."""
+    """`answer_bytes`: received per record. `ran_dry`: the topic ended within the window, so that
+    the figure is worthless."""
 
     records: int
     seconds: float
@@ -39,7 +43,8 @@ class Taken(NamedTuple):
 
 
 def take_one_by_one(bootstrap: str, topic: str, group: str, seconds: float, watch: Watch) -> Taken:
-    """One member of a new group, in a process of its own, takes records of partition 0. Raises RuntimeError when it fails."""
+    """One member of a new group, in a process of its own, takes records of partition 0. Raises
+    RuntimeError when it fails."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_consume, args=(bootstrap, topic, group, seconds, there), daemon=True)
@@ -96,7 +101,8 @@ def _until(member: Member, deadline: float) -> Taken:
 
 
 class Member:
-    """A context in which records are held: at its end the session is closed, which releases what is left."""
+    """A context in which records are held: at its end the session is closed, which releases what is
+    left."""
 
     def __init__(self, connection: Connection, group: str, topic_id: uuid.UUID) -> None:
         self._connection, self._group, self._topic_id = connection, group, topic_id
@@ -110,13 +116,17 @@ class Member:
         """And the first fetch, which opens the session. Raises RuntimeError."""
         answer = self._heartbeat(0, [topic])
         if answer.error_code.value:
-            raise RuntimeError(f"joining was answered with error {answer.error_code.value}: {answer.error_message}")
+            raise RuntimeError(
+                f"joining was answered with error {answer.error_code.value}: {answer.error_message}"
+            )
         deadline = time.monotonic() + _TIMEOUT_S
         while not self._first_fetch():
             if time.monotonic() > deadline:
                 raise RuntimeError("no record came")
         self._frame = bytearray(self._encoded(_EPOCH, [(_FIRST, _LAST)]))
-        self._epoch_at, self._first_at, self._last_at = map(self._frame.index, (_INT.pack(_EPOCH), _LONG.pack(_FIRST), _LONG.pack(_LAST)))
+        self._epoch_at, self._first_at, self._last_at = map(
+            self._frame.index, (_INT.pack(_EPOCH), _LONG.pack(_FIRST), _LONG.pack(_LAST))
+        )
 
     def __enter__(self) -> Member:
         return self
@@ -148,7 +158,9 @@ class Member:
     def _first_fetch(self) -> bool:
         answer = self._connection.call("share_fetch", _VERSION, **self._fields(self._epoch, []))
         if answer.error_code.value:
-            raise RuntimeError(f"a fetch was answered with error {answer.error_code.value}: {answer.error_message}")
+            raise RuntimeError(
+                f"a fetch was answered with error {answer.error_code.value}: {answer.error_message}"
+            )
         rows = [row for response in answer.responses for row in response.partitions if row.acquired_records]
         if not rows:
             self._epoch += 1
@@ -163,8 +175,20 @@ class Member:
         return self._connection.encode("share_fetch", _VERSION, self._fields(epoch, batches))
 
     def _fields(self, epoch: int, held: list[tuple[int, int]]) -> dict[str, Any]:
-        batches = [{"first_offset": first, "last_offset": last, "acknowledge_types": [1]} for first, last in held]
-        limits = {} if epoch == -1 else {"max_wait": _WAIT_MS, "min_bytes": 1, "max_bytes": 50 << 20, "max_records": 1, "batch_size": 1}
+        batches = [
+            {"first_offset": first, "last_offset": last, "acknowledge_types": [1]} for first, last in held
+        ]
+        limits = (
+            {}
+            if epoch == -1
+            else {
+                "max_wait": _WAIT_MS,
+                "min_bytes": 1,
+                "max_bytes": 50 << 20,
+                "max_records": 1,
+                "batch_size": 1,
+            }
+        )
         return {
             "group_id": self._group, "member_id": self._member_id, "share_session_epoch": epoch, "share_acquire_mode": RECORD_LIMIT,
             "topics": [{"topic_id": self._topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}]}],

@@ -29,7 +29,8 @@ class _Wanted(NamedTuple):
 
 
 def _recovery(run: Run) -> dict[str, float]:
-    """From making the process until each group has had the record behind the one that it acknowledged, of every partition."""
+    """From making the process until each group has had the record behind the one that it
+    acknowledged, of every partition."""
     with run.own_broker() as broker, _readers() as readers:
         broker.start()
         broker.create_topic(_TOPIC, partitions=PARTITIONS)
@@ -43,7 +44,11 @@ def _recovery(run: Run) -> dict[str, float]:
         broker.start()
         ready = time.monotonic()
         done = _all_read(readers, _Wanted(broker.bootstrap, 1))
-        return {"ms": (done - began) * 1000, "ready_ms": (ready - began) * 1000, **cost_so_far(broker.pid)._asdict()}
+        return {
+            "ms": (done - began) * 1000,
+            "ready_ms": (ready - began) * 1000,
+            **cost_so_far(broker.pid)._asdict(),
+        }
 
 
 def _group(number: int) -> str:
@@ -56,7 +61,8 @@ def _one_for_each_partition(bootstrap: str) -> None:
 
 @contextmanager
 def _readers() -> Iterator[Connection]:
-    """All groups' consumers, in one process that has imported what it needs before there is a clock."""
+    """All groups' consumers, in one process that has imported what it needs before there is a
+    clock."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there,), daemon=True)
@@ -96,13 +102,19 @@ def _serve(parent: Connection) -> None:
 def _read(wanted: _Wanted, number: int) -> float:
     from confluent_kafka import ShareConsumer
 
-    consumer = ShareConsumer({"bootstrap.servers": wanted.bootstrap, "group.id": _group(number), "log_level": 0})
+    consumer = ShareConsumer(
+        {"bootstrap.servers": wanted.bootstrap, "group.id": _group(number), "log_level": 0}
+    )
     consumer.subscribe([_TOPIC])
     missing, until = set(range(PARTITIONS)), time.monotonic() + _TIMEOUT_S
     while missing:
         if time.monotonic() > until:
-            raise TimeoutError(f"{len(missing)} of {PARTITIONS} partitions gave nothing within {_TIMEOUT_S:.0f} s")
-        missing -= {message.partition() for message in consumer.poll(_POLL_S) if message.offset() == wanted.offset}
+            raise TimeoutError(
+                f"{len(missing)} of {PARTITIONS} partitions gave nothing within {_TIMEOUT_S:.0f} s"
+            )
+        missing -= {
+            message.partition() for message in consumer.poll(_POLL_S) if message.offset() == wanted.offset
+        }
     done = time.monotonic()
     consumer.commit_sync()
     consumer.close()
@@ -112,7 +124,8 @@ def _read(wanted: _Wanted, number: int) -> float:
 ROWS = (
     Row(
         "recovery-10000", "kill -9, start, 10 000 share-partitions", "scale", _recovery,
-        f"{GROUPS} groups with one consumer each on {PARTITIONS} partitions: from making the process until each has had the next record "
+        f"{GROUPS} groups with one consumer each on {PARTITIONS} partitions: from making the process until "
+        "each has had the next record "
         "of each partition.",
         candidates=frozenset(("segment-disk", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=2, takes_s=16, warms=False,
     ),

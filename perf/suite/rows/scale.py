@@ -1,6 +1,8 @@
-"""Rows of scale: the same work over many share-partitions, beside many members, and with work that takes time.
+"""Rows of scale: the same work over many share-partitions, beside many members, and with work that
+takes time.
 
-Each comes in two sizes, and what counts is the ratio of the two on one broker: cost should grow with the traffic, not with what there is.
+Each comes in two sizes, and what counts is the ratio of the two on one broker: cost should grow
+with the traffic, not with what there is.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ _RECORD_BYTES = 100
 
 
 class _Spread(NamedTuple):
-    """A topic that each of `GROUPS` groups reads with one consumer: the same number of records in one partition or in many."""
+    """A topic that each of `GROUPS` groups reads with one consumer: the same number of records in
+    one partition or in many."""
 
     partitions: int
     groups: int = 10
@@ -34,12 +37,21 @@ class _Spread(NamedTuple):
         return run.kept_topic(f"spread-{self.partitions}p", self._fill, partitions=self.partitions)
 
     def _fill(self, bootstrap: str, topic: str) -> None:
-        fill(bootstrap, topic, self.records, _RECORD_BYTES, batch_records=self.batch_records, partitions=self.partitions)
+        fill(
+            bootstrap,
+            topic,
+            self.records,
+            _RECORD_BYTES,
+            batch_records=self.batch_records,
+            partitions=self.partitions,
+        )
 
     def measured(self, run: Run) -> dict[str, float]:
         topic, groups = self.topic(run), [run.new_group() for _ in range(self.groups)]
         most = self.records * self.groups
-        outcome = share_consume(run.plan(), run.bootstrap, topic, groups, consumers=self.groups, mode="explicit", most=most)
+        outcome = share_consume(
+            run.plan(), run.bootstrap, topic, groups, consumers=self.groups, mode="explicit", most=most
+        )
         if outcome.ran_dry:
             raise Dry(f"{topic} was empty before there was a window")
         return run.readings(outcome)
@@ -72,10 +84,21 @@ def _members(idle: int) -> RowFunction:
 def _work(run: Run) -> dict[str, float]:
     topic, group = Kept.TASKS.topic(run), run.new_group()
     outcome = share_consume(
-        run.plan(), run.bootstrap, topic, group, consumers=CONSUMERS, mode="explicit", max_poll_records=1, think_s=THINK_S
+        run.plan(),
+        run.bootstrap,
+        topic,
+        group,
+        consumers=CONSUMERS,
+        mode="explicit",
+        max_poll_records=1,
+        think_s=THINK_S,
     )
     ideal = CONSUMERS / THINK_S
-    return {**run.readings(outcome), "of_ideal": outcome.records_per_s / ideal, "fairness": outcome.details["fairness"]}
+    return {
+        **run.readings(outcome),
+        "of_ideal": outcome.records_per_s / ideal,
+        "fairness": outcome.details["fairness"],
+    }
 
 
 class _Limited(NamedTuple):
@@ -106,9 +129,14 @@ class _Limited(NamedTuple):
 
 _FEW, _MANY = _Spread(1), _Spread(100)
 _LARGE, _SINGLES = _Limited(8_000, 80_000), _Limited(1, 40_000)
-_SPREAD = "10 share groups with 1 consumer each, explicit, all reading the same topic, in batches of 100 records."
+_SPREAD = (
+    "10 share groups with 1 consumer each, explicit, all reading the same topic, in batches of 100 records."
+)
 _ONE = "max.poll.records=1, explicit; the topic was written in batches of 1 to 3 records."
-_LIMIT = "ShareFetch v2 in mode record_limit, max_records 1, by a client of our own: the acknowledgement travels with the next request."
+_LIMIT = (
+    "ShareFetch v2 in mode record_limit, max_records 1, by a client of our own: the acknowledgement "
+    "travels with the next request."
+)
 
 ROWS = (
     Row(

@@ -1,7 +1,9 @@
-"""Rows of share groups, and of work queues: each consumer is a process, and takes records, acknowledges them and takes the next.
+"""Rows of share groups, and of work queues: each consumer is a process, and takes records,
+acknowledges them and takes the next.
 
-The client library hands out whole batches, whatever max.poll.records says. So a topic in large batches shows what bulk work costs, and
-one in batches of one to three records what a queue of single tasks costs, which is what the rows "one record at a time" read.
+The client library hands out whole batches, whatever max.poll.records says. So a topic in large
+batches shows what bulk work costs, and one in batches of one to three records what a queue of
+single tasks costs, which is what the rows "one record at a time" read.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from perf.suite.topics import Kept
 
 _MOST_GROUPS, _LONGEST_S, _WHOLE_TAKES_S = 8, 60.0, 5.0
 _MIX = Mix(release=0.01, reject=0.001)
-_IN_TURNS = "A batch is one consumer's until it has acknowledged it: eight consumers of one partition take turns."
+_IN_TURNS = (
+    "A batch is one consumer's until it has acknowledged it: eight consumers of one partition take turns."
+)
 _SMALL = "The topic was written in batches of 1 to 3 records."
 _WHOLE = f"{_SMALL} Each reading is of several groups in a row, each from the first record to the last."
 _ONE = f"max.poll.records=1, explicit; the acknowledgement travels with the next poll. {_SMALL}"
@@ -28,13 +32,26 @@ def _row(
 ) -> Row:  # fmt: skip
     function = (_consume_whole if whole else _consume)(kept, consumers, **settings)
     takes_s = _WHOLE_TAKES_S if whole else None
-    return Row(key, title, group, function, note, candidates=candidates, quick=quick, rounds=rounds, takes_s=takes_s, prepare=kept.prepare)
+    return Row(
+        key,
+        title,
+        group,
+        function,
+        note,
+        candidates=candidates,
+        quick=quick,
+        rounds=rounds,
+        takes_s=takes_s,
+        prepare=kept.prepare,
+    )
 
 
 def _consume(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noqa: ANN401
     def measured(run: Run) -> dict[str, float]:
         topic, group = kept.topic(run), run.new_group()
-        outcome = share_consume(run.plan(), run.bootstrap, topic, group, consumers=consumers, most=kept.records, **settings)
+        outcome = share_consume(
+            run.plan(), run.bootstrap, topic, group, consumers=consumers, most=kept.records, **settings
+        )
         if outcome.ran_dry:
             raise Dry(f"{topic} was empty before there was a window")
         return run.readings(outcome)
@@ -43,9 +60,9 @@ def _consume(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noq
 
 
 def _consume_whole(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noqa: ANN401
-    """For a topic that a fast broker hands out in a tenth of a second: from the first record to the last, again and again, each time with
-    a new group and new clients, whose starting and joining is in no window. The first records of each consumer are left out, as in
-    any other row."""
+    """For a topic that a fast broker hands out in a tenth of a second: from the first record to the
+    last, again and again, each time with a new group and new clients, whose starting and joining is
+    in no window. The first records of each consumer are left out, as in any other row."""
 
     def measured(run: Run) -> dict[str, float]:
         topic = kept.topic(run)
@@ -53,7 +70,14 @@ def _consume_whole(kept: Kept, consumers: int, **settings: Any) -> RowFunction: 
         for _ in range(_MOST_GROUPS):
             plan = run.plan(_LONGEST_S)
             outcome = share_consume(
-                plan, run.bootstrap, topic, run.new_group(), consumers=consumers, most=kept.records, all_of_it=True, **settings
+                plan,
+                run.bootstrap,
+                topic,
+                run.new_group(),
+                consumers=consumers,
+                most=kept.records,
+                all_of_it=True,
+                **settings,
             )
             records += outcome.records
             seconds += outcome.seconds

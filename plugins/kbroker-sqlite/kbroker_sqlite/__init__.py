@@ -1,4 +1,5 @@
-"""kbroker's `sqlite` engine: what the entry points name. See log_store.py, state_store.py and, for SQLite itself, database.py."""
+"""kbroker's `sqlite` engine: what the entry points name. See log_store.py, state_store.py and, for
+SQLite itself, database.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """One SQLite database file: opening, transactions, and what SQLite's errors mean to kbroker.
 
-WAL mode lets readers and the writer go on beside each other; `synchronous=FULL` puts every commit on the disk before it returns. The
-writer has a connection of its own, as has reading: a commit that waits for the disk must not hold up a read.
+WAL mode lets readers and the writer go on beside each other; `synchronous=FULL` puts every commit
+on the disk before it returns. The writer has a connection of its own, as has reading: a commit that
+waits for the disk must not hold up a read.
 
 This module must not know what is stored.
 """
@@ -51,7 +52,8 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is on disk on leaving, or none of it and NoSpace or StoreFailed is raised."""
+        """One transaction: all of it is on disk on leaving, or none of it and NoSpace or
+        StoreFailed is raised."""
         self.check()
         try:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -82,7 +84,9 @@ class Database:
 
     def statistics(self) -> SqliteStatistics:
         with self.reads.moment() as connection:
-            (pages,), (free,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count"))
+            (pages,), (free,) = (
+                connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "freelist_count")
+            )
             return SqliteStatistics(pages * PAGE_BYTES, free * PAGE_BYTES)
 
     def close(self) -> None:
@@ -97,7 +101,9 @@ class Reads:
         self.path = path
         self._lock = Lock()
         if not path.exists():
-            raise OperatorError(f"{path} is not there: no broker has stored anything here with the sqlite engine")
+            raise OperatorError(
+                f"{path} is not there: no broker has stored anything here with the sqlite engine"
+            )
         try:
             self._connection = _connect(path, read_only=True)
         except sqlite3.Error as error:
@@ -105,7 +111,8 @@ class Reads:
 
     @contextmanager
     def moment(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction: everything it shows is of one moment. Short: it keeps SQLite from reusing its WAL."""
+        """A read transaction: everything it shows is of one moment. Short: it keeps SQLite from
+        reusing its WAL."""
         with self._lock, _moment(self._connection, self.path):
             yield self._connection
 
@@ -129,7 +136,8 @@ def _moment(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
     try:
         connection.execute("BEGIN")
         try:
-            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()  # the moment is that of the first read
+            # the moment is that of the first read
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
             yield
         finally:
             connection.execute("ROLLBACK")
@@ -138,6 +146,7 @@ def _moment(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 
 def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """Transactions are begun by hand (isolation_level None), and the threads take turns by themselves."""
+    """Transactions are begun by hand (isolation_level None), and the threads take turns by
+    themselves."""
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)

@@ -1,11 +1,13 @@
-"""Topic data in SQLite: chunks of record batches by (log, base offset), and a small table of logs and segments.
+"""Topic data in SQLite: chunks of record batches by (log, base offset), and a small table of logs
+and segments.
 
     table   columns
     meta    key, value                  the entries of kbroker.storage.keyvalue.chunked_log
     chunk   log, base_offset, value     chunks of kbroker.storage.keyvalue.chunks
 
-What to store, and in which order, is decided by those two modules and `chunked_store`, as for kbroker's own key-value engines; this one
-turns it into SQL. A commit is on disk when it returns and waits for it, so the broker calls the writing methods in its commit thread.
+What to store, and in which order, is decided by those two modules and `chunked_store`, as for
+kbroker's own key-value engines; this one turns it into SQL. A commit is on disk when it returns and
+waits for it, so the broker calls the writing methods in its commit thread.
 """
 
 from __future__ import annotations
@@ -31,8 +33,13 @@ _TABLES = """
     CREATE TABLE IF NOT EXISTS chunk (log INTEGER, base_offset INTEGER, value BLOB NOT NULL, PRIMARY KEY (log, base_offset));
 """
 _META_FROM = "SELECT key, value FROM meta WHERE key >= ? AND key < ? ORDER BY key"
-_FLOOR = "SELECT base_offset FROM chunk WHERE log = ? AND base_offset BETWEEN ? AND ? ORDER BY base_offset DESC LIMIT 1"
-_CHUNKS = "SELECT base_offset, value FROM chunk WHERE log = ? AND base_offset BETWEEN ? AND ? ORDER BY base_offset"
+_FLOOR = (
+    "SELECT base_offset FROM chunk WHERE log = ? AND base_offset BETWEEN ? AND ? ORDER BY base_offset "
+    "DESC LIMIT 1"
+)
+_CHUNKS = (
+    "SELECT base_offset, value FROM chunk WHERE log = ? AND base_offset BETWEEN ? AND ? ORDER BY base_offset"
+)
 _LAST = (1 << 63) - 1
 
 
@@ -44,8 +51,11 @@ class _Chunks:
         self._log_number = log_number
 
     def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, bytes]]:
-        last = segment.end_offset - 1 if segment.size_bytes else _LAST  # chunks of the next segment are neighbours
-        found = self._connection.execute(_FLOOR, (self._log_number, segment.base_offset, min(offset, last))).fetchone()
+        # chunks of the next segment are neighbours
+        last = segment.end_offset - 1 if segment.size_bytes else _LAST
+        found = self._connection.execute(
+            _FLOOR, (self._log_number, segment.base_offset, min(offset, last))
+        ).fetchone()
         first = segment.base_offset if found is None else found[0]
         yield from self._connection.execute(_CHUNKS, (self._log_number, first, last))
 
@@ -58,7 +68,10 @@ class SqliteLogReader(ChunkedLogReader):
 
     def logs(self) -> Sequence[LogId]:
         with self._reads.moment() as connection:
-            return [chunked_log.parse_log(key, value).log for key, value in _meta(connection, chunked_log.LOG_PREFIX)]
+            return [
+                chunked_log.parse_log(key, value).log
+                for key, value in _meta(connection, chunked_log.LOG_PREFIX)
+            ]
 
     def close(self) -> None:
         self._reads.close()
@@ -135,7 +148,10 @@ def _put(connection: sqlite3.Connection, change: LogChange) -> None:
         else:
             connection.execute("REPLACE INTO meta VALUES (?, ?)", (key, value))
     for first, behind in chunked_log.removed_ranges(change):
-        connection.execute("DELETE FROM chunk WHERE log = ? AND base_offset >= ? AND base_offset < ?", (log_number, first, behind))
+        connection.execute(
+            "DELETE FROM chunk WHERE log = ? AND base_offset >= ? AND base_offset < ?",
+            (log_number, first, behind),
+        )
     for _, base_offset, value in change.chunks:
         connection.execute("INSERT INTO chunk VALUES (?, ?, ?)", (log_number, base_offset, value))
 

@@ -1,7 +1,8 @@
-"""State in SQLite: one table of keys and values. BLOB keys compare bytewise, as the StateStore SPI wants.
+"""State in SQLite: one table of keys and values. BLOB keys compare bytewise, as the StateStore SPI
+wants.
 
-A commit is on disk when it returns and waits for it, so the broker calls write() in its commit thread. This module must not know
-what keys mean.
+A commit is on disk when it returns and waits for it, so the broker calls write() in its commit
+thread. This module must not know what keys mean.
 """
 
 from __future__ import annotations
@@ -51,10 +52,13 @@ def _entries(connection: sqlite3.Connection, prefix: bytes) -> Entries:
     end = prefix_end(prefix)
     if end is not None:
         return connection.execute(_SCAN_TO, (prefix, end)).fetchall()
-    return connection.execute(_SCAN, (prefix, len(prefix), prefix)).fetchall()  # nothing is behind keys that begin with ff
+    # nothing is behind keys that begin with ff
+    return connection.execute(_SCAN, (prefix, len(prefix), prefix)).fetchall()
 
 
-def _piece(connection: sqlite3.Connection, first: bytes, end: bytes, count: int) -> tuple[Entries, bytes | None]:
+def _piece(
+    connection: sqlite3.Connection, first: bytes, end: bytes, count: int
+) -> tuple[Entries, bytes | None]:
     return piece_of(connection.execute(_PIECE, (first, end, count)).fetchall(), count)
 
 

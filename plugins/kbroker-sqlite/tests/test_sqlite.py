@@ -1,4 +1,5 @@
-"""The sqlite engine keeps every promise of kbroker's storage SPIs; and it comes through the plugin door."""
+"""The sqlite engine keeps every promise of kbroker's storage SPIs; and it comes through the plugin
+door."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def test_a_reader_in_another_process_sees_a_live_store(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from kbroker_sqlite import LOG_STORE;"
         "reader = LOG_STORE.open_reader(Path(sys.argv[1])); log = next(iter(reader.logs()));"
-        "sys.stdout.buffer.write(b''.join(reader.read(log, 0, max_bytes=1 << 20, end_offset=reader.bounds(log).end_offset)))"
+        "sys.stdout.buffer.write(b''.join(reader.read(log, 0, max_bytes=1 << 20, "
+        "end_offset=reader.bounds(log).end_offset)))"
     )
     shown = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, check=True)
     assert shown.stdout == joined(written)

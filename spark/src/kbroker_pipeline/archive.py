@@ -1,8 +1,9 @@
 """`archive`: topic logs to Parquet, through Structured Streaming, each record once.
 
-Spark's checkpoint says which offsets are a micro-batch; a micro-batch becomes a commit of the store under its number. A batch that was
-decided before a crash, and is given again because Spark did not get to note that, is skipped. So no reader needs to know Spark's own
-`_spark_metadata` to see each record once, as is the case with its file sink.
+Spark's checkpoint says which offsets are a micro-batch; a micro-batch becomes a commit of the store
+under its number. A batch that was decided before a crash, and is given again because Spark did not
+get to note that, is skipped. So no reader needs to know Spark's own `_spark_metadata` to see each
+record once, as is the case with its file sink.
 
 This module must not know HTML nor the terminal.
 """
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = "archive"
 USERS_TOPICS: Final = "[^_].*|_[^_].*|_"
-"""Java's and Python's regular expression of all topics but those that begin with two underscores."""
+"""Java's and Python's regular expression of all topics but those that begin with two
+underscores."""
 KEPT_COMMITS: Final = 1000
 _POLL_S: Final = 1
 _MOST_NAMED: Final = 5
@@ -48,7 +50,8 @@ class Settings:
 
 @dataclass(slots=True)
 class Span:
-    """What the archive holds of one partition: how many records, and between which offsets (the last one included)."""
+    """What the archive holds of one partition: how many records, and between which offsets (the
+    last one included)."""
 
     rows: int = 0
     first: int | None = None
@@ -62,7 +65,8 @@ class Span:
 
 @dataclass(slots=True)
 class Totals:
-    """The whole archive after a commit: it goes from commit to commit, so that no file has to be read to know it.
+    """The whole archive after a commit: it goes from commit to commit, so that no file has to be
+    read to know it.
 
     `spans`: topic, partition. `days`: topic, date: records. `size_bytes` and `files`: of Parquet.
     """
@@ -81,7 +85,10 @@ class Totals:
         if commit is None:
             return cls()
         found = commit.facts["totals"]
-        spans = {topic: {partition: Span(**span) for partition, span in each.items()} for topic, each in found["spans"].items()}
+        spans = {
+            topic: {partition: Span(**span) for partition, span in each.items()}
+            for topic, each in found["spans"].items()
+        }
         return cls(spans, found["days"], found["size_bytes"], found["files"])
 
 
@@ -95,9 +102,16 @@ class Batch:
     size_bytes: int
 
 
-def archive(spark: SparkSession, store: Store, settings: Settings, written: Callable[[int], None], now_ms: Callable[[], int]) -> int:
-    """Runs until everything that was there at the start is archived, or, with `every_s`, until it is interrupted. Returns how many records
-    were added. `written` is told of each commit's records. Raises what the source raises, wrapped by Spark."""
+def archive(
+    spark: SparkSession,
+    store: Store,
+    settings: Settings,
+    written: Callable[[int], None],
+    now_ms: Callable[[], int],
+) -> int:
+    """Runs until everything that was there at the start is archived, or, with `every_s`, until it
+    is interrupted. Returns how many records were added. `written` is told of each commit's records.
+    Raises what the source raises, wrapped by Spark."""
     check_checkpoint(store)
     check_topics(store, {part.topic.name for part in sources.parts(settings.data_dir)}, settings.pattern)
     before = Totals.of(store.last()).rows
@@ -111,7 +125,11 @@ def archive(spark: SparkSession, store: Store, settings: Settings, written: Call
     if settings.max_offsets is not None:
         options["maxOffsetsPerTrigger"] = str(settings.max_offsets)
     stream = spark.readStream.format("kbroker").options(**options).load(str(settings.data_dir)).writeStream
-    stream = stream.foreachBatch(writer).option("checkpointLocation", str(store.checkpoint)).queryName("kbroker archive")
+    stream = (
+        stream.foreachBatch(writer)
+        .option("checkpointLocation", str(store.checkpoint))
+        .queryName("kbroker archive")
+    )
     if settings.every_s is None:
         query = stream.trigger(availableNow=True).start()
     else:
@@ -121,7 +139,8 @@ def archive(spark: SparkSession, store: Store, settings: Settings, written: Call
 
 
 def _wait(spark: SparkSession, query: StreamingQuery) -> None:
-    """Raises KeyboardInterrupt between two questions to Spark: in the middle of one, the gateway would log tracebacks."""
+    """Raises KeyboardInterrupt between two questions to Spark: in the middle of one, the gateway
+    would log tracebacks."""
     interrupted: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     try:
@@ -137,32 +156,42 @@ def _wait(spark: SparkSession, query: StreamingQuery) -> None:
 
 
 def check_checkpoint(store: Store) -> None:
-    """CommandFailed where tables and checkpoint do not belong together: records would be missing, or there twice."""
+    """CommandFailed where tables and checkpoint do not belong together: records would be missing,
+    or there twice."""
     last = store.last()
     if last is None:
         if _query_id(store) is not None and any((store.checkpoint / "commits").glob("[0-9]*")):
-            raise CommandFailed(f"{store.checkpoint} is there without what it has archived: remove it, to archive everything anew")
+            raise CommandFailed(
+                f"{store.checkpoint} is there without what it has archived: remove it, to archive "
+                "everything anew"
+            )
         return
     if last.facts["query"] != _query_id(store):
         raise CommandFailed(
-            f"{store.checkpoint} is not the checkpoint that the archive beside it was written with: restore that, or choose another --out"
+            f"{store.checkpoint} is not the checkpoint that the archive beside it was written with: "
+            "restore that, or choose another --out"
         )
     planned = [int(path.name) for path in (store.checkpoint / "offsets").glob("[0-9]*")]
     if max(planned, default=-1) < int(last.name):
         raise CommandFailed(
-            f"{store.checkpoint} is older than the archive beside it, whose last commit is {last.name}: restore the newer one, or choose "
+            f"{store.checkpoint} is older than the archive beside it, whose last commit is {last.name}: "
+            "restore the newer one, or choose "
             "another --out"
         )
 
 
 def check_topics(store: Store, names: Collection[str], pattern: str) -> None:
-    """CommandFailed where a topic that is there, and archived in part, would be left out: the checkpoint has offsets of what is read only,
-    so it would be archived from its beginning once more when it is chosen again. `names`: the topics that are there."""
+    """CommandFailed where a topic that is there, and archived in part, would be left out: the
+    checkpoint has offsets of what is read only, so it would be archived from its beginning once
+    more when it is chosen again. `names`: the topics that are there."""
     wanted = re.compile(pattern)
-    left_out = sorted(name for name in Totals.of(store.last()).spans if name in names and not wanted.fullmatch(name))
+    left_out = sorted(
+        name for name in Totals.of(store.last()).spans if name in names and not wanted.fullmatch(name)
+    )
     if left_out:
         raise CommandFailed(
-            f"--topics leaves out what is archived here already ({', '.join(left_out[:_MOST_NAMED])}): choose that too, or another --out",
+            f"--topics leaves out what is archived here already ({', '.join(left_out[:_MOST_NAMED])}): "
+            "choose that too, or another --out",
             Exit.USAGE,
         )
 
@@ -199,7 +228,8 @@ class Writer:
             "batch": asdict(Batch(self._now_ms(), seconds, rows, size_bytes)),
             "totals": asdict(totals),
         }
-        sync(self._store.checkpoint / "offsets" / str(number))  # Spark does not: after a power cut it would plan this batch anew.
+        # Spark does not: after a power cut it would plan this batch anew.
+        sync(self._store.checkpoint / "offsets" / str(number))
         self._store.decide(name, facts)
         self._store.forget(KEPT_COMMITS)
         self._written(rows)
@@ -232,8 +262,20 @@ def spans_of(path: Path) -> list[tuple[int, int, int, int]]:
     import pyarrow.parquet as pq
 
     table = pq.ParquetFile(path).read(columns=["partition", "offset"])
-    grouped = table.group_by("partition").aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")]).to_pydict()
-    return list(zip(grouped["partition"], grouped["offset_count"], grouped["offset_min"], grouped["offset_max"], strict=True))
+    grouped = (
+        table.group_by("partition")
+        .aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")])
+        .to_pydict()
+    )
+    return list(
+        zip(
+            grouped["partition"],
+            grouped["offset_count"],
+            grouped["offset_min"],
+            grouped["offset_max"],
+            strict=True,
+        )
+    )
 
 
 def waiting(totals: Totals, parts: Iterable[Part], pattern: str) -> int:
@@ -250,5 +292,7 @@ def waiting(totals: Totals, parts: Iterable[Part], pattern: str) -> int:
 
 def batches(store: Store) -> list[Batch]:
     """The commits whose files are kept, oldest first."""
-    found: list[Mapping[str, Any]] = [commit.facts["batch"] for name in store.names() if (commit := store.commit(name)) is not None]
+    found: list[Mapping[str, Any]] = [
+        commit.facts["batch"] for name in store.names() if (commit := store.commit(name)) is not None
+    ]
     return [Batch(**each) for each in found]

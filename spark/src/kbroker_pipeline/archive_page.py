@@ -43,8 +43,8 @@ class Archived(NamedTuple):
 
 
 class PartRow(NamedTuple):
-    """A partition in the archive beside its log. `behind`: offsets at the end of the log that are not in the archive yet; `log_start` and
-    `log_end` are None where the log is gone."""
+    """A partition in the archive beside its log. `behind`: offsets at the end of the log that are
+    not in the archive yet; `log_start` and `log_end` are None where the log is gone."""
 
     topic: str
     partition: int
@@ -65,7 +65,9 @@ class PartRow(NamedTuple):
     @property
     def only_here(self) -> int:
         """Offsets that the log does not have any more."""
-        return max(0, min(self.last + 1, self.last + 1 if self.log_start is None else self.log_start) - self.first)
+        return max(
+            0, min(self.last + 1, self.last + 1 if self.log_start is None else self.log_start) - self.first
+        )
 
 
 def part_rows(totals: Totals, parts: Sequence[Part]) -> list[PartRow]:
@@ -82,10 +84,15 @@ def part_rows(totals: Totals, parts: Sequence[Part]) -> list[PartRow]:
 def page(archived: Archived) -> Page:
     rows, totals = part_rows(archived.totals, archived.parts), archived.totals
     behind = sum(row.behind or 0 for row in rows)
-    status = Tagged(f"{counted(archived.added, 'record')} added", "good") if archived.added else Tagged("nothing new", "neutral")
+    status = (
+        Tagged(f"{counted(archived.added, 'record')} added", "good")
+        if archived.added
+        else Tagged("nothing new", "neutral")
+    )
     return Page(
         title="Archive",
-        summary=f"{counted(totals.rows, 'record')} of {counted(len(totals.spans), 'topic')} as Parquet, each one once.",
+        summary=f"{counted(totals.rows, 'record')} of {counted(len(totals.spans), 'topic')} as Parquet, "
+        "each one once.",
         status=status,
         facts=(
             ("Data directory", archived.data_dir),
@@ -95,7 +102,12 @@ def page(archived: Archived) -> Page:
         ),
         headlines=_headlines(archived, rows, behind),
         notices=[
-            Notice(row.name, f"{row.only_here:,} offsets are in the archive only: its log begins at {row.log_start:,} now.", "neutral")
+            Notice(
+                row.name,
+                f"{row.only_here:,} offsets are in the archive only: its log begins at {row.log_start:,} "
+                "now.",
+                "neutral",
+            )
             for row in rows
             if row.only_here and row.log_start is not None
         ][:5],
@@ -112,10 +124,18 @@ def _headlines(archived: Archived, rows: Sequence[PartRow], behind: int) -> list
     each = totals.size_bytes / totals.rows if totals.rows else 0
     return [
         Headline("Records", human_count(totals.rows), f"in {len(rows)} partitions"),
-        Headline("Added", human_count(archived.added), "by this run", "good" if archived.added else "neutral"),
+        Headline(
+            "Added", human_count(archived.added), "by this run", "good" if archived.added else "neutral"
+        ),
         Headline("Behind", human_count(behind), "offsets not archived yet", "warn" if behind else "good"),
-        Headline("Parquet", human_bytes(totals.size_bytes), f"{totals.files:,} files, {each:.0f} B per record"),
-        Headline("This run", human_duration(archived.seconds), f"{human_count(rate)} records per s" if archived.added else "nothing to do"),
+        Headline(
+            "Parquet", human_bytes(totals.size_bytes), f"{totals.files:,} files, {each:.0f} B per record"
+        ),
+        Headline(
+            "This run",
+            human_duration(archived.seconds),
+            f"{human_count(rate)} records per s" if archived.added else "nothing to do",
+        ),
     ]
 
 
@@ -124,22 +144,36 @@ def _coverage(rows: Sequence[PartRow]) -> Figure:
     most.sort(key=lambda row: (row.topic, row.partition))
     gone = [(row.name, row.first, row.first + row.only_here) for row in most if row.only_here]
     both = [(row.name, row.first + row.only_here, row.last + 1) for row in most]
-    waiting = [(row.name, row.last + 1, row.log_end) for row in most if row.log_end is not None and row.behind]
-    bars: dict[str, list[tuple[str, int, int]]] = {"archived": both, "archived, gone from the log": gone, "not archived yet": waiting}
+    waiting = [
+        (row.name, row.last + 1, row.log_end) for row in most if row.log_end is not None and row.behind
+    ]
+    bars: dict[str, list[tuple[str, int, int]]] = {
+        "archived": both,
+        "archived, gone from the log": gone,
+        "not archived yet": waiting,
+    }
     colours = {"archived": "@blue", "archived, gone from the log": "@violet", "not archived yet": "@grey"}
-    return figures.spans("Offsets", "Of each log: what the archive has.", {k: v for k, v in bars.items() if v}, colours=colours)
+    return figures.spans(
+        "Offsets", "Of each log: what the archive has.", {k: v for k, v in bars.items() if v}, colours=colours
+    )
 
 
 def _sizes(totals: Totals) -> Figure:
     sums = {topic: sum(span.rows for span in spans.values()) for topic, spans in totals.spans.items()}
     points = sorted(sums.items(), key=lambda each: -each[1])[:_MOST_BARS]
-    return figures.rows("Records by topic", "All that the archive holds.", {"records": points}, unit="records")
+    return figures.rows(
+        "Records by topic", "All that the archive holds.", {"records": points}, unit="records"
+    )
 
 
 def _rate(batches: Sequence[Batch]) -> Figure:
     points = [(batch.at_ms, batch.rows) for batch in batches if batch.rows][-200:]
     return figures.over_time(
-        "Archived, commit by commit", "One point per micro-batch; the last 200.", {"records": points}, unit="records", steps=False
+        "Archived, commit by commit",
+        "One point per micro-batch; the last 200.",
+        {"records": points},
+        unit="records",
+        steps=False,
     )
 
 
@@ -152,15 +186,39 @@ def _days(totals: Totals) -> Figure:
         for date, count in of_topic.items():
             series[name][date] += count
     return figures.columns(
-        "Records by day", "The day of a record's timestamp, UTC.", {k: sorted(v.items()) for k, v in sorted(series.items())}, unit="records"
+        "Records by day",
+        "The day of a record's timestamp, UTC.",
+        {k: sorted(v.items()) for k, v in sorted(series.items())},
+        unit="records",
     )
 
 
 def _table(rows: Sequence[PartRow]) -> Table:
-    titles = ("Topic", "Partition", "Records", "First offset", "Last offset", "Log start", "Log end", "Behind")
+    titles = (
+        "Topic",
+        "Partition",
+        "Records",
+        "First offset",
+        "Last offset",
+        "Log start",
+        "Log end",
+        "Behind",
+    )
     return Table(
         "",
         [(name, "left" if name == "Topic" else "right") for name in titles],
-        [(row.topic, row.partition, row.records, row.first, row.last, row.log_start, row.log_end, row.behind) for row in rows],
+        [
+            (
+                row.topic,
+                row.partition,
+                row.records,
+                row.first,
+                row.last,
+                row.log_start,
+                row.log_end,
+                row.behind,
+            )
+            for row in rows
+        ],
         empty="Nothing is archived yet.",
     )

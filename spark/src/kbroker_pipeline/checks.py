@@ -3,8 +3,9 @@
     batches    format kbroker-batches      state    format kbroker-state, view batches      letters  dead letters (letters.py)
     logs       (topic_id, partition, topic, log_start, log_end), of live topics
 
-A finding has the columns of FINDING. Severity `error` is damage, or what cannot come about by itself; a `note` may be all right, and says
-when. This module must not know where anything is stored.
+A finding has the columns of FINDING. Severity `error` is damage, or what cannot come about by
+itself; a `note` may be all right, and says when. This module must not know where anything is
+stored.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 LOG: Final = ("topic_id", "partition")
 SHARE: Final = ("group", *LOG)
 ERROR, NOTE = "error", "note"
-FINDING: Final = ("check", "severity", "topic", "topic_id", "partition", "group", "first_offset", "last_offset", "detail")
+FINDING: Final = (
+    "check",
+    "severity",
+    "topic",
+    "topic_id",
+    "partition",
+    "group",
+    "first_offset",
+    "last_offset",
+    "detail",
+)
 
 
 class Check(NamedTuple):
@@ -41,17 +52,33 @@ CHECKS: Final = (
     Check(
         "impossible state",
         "state",
-        "State batches begin at or behind the start offset, end behind their beginning, and are of a known state.",
+        "State batches begin at or behind the start offset, end behind their beginning, and are of a known "
+        "state.",
     ),
     Check("overlapping state", "state", "No offset is in two state batches of a share-partition."),
     Check("state beyond the log", "state", "No state is about offsets that were never written."),
-    Check("live and dead-lettered", "letters", "No record that has a dead letter is delivered again, or was acknowledged."),
+    Check(
+        "live and dead-lettered",
+        "letters",
+        "No record that has a dead letter is delivered again, or was acknowledged.",
+    ),
     Check("dead letter twice", "letters", "No record has two dead letters of one group."),
-    Check("missing batches", "logs", "Offsets that are known to have been written are there, or before the log's start."),
+    Check(
+        "missing batches",
+        "logs",
+        "Offsets that are known to have been written are there, or before the log's start.",
+    ),
 )
 
 
-def _finding(found: DataFrame, check: str, severity: Column | str, first: Column | str, last: Column | str, detail: Column) -> DataFrame:
+def _finding(
+    found: DataFrame,
+    check: str,
+    severity: Column | str,
+    first: Column | str,
+    last: Column | str,
+    detail: Column,
+) -> DataFrame:
     from pyspark.sql import functions as F
 
     group = F.col("group") if "group" in found.columns else F.lit(None).cast("string")
@@ -65,7 +92,17 @@ def _finding(found: DataFrame, check: str, severity: Column | str, first: Column
 
 def in_order(findings: DataFrame) -> DataFrame:
     """Errors first, and the same findings always in the same order."""
-    return findings.orderBy("severity", "check", "topic", "topic_id", "partition", "group", "first_offset", "last_offset", "detail")
+    return findings.orderBy(
+        "severity",
+        "check",
+        "topic",
+        "topic_id",
+        "partition",
+        "group",
+        "first_offset",
+        "last_offset",
+        "detail",
+    )
 
 
 def of_batches(batches: DataFrame, logs: DataFrame) -> DataFrame:
@@ -75,23 +112,39 @@ def of_batches(batches: DataFrame, logs: DataFrame) -> DataFrame:
 
     base, last, count = F.col("base_offset"), F.col("last_offset"), F.col("record_count")
     broken = F.col("problem").isNotNull() | ~F.coalesce(F.col("crc_ok"), F.lit(True))
-    damaged = _finding(batches.where(broken), CHECKS[0].name, ERROR, base, last, F.coalesce("problem", F.lit("its CRC is wrong")))
+    damaged = _finding(
+        batches.where(broken),
+        CHECKS[0].name,
+        ERROR,
+        base,
+        last,
+        F.coalesce("problem", F.lit("its CRC is wrong")),
+    )
     whole = batches.where(~broken)
     placed = whole.join(logs.select(*LOG, "log_end"), list(LOG), "left")
     impossible = (
         F.when(base < 0, F.lit("begins below offset 0"))
         .when(last < base, F.lit("ends before it begins"))
-        .when(count > last - base + 1, F.format_string("holds %d records in %d offsets", count, last - base + 1))
+        .when(
+            count > last - base + 1, F.format_string("holds %d records in %d offsets", count, last - base + 1)
+        )
         .when(count < 0, F.lit("holds fewer than no records"))
-        .when(last >= F.col("log_end"), F.format_string("goes on after the end of the log at %d", F.col("log_end")))
+        .when(
+            last >= F.col("log_end"),
+            F.format_string("goes on after the end of the log at %d", F.col("log_end")),
+        )
     )
     strange = placed.withColumn("why", impossible).where(F.col("why").isNotNull())
-    before = Window.partitionBy(*LOG).orderBy("base_offset", "last_offset").rowsBetween(Window.unboundedPreceding, -1)
+    before = (
+        Window.partitionBy(*LOG)
+        .orderBy("base_offset", "last_offset")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
     reached = whole.withColumn("reached", F.max("last_offset").over(before)).where(F.col("reached") >= base)
     twice = F.format_string("a batch before it reaches to offset %d", F.col("reached"))
-    return damaged.unionByName(_finding(strange, CHECKS[1].name, ERROR, base, last, F.col("why"))).unionByName(
-        _finding(reached, CHECKS[2].name, ERROR, base, last, twice)
-    )
+    return damaged.unionByName(
+        _finding(strange, CHECKS[1].name, ERROR, base, last, F.col("why"))
+    ).unionByName(_finding(reached, CHECKS[2].name, ERROR, base, last, twice))
 
 
 def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
@@ -99,22 +152,58 @@ def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    first, last, start, end = F.col("first_offset"), F.col("last_offset"), F.col("start_offset"), F.col("log_end")
-    unreadable = _finding(state.where(F.col("problem").isNotNull()), CHECKS[3].name, ERROR, first, last, F.col("problem"))
+    first, last, start, end = (
+        F.col("first_offset"),
+        F.col("last_offset"),
+        F.col("start_offset"),
+        F.col("log_end"),
+    )
+    unreadable = _finding(
+        state.where(F.col("problem").isNotNull()), CHECKS[3].name, ERROR, first, last, F.col("problem")
+    )
     readable = state.where(F.col("problem").isNull())
-    homeless = readable.where(F.col("topic").isNull()).groupBy(*SHARE, "topic").agg(F.min("first_offset").alias("first_offset"))
-    orphans = _finding(homeless, CHECKS[4].name, NOTE, first, first, F.lit("there is no such topic: the next start removes it"))
+    homeless = (
+        readable.where(F.col("topic").isNull())
+        .groupBy(*SHARE, "topic")
+        .agg(F.min("first_offset").alias("first_offset"))
+    )
+    orphans = _finding(
+        homeless,
+        CHECKS[4].name,
+        NOTE,
+        first,
+        first,
+        F.lit("there is no such topic: the next start removes it"),
+    )
     why = (
         F.when(last < first, F.lit("ends before it begins"))
         .when(first < start, F.format_string("begins before the start offset %d", start))
         .when(F.col("state").startswith("state "), F.concat(F.lit("is in the unknown "), F.col("state")))
         .when(F.col("delivery_count") < 0, F.lit("was delivered fewer than no times"))
     )
-    strange = _finding(readable.withColumn("why", why).where(F.col("why").isNotNull()), CHECKS[5].name, ERROR, first, last, F.col("why"))
-    before = Window.partitionBy(*SHARE).orderBy("first_offset", "last_offset").rowsBetween(Window.unboundedPreceding, -1)
-    reached = readable.withColumn("reached", F.max("last_offset").over(before)).where(F.col("reached") >= first)
+    strange = _finding(
+        readable.withColumn("why", why).where(F.col("why").isNotNull()),
+        CHECKS[5].name,
+        ERROR,
+        first,
+        last,
+        F.col("why"),
+    )
+    before = (
+        Window.partitionBy(*SHARE)
+        .orderBy("first_offset", "last_offset")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    reached = readable.withColumn("reached", F.max("last_offset").over(before)).where(
+        F.col("reached") >= first
+    )
     overlapping = _finding(
-        reached, CHECKS[6].name, ERROR, first, last, F.format_string("state before it reaches to offset %d", F.col("reached"))
+        reached,
+        CHECKS[6].name,
+        ERROR,
+        first,
+        last,
+        F.format_string("state before it reaches to offset %d", F.col("reached")),
     )
     placed = readable.join(logs.select(*LOG, "log_end"), list(LOG))
     batches = placed.where(last >= end)
@@ -124,14 +213,29 @@ def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
         .groupBy(*SHARE, "topic")
         .agg(F.first("start_offset").alias("start_offset"), F.first("log_end").alias("log_end"))
     )
-    ahead = _finding(starts, CHECKS[7].name, ERROR, start, start, F.format_string("it begins at %d, and the log ends at %d", start, end))
-    return unreadable.unionByName(orphans).unionByName(strange).unionByName(overlapping).unionByName(beyond).unionByName(ahead)
+    ahead = _finding(
+        starts,
+        CHECKS[7].name,
+        ERROR,
+        start,
+        start,
+        F.format_string("it begins at %d, and the log ends at %d", start, end),
+    )
+    return (
+        unreadable.unionByName(orphans)
+        .unionByName(strange)
+        .unionByName(overlapping)
+        .unionByName(beyond)
+        .unionByName(ahead)
+    )
 
 
 def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
-    """Records with a dead letter that are not finished, or not as such. `letters` with `source_topic_id`.
+    """Records with a dead letter that are not finished, or not as such. `letters` with
+    `source_topic_id`.
 
-    A letter that is older than the state is of an earlier life of the group: its offsets were reset, or it was deleted and made again.
+    A letter that is older than the state is of an earlier life of the group: its offsets were
+    reset, or it was deleted and made again.
     """
     from pyspark.sql import functions as F
 
@@ -143,12 +247,18 @@ def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
         F.first("start_offset").alias("start_offset"), F.first("created").alias("created")
     )  # fmt: skip
     behind = named.join(heads, list(SHARE)).where(F.col("offset") >= F.col("start_offset")).alias("letter")
-    held = state.where(F.col("problem").isNull()).select(*SHARE, "first_offset", "last_offset", "state").alias("held")
+    held = (
+        state.where(F.col("problem").isNull())
+        .select(*SHARE, "first_offset", "last_offset", "state")
+        .alias("held")
+    )
     inside = F.col("letter.offset").between(F.col("held.first_offset"), F.col("held.last_offset"))
     for name in SHARE:
         inside = inside & (F.col(f"letter.{name}") == F.col(f"held.{name}"))
     joined = behind.join(held, inside, "left").select("letter.*", "held.state")
-    wrong = joined.where(F.coalesce(F.col("state"), F.lit("not delivered")).isin("not delivered", "available", "acknowledged"))
+    wrong = joined.where(
+        F.coalesce(F.col("state"), F.lit("not delivered")).isin("not delivered", "available", "acknowledged")
+    )
     severity = F.when(F.col("timestamp") < F.col("created"), NOTE).otherwise(ERROR)
     detail = F.concat(
         F.lit("it has a dead letter and is "),
@@ -156,6 +266,12 @@ def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
         F.when(severity == NOTE, "; the letter is older than the group's state").otherwise(""),
     )
     live = _finding(wrong, CHECKS[8].name, severity, "offset", "offset", detail)
-    many = named.groupBy(*SHARE, "topic", "offset").agg(F.count("*").alias("letters")).where(F.col("letters") > 1)
-    text = F.format_string("%d dead letters: all right if the group's offsets were reset in between", F.col("letters"))
+    many = (
+        named.groupBy(*SHARE, "topic", "offset")
+        .agg(F.count("*").alias("letters"))
+        .where(F.col("letters") > 1)
+    )
+    text = F.format_string(
+        "%d dead letters: all right if the group's offsets were reset in between", F.col("letters")
+    )
     return live.unionByName(_finding(many, CHECKS[9].name, NOTE, "offset", "offset", text))

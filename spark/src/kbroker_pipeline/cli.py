@@ -1,8 +1,9 @@
-"""The command line: `kbroker-pipeline JOB DATA_DIR`, and `python -m kbroker_pipeline` or spark-submit of `__main__.py` for the same.
+"""The command line: `kbroker-pipeline JOB DATA_DIR`, and `python -m kbroker_pipeline` or
+spark-submit of `__main__.py` for the same.
 
-Commands check what they are given before Spark is started. A job's result is a short table (or, with `--json`, one document) on stdout and
-an HTML page; everything said to a person goes to stderr, and a refusal is one line with an exit code of kbroker's. This module must not
-know what a job does.
+Commands check what they are given before Spark is started. A job's result is a short table (or,
+with `--json`, one document) on stdout and an HTML page; everything said to a person goes to stderr,
+and a refusal is one line with an exit code of kbroker's. This module must not know what a job does.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.metricsEnabled": "false",
 }
-"""Of a session that the jobs start themselves, where nothing else is set. Most of what they shuffle is small: few parts are quicker."""
+"""Of a session that the jobs start themselves, where nothing else is set. Most of what they shuffle
+is small: few parts are quicker."""
 
 
 class Moment(click.ParamType[int]):
@@ -62,7 +64,9 @@ class Setting(click.ParamType[tuple[str, str]]):
 
     name = "NAME=VALUE"
 
-    def convert(self, value: object, param: click.Parameter | None, context: click.Context | None) -> tuple[str, str]:
+    def convert(
+        self, value: object, param: click.Parameter | None, context: click.Context | None
+    ) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
         name, equals, text = str(value).partition("=")
@@ -90,11 +94,25 @@ class Common(NamedTuple):
 def job_options(function: F) -> F:
     """The argument and the options of all jobs."""
     for option in (
-        click.option("--as-of", "now_ms", type=Moment(), help="What counts as now, for ages and for dates of snapshots. Default: now."),
-        click.option("--conf", "settings", type=Setting(), multiple=True, help="A setting of Spark; may be repeated."),
-        click.option("--master", metavar="URL", help="Where Spark runs. Default: local[*], or what spark-submit says."),
+        click.option(
+            "--as-of",
+            "now_ms",
+            type=Moment(),
+            help="What counts as now, for ages and for dates of snapshots. Default: now.",
+        ),
+        click.option(
+            "--conf", "settings", type=Setting(), multiple=True, help="A setting of Spark; may be repeated."
+        ),
+        click.option(
+            "--master", metavar="URL", help="Where Spark runs. Default: local[*], or what spark-submit says."
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."),
-        click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="The HTML page. Default: OUT/reports/JOB.html."),
+        click.option(
+            "--report",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="The HTML page. Default: OUT/reports/JOB.html.",
+        ),
         click.option(
             "--out",
             type=click.Path(path_type=Path),
@@ -120,13 +138,16 @@ class Work(NamedTuple):
 
 @contextmanager
 def working(job: str, common: Common) -> Iterator[Work]:
-    """Checks the directories, starts Spark, and sees to it that both are given back. Raises what exits.end_of knows."""
+    """Checks the directories, starts Spark, and sees to it that both are given back. Raises what
+    exits.end_of knows."""
     from kbroker_pipeline.sources import look
     from kbroker_pipeline.store import opened
 
     directory = look(common.data_dir)
     if common.out.resolve().is_relative_to(directory.path.resolve()):
-        raise CommandFailed(f"{common.out} lies in the broker's data directory: choose another --out", Exit.USAGE)
+        raise CommandFailed(
+            f"{common.out} lies in the broker's data directory: choose another --out", Exit.USAGE
+        )
     with opened(common.out, job, directory.cluster_id) as store, Progress() as progress:
         progress.tell("starting Spark")
         with spark_session(common.master, common.settings) as spark:
@@ -134,8 +155,11 @@ def working(job: str, common: Common) -> Iterator[Work]:
 
 
 @contextmanager
-def spark_session(master: str | None = None, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session with what the jobs need. It is stopped at the end, unless there was one before. CommandFailed: Spark does not start."""
+def spark_session(
+    master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session with what the jobs need. It is stopped at the end, unless there was one before.
+    CommandFailed: Spark does not start."""
     from pyspark.sql import SparkSession
 
     from kbroker_pipeline.frames import SETTINGS
@@ -153,7 +177,8 @@ def spark_session(master: str | None = None, settings: Mapping[str, str] | None 
         why = " ".join(str(error).splitlines()[:2])
         raise CommandFailed(f"Spark did not start, are --master and --conf right? {why}") from error
     if existing is None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # Spark's own asks the JVM in the middle of another question.
+        # Spark's own asks the JVM in the middle of another question.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
     register(spark)
@@ -165,7 +190,8 @@ def spark_session(master: str | None = None, settings: Mapping[str, str] | None 
 
 
 def quieten_gateway() -> None:
-    """Ctrl-C cuts off a question to the JVM, for which py4j logs tracebacks, mostly with the root logger; what it raises is told anyway."""
+    """Ctrl-C cuts off a question to the JVM, for which py4j logs tracebacks, mostly with the root
+    logger; what it raises is told anyway."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_the_gateway)
 
@@ -174,7 +200,13 @@ def _is_not_of_the_gateway(record: logging.LogRecord) -> bool:
     return record.module not in ("java_gateway", "clientserver")
 
 
-def finish(work: Work, common: Common, page: Page, rows: Mapping[str, Sequence[Mapping[str, Any]]], facts: Mapping[str, Any]) -> None:
+def finish(
+    work: Work,
+    common: Common,
+    page: Page,
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    facts: Mapping[str, Any],
+) -> None:
     """Write the page, and print the result: `facts` on top, then each of `rows` as a table."""
     from kbroker_pipeline.report import write
 
@@ -187,14 +219,21 @@ def finish(work: Work, common: Common, page: Page, rows: Mapping[str, Sequence[M
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="pyspark-kbroker", prog_name="kbroker-pipeline")
 def cli() -> None:
-    """Jobs on a kbroker data directory: tables in Parquet, a page to look at, beside a live broker or without one."""
+    """Jobs on a kbroker data directory: tables in Parquet, a page to look at, beside a live broker
+    or without one."""
 
 
 def load_commands() -> click.Group:
     """The group with all its commands."""
     from kbroker_pipeline import commands, demo
 
-    for command in (commands.archive, commands.queue_health, commands.dead_letter_report, commands.verify, demo.demo):
+    for command in (
+        commands.archive,
+        commands.queue_health,
+        commands.dead_letter_report,
+        commands.verify,
+        demo.demo,
+    ):
         cli.add_command(command)
     return cli
 

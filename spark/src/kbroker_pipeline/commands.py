@@ -1,4 +1,5 @@
-"""The jobs as commands: what they take, what they print. Each imports its job when it runs, so that `--help` is quick."""
+"""The jobs as commands: what they take, what they print. Each imports its job when it runs, so that
+`--help` is quick."""
 
 from __future__ import annotations
 
@@ -34,17 +35,36 @@ def _pattern(context: click.Context, param: click.Parameter, text: str | None) -
     callback=_pattern,
     help="Which topics, as a regular expression. Default: all but those that begin with two underscores.",
 )
-@click.option("--continuous", is_flag=True, help="Go on until Ctrl-C as records arrive, instead of ending with what is there.")
 @click.option(
-    "--every", "every_s", type=click.FloatRange(min=0.1), default=10.0, show_default=True, metavar="SECONDS", help="With --continuous."
+    "--continuous",
+    is_flag=True,
+    help="Go on until Ctrl-C as records arrive, instead of ending with what is there.",
 )
 @click.option(
-    "--batch-records", type=click.IntRange(min=1), default=1_000_000, show_default=True, metavar="N", help="Records of one micro-batch."
+    "--every",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --continuous.",
 )
 @click.option(
-    "--skip-lost", is_flag=True, help="Go on where records were removed before they were archived, instead of ending with an error."
+    "--batch-records",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    metavar="N",
+    help="Records of one micro-batch.",
 )
-def archive(topics: str | None, continuous: bool, every_s: float, batch_records: int, skip_lost: bool, **options: Any) -> None:  # noqa: ANN401
+@click.option(
+    "--skip-lost",
+    is_flag=True,
+    help="Go on where records were removed before they were archived, instead of ending with an error.",
+)
+def archive(
+    topics: str | None, continuous: bool, every_s: float, batch_records: int, skip_lost: bool, **options: Any  # noqa: ANN401
+) -> None:
     """Copy the records of topics into a table of Parquet files, each once.
 
     Goes on where the last run ended; new topics and partitions are taken up.
@@ -54,7 +74,11 @@ def archive(topics: str | None, continuous: bool, every_s: float, batch_records:
 
     common = _common(options)
     settings = job.Settings(
-        common.data_dir, topics or job.USERS_TOPICS, batch_records, every_s if continuous else None, fail_on_data_loss=not skip_lost
+        common.data_dir,
+        topics or job.USERS_TOPICS,
+        batch_records,
+        every_s if continuous else None,
+        fail_on_data_loss=not skip_lost,
     )
     with working("archive", common) as work:
         began_s = time.monotonic()
@@ -77,7 +101,9 @@ def archive(topics: str | None, continuous: bool, every_s: float, batch_records:
             batches=job.batches(work.store),
             parts=sources.parts(common.data_dir),
         )
-        rows = [{**row._asdict(), "behind": row.behind} for row in archive_page.part_rows(totals, archived.parts)]
+        rows = [
+            {**row._asdict(), "behind": row.behind} for row in archive_page.part_rows(totals, archived.parts)
+        ]
         facts = {
             "records": totals.rows,
             "added": archived.added,
@@ -95,7 +121,10 @@ def archive(topics: str | None, continuous: bool, every_s: float, batch_records:
     help="How long a start offset with backlog behind it must not have moved.",
 )  # fmt: skip
 @click.option(
-    "--history/--no-history", default=True, show_default=True, help="Look for records that were given up in the state's history, too."
+    "--history/--no-history",
+    default=True,
+    show_default=True,
+    help="Look for records that were given up in the state's history, too.",
 )
 def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  # noqa: ANN401
     """Take a snapshot of all share groups, and compare it with those of earlier runs."""
@@ -104,7 +133,9 @@ def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  
     common = _common(options)
     with working("queue-health", common) as work:
         settings = health_job.Settings(stuck_after_s, history)
-        found = health_job.queue_health(work.spark, work.store, work.directory, settings, common.moment_ms(), work.progress.tell)
+        found = health_job.queue_health(
+            work.spark, work.store, work.directory, settings, common.moment_ms(), work.progress.tell
+        )
         facts = {
             "snapshots": found.runs,
             "changed": found.changed,
@@ -120,21 +151,34 @@ def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  
              "stuck_for_s": (found.now_ms - each.since_ms) / 1000, "backlog": each.row.backlog, "head_is": each.row.head_state}
             for each in found.stuck
         ]  # fmt: skip
-        rows = {"share_partitions": shares, "stuck_heads": stuck, "worst_records": [row._asdict() for row in found.worst[:10]]}
+        rows = {
+            "share_partitions": shares,
+            "stuck_heads": stuck,
+            "worst_records": [row._asdict() for row in found.worst[:10]],
+        }
         finish(work, common, health_page.page(found), rows, facts)
 
 
 @click.command("dead-letter-report")
 @job_options
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A dead letter topic; may be repeated. Default: all that are one.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="A dead letter topic; may be repeated. Default: all that are one.",
+)
 def dead_letter_report(topics: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-    """Collect dead letters with the records they stand for: causes, sources, keys, first and last seen."""
+    """Collect dead letters with the records they stand for: causes, sources, keys, first and last
+    seen."""
     from kbroker_pipeline import letters_job, letters_page
     from kbroker_pipeline.report import human_time
 
     common = _common(options)
     with working("dead-letter-report", common) as work:
-        found = letters_job.dead_letter_report(work.spark, work.store, work.directory, topics, common.moment_ms(), work.progress.tell)
+        found = letters_job.dead_letter_report(
+            work.spark, work.store, work.directory, topics, common.moment_ms(), work.progress.tell
+        )
         facts = {
             "dead_letters": found.letters,
             "added": found.added,
@@ -154,12 +198,15 @@ def dead_letter_report(topics: tuple[str, ...], **options: Any) -> None:  # noqa
 @click.command()
 @job_options
 def verify(**options: Any) -> int:  # noqa: ANN401
-    """Read everything and tell what is wrong; exit code 1 where something is, or where dead letters cannot be read."""
+    """Read everything and tell what is wrong; exit code 1 where something is, or where dead letters
+    cannot be read."""
     from kbroker_pipeline import verify_job, verify_page
 
     common = _common(options)
     with working("verify", common) as work:
-        found = verify_job.verify(work.spark, work.store, work.directory, common.moment_ms(), work.progress.tell)
+        found = verify_job.verify(
+            work.spark, work.store, work.directory, common.moment_ms(), work.progress.tell
+        )
         facts = {
             "errors": found.errors,
             "notes": len(found.findings) - found.errors,
@@ -169,5 +216,11 @@ def verify(**options: Any) -> int:  # noqa: ANN401
             "share_partitions": found.share_partitions,
             "dead_letters": None if found.unread else found.letters,
         }
-        finish(work, common, verify_page.page(found), {"findings": [row._asdict() for row in found.findings]}, facts)
+        finish(
+            work,
+            common,
+            verify_page.page(found),
+            {"findings": [row._asdict() for row in found.findings]},
+            facts,
+        )
         return Exit.REFUSED if found.errors or found.unread else Exit.OK

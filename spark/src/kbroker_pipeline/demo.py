@@ -1,4 +1,5 @@
-"""`kbroker-pipeline demo`: a broker, orders, two share groups, and all jobs on its directory while it runs; the pages stay."""
+"""`kbroker-pipeline demo`: a broker, orders, two share groups, and all jobs on its directory while
+it runs; the pages stay."""
 
 from __future__ import annotations
 
@@ -22,11 +23,31 @@ QUICK = {
 
 @click.command()
 @click.option(
-    "--home", type=click.Path(path_type=Path), metavar="DIR", help="Where everything is kept. Default: a new temporary directory."
+    "--home",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where everything is kept. Default: a new temporary directory.",
 )
-@click.option("--storage", default="segment", show_default=True, metavar="ENGINE", help="The broker's engine.")
-@click.option("--orders", "count", type=click.IntRange(min=100), default=20_000, show_default=True, metavar="N", help="Number of orders.")
-@click.option("--rounds", type=click.IntRange(2, 50), default=5, show_default=True, metavar="N", help="Snapshots of the queues on the way.")
+@click.option(
+    "--storage", default="segment", show_default=True, metavar="ENGINE", help="The broker's engine."
+)
+@click.option(
+    "--orders",
+    "count",
+    type=click.IntRange(min=100),
+    default=20_000,
+    show_default=True,
+    metavar="N",
+    help="Number of orders.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(2, 50),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Snapshots of the queues on the way.",
+)
 def demo(home: Path | None, storage: str, count: int, rounds: int) -> None:
     """Run a broker with orders, some of them poison, two share groups, and all jobs beside it.
 
@@ -64,7 +85,8 @@ def demo(home: Path | None, storage: str, count: int, rounds: int) -> None:
 
 
 def _round(bootstrap: str, number: int, count: int, *, last: bool) -> None:
-    """Orders come, order-workers do most of them, and mailer falls behind more and more, until it stops."""
+    """Orders come, order-workers do most of them, and mailer falls behind more and more, until it
+    stops."""
     from kbroker_pipeline import demo_work
 
     say(f"round {number + 1}: {count:,} orders")

@@ -1,4 +1,5 @@
-"""The demo's broker, orders and consumers, with what a user has: the command line, and Kafka's own client library.
+"""The demo's broker, orders and consumers, with what a user has: the command line, and Kafka's own
+client library.
 
     order            share     what a consumer of order-workers does
     good             the rest  accepts it
@@ -40,11 +41,25 @@ _IDLE_POLLS: Final = 4
 
 @contextmanager
 def broker(data_dir: Path, storage: str) -> Iterator[str]:
-    """`kbroker start` in a process of its own; gives its address, and stops it at the end. Raises CommandFailed."""
-    command = [sys.executable, "-m", "kbroker", "start", "--data-dir", str(data_dir), "--storage", storage, "--listen", "127.0.0.1:0"]
+    """`kbroker start` in a process of its own; gives its address, and stops it at the end. Raises
+    CommandFailed."""
+    command = [
+        sys.executable,
+        "-m",
+        "kbroker",
+        "start",
+        "--data-dir",
+        str(data_dir),
+        "--storage",
+        storage,
+        "--listen",
+        "127.0.0.1:0",
+    ]
     log = data_dir.with_suffix(".log")
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, text=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, text=True
+        )
     try:
         assert process.stdout is not None
         readable, _, _ = select.select([process.stdout], [], [], _PATIENCE_S)
@@ -65,7 +80,9 @@ def broker(data_dir: Path, storage: str) -> Iterator[str]:
 def prepare(bootstrap: str) -> None:
     """The topics, and how the groups work."""
     _kbroker(bootstrap, "topics", "create", ORDERS, "--partitions", str(PARTITIONS))
-    _kbroker(bootstrap, "topics", "create", DEAD_LETTERS, "--config", "errors.deadletterqueue.group.enable=true")
+    _kbroker(
+        bootstrap, "topics", "create", DEAD_LETTERS, "--config", "errors.deadletterqueue.group.enable=true"
+    )
     _kbroker(
         bootstrap, "configs", "set", "--group", WORKERS, "share.auto.offset.reset=earliest", f"share.delivery.count.limit={DELIVERY_LIMIT}",
         f"errors.deadletterqueue.topic.name={DEAD_LETTERS}", "errors.deadletterqueue.copy.record.enable=true",
@@ -90,9 +107,17 @@ def orders(first: int, count: int) -> Iterator[tuple[bytes, bytes]]:
         chance = random.Random(SEED * 1_000_003 + number)
         fate = chance.random()
         expired = fate < 0.005
-        customer = chance.choices(_EXPIRED, (6, 3, 1))[0] if expired else f"customer-{chance.randrange(2000):04}"
+        customer = (
+            chance.choices(_EXPIRED, (6, 3, 1))[0] if expired else f"customer-{chance.randrange(2000):04}"
+        )
         card = "expired" if expired else "ok after retry" if fate < 0.045 else "ok"
-        order = {"order": number, "customer": customer, "item": chance.choice(_ITEMS), "cents": chance.randrange(100, 50_000), "card": card}
+        order = {
+            "order": number,
+            "customer": customer,
+            "item": chance.choice(_ITEMS),
+            "cents": chance.randrange(100, 50_000),
+            "card": card,
+        }
         line = json.dumps(order, separators=(",", ":")).encode()
         yield customer.encode(), line[: len(line) // 2] if fate > 0.996 else line
 
@@ -102,9 +127,16 @@ def produce(bootstrap: str, first: int, count: int) -> None:
     from confluent_kafka import Producer
 
     failed: list[str] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0})
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
+    )
     for key, value in orders(first, count):
-        producer.produce(ORDERS, value, key, on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None)
+        producer.produce(
+            ORDERS,
+            value,
+            key,
+            on_delivery=lambda error, _: failed.append(error.str()) if error is not None else None,
+        )
         producer.poll(0)
     if producer.flush(_PATIENCE_S) or failed:
         raise CommandFailed(f"the orders were not confirmed: {failed[0] if failed else 'no answer'}")
@@ -118,7 +150,9 @@ def worker(message: Message) -> AcknowledgeType:
         order = json.loads(message.value() or b"")
     except ValueError:
         return AcknowledgeType.REJECT
-    if order["card"] == "expired" or (order["card"] == "ok after retry" and (message.delivery_count() or 1) < 2):
+    if order["card"] == "expired" or (
+        order["card"] == "ok after retry" and (message.delivery_count() or 1) < 2
+    ):
         return AcknowledgeType.RELEASE
     return AcknowledgeType.ACCEPT
 
@@ -131,11 +165,19 @@ def mailer(message: Message) -> AcknowledgeType:
     return AcknowledgeType.RELEASE if again else AcknowledgeType.ACCEPT
 
 
-def consume(bootstrap: str, group: str, decide: Callable[[Message], AcknowledgeType], most: int | None = None) -> int:
-    """One share consumer works until nothing comes any more, or until it has finished `most`; returns the number of deliveries."""
+def consume(
+    bootstrap: str, group: str, decide: Callable[[Message], AcknowledgeType], most: int | None = None
+) -> int:
+    """One share consumer works until nothing comes any more, or until it has finished `most`;
+    returns the number of deliveries."""
     from confluent_kafka import AcknowledgeType, ShareConsumer
 
-    settings = {"bootstrap.servers": bootstrap, "group.id": group, "share.acknowledgement.mode": "explicit", "log_level": 0}
+    settings = {
+        "bootstrap.servers": bootstrap,
+        "group.id": group,
+        "share.acknowledgement.mode": "explicit",
+        "log_level": 0,
+    }
     consumer = ShareConsumer(settings)
     deliveries = finished = idle = 0
     try:

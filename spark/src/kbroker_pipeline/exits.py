@@ -1,6 +1,7 @@
 """How a command ends: kbroker's exit codes, and one line on stderr for each error that is foreseen.
 
-Errors of data sources come wrapped in tracebacks of Spark's worker processes; the line that says what to do is taken out of these.
+Errors of data sources come wrapped in tracebacks of Spark's worker processes; the line that says
+what to do is taken out of these.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from click.exceptions import NoArgsIsHelpError
 from kbroker.errors import OperatorError
 from kbroker_spark.errors import AFTER_LOSS, SourceError
 
-_SOURCE_ERROR = re.compile(r"^(?:[\w.]+\.)?(?:SourceError|DataLoss|OperatorError|CorruptBatch|CommandFailed): (.+)$", re.MULTILINE)
+_SOURCE_ERROR = re.compile(
+    r"^(?:[\w.]+\.)?(?:SourceError|DataLoss|OperatorError|CorruptBatch|CommandFailed): (.+)$", re.MULTILINE
+)
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system")
 
 
@@ -43,7 +46,8 @@ def say(message: str) -> None:
 
 
 def end_of(error: BaseException) -> Exit:
-    """Print the one line that an error deserves and return the exit code; what nobody foresaw is raised again."""
+    """Print the one line that an error deserves and return the exit code; what nobody foresaw is
+    raised again."""
     match error:
         case NoArgsIsHelpError():
             error.show()
@@ -64,7 +68,11 @@ def end_of(error: BaseException) -> Exit:
             say(str(error))
             return Exit.DATA_DIRECTORY
         case OSError():
-            say(f"cannot use {error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+            say(
+                f"cannot use {error.filename}: {error.strerror}"
+                if error.filename and error.strerror
+                else str(error)
+            )
             return Exit.REFUSED
     return _end_of_spark(error)
 
@@ -77,12 +85,16 @@ def _end_of_spark(error: BaseException) -> Exit:
     problem = _NO_ROOM.search(str(error)) if is_of_spark(error) else None
     if problem is None:
         raise error
-    say(f"Spark could not write ({problem[0]}): make room where --out and Spark's temporary files are, and run it again")
+    say(
+        f"Spark could not write ({problem[0]}): make room where --out and Spark's temporary files are, and "
+        "run it again"
+    )
     return Exit.REFUSED
 
 
 def line_of(error: BaseException) -> str | None:
-    """What a data source said, out of an exception of Spark; None if it was not one of them. Of the jobs `archive` alone fails on loss."""
+    """What a data source said, out of an exception of Spark; None if it was not one of them. Of the
+    jobs `archive` alone fails on loss."""
     if not is_of_spark(error):
         return None
     found = _SOURCE_ERROR.findall(str(error))

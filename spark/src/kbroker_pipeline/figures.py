@@ -1,6 +1,8 @@
-"""Plots as Plotly's `data` and `layout`, with the page's names for colours; what all of them share is put there by the page's script.
+"""Plots as Plotly's `data` and `layout`, with the page's names for colours; what all of them share
+is put there by the page's script.
 
-Texts of records and names of topics come in as labels; Plotly reads a few tags in those, so they are escaped here.
+Texts of records and names of topics come in as labels; Plotly reads a few tags in those, so they
+are escaped here.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ def label(text: object) -> str:
 
 
 def moment(moment_ms: int) -> str:
-    """A moment on a time axis, UTC: of the years 1 to 9999, which are those of Python and nearly those of Plotly."""
+    """A moment on a time axis, UTC: of the years 1 to 9999, which are those of Python and nearly
+    those of Plotly."""
     at = datetime.fromtimestamp(min(max(moment_ms, _FIRST_MS), _LAST_MS) / 1000, UTC)
     return at.replace(tzinfo=None).isoformat(" ", "milliseconds")
 
@@ -46,7 +49,12 @@ def over_time(
     data = []
     for number, (name, points) in enumerate(series.items()):
         line_colour = (colours or {}).get(name, colour(number))
-        line = {"color": line_colour, "width": 2, "shape": "hv" if steps else "linear", "dash": "dot" if name in dashed else "solid"}
+        line = {
+            "color": line_colour,
+            "width": 2,
+            "shape": "hv" if steps else "linear",
+            "dash": "dot" if name in dashed else "solid",
+        }
         trace: dict[str, Any] = {
             "type": "scatter",
             "mode": "lines+markers" if len(points) < 60 else "lines",
@@ -93,13 +101,20 @@ def columns(
         for number, (name, points) in enumerate(series.items())
     ]
     places = {x for points in series.values() for x, _ in points if isinstance(x, str)}
-    named = {"type": "category", "categoryarray": sorted(places, key=lambda place: (len(place), place))} if places else {}
+    named = (
+        {"type": "category", "categoryarray": sorted(places, key=lambda place: (len(place), place))}
+        if places
+        else {}
+    )
     layout: dict[str, Any] = {
         "barmode": "stack" if stacked and not log else "group",
         "hovermode": "x unified",
         "bargap": 0.25,
         "xaxis": {"title": {"text": x_title}, **({"type": "date"} if time else named)},
-        "yaxis": {"title": {"text": unit}, **({"type": "log", "dtick": 1} if log else {"rangemode": "tozero"})},
+        "yaxis": {
+            "title": {"text": unit},
+            **({"type": "log", "dtick": 1} if log else {"rangemode": "tozero"}),
+        },
     }
     return Figure(title, note, data, layout)
 
@@ -131,7 +146,12 @@ def rows(
         "hovermode": "y unified",
         "bargap": 0.35,
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
-        "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": [label(name) for name in names], "autorange": "reversed"},
+        "yaxis": {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [label(name) for name in names],
+            "autorange": "reversed",
+        },
     }
     return Figure(title, note, data, layout, height_px=max(170, 70 + 30 * len(names)), stretch=False)
 
@@ -145,7 +165,8 @@ def spans(
     marks: Sequence[tuple[str, int, str]] = (),
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """For each row (a partition) pieces of its offsets: `bars` maps what they are to (row, first, end). `marks`: (row, offset, text)."""
+    """For each row (a partition) pieces of its offsets: `bars` maps what they are to (row, first,
+    end). `marks`: (row, offset, text)."""
     names = list(dict.fromkeys(name for pieces in bars.values() for name, _, _ in pieces))
     data: list[dict[str, Any]] = [
         {
@@ -170,7 +191,12 @@ def spans(
                 "y": [label(name) for name, _, _ in marks],
                 "x": [offset for _, offset, _ in marks],
                 "text": [label(text) for _, _, text in marks],
-                "marker": {"color": "@red", "size": 11, "symbol": "diamond", "line": {"width": 1, "color": "@card"}},
+                "marker": {
+                    "color": "@red",
+                    "size": 11,
+                    "symbol": "diamond",
+                    "line": {"width": 1, "color": "@card"},
+                },
                 "hovertemplate": "%{y} at %{x:,}: %{text}",
             }
         )
@@ -179,7 +205,12 @@ def spans(
         "hovermode": "closest",
         "bargap": 0.45,
         "xaxis": {"title": {"text": unit}, "rangemode": "tozero"},
-        "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": [label(name) for name in names], "autorange": "reversed"},
+        "yaxis": {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [label(name) for name in names],
+            "autorange": "reversed",
+        },
     }
     return Figure(title, note, data, layout, height_px=max(170, 70 + 30 * len(names)), stretch=False)
 
@@ -188,7 +219,29 @@ def buckets(first_ms: int, last_ms: int, most: int = 48) -> int:
     """A round width, in ms, that cuts the span of time into at most `most` pieces."""
     span = max(last_ms - first_ms, 1)
     second = 1000
-    widths = [second * each for each in (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)]
+    widths = [
+        second * each
+        for each in (
+            1,
+            2,
+            5,
+            10,
+            15,
+            30,
+            60,
+            120,
+            300,
+            600,
+            900,
+            1800,
+            3600,
+            7200,
+            10_800,
+            21_600,
+            43_200,
+            86_400,
+        )
+    ]
     for width in widths:
         if span / width <= most:
             return width

@@ -16,11 +16,34 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     TEXT_PARTITIONS: "false",
 }
-"""What the jobs need of a session: days are UTC's, timestamps are such as all readers of Parquet know, a topic named 007 is no number."""
+"""What the jobs need of a session: days are UTC's, timestamps are such as all readers of Parquet
+know, a topic named 007 is no number."""
 INTEGERS: Final = frozenset(
-    {"partition", "state_epoch", "delivery_count", "source_partition", "max_deliveries", "head_deliveries", "last_partition"}
+    {
+        "partition",
+        "state_epoch",
+        "delivery_count",
+        "source_partition",
+        "max_deliveries",
+        "head_deliveries",
+        "last_partition",
+    }
 )
-TEXTS: Final = frozenset({"date", "topic", "topic_id", "group", "state", "head_state", "key", "value", "check", "severity", "detail"})
+TEXTS: Final = frozenset(
+    {
+        "date",
+        "topic",
+        "topic_id",
+        "group",
+        "state",
+        "head_state",
+        "key",
+        "value",
+        "check",
+        "severity",
+        "detail",
+    }
+)
 MOMENTS: Final = frozenset({"taken", "seen"})
 FLAGS: Final = frozenset({"dead_letter"})
 """Columns by their type, in all tables that are made of rows; the others are numbers of 64 bits."""
@@ -33,17 +56,25 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows as Arrow; the type of a column is told by its name, so that a table's files agree whatever is null in one of them."""
+    """Rows as Arrow; the type of a column is told by its name, so that a table's files agree
+    whatever is null in one of them."""
     import pyarrow as pa
 
     types = {name: kind for names, kind in _types() for name in names}
-    return pa.table({name: pa.array([row[name] for row in rows], types.get(name, pa.int64())) for name in rows[0]})
+    return pa.table(
+        {name: pa.array([row[name] for row in rows], types.get(name, pa.int64())) for name in rows[0]}
+    )
 
 
 def _types() -> list[tuple[frozenset[str], pa.DataType]]:
     import pyarrow as pa
 
-    return [(INTEGERS, pa.int32()), (TEXTS, pa.string()), (MOMENTS, pa.timestamp("us", tz="UTC")), (FLAGS, pa.bool_())]
+    return [
+        (INTEGERS, pa.int32()),
+        (TEXTS, pa.string()),
+        (MOMENTS, pa.timestamp("us", tz="UTC")),
+        (FLAGS, pa.bool_()),
+    ]
 
 
 def read_table(spark: SparkSession, path: Path) -> DataFrame | None:

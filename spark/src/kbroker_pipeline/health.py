@@ -1,13 +1,16 @@
 """The sums of queue-health: share-group state to rows, DataFrames to DataFrames.
 
-    batches    format kbroker-state, view batches: the state batches of each share-partition, and where it stands
+    batches    format kbroker-state, view batches: the state batches of each share-partition, and
+               where it stands
     parts      the same format, view share-partitions: bounds of the logs, and lag
     letters    dead letters (letters.py)
-    given_up   one row for each record that a group gave up: (group, topic_id, partition, offset, ...)
+    given_up   one row for each record that a group gave up: (group, topic_id, partition, offset,
+               ...)
 
-What lies before a share-partition's start offset is finished and has no state any more. So `finished` is the start offset and the finished
-records behind it; what of these was given up is known from the table `given_up`, which grows from run to run. This module must not know
-where anything is stored, nor when.
+What lies before a share-partition's start offset is finished and has no state any more. So
+`finished` is the start offset and the finished records behind it; what of these was given up is
+known from the table `given_up`, which grows from run to run. This module must not know where
+anything is stored, nor when.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ if TYPE_CHECKING:
 KEY: Final = ("group", "topic_id", "partition")
 FINISHED: Final = ("acknowledged", "archived")
 WORST_EACH: Final = 20
-"""Records of one state batch among the worst: a batch of thousands would leave no room for others."""
+"""Records of one state batch among the worst: a batch of thousands would leave no room for
+others."""
 
 
 def _size() -> Column:
@@ -58,28 +62,39 @@ def windows(batches: DataFrame) -> DataFrame:
 
 
 def oldest_unfinished(batches: DataFrame, parts: DataFrame) -> DataFrame:
-    """The first offset of each share-partition that the log has and that is not finished: its start offset, or the log's where retention
-    has passed that, unless what is finished there was not yet passed.
+    """The first offset of each share-partition that the log has and that is not finished: its start
+    offset, or the log's where retention has passed that, unless what is finished there was not yet
+    passed.
 
-    Finished batches in offset order touch from there on as long as each begins where the sizes of those before it end.
+    Finished batches in offset order touch from there on as long as each begins where the sizes of
+    those before it end.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     starts = parts.select(*KEY, F.col("log_start_offset").alias("log_start"))
-    batches = batches.join(starts, list(KEY), "left").withColumn("start_offset", F.greatest("start_offset", "log_start"))
+    batches = batches.join(starts, list(KEY), "left").withColumn(
+        "start_offset", F.greatest("start_offset", "log_start")
+    )
     finished = batches.where(F.col("state").isin(*FINISHED) & (F.col("last_offset") >= F.col("start_offset")))
     finished = finished.withColumn("first_offset", F.greatest("first_offset", "start_offset"))
     before = Window.partitionBy(*KEY).orderBy("first_offset").rowsBetween(Window.unboundedPreceding, -1)
     expected = F.col("start_offset") + F.coalesce(F.sum(_size()).over(before), F.lit(0))
     touching = finished.withColumn("expected", expected).where(F.col("first_offset") == F.col("expected"))
     passed = touching.groupBy(*KEY).agg(F.max("last_offset").alias("passed"))
-    heads = batches.where(F.col("problem").isNull()).groupBy(*KEY).agg(F.first("start_offset").alias("start_offset"))
-    return heads.join(passed, list(KEY), "left").select(*KEY, F.coalesce(F.col("passed") + 1, F.col("start_offset")).alias("oldest_offset"))
+    heads = (
+        batches.where(F.col("problem").isNull())
+        .groupBy(*KEY)
+        .agg(F.first("start_offset").alias("start_offset"))
+    )
+    return heads.join(passed, list(KEY), "left").select(
+        *KEY, F.coalesce(F.col("passed") + 1, F.col("start_offset")).alias("oldest_offset")
+    )
 
 
 def given_up_now(batches: DataFrame, letters: DataFrame) -> DataFrame:
-    """Each record that the state says is archived, or that has a dead letter. `letters` must have `source_topic_id`."""
+    """Each record that the state says is archived, or that has a dead letter. `letters` must have
+    `source_topic_id`."""
     from pyspark.sql import functions as F
 
     columns = ("group", "topic", "topic_id", "partition", "offset", "delivery_count", "dead_letter")
@@ -114,13 +129,17 @@ def newly_given_up(now: DataFrame, known: DataFrame) -> DataFrame:
 
 
 def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: DataFrame) -> DataFrame:
-    """A row for each share-partition of a live topic: the columns of the table `queue_health` but when it was taken and `oldest_ms`."""
+    """A row for each share-partition of a live topic: the columns of the table `queue_health` but
+    when it was taken and `oldest_ms`."""
     from pyspark.sql import functions as F
 
     totals = given_up.groupBy(*KEY).agg(
-        F.count("*").alias("archived"), F.sum(F.col("dead_letter").cast("bigint")).cast("bigint").alias("dead_lettered")
+        F.count("*").alias("archived"),
+        F.sum(F.col("dead_letter").cast("bigint")).cast("bigint").alias("dead_lettered"),
     )
-    bounds = parts.select(*KEY, F.col("log_start_offset").alias("log_start"), F.col("log_end_offset").alias("log_end"), "lag")
+    bounds = parts.select(
+        *KEY, F.col("log_start_offset").alias("log_start"), F.col("log_end_offset").alias("log_end"), "lag"
+    )
     joined = (
         windows.where(F.col("topic").isNotNull())
         .join(bounds, list(KEY), "left")
@@ -145,21 +164,29 @@ def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: Da
 
 
 def delivery_counts(batches: DataFrame, new_given_up: DataFrame) -> DataFrame:
-    """How many records of a group, topic and partition were delivered how often: those with a state, and those given up since the last run
-    that have none any more, as the start offset has passed them."""
+    """How many records of a group, topic and partition were delivered how often: those with a
+    state, and those given up since the last run that have none any more, as the start offset has
+    passed them."""
     from pyspark.sql import functions as F
 
     stored = batches.where((F.col("delivery_count") > 0) & F.col("topic").isNotNull())
-    counted = stored.groupBy(*KEY, "topic", "delivery_count").agg(F.sum(_size()).cast("bigint").alias("records"))
+    counted = stored.groupBy(*KEY, "topic", "delivery_count").agg(
+        F.sum(_size()).cast("bigint").alias("records")
+    )
     starts = batches.groupBy(*KEY).agg(F.first("start_offset").alias("start_offset"))
-    passed = new_given_up.join(starts, list(KEY)).where((F.col("offset") < F.col("start_offset")) & F.col("topic").isNotNull())
+    passed = new_given_up.join(starts, list(KEY)).where(
+        (F.col("offset") < F.col("start_offset")) & F.col("topic").isNotNull()
+    )
     gone = passed.groupBy(*KEY, "topic", "delivery_count").agg(F.count("*").alias("records"))
     both = counted.unionByName(gone)
-    return both.groupBy("group", "topic", "partition", "delivery_count").agg(F.sum("records").cast("bigint").alias("records"))
+    return both.groupBy("group", "topic", "partition", "delivery_count").agg(
+        F.sum("records").cast("bigint").alias("records")
+    )
 
 
 def worst(batches: DataFrame, new_given_up: DataFrame, most: int) -> DataFrame:
-    """The records that were delivered most often, of those with a state and those that were given up since the last run."""
+    """The records that were delivered most often, of those with a state and those that were given
+    up since the last run."""
     from pyspark.sql import functions as F
 
     last = F.least(F.col("last_offset"), F.col("first_offset") + WORST_EACH - 1)
@@ -170,26 +197,36 @@ def worst(batches: DataFrame, new_given_up: DataFrame, most: int) -> DataFrame:
         .limit(most)
     )
     stored = stored.withColumn("offset", F.explode(F.sequence(F.col("first_offset"), last))).select(*columns)
-    gone = new_given_up.where(F.col("topic").isNotNull() & (F.col("delivery_count") > 1)).withColumn("state", F.lit("archived"))
+    gone = new_given_up.where(F.col("topic").isNotNull() & (F.col("delivery_count") > 1)).withColumn(
+        "state", F.lit("archived")
+    )
     gone = gone.join(stored.select(*KEY, "offset"), [*KEY, "offset"], "left_anti")
     every = stored.unionByName(gone.select(*columns))
     return every.orderBy(F.desc("delivery_count"), "group", "topic", "partition", "offset").limit(most)
 
 
 def standing(history: DataFrame, current: DataFrame) -> DataFrame:
-    """Share-partitions with backlog whose start offset was the same in earlier snapshots: since which one (`since_ms`), and whether records
-    behind it were finished since (`ahead_moves`). Snapshots without backlog do not count: there was nothing to move for."""
+    """Share-partitions with backlog whose start offset was the same in earlier snapshots: since
+    which one (`since_ms`), and whether records behind it were finished since (`ahead_moves`).
+    Snapshots without backlog do not count: there was nothing to move for."""
     from pyspark.sql import functions as F
 
     now = current.where((F.col("backlog") > 0) & (F.col("start_offset") >= 0)).select(
-        *KEY, *(F.col(name).alias(f"now_{name}") for name in ("start_offset", "state_epoch", "finished_ahead"))
+        *KEY,
+        *(F.col(name).alias(f"now_{name}") for name in ("start_offset", "state_epoch", "finished_ahead")),
     )
     seen = history.join(now, list(KEY))
     same = (
-        (F.col("start_offset") == F.col("now_start_offset")) & (F.col("state_epoch") == F.col("now_state_epoch")) & (F.col("backlog") > 0)
+        (F.col("start_offset") == F.col("now_start_offset"))
+        & (F.col("state_epoch") == F.col("now_state_epoch"))
+        & (F.col("backlog") > 0)
     )
-    other = seen.groupBy(*KEY).agg(F.max(F.when(~F.coalesce(same, F.lit(False)), F.col("taken_ms"))).alias("other_ms"))
-    since = seen.join(other, list(KEY)).where(same & (F.col("other_ms").isNull() | (F.col("taken_ms") > F.col("other_ms"))))
+    other = seen.groupBy(*KEY).agg(
+        F.max(F.when(~F.coalesce(same, F.lit(False)), F.col("taken_ms"))).alias("other_ms")
+    )
+    since = seen.join(other, list(KEY)).where(
+        same & (F.col("other_ms").isNull() | (F.col("taken_ms") > F.col("other_ms")))
+    )
     return since.groupBy(*KEY).agg(
         F.min("taken_ms").alias("since_ms"),
         (F.min("finished_ahead") < F.first("now_finished_ahead")).alias("ahead_moves"),

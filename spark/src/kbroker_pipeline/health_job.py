@@ -1,8 +1,9 @@
 """`queue-health`: one snapshot of all share groups per run, and what the snapshots say together.
 
-A run that finds nothing changed since the last snapshot writes nothing. Otherwise one commit holds the snapshot (`queue_health`), its
-delivery counts (`delivery_counts`) and worst records (`worst_records`), the records that were given up since the last one (`given_up`), and
-where to go on in the dead letter topics. This module must not know HTML nor the terminal.
+A run that finds nothing changed since the last snapshot writes nothing. Otherwise one commit holds
+the snapshot (`queue_health`), its delivery counts (`delivery_counts`) and worst records
+(`worst_records`), the records that were given up since the last one (`given_up`), and where to go
+on in the dead letter topics. This module must not know HTML nor the terminal.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 
 SHARES, COUNTS, WORST, GIVEN_UP = "queue_health", "delivery_counts", "worst_records", "given_up"
 GIVEN_UP_SCHEMA: Final = (
-    "group string, topic_id string, partition int, offset bigint, topic string, delivery_count int, dead_letter boolean, seen timestamp"
+    "group string, topic_id string, partition int, offset bigint, topic string, "
+    "delivery_count int, dead_letter boolean, seen timestamp"
 )
 _LETTERS_SCHEMA: Final = (
-    "group string, source_topic string, source_topic_id string, source_partition int, source_offset bigint, delivery_count int"
+    "group string, source_topic string, source_topic_id string, source_partition int, "
+    "source_offset bigint, delivery_count int"
 )
 _MOST_POINTS: Final = 500
 _MOST_WORST: Final = 30
@@ -38,8 +41,8 @@ _MOST_WORST: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`stuck_after_s`: how long a start offset must have stood still. `history`: records that were given up and forgotten between two runs
-    are looked for in the state's history, too."""
+    """`stuck_after_s`: how long a start offset must have stood still. `history`: records that were
+    given up and forgotten between two runs are looked for in the state's history, too."""
 
     stuck_after_s: float = 60.0
     history: bool = True
@@ -57,13 +60,19 @@ class Picture:
     problems: list[str]
 
     def fingerprint(self) -> str:
-        """Of what tells that something happened: the others hold what is new since the last run, which is nothing when it comes again."""
+        """Of what tells that something happened: the others hold what is new since the last run,
+        which is nothing when it comes again."""
         told = json.dumps([self.shares, dict(self.cursor)], sort_keys=True, default=str)
         return hashlib.sha256(told.encode()).hexdigest()
 
 
 def queue_health(
-    spark: SparkSession, store: Store, directory: Directory, settings: Settings, now_ms: int, tell: Callable[[str], None]
+    spark: SparkSession,
+    store: Store,
+    directory: Directory,
+    settings: Settings,
+    now_ms: int,
+    tell: Callable[[str], None],
 ) -> Health:
     """Takes a snapshot, commits it if it says anything new, and returns what the page shows."""
     last = store.last()
@@ -96,7 +105,8 @@ def queue_health(
 def _over_runs(
     spark: SparkSession, store: Store, picture: Picture, settings: Settings, moment_ms: int, now_ms: int
 ) -> tuple[list[Stuck], list[Point]]:
-    """What the snapshots say together, the last one among them. Others that seem later are left out: the clock has gone back since."""
+    """What the snapshots say together, the last one among them. Others that seem later are left
+    out: the clock has gone back since."""
     from pyspark.sql import functions as F
 
     table = read_table(spark, store.table(SHARES))
@@ -110,35 +120,51 @@ def _over_runs(
         for row in since
         if row["since_ms"] < now_ms and row["since_ms"] <= now_ms - settings.stuck_after_s * 1000
     ]
-    return sorted(stuck, key=lambda each: each.since_ms), [Point(**row) for row in rows_of(health.points(history, _MOST_POINTS))]
+    return sorted(stuck, key=lambda each: each.since_ms), [
+        Point(**row) for row in rows_of(health.points(history, _MOST_POINTS))
+    ]
 
 
-def take(spark: SparkSession, store: Store, directory: Directory, settings: Settings, tell: Callable[[str], None]) -> Picture:
-    """Reads all of the state first and the logs behind it, so that no log ends before what its state says, and that records which are
-    archived have their dead letters among those that are read."""
+def take(
+    spark: SparkSession, store: Store, directory: Directory, settings: Settings, tell: Callable[[str], None]
+) -> Picture:
+    """Reads all of the state first and the logs behind it, so that no log ends before what its
+    state says, and that records which are archived have their dead letters among those that are
+    read."""
     tell("reading share-group state")
-    views = ("batches", "share-partitions", "history") if settings.history else ("batches", "share-partitions")
+    views = (
+        ("batches", "share-partitions", "history") if settings.history else ("batches", "share-partitions")
+    )
     state = {view: sources.state(spark, directory.path, view).cache() for view in views}
     for frame in state.values():
         frame.count()
     batches = state["batches"]
-    problems = [f"state of group {row['group']} on {row['topic'] or row['topic_id']}-{row['partition']}: {row['problem']}"
+    problems = [f"state of group {row['group']} on {row['topic'] or row['topic_id']}-{row['partition']}: "
+                f"{row['problem']}"
                 for row in rows_of(batches.where(batches["problem"].isNotNull()))]  # fmt: skip
     last = store.last()
     parts = sources.parts(directory.path)
     of_letters = letters.dead_letter_parts(parts)
     tell("reading dead letters")
     cursor = last.facts["cursor"] if last else {}
-    new_frame = newly_given_up(spark, store, directory, batches, state.get("history"), parts, of_letters, cursor).cache()
+    new_frame = newly_given_up(
+        spark, store, directory, batches, state.get("history"), parts, of_letters, cursor
+    ).cache()
     new = rows_of(new_frame)
     known = read_table(spark, store.table(GIVEN_UP))
     columns = [name.split()[0] for name in GIVEN_UP_SCHEMA.split(", ")][:-1]
-    every = new_frame.select(*columns) if known is None else known.select(*columns).unionByName(new_frame.select(*columns))
+    every = (
+        new_frame.select(*columns)
+        if known is None
+        else known.select(*columns).unionByName(new_frame.select(*columns))
+    )
     tell("adding up")
     share_partitions = state["share-partitions"]
     oldest = health.oldest_unfinished(batches, share_partitions)
     shares = rows_of(health.shares(health.windows(batches), share_partitions, oldest, every))
-    counts = rows_of(health.delivery_counts(batches, new_frame).orderBy("group", "topic", "partition", "delivery_count"))
+    counts = rows_of(
+        health.delivery_counts(batches, new_frame).orderBy("group", "topic", "partition", "delivery_count")
+    )
     worst = rows_of(health.worst(batches, new_frame, _MOST_WORST))
     tell("looking up records")
     _look_up(directory, shares, worst)
@@ -151,7 +177,8 @@ def newly_given_up(
     spark: SparkSession, store: Store, directory: Directory, batches: DataFrame, history: DataFrame | None, parts: Sequence[Part],
     of_letters: Sequence[Part], cursor: sources.Cursor,
 ) -> DataFrame:  # fmt: skip
-    """Records given up that no run before has seen: from the state, its history, and new dead letters."""
+    """Records given up that no run before has seen: from the state, its history, and new dead
+    letters."""
     from pyspark.sql import functions as F
 
     records = sources.records(spark, directory.path, sources.pieces(of_letters, cursor), headers=True)
@@ -161,7 +188,9 @@ def newly_given_up(
     stored = batches.select(*health.KEY, "topic", "first_offset", "last_offset", "state", "delivery_count")
     if history is not None:
         steps = history.where(F.col("batches").isNotNull())
-        each = steps.select(*health.KEY, "topic", F.explode("batches").alias("batch")).select(*health.KEY, "topic", "batch.*")
+        each = steps.select(*health.KEY, "topic", F.explode("batches").alias("batch")).select(
+            *health.KEY, "topic", "batch.*"
+        )
         stored = stored.unionByName(each)
     now = health.given_up_now(stored, found)
     known = read_table(spark, store.table(GIVEN_UP))
@@ -170,11 +199,16 @@ def newly_given_up(
 
 
 def _look_up(directory: Directory, shares: list[dict[str, Any]], worst: list[dict[str, Any]]) -> None:
-    """Adds what only the records know: when the oldest unfinished ones were produced, and what the worst ones hold."""
+    """Adds what only the records know: when the oldest unfinished ones were produced, and what the
+    worst ones hold."""
     nothing = Found(None, None, None)
-    heads = first_from(directory.path, [_place(row, "oldest_offset") for row in shares if row["oldest_offset"] is not None])
+    heads = first_from(
+        directory.path, [_place(row, "oldest_offset") for row in shares if row["oldest_offset"] is not None]
+    )
     for row in shares:
-        row["oldest_offset"], oldest = heads.get(_place(row, "oldest_offset"), (row["oldest_offset"], nothing))
+        row["oldest_offset"], oldest = heads.get(
+            _place(row, "oldest_offset"), (row["oldest_offset"], nothing)
+        )
         row["oldest_ms"] = oldest.timestamp_ms
     found = look_up(directory.path, [_place(row, "offset") for row in worst])
     for row in worst:
@@ -195,7 +229,10 @@ def _commit(store: Store, picture: Picture, moment_ms: int) -> None:
         if rows:
             write_arrow(table_of([{**of_day, **row} for row in rows]), folder / table)
     if picture.given_up:
-        rows = [{"date": of_day["date"], **row, "topic": row["topic"] or row["topic_id"], "seen": taken} for row in picture.given_up]
+        rows = [
+            {"date": of_day["date"], **row, "topic": row["topic"] or row["topic_id"], "seen": taken}
+            for row in picture.given_up
+        ]
         write_arrow(table_of(rows), folder / GIVEN_UP)
     facts = {"taken_ms": moment_ms, "fingerprint": picture.fingerprint(), "cursor": dict(picture.cursor)}
     store.decide(name, facts)

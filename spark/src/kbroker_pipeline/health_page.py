@@ -33,20 +33,28 @@ def page(health: Health) -> Page:
     groups, topics = {row.group for row in health.shares}, {row.topic for row in health.shares}
     return Page(
         title="Queue health",
-        summary=f"{counted(len(groups), 'share group')} on {counted(len(topics), 'topic')}: how far each has come, what waits, "
+        summary=f"{counted(len(groups), 'share group')} on {counted(len(topics), 'topic')}: how far each "
+        "has come, what waits, "
         "and what keeps coming back.",
         status=status,
         facts=(
             ("Data directory", health.data_dir),
             ("Engines", health.engine),
             ("Taken", human_time(health.now_ms)),
-            ("Snapshots", f"{health.runs:,}" + ("" if health.changed else ", nothing changed since the last one")),
+            (
+                "Snapshots",
+                f"{health.runs:,}" + ("" if health.changed else ", nothing changed since the last one"),
+            ),
         ),
         headlines=_headlines(health),
         notices=_notices(health),
         sections=(
             Section("Over time", "One point per run that found something changed.", _over_time(health)),
-            Section("Now", "What each share-partition holds between its start offset and the end of its log.", _now(health)),
+            Section(
+                "Now",
+                "What each share-partition holds between its start offset and the end of its log.",
+                _now(health),
+            ),
             Section("Stuck at the head", "", [_stuck_table(health)], wide=True),
             Section("Worst records", "", [_worst_table(health)], wide=True),
             Section("Share-partitions", "", [_share_table(health)], wide=True),
@@ -56,8 +64,14 @@ def page(health: Health) -> Page:
 
 def _headlines(health: Health) -> list[Headline]:
     backlog = sum(row.backlog or 0 for row in health.shares)
-    delivered, redelivered = sum(row.delivered for row in health.shares), sum(row.redelivered for row in health.shares)
-    archived, letters = sum(row.archived for row in health.shares), sum(row.dead_lettered for row in health.shares)
+    delivered, redelivered = (
+        sum(row.delivered for row in health.shares),
+        sum(row.redelivered for row in health.shares),
+    )
+    archived, letters = (
+        sum(row.archived for row in health.shares),
+        sum(row.dead_lettered for row in health.shares),
+    )
     rate = rate_per_s(health, lambda point: point.finished)
     age = oldest_age_s(health)
     stuck: Tone = "bad" if health.stuck else "good"
@@ -75,7 +89,12 @@ def _headlines(health: Health) -> list[Headline]:
             f"{human_count(redelivered)} of {human_count(delivered)} records in the window",
             "warn" if redelivered * 10 > delivered else "neutral",
         ),
-        Headline("Given up", human_count(archived), f"{human_count(letters)} with a dead letter", "warn" if archived else "good"),
+        Headline(
+            "Given up",
+            human_count(archived),
+            f"{human_count(letters)} with a dead letter",
+            "warn" if archived else "good",
+        ),
         Headline("Stuck heads", str(len(health.stuck)), "start offsets that do not move", stuck),
     ]
 
@@ -84,17 +103,32 @@ def _notices(health: Health) -> list[Notice]:
     found = [
         Notice(
             each.row.place,
-            f"has not moved from offset {each.row.start_offset:,} for {human_duration((health.now_ms - each.since_ms) / 1000)}, with "
+            f"has not moved from offset {each.row.start_offset:,} for "
+            f"{human_duration((health.now_ms - each.since_ms) / 1000)}, with "
             f"{each.row.backlog or 0:,} records behind it; the record there is {_head(each.row)}. "
-            + ("Others behind it were finished meanwhile: look at that record." if each.ahead_moves else "Nothing behind it was finished."),
+            + (
+                "Others behind it were finished meanwhile: look at that record."
+                if each.ahead_moves
+                else "Nothing behind it was finished."
+            ),
             "bad",
         )
         for each in health.stuck[:_MOST_NOTICES]
     ]
     if len(health.stuck) > _MOST_NOTICES:
-        found.append(Notice(f"{len(health.stuck) - _MOST_NOTICES} more", "share-partitions are stuck: see the table.", "bad"))
+        found.append(
+            Notice(
+                f"{len(health.stuck) - _MOST_NOTICES} more",
+                "share-partitions are stuck: see the table.",
+                "bad",
+            )
+        )
     found += [
-        Notice(row.place, f"waits at offset {row.start_offset:,} for a dead letter that was not written: can its topic be written to?")
+        Notice(
+            row.place,
+            f"waits at offset {row.start_offset:,} for a dead letter that was not written: can its topic "
+            "be written to?",
+        )
         for row in health.shares
         if row.head_state == "archiving"
     ][:_MOST_NOTICES]
@@ -127,7 +161,11 @@ def _over_time(health: Health) -> list[Figure]:
     flow = {name: sorted(values.items()) for name, values in totals.items()}
     return [
         figures.over_time(
-            "Backlog", "Records that a group has not finished.", lines(lambda point: point.backlog), unit="records", stacked=True
+            "Backlog",
+            "Records that a group has not finished.",
+            lines(lambda point: point.backlog),
+            unit="records",
+            stacked=True,
         ),
         figures.over_time(
             "Produced and finished",
@@ -140,11 +178,18 @@ def _over_time(health: Health) -> list[Figure]:
         figures.over_time(
             "Age of the oldest unfinished record",
             "By its timestamp, at each snapshot.",
-            lines(lambda point: None if point.oldest_ms is None else max(0, point.taken_ms - point.oldest_ms) / 1000),
+            lines(
+                lambda point: (
+                    None if point.oldest_ms is None else max(0, point.taken_ms - point.oldest_ms) / 1000
+                )
+            ),
             unit="s",
         ),
         figures.over_time(
-            "Given up", "Rejected, or delivered as often as the limit allows.", lines(lambda point: point.archived), unit="records"
+            "Given up",
+            "Rejected, or delivered as often as the limit allows.",
+            lines(lambda point: point.archived),
+            unit="records",
         ),
     ]
 
@@ -159,7 +204,9 @@ def _now(health: Health) -> list[Figure]:
     }
     for row in most:
         fresh = max(0, (row.backlog or 0) - row.waiting_again - row.archiving)
-        for part, value in zip(parts.values(), (fresh, row.waiting_again, row.archiving, row.finished_ahead), strict=True):
+        for part, value in zip(
+            parts.values(), (fresh, row.waiting_again, row.archiving, row.finished_ahead), strict=True
+        ):
             part.append((row.place, value))
     by_group: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for each in sorted(health.counts):
@@ -173,7 +220,12 @@ def _now(health: Health) -> list[Figure]:
             note,
             parts,
             unit="records",
-            colours={"not delivered yet": "@grey", "came back": "@orange", "waits for dead letter": "@red", "finished ahead": "@green"},
+            colours={
+                "not delivered yet": "@grey",
+                "came back": "@orange",
+                "waits for dead letter": "@red",
+                "finished ahead": "@green",
+            },
         ),
         figures.columns(
             "Delivery counts",
@@ -191,7 +243,17 @@ def _stuck_table(health: Health) -> Table:
         row = each.row
         why = Tagged("the head blocks", "bad") if each.ahead_moves else Tagged("nothing is finished", "warn")
         since = human_duration((health.now_ms - each.since_ms) / 1000)
-        return (row.group, row.topic, row.partition, row.start_offset, since, row.backlog, row.head_state, row.head_deliveries, why)
+        return (
+            row.group,
+            row.topic,
+            row.partition,
+            row.start_offset,
+            since,
+            row.backlog,
+            row.head_state,
+            row.head_deliveries,
+            why,
+        )
 
     titles = ("Group", "Topic", "Partition", "Start offset", "For", "Backlog", "Head is", "Deliveries", "")
     rights = {"Partition", "Start offset", "For", "Backlog", "Deliveries"}
@@ -277,5 +339,8 @@ def _share_table(health: Health) -> Table:
         for row in health.shares
     ]
     return Table(
-        "", [(name, "left" if name in ("Group", "Topic") else "right") for name in titles], rows, empty="No share group is stored here."
+        "",
+        [(name, "left" if name in ("Group", "Topic") else "right") for name in titles],
+        rows,
+        empty="No share group is stored here.",
     )

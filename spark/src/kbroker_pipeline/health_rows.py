@@ -1,4 +1,5 @@
-"""What queue-health shows: rows of its tables, and the few numbers that are made of them. Must not know how a page looks."""
+"""What queue-health shows: rows of its tables, and the few numbers that are made of them. Must not
+know how a page looks."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import NamedTuple
 
 
 class ShareRow(NamedTuple):
-    """One share-partition in one snapshot, as the table `queue_health` has it; `docs/pipeline.md` explains the columns."""
+    """One share-partition in one snapshot, as the table `queue_health` has it; `docs/pipeline.md`
+    explains the columns."""
 
     group: str
     topic: str
@@ -42,7 +44,8 @@ class ShareRow(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The sums of one group and topic in one snapshot. `oldest_ms`: timestamp of the oldest record that is not finished."""
+    """The sums of one group and topic in one snapshot. `oldest_ms`: timestamp of the oldest record
+    that is not finished."""
 
     taken_ms: int
     group: str
@@ -61,8 +64,9 @@ class Point(NamedTuple):
 
 
 class Stuck(NamedTuple):
-    """A share-partition whose start offset did not move although there is backlog. `since_ms`: the first snapshot that has it there.
-    `ahead_moves`: records behind the head were finished meanwhile, so consumers are at work and the head is what blocks."""
+    """A share-partition whose start offset did not move although there is backlog. `since_ms`: the
+    first snapshot that has it there. `ahead_moves`: records behind the head were finished
+    meanwhile, so consumers are at work and the head is what blocks."""
 
     row: ShareRow
     since_ms: int
@@ -92,7 +96,8 @@ class WorstRow(NamedTuple):
 
 
 class Health(NamedTuple):
-    """All that the page shows. `now_ms`: when the job ran; ages count from there. `changed`: it wrote a snapshot."""
+    """All that the page shows. `now_ms`: when the job ran; ages count from there. `changed`: it
+    wrote a snapshot."""
 
     data_dir: str
     engine: str

@@ -1,10 +1,12 @@
-"""Dead letters out of the records of dead letter topics (KIP-1191; docs/dead-letters.md). DataFrames to DataFrames.
+"""Dead letters out of the records of dead letter topics (KIP-1191; docs/dead-letters.md).
+DataFrames to DataFrames.
 
     column                                what
     topic, partition, offset, timestamp   where the dead letter lies, and its timestamp
     source_topic, source_partition,       the record it stands for
     source_offset
-    group, delivery_count, message        who gave it up, after how many deliveries, in the broker's words
+    group, delivery_count, message        who gave it up, after how many deliveries, in the broker's
+                                          words
     cause                                 rejected, exhausted, expired, or other
     key, value                            the copy, where the group makes one; else null
 
@@ -37,12 +39,15 @@ def dead_letter_parts(parts: Iterable[Part]) -> list[Part]:
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """Records of the format kbroker, with headers, to dead letters; what is none, or whose headers are no text, is left out. Of headers
-    that are there twice the first counts: a dead letter that was given up itself has them twice."""
+    """Records of the format kbroker, with headers, to dead letters; what is none, or whose headers
+    are no text, is left out. Of headers that are there twice the first counts: a dead letter that
+    was given up itself has them twice."""
     from pyspark.sql import functions as F
 
     def header(name: str) -> Column:
-        return F.try_validate_utf8(F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0))["value"].cast("string"))
+        return F.try_validate_utf8(
+            F.get(F.filter("headers", lambda each: each["key"] == name), F.lit(0))["value"].cast("string")
+        )
 
     topic, partition, offset, group, count, message = (header(name) for name in HEADER_NAMES)
     cause = F.lit(OTHER_CAUSE)
@@ -60,14 +65,17 @@ def parse(records: DataFrame) -> DataFrame:
                 "message": message,
             }
         )
-        .dropna(subset=["source_topic", "source_partition", "source_offset", "group", "delivery_count", "message"])
+        .dropna(
+            subset=["source_topic", "source_partition", "source_offset", "group", "delivery_count", "message"]
+        )
         .withColumn("cause", cause)
         .select(*COLUMNS)
     )
 
 
 def identified(letters: DataFrame, parts: Iterable[Part], how: str = "inner") -> DataFrame:
-    """With `source_topic_id`, of the topic that has the name now; `how` they are joined, as not every name has one."""
+    """With `source_topic_id`, of the topic that has the name now; `how` they are joined, as not
+    every name has one."""
     ids = sorted({(part.topic.name, str(part.topic.topic_id)) for part in parts})
     named = letters.sparkSession.createDataFrame(ids, "source_topic string, source_topic_id string")
     return letters.join(named, "source_topic", how).select(*letters.columns, "source_topic_id")
@@ -79,11 +87,18 @@ def by_source(letters: DataFrame) -> DataFrame:
 
 
 def by_key(letters: DataFrame, most: int) -> DataFrame:
-    """The keys that most dead letters have: top offenders. Letters without a key, and without an original that had one, are left out."""
+    """The keys that most dead letters have: top offenders. Letters without a key, and without an
+    original that had one, are left out."""
     from pyspark.sql import functions as F
 
-    keyed = letters.withColumn("any_key", F.coalesce("key", "original_key")).where(F.col("any_key").isNotNull())
-    return _summed(keyed, "any_key", "source_topic", "group").orderBy(F.desc("letters"), F.desc("last_ms"), "any_key").limit(most)
+    keyed = letters.withColumn("any_key", F.coalesce("key", "original_key")).where(
+        F.col("any_key").isNotNull()
+    )
+    return (
+        _summed(keyed, "any_key", "source_topic", "group")
+        .orderBy(F.desc("letters"), F.desc("last_ms"), "any_key")
+        .limit(most)
+    )
 
 
 def by_time(letters: DataFrame, width_ms: int) -> DataFrame:

@@ -1,7 +1,8 @@
-"""`dead-letter-report`: dead letters become a table, with the records they stand for where those are still there.
+"""`dead-letter-report`: dead letters become a table, with the records they stand for where those
+are still there.
 
-Each run takes what is new in the dead letter topics since the last one, in one commit with where to go on. The sums are of the whole
-table. This module must not know HTML nor the terminal.
+Each run takes what is new in the dead letter topics since the last one, in one commit with where to
+go on. The sums are of the whole table. This module must not know HTML nor the terminal.
 """
 
 from __future__ import annotations
@@ -30,14 +31,21 @@ MOST_KEYS: Final = 25
 MOST_LETTERS: Final = 200
 _MOMENTS: Final = ("timestamp", "original_timestamp")
 """Spark's reach further than Python's, so they are never made into these."""
-_ORIGINAL: Final = "original boolean, original_timestamp timestamp, original_key binary, original_value binary"
+_ORIGINAL: Final = (
+    "original boolean, original_timestamp timestamp, original_key binary, original_value binary"
+)
 
 
 def dead_letter_report(
-    spark: SparkSession, store: Store, directory: Directory, topics: Sequence[str], now_ms: int, tell: Callable[[str], None]
+    spark: SparkSession,
+    store: Store,
+    directory: Directory,
+    topics: Sequence[str],
+    now_ms: int,
+    tell: Callable[[str], None],
 ) -> Letters:
-    """Adds new dead letters to the table and returns what the page shows. `topics`: none means those that groups may write dead letters
-    into. CommandFailed: a topic does not exist."""
+    """Adds new dead letters to the table and returns what the page shows. `topics`: none means
+    those that groups may write dead letters into. CommandFailed: a topic does not exist."""
     parts = sources.parts(directory.path)
     watched = _watched(parts, topics)
     added = _take(spark, store, directory, parts, watched, tell)
@@ -45,7 +53,24 @@ def dead_letter_report(
     table = read_table(spark, store.table(TABLE))
     names = sorted({part.topic.name for part in watched})
     if table is None:
-        return Letters(str(directory.path), directory.engines, now_ms, names, added, 0, 0, 0, None, None, 1000, (), (), (), (), ())
+        return Letters(
+            str(directory.path),
+            directory.engines,
+            now_ms,
+            names,
+            added,
+            0,
+            0,
+            0,
+            None,
+            None,
+            1000,
+            (),
+            (),
+            (),
+            (),
+            (),
+        )
     table.cache()
     try:
         return _summed(table, directory, names, added, now_ms)
@@ -64,7 +89,12 @@ def _watched(parts: Sequence[Part], topics: Sequence[str]) -> list[Part]:
 
 
 def _take(
-    spark: SparkSession, store: Store, directory: Directory, parts: Sequence[Part], watched: Sequence[Part], tell: Callable[[str], None]
+    spark: SparkSession,
+    store: Store,
+    directory: Directory,
+    parts: Sequence[Part],
+    watched: Sequence[Part],
+    tell: Callable[[str], None],
 ) -> int:
     """One commit with everything new; returns how many dead letters that were."""
     last = store.last()
@@ -89,9 +119,12 @@ def _rows_in(paths: Iterable[Any]) -> int:
 
 
 def with_originals(found: DataFrame, directory: Directory, parts: Sequence[Part]) -> DataFrame:
-    """Dead letters with `source_topic_id` (of the topic that has the name now) and the columns of the record they stand for."""
+    """Dead letters with `source_topic_id` (of the topic that has the name now) and the columns of
+    the record they stand for."""
     joined = letters.identified(found, parts, "left")
-    neighbours = joined.repartition("source_topic_id", "source_partition").sortWithinPartitions("source_partition", "source_offset")
+    neighbours = joined.repartition("source_topic_id", "source_partition").sortWithinPartitions(
+        "source_partition", "source_offset"
+    )
     schema = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in joined.schema.fields)
     return neighbours.mapInArrow(partial(add_originals, str(directory.path)), f"{schema}, {_ORIGINAL}")
 
@@ -102,12 +135,18 @@ def add_originals(data_dir: str, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
     for batch in batches:
         topic_ids, partitions, offsets = (
-            batch.column(name).to_pylist() for name in ("source_topic_id", "source_partition", "source_offset")
+            batch.column(name).to_pylist()
+            for name in ("source_topic_id", "source_partition", "source_offset")
         )
-        places = [None if key[0] is None else Place(*key) for key in zip(topic_ids, partitions, offsets, strict=True)]
+        places = [
+            None if key[0] is None else Place(*key)
+            for key in zip(topic_ids, partitions, offsets, strict=True)
+        ]
         known = look_up(data_dir, [place for place in places if place is not None])
         found = [None if place is None else known.get(place) for place in places]
-        micros = [None if each is None or each.timestamp_ms is None else each.timestamp_ms * 1000 for each in found]
+        micros = [
+            None if each is None or each.timestamp_ms is None else each.timestamp_ms * 1000 for each in found
+        ]
         columns = [
             pa.array([each is not None for each in found], pa.bool_()),
             pa.array(micros, pa.timestamp("us", tz="UTC")),
@@ -135,7 +174,9 @@ def _summed(table: DataFrame, directory: Directory, names: Sequence[str], added:
         )
     )
     width_ms = buckets(totals["first_ms"] or 0, totals["last_ms"] or 0)
-    newest = table.orderBy(F.desc("timestamp"), "topic", F.desc("partition"), F.desc("offset")).limit(MOST_LETTERS)
+    newest = table.orderBy(F.desc("timestamp"), "topic", F.desc("partition"), F.desc("offset")).limit(
+        MOST_LETTERS
+    )
     return Letters(
         data_dir=str(directory.path),
         engines=directory.engines,
@@ -148,21 +189,30 @@ def _summed(table: DataFrame, directory: Directory, names: Sequence[str], added:
         first_ms=totals["first_ms"],
         last_ms=totals["last_ms"],
         width_ms=width_ms,
-        times=[(row["at_ms"], row["cause"], row["letters"]) for row in rows_of(letters.by_time(table, width_ms).orderBy("at_ms", "cause"))],
+        times=[
+            (row["at_ms"], row["cause"], row["letters"])
+            for row in rows_of(letters.by_time(table, width_ms).orderBy("at_ms", "cause"))
+        ],
         deliveries=[
             (row["cause"], row["delivery_count"], row["letters"])
             for row in rows_of(
-                table.groupBy("cause", "delivery_count").agg(F.count("*").alias("letters")).orderBy("cause", "delivery_count")
+                table.groupBy("cause", "delivery_count")
+                .agg(F.count("*").alias("letters"))
+                .orderBy("cause", "delivery_count")
             )
         ],
         sources=[
-            SourceRow(*(row[name] for name in SourceRow._fields)) for row in rows_of(letters.by_source(table).orderBy(F.desc("letters")))
+            SourceRow(*(row[name] for name in SourceRow._fields))
+            for row in rows_of(letters.by_source(table).orderBy(F.desc("letters")))
         ],
         keys=[
             KeyRow(excerpt(row["any_key"]) or "", *(row[name] for name in KeyRow._fields[1:]))
             for row in rows_of(letters.by_key(table, MOST_KEYS))
         ],
-        newest=[_letter_row(row) for row in rows_of(newest.withColumn("at_ms", F.unix_millis("timestamp")).drop(*_MOMENTS))],
+        newest=[
+            _letter_row(row)
+            for row in rows_of(newest.withColumn("at_ms", F.unix_millis("timestamp")).drop(*_MOMENTS))
+        ],
     )
 
 
@@ -173,7 +223,11 @@ def _letter_row(row: dict[str, Any]) -> LetterRow:
     elif not copied:
         original = "there, not copied"
     else:
-        original = "same" if (row["key"], row["value"]) == (row["original_key"], row["original_value"]) else "differs"
+        original = (
+            "same"
+            if (row["key"], row["value"]) == (row["original_key"], row["original_value"])
+            else "differs"
+        )
     key, value = (row["key"], row["value"]) if copied else (row["original_key"], row["original_value"])
     return LetterRow(
         row["at_ms"], row["cause"], row["group"], row["source_topic"], row["source_partition"], row["source_offset"], row["delivery_count"],

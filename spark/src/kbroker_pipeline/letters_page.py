@@ -26,7 +26,12 @@ from kbroker_pipeline.report import (
 
 _MOST_BARS = 25
 _COLOURS = {"rejected": "@pink", "exhausted": "@orange", "expired": "@violet", "other": "@grey"}
-_TONES: dict[str, Tone] = {"same": "good", "gone": "neutral", "differs": "bad", "there, not copied": "neutral"}
+_TONES: dict[str, Tone] = {
+    "same": "good",
+    "gone": "neutral",
+    "differs": "bad",
+    "there, not copied": "neutral",
+}
 
 
 class SourceRow(NamedTuple):
@@ -58,7 +63,8 @@ class KeyRow(NamedTuple):
 
 
 class LetterRow(NamedTuple):
-    """`original`: `same` and `differs` compare the record with the copy in the dead letter; `gone`: it is not in its log any more."""
+    """`original`: `same` and `differs` compare the record with the copy in the dead letter; `gone`:
+    it is not in its log any more."""
 
     at_ms: int
     cause: str
@@ -74,8 +80,9 @@ class LetterRow(NamedTuple):
 
 
 class Letters(NamedTuple):
-    """All that the page shows. `originals`: letters whose record is still there; `copies`: that hold key or value.
-    `times`: (beginning of a piece of time of `width_ms`, cause, letters). `deliveries`: (cause, delivery count, letters)."""
+    """All that the page shows. `originals`: letters whose record is still there; `copies`: that
+    hold key or value. `times`: (beginning of a piece of time of `width_ms`, cause, letters).
+    `deliveries`: (cause, delivery count, letters)."""
 
     data_dir: str
     engines: str
@@ -108,10 +115,13 @@ def page(found: Letters) -> Page:
     differing = [row for row in found.newest if row.original == "differs"]
     return Page(
         title="Dead letters",
-        summary=f"{counted(found.letters, 'record')} of {counted(len(topics), 'topic')}, given up by {counted(len(groups), 'share group')}."
+        summary=f"{counted(found.letters, 'record')} of {counted(len(topics), 'topic')}, given up by "
+        f"{counted(len(groups), 'share group')}."
         if found.letters
         else "No group has given up a record into a dead letter topic.",
-        status=Tagged(f"{human_count(found.added)} new", "warn") if found.added else Tagged("nothing new", "good"),
+        status=Tagged(f"{human_count(found.added)} new", "warn")
+        if found.added
+        else Tagged("nothing new", "good"),
         facts=(
             ("Data directory", found.data_dir),
             ("Engines", found.engines),
@@ -122,7 +132,8 @@ def page(found: Letters) -> Page:
         notices=[
             Notice(
                 f"{len(differing)} copies differ",
-                "from the record at the place that their dead letter names: was that topic deleted and made again?",
+                "from the record at the place that their dead letter names: was that topic deleted and "
+                "made again?",
             )
         ]
         if differing
@@ -132,7 +143,12 @@ def page(found: Letters) -> Page:
             Section("Where from", "", [_sources(found), _keys(found)]),
             Section("Top offenders", "Keys that most dead letters have.", [_key_table(found)], wide=True),
             Section("Sources", "", [_source_table(found)], wide=True),
-            Section("Newest dead letters", f"The last {len(found.newest)} of {found.letters:,}.", [_newest(found)], wide=True),
+            Section(
+                "Newest dead letters",
+                f"The last {len(found.newest)} of {found.letters:,}.",
+                [_newest(found)],
+                wide=True,
+            ),
         ),
     )
 
@@ -141,13 +157,30 @@ def _headlines(found: Letters) -> list[Headline]:
     since = None if found.last_ms is None else max(0, found.now_ms - found.last_ms) / 1000
     return [
         Headline(
-            "Dead letters", human_count(found.letters), f"{human_count(found.added)} new in this run", "warn" if found.added else "neutral"
+            "Dead letters",
+            human_count(found.letters),
+            f"{human_count(found.added)} new in this run",
+            "warn" if found.added else "neutral",
         ),
-        Headline("Rejected", human_count(found.rejected), f"{human_share(found.rejected, found.letters)}: a consumer said no"),
-        Headline("Deliveries used up", human_count(found.exhausted), f"{human_share(found.exhausted, found.letters)}: came back too often"),
+        Headline(
+            "Rejected",
+            human_count(found.rejected),
+            f"{human_share(found.rejected, found.letters)}: a consumer said no",
+        ),
+        Headline(
+            "Deliveries used up",
+            human_count(found.exhausted),
+            f"{human_share(found.exhausted, found.letters)}: came back too often",
+        ),
         Headline("Originals", human_share(found.originals, found.letters), "still in their logs"),
-        Headline("First seen", "-" if found.first_ms is None else human_time(found.first_ms)[:10], human_time(found.first_ms)[11:]),
-        Headline("Last seen", "-" if since is None else f"{human_duration(since)} ago", human_time(found.last_ms)),
+        Headline(
+            "First seen",
+            "-" if found.first_ms is None else human_time(found.first_ms)[:10],
+            human_time(found.first_ms)[11:],
+        ),
+        Headline(
+            "Last seen", "-" if since is None else f"{human_duration(since)} ago", human_time(found.last_ms)
+        ),
     ]
 
 
@@ -164,7 +197,9 @@ def _deliveries(found: Letters) -> Figure:
     for cause, count, letters in found.deliveries:
         series[cause].append((str(count), letters))
     note = "How often the records were delivered before they were given up."
-    return figures.columns("Deliveries", note, series, unit="dead letters", x_title="deliveries of a record", colours=_COLOURS)
+    return figures.columns(
+        "Deliveries", note, series, unit="dead letters", x_title="deliveries of a record", colours=_COLOURS
+    )
 
 
 def _by_cause(rows: Sequence[SourceRow | KeyRow], names: Sequence[str]) -> dict[str, list[tuple[str, float]]]:
@@ -174,33 +209,73 @@ def _by_cause(rows: Sequence[SourceRow | KeyRow], names: Sequence[str]) -> dict[
         "exhausted": [(name, row.exhausted) for name, row in pairs],
         "other": [(name, row.letters - row.rejected - row.exhausted) for name, row in pairs],
     }
-    return {cause: points for cause, points in found.items() if cause != "other" or any(count for _, count in points)}
+    return {
+        cause: points
+        for cause, points in found.items()
+        if cause != "other" or any(count for _, count in points)
+    }
 
 
 def _sources(found: Letters) -> Figure:
     names = [f"{row.source_topic}-{row.source_partition} · {row.group}" for row in found.sources]
-    return figures.rows("Partitions", "Where the records lay.", _by_cause(found.sources, names), unit="dead letters", colours=_COLOURS)
+    return figures.rows(
+        "Partitions",
+        "Where the records lay.",
+        _by_cause(found.sources, names),
+        unit="dead letters",
+        colours=_COLOURS,
+    )
 
 
 def _keys(found: Letters) -> Figure:
     names = [f"{row.key[:32]} · {row.source_topic}" for row in found.keys]
     return figures.rows(
-        "Keys", "Of the records, where they have one.", _by_cause(found.keys[:12], names[:12]), unit="dead letters", colours=_COLOURS
+        "Keys",
+        "Of the records, where they have one.",
+        _by_cause(found.keys[:12], names[:12]),
+        unit="dead letters",
+        colours=_COLOURS,
     )
 
 
 def _key_table(found: Letters) -> Table:
-    titles = ("Key", "Topic", "Group", "Dead letters", "Rejected", "Used up", "Most deliveries", "First seen", "Last seen")
+    titles = (
+        "Key",
+        "Topic",
+        "Group",
+        "Dead letters",
+        "Rejected",
+        "Used up",
+        "Most deliveries",
+        "First seen",
+        "Last seen",
+    )
     return Table(
         "",
-        [(name, "right" if name in ("Dead letters", "Rejected", "Used up", "Most deliveries") else "left") for name in titles],
-        [(Tagged(row.key, mono=True), *row[1:7], human_time(row.first_ms), human_time(row.last_ms)) for row in found.keys],
+        [
+            (name, "right" if name in ("Dead letters", "Rejected", "Used up", "Most deliveries") else "left")
+            for name in titles
+        ],
+        [
+            (Tagged(row.key, mono=True), *row[1:7], human_time(row.first_ms), human_time(row.last_ms))
+            for row in found.keys
+        ],
         empty="None of the records has a key.",
     )
 
 
 def _source_table(found: Letters) -> Table:
-    titles = ("Topic", "Partition", "Group", "Dead letters", "Rejected", "Used up", "Most deliveries", "First seen", "Last seen")
+    titles = (
+        "Topic",
+        "Partition",
+        "Group",
+        "Dead letters",
+        "Rejected",
+        "Used up",
+        "Most deliveries",
+        "First seen",
+        "Last seen",
+    )
     return Table(
         "",
         [(name, "left" if name in ("Topic", "Group") or "seen" in name else "right") for name in titles],
@@ -224,4 +299,8 @@ def _newest(found: Letters) -> Table:
         )
 
     titles = ("Time", "Cause", "Group", "Record", "Deliveries", "Original", "Key", "Value", "Dead letter at")
-    return Table("", [(name, "right" if name == "Deliveries" else "left") for name in titles], [cells(row) for row in found.newest])
+    return Table(
+        "",
+        [(name, "right" if name == "Deliveries" else "left") for name in titles],
+        [cells(row) for row in found.newest],
+    )

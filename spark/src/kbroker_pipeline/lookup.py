@@ -1,7 +1,8 @@
-"""Single records by their offsets, straight from the log: the head of a queue, the worst records, the originals of dead letters.
+"""Single records by their offsets, straight from the log: the head of a queue, the worst records,
+the originals of dead letters.
 
-Neighbours are read together. What is not there any more is not found, nor is what cannot be decoded, with a warning in the log: the job
-`verify` tells of all damage.
+Neighbours are read together. What is not there any more is not found, nor is what cannot be
+decoded, with a warning in the log: the job `verify` tells of all damage.
 This module must not know Spark, so that it can run in its workers as well as in the driver.
 """
 
@@ -30,7 +31,8 @@ _COLUMNS: Final = ("offset", "timestamp", "key", "value")
 
 
 class Place(NamedTuple):
-    """Where a record lies. The topic's id: a topic that was deleted and made again is another one."""
+    """Where a record lies. The topic's id: a topic that was deleted and made again is another
+    one."""
 
     topic_id: str
     partition: int
@@ -46,7 +48,8 @@ class Found(NamedTuple):
 
 
 def look_up(data_dir: str | Path, places: Iterable[Place]) -> dict[Place, Found]:
-    """The records that are still there. Raises SourceError where the directory cannot be read at all."""
+    """The records that are still there. Raises SourceError where the directory cannot be read at
+    all."""
     found: dict[Place, Found] = {}
     ordered = sorted(set(places))
     if not ordered:
@@ -59,7 +62,8 @@ def look_up(data_dir: str | Path, places: Iterable[Place]) -> dict[Place, Found]
 
 
 def first_from(data_dir: str | Path, places: Iterable[Place]) -> dict[Place, tuple[int, Found]]:
-    """The first record at or behind each place, with its offset: logs have holes, and control records, which are nobody's."""
+    """The first record at or behind each place, with its offset: logs have holes, and control
+    records, which are nobody's."""
     found: dict[Place, tuple[int, Found]] = {}
     with reading(data_dir) as directory:
         for place in sorted(set(places)):
@@ -86,7 +90,12 @@ def _runs(offsets: Iterable[int]) -> Iterator[list[int]]:
 
 
 def _read(
-    data_dir: str | Path, topic_id: str, partition: int, first: int, end: int, wanted: Container[int] | None = None
+    data_dir: str | Path,
+    topic_id: str,
+    partition: int,
+    first: int,
+    end: int,
+    wanted: Container[int] | None = None,
 ) -> Generator[tuple[Place, Found]]:
     """`wanted` None: all that there are."""
     while first < end:
@@ -99,7 +108,12 @@ def _read(
             first = loss.resume
         except (CorruptBatch, SourceError) as error:
             logger.warning(
-                "records %d to %d of topic id %s, partition %d cannot be looked up: %s", first, end - 1, topic_id, partition, error
+                "records %d to %d of topic id %s, partition %d cannot be looked up: %s",
+                first,
+                end - 1,
+                topic_id,
+                partition,
+                error,
             )
             return
 
@@ -116,5 +130,7 @@ def _read_from(
                     if wanted is None or offset in wanted:
                         micros = columns["timestamp"][row].value
                         timestamp_ms = None if micros is None or micros < 0 else micros // 1000
-                        record = Found(timestamp_ms, columns["key"][row].as_py(), columns["value"][row].as_py())
+                        record = Found(
+                            timestamp_ms, columns["key"][row].as_py(), columns["value"][row].as_py()
+                        )
                         yield Place(topic_id, partition, offset), record

@@ -1,8 +1,9 @@
-"""One self-contained HTML page per job: headline numbers, notices, plots and tables. No network, opens from disk, prints.
+"""One self-contained HTML page per job: headline numbers, notices, plots and tables. No network,
+opens from disk, prints.
 
-The jobs describe a page with the values below, and know no HTML. Texts may come out of records: the template escapes all of them,
-and what stands inside a script is JSON without a closing tag. Plots are Plotly's (figures.py); its JavaScript is put into the page,
-which makes each about 5 MB.
+The jobs describe a page with the values below, and know no HTML. Texts may come out of records: the
+template escapes all of them, and what stands inside a script is JSON without a closing tag. Plots
+are Plotly's (figures.py); its JavaScript is put into the page, which makes each about 5 MB.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Cell: TypeAlias = "str | int | float | Tagged | None"
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A cell that is shown as a label in the colour of its tone, or (`mono`) as bytes of a record."""
+    """A cell that is shown as a label in the colour of its tone, or (`mono`) as bytes of a
+    record."""
 
     text: str
     tone: Tone = "neutral"
@@ -51,8 +53,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot: `data` and `layout` as Plotly has them; colours are names of the page's (`@blue`), which follow light and dark.
-    `stretch`: it becomes as high as the plot beside it."""
+    """A plot: `data` and `layout` as Plotly has them; colours are names of the page's (`@blue`),
+    which follow light and dark. `stretch`: it becomes as high as the plot beside it."""
 
     title: str
     note: str
@@ -95,12 +97,17 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML. Imports Jinja and reads Plotly's JavaScript only here: they are slow to load."""
+    """The page as HTML. Imports Jinja and reads Plotly's JavaScript only here: they are slow to
+    load."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
     environment = Environment(
-        loader=PackageLoader("kbroker_pipeline"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("kbroker_pipeline"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["cell"] = cell_text
     environment.tests["tagged"] = lambda value: isinstance(value, Tagged)
@@ -116,7 +123,8 @@ def render(page: Page) -> str:
 
 
 def write(page: Page, path: Path) -> Path:
-    """Replaces the file in one step: whoever has the old page open keeps a whole one. Returns the absolute path."""
+    """Replaces the file in one step: whoever has the old page open keeps a whole one. Returns the
+    absolute path."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -180,7 +188,11 @@ def human_duration(seconds: float | None) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = int(seconds)
-    for size, unit, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "min"), (60, "min", 1, "s")):
+    for size, unit, smaller, small in (
+        (86_400, "d", 3_600, "h"),
+        (3_600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
         if whole >= size:
             rest = whole % size // smaller
             return f"{whole // size} {unit}" + (f" {rest} {small}" if rest else "")
@@ -188,7 +200,8 @@ def human_duration(seconds: float | None) -> str:
 
 
 def human_time(moment_ms: int | None) -> str:
-    """`2026-03-01 12:00:30 UTC`; a dash for None. Records may have timestamps that no calendar of ours has: these stay numbers."""
+    """`2026-03-01 12:00:30 UTC`; a dash for None. Records may have timestamps that no calendar of
+    ours has: these stay numbers."""
     if moment_ms is None:
         return "-"
     try:
@@ -203,7 +216,8 @@ def human_share(part: float, whole: float) -> str:
 
 
 def excerpt(content: bytes | None, most: int = 120) -> str | None:
-    """The beginning of a key or value as text, control characters escaped; hexadecimal where it is no UTF-8."""
+    """The beginning of a key or value as text, control characters escaped; hexadecimal where it is
+    no UTF-8."""
     if content is None:
         return None
     head = bytes(content[: 4 * most])
@@ -214,5 +228,8 @@ def excerpt(content: bytes | None, most: int = 120) -> str | None:
             text = "0x" + head[: most // 2].hex()
             return text + ("…" if len(content) > most // 2 else "")
         text = head[: error.start].decode()
-    text = "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)
+    text = "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
     return text if len(text) <= most and len(head) == len(content) else text[: most - 1] + "…"

@@ -1,7 +1,9 @@
-"""What the jobs read of a data directory: the formats of kbroker as DataFrames, and the few things that the driver asks itself.
+"""What the jobs read of a data directory: the formats of kbroker as DataFrames, and the few things
+that the driver asks itself.
 
-Reading from a cursor: a job keeps, for each partition, the offset that it goes on from, and reads to an end that is fixed before. So what
-it writes and where it goes on from next time are in one commit. This module must not know what the jobs make of it.
+Reading from a cursor: a job keeps, for each partition, the offset that it goes on from, and reads
+to an end that is fixed before. So what it writes and where it goes on from next time are in one
+commit. This module must not know what the jobs make of it.
 """
 
 from __future__ import annotations
@@ -54,11 +56,14 @@ class Piece(NamedTuple):
 
 
 def look(path: Path) -> Directory:
-    """Raises SourceError, in one line, for whatever is not a readable data directory: before Spark is started."""
+    """Raises SourceError, in one line, for whatever is not a readable data directory: before Spark
+    is started."""
     with reading(path) as directory:
         found = directory.description
         directory.logs(), directory.state()
-        return Directory(path.absolute(), found.cluster_id, f"log {found.log_engine}, state {found.state_engine}")
+        return Directory(
+            path.absolute(), found.cluster_id, f"log {found.log_engine}, state {found.state_engine}"
+        )
 
 
 def parts(path: Path, wanted: Iterable[str] | None = None) -> list[Part]:
@@ -79,15 +84,19 @@ def parts(path: Path, wanted: Iterable[str] | None = None) -> list[Part]:
 
 
 def missing(path: Path) -> list[tuple[TopicInfo, int, int, int]]:
-    """Offsets that the engine knows to have been written, and that are gone though nobody removed them: topic, partition, first, end.
-    Raises SourceError where the log of a topic is missing as a whole."""
+    """Offsets that the engine knows to have been written, and that are gone though nobody removed
+    them: topic, partition, first, end. Raises SourceError where the log of a topic is missing as a
+    whole."""
     with reading(path) as directory:
         found = look_for(directory, SubscribePattern(".*"), with_damage=True)
-        return [(each.topic, each.number, first, end) for each in found.values() for first, end in each.damage]
+        return [
+            (each.topic, each.number, first, end) for each in found.values() for first, end in each.damage
+        ]
 
 
 def pieces(found: Iterable[Part], cursor: Cursor) -> list[Piece]:
-    """What is new of each partition since the cursor. Records that went with the log's start are passed over."""
+    """What is new of each partition since the cursor. Records that went with the log's start are
+    passed over."""
     return [
         Piece(part, first, part.end)
         for part in found
@@ -109,7 +118,12 @@ def records(spark: SparkSession, path: Path, wanted: Iterable[Piece], *, headers
         return None
 
     def offsets(place: int) -> str:
-        return json.dumps({topic: {number: ends[place] for number, ends in each.items()} for topic, each in by_topic.items()})
+        return json.dumps(
+            {
+                topic: {number: ends[place] for number, ends in each.items()}
+                for topic, each in by_topic.items()
+            }
+        )
 
     return (
         spark.read.format("kbroker")
@@ -123,7 +137,8 @@ def records(spark: SparkSession, path: Path, wanted: Iterable[Piece], *, headers
 
 
 def state(spark: SparkSession, path: Path, view: str) -> DataFrame:
-    """Share-group state: `batches`, `share-partitions` or `history`; a picture of the moment of the first action on it."""
+    """Share-group state: `batches`, `share-partitions` or `history`; a picture of the moment of the
+    first action on it."""
     return spark.read.format("kbroker-state").option("view", view).load(str(path))
 
 

@@ -1,20 +1,28 @@
-"""Where the jobs keep their tables: Parquet files that appear in commits, each wholly or not at all, whatever is killed in between.
+"""Where the jobs keep their tables: Parquet files that appear in commits, each wholly or not at
+all, whatever is killed in between.
 
     OUT/
-        pipeline.json                                      format version, and the cluster whose records these are
-        archive/date=2026-03-01/topic=orders/*.parquet     a table; queue_health, dead_letters and so on beside it
+        pipeline.json                                      format version, and the cluster whose
+                                                           records these are
+        archive/date=2026-03-01/topic=orders/*.parquet     a table; queue_health, dead_letters and
+                                                           so on beside it
         reports/archive.html
-        _commits/archive/000000012.json                    what a commit added, and facts that its job needs the next time
-        _staging/archive/000000012/...                     files of a commit that is not decided yet, or not in place yet
+        _commits/archive/000000012.json                    what a commit added, and facts that its
+                                                           job needs the next time
+        _staging/archive/000000012/...                     files of a commit that is not decided
+                                                           yet, or not in place yet
         _checkpoints/archive/                              Spark's own, of the streaming query
         _locks/archive                                     locked (flock) by the job that runs
 
-A commit is decided when its file appears in `_commits`, by a rename. Only then do its files move into the tables, by renames too. Who
-comes after a crash moves the rest (decided) or removes them (not decided) before doing anything else. Readers need no knowledge of
-this: what lies in a table's folders belongs to it, each row once. One job at a time works on its own commits; jobs do not share tables.
+A commit is decided when its file appears in `_commits`, by a rename. Only then do its files move
+into the tables, by renames too. Who comes after a crash moves the rest (decided) or removes them
+(not decided) before doing anything else. Readers need no knowledge of this: what lies in a table's
+folders belongs to it, each row once. One job at a time works on its own commits; jobs do not share
+tables.
 
-Files are synced before the commit is decided, so a power cut leaves whole commits as well. Local file systems only, as with the data
-directory itself. This module must not know Spark, nor what the tables are about.
+Files are synced before the commit is decided, so a power cut leaves whole commits as well. Local
+file systems only, as with the data directory itself. This module must not know Spark, nor what the
+tables are about.
 """
 
 from __future__ import annotations
@@ -44,7 +52,8 @@ Facts: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`files`: table to the paths of its files inside the table. `facts`: the job's own, as JSON."""
+    """`files`: table to the paths of its files inside the table. `facts`: the job's own, as
+    JSON."""
 
     name: str
     files: Mapping[str, Sequence[str]]
@@ -87,14 +96,17 @@ class Store:
         return self.commit(names[-1]) if names else None
 
     def rows_of_last(self, table: str) -> list[dict[str, Any]]:
-        """What the last commit added to a table, with `date` and `topic`: for tables that are small."""
+        """What the last commit added to a table, with `date` and `topic`: for tables that are
+        small."""
         import pyarrow.parquet as pq
 
         last, found = self.last(), []
         for file in last.files.get(table, ()) if last is not None else ():
             path = self.table(table) / file
             date, topic = partition_of(path)
-            found += [{"date": date, "topic": topic, **row} for row in pq.ParquetFile(path).read().to_pylist()]
+            found += [
+                {"date": date, "topic": topic, **row} for row in pq.ParquetFile(path).read().to_pylist()
+            ]
         return found
 
     def next_name(self) -> str:
@@ -104,7 +116,8 @@ class Store:
     # --- making one ---
 
     def stage(self, name: str) -> Path:
-        """An empty folder for the files of a commit: TABLE/date=D/topic=T/ANYTHING.parquet. What was staged under this name is removed."""
+        """An empty folder for the files of a commit: TABLE/date=D/topic=T/ANYTHING.parquet. What
+        was staged under this name is removed."""
         folder = self._staging / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -117,7 +130,8 @@ class Store:
             yield path.relative_to(folder).parts[0], path
 
     def decide(self, name: str, facts: Facts) -> Commit:
-        """The staged files are in the tables when this returns; after a crash in it either all of them will be, or none."""
+        """The staged files are in the tables when this returns; after a crash in it either all of
+        them will be, or none."""
         files: dict[str, list[str]] = {}
         folder = self._staging / name
         for number, (table, path) in enumerate(self.staged(name)):
@@ -140,11 +154,15 @@ class Store:
                     target.parent.mkdir(parents=True, exist_ok=True)
                     source.rename(target)
                 elif not target.exists():
-                    raise CommandFailed(f"{target} is missing although its commit {commit.name} was decided: restore it", Exit.REFUSED)
+                    raise CommandFailed(
+                        f"{target} is missing although its commit {commit.name} was decided: restore it",
+                        Exit.REFUSED,
+                    )
         shutil.rmtree(folder, ignore_errors=True)
 
     def recover(self) -> None:
-        """What a crash has left: a decided commit is finished, staged files of others are removed."""
+        """What a crash has left: a decided commit is finished, staged files of others are
+        removed."""
         for folder in sorted(self._staging.glob("*")):
             commit = self.commit(folder.name)
             if commit is None:
@@ -162,8 +180,9 @@ class Store:
 
 @contextmanager
 def opened(root: Path, job: str, cluster_id: str) -> Iterator[Store]:
-    """The store of a job, recovered and locked until the block ends. CommandFailed: another run of the job is at work, or the folder is
-    another cluster's, a newer format's, or not a pipeline's."""
+    """The store of a job, recovered and locked until the block ends. CommandFailed: another run of
+    the job is at work, or the folder is another cluster's, a newer format's, or not a
+    pipeline's."""
     root = root.absolute()
     _claim(root, cluster_id)
     lock = root / "_locks" / job
@@ -172,7 +191,9 @@ def opened(root: Path, job: str, cluster_id: str) -> Iterator[Store]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise CommandFailed(f"another {job} is at work on {root}: wait for it, or choose another --out") from None
+            raise CommandFailed(
+                f"another {job} is at work on {root}: wait for it, or choose another --out"
+            ) from None
         store = Store(root, job)
         store.recover()
         yield store
@@ -183,27 +204,44 @@ def _claim(root: Path, cluster_id: str) -> None:
     if root.exists() and not root.is_dir():
         raise CommandFailed(f"{root} is not a directory: choose another --out", Exit.USAGE)
     if not description.exists():
-        if root.exists() and any(path.name != "_locks" and _TEMPORARY not in path.name for path in root.iterdir()):
-            raise CommandFailed(f"{root} holds other things than tables of this pipeline: choose another --out", Exit.USAGE)
+        if root.exists() and any(
+            path.name != "_locks" and _TEMPORARY not in path.name for path in root.iterdir()
+        ):
+            raise CommandFailed(
+                f"{root} holds other things than tables of this pipeline: choose another --out", Exit.USAGE
+            )
         root.mkdir(parents=True, exist_ok=True)
         _write_whole(description, {"format_version": FORMAT_VERSION, "cluster_id": cluster_id})
     try:
         found = json.loads(description.read_text(encoding="utf-8"))
         version, owner = int(found["format_version"]), str(found["cluster_id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise CommandFailed(f"{description} cannot be read ({error}): restore it, or choose another --out") from error
+        raise CommandFailed(
+            f"{description} cannot be read ({error}): restore it, or choose another --out"
+        ) from error
     if version > FORMAT_VERSION:
-        raise CommandFailed(f"{root} has format {version}, this version knows {FORMAT_VERSION}: use a newer kbroker-pipeline")
+        raise CommandFailed(
+            f"{root} has format {version}, this version knows {FORMAT_VERSION}: use a newer kbroker-pipeline"
+        )
     if owner != cluster_id:
-        raise CommandFailed(f"{root} holds tables of the cluster {owner}, not of {cluster_id}: choose another --out", Exit.USAGE)
+        raise CommandFailed(
+            f"{root} holds tables of the cluster {owner}, not of {cluster_id}: choose another --out",
+            Exit.USAGE,
+        )
 
 
 def write_arrow(table: pa.Table, folder: Path) -> None:
-    """Rows with the columns `date` (string) and `topic` as Parquet files in `folder`, partitioned by these two, for `Store.stage`."""
+    """Rows with the columns `date` (string) and `topic` as Parquet files in `folder`, partitioned
+    by these two, for `Store.stage`."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    keys = table.select(PARTITIONED_BY).group_by(PARTITIONED_BY).aggregate([]).sort_by([(name, "ascending") for name in PARTITIONED_BY])
+    keys = (
+        table.select(PARTITIONED_BY)
+        .group_by(PARTITIONED_BY)
+        .aggregate([])
+        .sort_by([(name, "ascending") for name in PARTITIONED_BY])
+    )
     for key in keys.to_pylist():
         chosen = pc.and_(pc.equal(table["date"], key["date"]), pc.equal(table["topic"], key["topic"]))
         into = folder / f"date={key['date']}" / f"topic={quote(key['topic'], safe='')}"

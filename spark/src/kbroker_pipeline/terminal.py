@@ -1,4 +1,5 @@
-"""What a job says: progress on stderr while it works, and its result on stdout. Must not know what the jobs are."""
+"""What a job says: progress on stderr while it works, and its result on stdout. Must not know what
+the jobs are."""
 
 from __future__ import annotations
 
@@ -21,15 +22,23 @@ from kbroker_pipeline.report import human_time
 _LINE_EVERY_S: Final = 5.0
 _MOST_ROWS: Final = 20
 _MOMENT: Final = "_ms"
-"""Names of moments end so, durations end in _s: milliseconds since 1970 in JSON, a time of day for people."""
+"""Names of moments end so, durations end in _s: milliseconds since 1970 in JSON, a time of day for
+people."""
 
 
 class Progress:
-    """One line that is rewritten on a terminal; elsewhere a line for each step, and one now and then while records go by."""
+    """One line that is rewritten on a terminal; elsewhere a line for each step, and one now and
+    then while records go by."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         self._bars = Bars(*columns, console=self._console, transient=True)
         self._task = self._bars.add_task("", total=None)
         self._text = ""
@@ -41,7 +50,9 @@ class Progress:
             self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.end()
 
     def end(self) -> None:
@@ -61,7 +72,10 @@ class Progress:
         self._total = max(self._total, self._done) if self._total else 0
         self._bars.update(self._task, completed=self._done, total=self._total or None)
         if not self._console.is_terminal and time.monotonic() - self._said_s > _LINE_EVERY_S:
-            self._say(f"{self._text}: {self._done:,}" + (f" of {self._total:,} records" if self._total else " records"))
+            self._say(
+                f"{self._text}: {self._done:,}"
+                + (f" of {self._total:,} records" if self._total else " records")
+            )
 
     def _say(self, text: str) -> None:
         self._said_s = time.monotonic()
@@ -69,12 +83,23 @@ class Progress:
 
 
 def print_result(
-    title: str, facts: Mapping[str, Any], rows: Mapping[str, Sequence[Mapping[str, Any]]], page: Path, *, as_json: bool
+    title: str,
+    facts: Mapping[str, Any],
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    page: Path,
+    *,
+    as_json: bool,
 ) -> None:
-    """One JSON document, or a table for each of `rows`, with the columns of its first row, and where the page lies."""
+    """One JSON document, or a table for each of `rows`, with the columns of its first row, and
+    where the page lies."""
     if as_json:
         print(
-            json.dumps({**facts, **rows, "report": str(page)}, default=str, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None)
+            json.dumps(
+                {**facts, **rows, "report": str(page)},
+                default=str,
+                ensure_ascii=False,
+                indent=2 if sys.stdout.isatty() else None,
+            )
         )
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -90,7 +115,13 @@ def print_result(
 
 def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Table:
     more = f" (the first {_MOST_ROWS} of {len(rows):,})" if len(rows) > _MOST_ROWS else ""
-    table = Table(title=name.replace("_", " ") + more, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table = Table(
+        title=name.replace("_", " ") + more,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        header_style="dim",
+    )
     for column in rows[0]:
         numbers = all(isinstance(row[column], int | float | None) for row in rows)
         table.add_column(_label(column), justify="right" if numbers else "left", overflow="fold")
@@ -120,4 +151,7 @@ def shown(value: object) -> str:
         case float():
             return f"{value:,.2f}"
     text = str(value)
-    return "".join(character if character.isprintable() else character.encode("unicode_escape").decode() for character in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )

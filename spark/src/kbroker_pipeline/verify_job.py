@@ -1,8 +1,9 @@
-"""`verify`: reads a whole data directory and tells what is wrong in it; findings that are new become a commit.
+"""`verify`: reads a whole data directory and tells what is wrong in it; findings that are new
+become a commit.
 
-The order of reading matters beside a live broker: dead letters first, then state, then batches, then where the logs end. So a record has
-its dead letter before its state is looked at, and neither state nor a batch is ahead of a log. This module must not know HTML nor the
-terminal.
+The order of reading matters beside a live broker: dead letters first, then state, then batches,
+then where the logs end. So a record has its dead letter before its state is looked at, and neither
+state nor a batch is ahead of a log. This module must not know HTML nor the terminal.
 """
 
 from __future__ import annotations
@@ -27,25 +28,34 @@ if TYPE_CHECKING:
 TABLE: Final = "findings"
 MOST_FINDINGS: Final = 10_000
 _LETTERS_SCHEMA: Final = (
-    "group string, source_topic string, source_topic_id string, source_partition int, source_offset bigint, timestamp timestamp"
+    "group string, source_topic string, source_topic_id string, source_partition int, "
+    "source_offset bigint, timestamp timestamp"
 )
 
 
-def verify(spark: SparkSession, store: Store, directory: Directory, now_ms: int, tell: Callable[[str], None]) -> Verified:
-    """Reads everything, commits findings if they are not those of the last run, and returns what the page shows."""
+def verify(
+    spark: SparkSession, store: Store, directory: Directory, now_ms: int, tell: Callable[[str], None]
+) -> Verified:
+    """Reads everything, commits findings if they are not those of the last run, and returns what
+    the page shows."""
     tell("reading dead letters")
     parts = sources.parts(directory.path)
     found_letters, letter_count, unread = _read(_letters(spark, directory, parts).cache(), tell)
     tell("reading share-group state")
     state = sources.state(spark, directory.path, "batches").cache()
     shares = state.select(*checks.SHARE).distinct().count()
-    batches = sources.batches(spark, directory.path).cache()  # Several checks go over it, and reading all logs takes long.
+    # Several checks go over it, and reading all logs takes long.
+    batches = sources.batches(spark, directory.path).cache()
     tell("reading all batches and checking their CRCs")
     sizes = rows_of(_sizes(batches))
     tell("checking")
     parts = sources.parts(directory.path)
     logs = _logs(spark, parts)
-    every = checks.of_batches(batches, logs).unionByName(checks.of_state(state, logs)).unionByName(checks.of_letters(found_letters, state))
+    every = (
+        checks.of_batches(batches, logs)
+        .unionByName(checks.of_state(state, logs))
+        .unionByName(checks.of_letters(found_letters, state))
+    )
     told = rows_of(checks.in_order(every).limit(MOST_FINDINGS))
     findings = [FindingRow(**{name: row[name] for name in FindingRow._fields}) for row in told]
     findings += [_missing(*each) for each in sources.missing(directory.path)]
@@ -66,7 +76,8 @@ def verify(spark: SparkSession, store: Store, directory: Directory, now_ms: int,
 
 
 def _read(found: DataFrame, tell: Callable[[str], None]) -> tuple[DataFrame, int, str | None]:
-    """The letters, how many there are, and why there are none where their topics cannot be read: the damage is for other checks to tell."""
+    """The letters, how many there are, and why there are none where their topics cannot be read:
+    the damage is for other checks to tell."""
     try:
         return found, found.count(), None
     except Exception as error:
@@ -78,14 +89,24 @@ def _read(found: DataFrame, tell: Callable[[str], None]) -> tuple[DataFrame, int
 
 
 def _letters(spark: SparkSession, directory: Directory, parts: Sequence[Part]) -> DataFrame:
-    records = sources.records(spark, directory.path, sources.pieces(letters.dead_letter_parts(parts), {}), headers=True)
+    records = sources.records(
+        spark, directory.path, sources.pieces(letters.dead_letter_parts(parts), {}), headers=True
+    )
     nothing = empty(spark, _LETTERS_SCHEMA)
-    return nothing if records is None else letters.identified(letters.parse(records), parts).select(*nothing.columns)
+    return (
+        nothing
+        if records is None
+        else letters.identified(letters.parse(records), parts).select(*nothing.columns)
+    )
 
 
 def _logs(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
-    rows = [(str(part.topic.topic_id), part.partition, part.topic.name, part.start, part.end) for part in parts]
-    return spark.createDataFrame(rows, "topic_id string, partition int, topic string, log_start bigint, log_end bigint")
+    rows = [
+        (str(part.topic.topic_id), part.partition, part.topic.name, part.start, part.end) for part in parts
+    ]
+    return spark.createDataFrame(
+        rows, "topic_id string, partition int, topic string, log_start bigint, log_end bigint"
+    )
 
 
 def _sizes(batches: DataFrame) -> DataFrame:
@@ -112,7 +133,17 @@ def _log_row(row: dict[str, Any], part: Part | None) -> LogRow:
 
 def _missing(topic: TopicInfo, partition: int, first: int, end: int) -> FindingRow:
     check = checks.CHECKS[-1].name
-    return FindingRow(check, checks.ERROR, topic.name, str(topic.topic_id), partition, None, first, end - 1, "were written, and are gone")
+    return FindingRow(
+        check,
+        checks.ERROR,
+        topic.name,
+        str(topic.topic_id),
+        partition,
+        None,
+        first,
+        end - 1,
+        "were written, and are gone",
+    )
 
 
 def _commit_if_new(store: Store, findings: Sequence[FindingRow], now_ms: int) -> bool:
@@ -125,6 +156,11 @@ def _commit_if_new(store: Store, findings: Sequence[FindingRow], now_ms: int) ->
     seen = datetime.fromtimestamp(now_ms / 1000, UTC)
     if findings:
         day = {"date": seen.strftime("%Y-%m-%d"), "seen": seen}
-        write_arrow(table_of([{**day, **row._asdict(), "topic": row.topic or row.topic_id or ""} for row in findings]), folder / TABLE)
+        write_arrow(
+            table_of(
+                [{**day, **row._asdict(), "topic": row.topic or row.topic_id or ""} for row in findings]
+            ),
+            folder / TABLE,
+        )
     store.decide(name, {"fingerprint": told, "taken_ms": now_ms, "findings": len(findings)})
     return True

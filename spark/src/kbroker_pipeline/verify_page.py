@@ -28,7 +28,8 @@ _MOST_MARKS = 500
 
 
 class FindingRow(NamedTuple):
-    """One thing that is wrong, or (`note`) that may be. `topic` None: of a topic that does not exist."""
+    """One thing that is wrong, or (`note`) that may be. `topic` None: of a topic that does not
+    exist."""
 
     check: str
     severity: str
@@ -62,8 +63,9 @@ class LogRow(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """All that the page shows. `checks`: name, what it is about, what it makes sure of. `changed`: the findings are not the last run's.
-    `unread`: why dead letters could not be read, and were not checked."""
+    """All that the page shows. `checks`: name, what it is about, what it makes sure of. `changed`:
+    the findings are not the last run's. `unread`: why dead letters could not be read, and were not
+    checked."""
 
     data_dir: str
     engines: str
@@ -91,13 +93,21 @@ def page(found: Verified) -> Page:
         status = Tagged(counted(notes, "note"), "warn") if notes else Tagged("all checks passed", "good")
     return Page(
         title="Verification",
-        summary=f"{len(found.checks)} checks on every record batch, all share-group state and all dead letters.",
+        summary=f"{len(found.checks)} checks on every record batch, all share-group state and all dead "
+        "letters.",
         status=status,
         facts=(
             ("Data directory", found.data_dir),
             ("Engines", found.engines),
             ("Run", human_time(found.now_ms)),
-            ("Findings", "those of the last run" if not found.changed else "new since the last run" if found.findings else "none"),
+            (
+                "Findings",
+                "those of the last run"
+                if not found.changed
+                else "new since the last run"
+                if found.findings
+                else "none",
+            ),
         ),
         headlines=_headlines(found, errors, notes),
         notices=_notices(found),
@@ -111,8 +121,16 @@ def page(found: Verified) -> Page:
 
 
 def _notices(found: Verified) -> list[Notice]:
-    notices = [Notice(_where(each), f"{each.check}: {each.detail}", "bad") for each in found.findings if each.severity == "error"][:5]
-    return notices if found.unread is None else [Notice("Dead letters were not checked", found.unread, "bad"), *notices]
+    notices = [
+        Notice(_where(each), f"{each.check}: {each.detail}", "bad")
+        for each in found.findings
+        if each.severity == "error"
+    ][:5]
+    return (
+        notices
+        if found.unread is None
+        else [Notice("Dead letters were not checked", found.unread, "bad"), *notices]
+    )
 
 
 def _where(finding: FindingRow) -> str:
@@ -124,7 +142,11 @@ def _headlines(found: Verified, errors: int, notes: int) -> list[Headline]:
         Headline("Errors", human_count(errors), "damage, or what cannot be", "bad" if errors else "good"),
         Headline("Notes", human_count(notes), "may be all right", "warn" if notes else "good"),
         Headline("Batches", human_count(sum(log.batches for log in found.logs)), "read, CRCs checked"),
-        Headline("Records", human_count(sum(log.records for log in found.logs)), human_bytes(sum(log.size_bytes for log in found.logs))),
+        Headline(
+            "Records",
+            human_count(sum(log.records for log in found.logs)),
+            human_bytes(sum(log.size_bytes for log in found.logs)),
+        ),
         Headline("Share-partitions", human_count(found.share_partitions), "with state"),
         Headline("Dead letters", human_count(found.letters), "compared with the state"),
     ]
@@ -142,16 +164,27 @@ def _check_table(found: Verified) -> Table:
         return Tagged(f"{counted[name]:,} found", "bad" if name in bad else "warn")
 
     rows = [(name, meaning, about, result(name, about)) for name, about, meaning in found.checks]
-    return Table("", [("Check", "left"), ("What must hold", "left"), ("Of", "left"), ("Result", "left")], rows)
+    return Table(
+        "", [("Check", "left"), ("What must hold", "left"), ("Of", "left"), ("Result", "left")], rows
+    )
 
 
 def _map(found: Verified) -> Figure:
     marked = {finding.log for finding in found.findings}
     ordered = sorted(found.logs, key=lambda log: (log.name not in marked, -log.records))[:_MOST_BARS]
-    bars = {"log": [(log.name, log.start, log.end) for log in sorted(ordered, key=lambda log: (log.topic, log.partition))]}
+    bars = {
+        "log": [
+            (log.name, log.start, log.end)
+            for log in sorted(ordered, key=lambda log: (log.topic, log.partition))
+        ]
+    }
     shown = {log.name for log in ordered}
     marks = [
-        (each.log, each.first_offset or 0, each.check if each.group is None else f"{each.check}, group {each.group}")
+        (
+            each.log,
+            each.first_offset or 0,
+            each.check if each.group is None else f"{each.check}, group {each.group}",
+        )
         for each in found.findings
         if each.log in shown
     ][:_MOST_MARKS]
@@ -161,19 +194,33 @@ def _map(found: Verified) -> Figure:
 def _sizes(found: Verified) -> Figure:
     largest = sorted(found.logs, key=lambda log: -log.size_bytes)[:_MOST_BARS]
     points = [(log.name, round(log.size_bytes / 2**20, 3)) for log in largest]
-    return figures.rows("Size", "Of the record batches of each log.", {"size": points}, unit="MiB", colours={"size": "@teal"})
+    return figures.rows(
+        "Size", "Of the record batches of each log.", {"size": points}, unit="MiB", colours={"size": "@teal"}
+    )
 
 
 def _finding_table(found: Verified) -> Table:
     def cells(row: FindingRow) -> tuple[Cell, ...]:
         level = Tagged(row.severity, "bad" if row.severity == "error" else "warn")
-        return level, row.check, row.topic or row.topic_id, row.partition, row.group, row.first_offset, row.last_offset, row.detail
+        return (
+            level,
+            row.check,
+            row.topic or row.topic_id,
+            row.partition,
+            row.group,
+            row.first_offset,
+            row.last_offset,
+            row.detail,
+        )
 
     titles = ("", "Check", "Topic", "Partition", "Group", "First offset", "Last offset", "Detail")
     note = f"The first {_MOST_ROWS} of {len(found.findings):,}." if len(found.findings) > _MOST_ROWS else ""
     return Table(
         "",
-        [(name, "right" if name in ("Partition", "First offset", "Last offset") else "left") for name in titles],
+        [
+            (name, "right" if name in ("Partition", "First offset", "Last offset") else "left")
+            for name in titles
+        ],
         [cells(row) for row in found.findings[:_MOST_ROWS]],
         note=note,
         empty="Nothing was found.",
@@ -182,5 +229,13 @@ def _finding_table(found: Verified) -> Table:
 
 def _log_table(found: Verified) -> Table:
     titles = ("Topic", "Partition", "Log start", "Log end", "Batches", "Records", "Size")
-    rows = [(log.topic, log.partition, log.start, log.end, log.batches, log.records, human_bytes(log.size_bytes)) for log in found.logs]
-    return Table("", [(name, "left" if name == "Topic" else "right") for name in titles], rows, empty="There are no logs.")
+    rows = [
+        (log.topic, log.partition, log.start, log.end, log.batches, log.records, human_bytes(log.size_bytes))
+        for log in found.logs
+    ]
+    return Table(
+        "",
+        [(name, "left" if name == "Topic" else "right") for name in titles],
+        rows,
+        empty="There are no logs.",
+    )

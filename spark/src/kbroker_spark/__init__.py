@@ -1,1 +1,2 @@
-"""What the data sources share: reading a data directory, decoding record batches into Arrow columns, planning offset ranges."""
+"""What the data sources share: reading a data directory, decoding record batches into Arrow
+columns, planning offset ranges."""

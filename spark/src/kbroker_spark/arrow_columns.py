@@ -1,6 +1,7 @@
 """The Arrow types of a record's columns, and the parts of building them that both decoders share.
 
-Spark looks at the first RecordBatch's schema and refuses anything that is not exactly its own, so these types are Spark's.
+Spark looks at the first RecordBatch's schema and refuses anything that is not exactly its own, so
+these types are Spark's.
 """
 
 from __future__ import annotations
@@ -23,13 +24,16 @@ TYPES: Final[dict[str, pa.DataType]] = {
 """Spark's names of the columns, and its types."""
 
 MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
-"""Times beyond it, on both sides of 1970, have no microseconds in 64 bits. Nobody's clock shows them; they become null."""
+"""Times beyond it, on both sides of 1970, have no microseconds in 64 bits. Nobody's clock shows
+them; they become null."""
 
 
 def header_column(offsets: NDArray[np.int32], names: pa.Array, values: pa.Array) -> pa.Array:
-    """Lists of headers. `offsets` (n + 1, int32) says where each record's begin; a record that has none gets null, as in Spark.
+    """Lists of headers. `offsets` (n + 1, int32) says where each record's begin; a record that has
+    none gets null, as in Spark.
 
-    `names` are bytes by the wire: what is no UTF-8 in them becomes U+FFFD, as a Kafka consumer in Java reads it.
+    `names` are bytes by the wire: what is no UTF-8 in them becomes U+FFFD, as a Kafka consumer in
+    Java reads it.
     """
     try:
         text = names.cast(pa.string())
@@ -38,7 +42,11 @@ def header_column(offsets: NDArray[np.int32], names: pa.Array, values: pa.Array)
     entries = pa.StructArray.from_arrays([text, values], fields=list(_HEADER))
     has_any = np.diff(offsets) > 0
     return pa.Array.from_buffers(
-        TYPES["headers"], len(has_any), [bitmap(has_any), pa.py_buffer(offsets)], null_count=-1, children=[entries]
+        TYPES["headers"],
+        len(has_any),
+        [bitmap(has_any), pa.py_buffer(offsets)],
+        null_count=-1,
+        children=[entries],
     )
 
 

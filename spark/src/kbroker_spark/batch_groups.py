@@ -1,10 +1,12 @@
 """From the stored bytes of a partition to groups of batches that a decoder takes at once.
 
-A group is a piece of memory with the plain records of many batches in it, and the headers of those batches as one numpy array, so that
-nothing here or in a decoder costs Python objects for each record. Plain batches stay where they are; compressed ones are
-decompressed one by one, and a group ends before it grows beyond what a Spark worker should hold at once.
+A group is a piece of memory with the plain records of many batches in it, and the headers of those
+batches as one numpy array, so that nothing here or in a decoder costs Python objects for each
+record. Plain batches stay where they are; compressed ones are decompressed one by one, and a group
+ends before it grows beyond what a Spark worker should hold at once.
 
-Everything that a batch says about itself is checked here (lengths, magic, CRC, codec); what its records say is the decoders' part.
+Everything that a batch says about itself is checked here (lengths, magic, CRC, codec); what its
+records say is the decoders' part.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ class Size(NamedTuple):
 
 
 PIECE = Size(50_000, 3 << 20)
-"""What is given out at once. Smaller pieces cost Spark more calls for the same rows. Columns of 4 MiB get their memory from the
-kernel and give it back for every piece (0.04 us for a record), smaller ones from what Arrow's allocator keeps."""
+"""What is given out at once. Smaller pieces cost Spark more calls for the same rows. Columns of 4
+MiB get their memory from the kernel and give it back for every piece (0.04 us for a record),
+smaller ones from what Arrow's allocator keeps."""
 
 _SMALL_CHUNK = 1 << 20
 _HEADER = np.dtype(
@@ -55,7 +58,8 @@ _MAX_OFFSET = (1 << 63) - 1 - (1 << 31)
 
 
 class CorruptBatch(ValueError):
-    """A stored batch cannot be what a broker wrote. `offset` is its base offset, `reason` says what is wrong with it."""
+    """A stored batch cannot be what a broker wrote. `offset` is its base offset, `reason` says what
+    is wrong with it."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"the record batch at offset {offset} is damaged: {reason}")
@@ -68,7 +72,8 @@ class CorruptBatch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Batches with records in the wanted range; the records of batch `i` are `data[starts[i]:ends[i]]`."""
+    """Batches with records in the wanted range; the records of batch `i` are
+    `data[starts[i]:ends[i]]`."""
 
     data: memoryview
     starts: Integers
@@ -85,17 +90,22 @@ class Group:
         return result
 
 
-def groups(chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool, most: Size = PIECE) -> Iterator[Group]:
-    """The batches of `chunks` that may hold offsets from `first` up to `end`, in order, without control batches and empty ones.
+def groups(
+    chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool, most: Size = PIECE
+) -> Iterator[Group]:
+    """The batches of `chunks` that may hold offsets from `first` up to `end`, in order, without
+    control batches and empty ones.
 
-    CorruptBatch when a batch cannot be read; of batches that are not wanted only the headers are looked at. What decides whether a batch
-    has rows is under its CRC, and is not believed before that is right.
+    CorruptBatch when a batch cannot be read; of batches that are not wanted only the headers are
+    looked at. What decides whether a batch has rows is under its CRC, and is not believed before
+    that is right.
     """
     for data in _coalesced(chunks, most):
         positions, headers = _walk(data)
         _check(headers)
         begins = headers["base_offset"]
-        ends_before = (_lasts(headers) < first) & (np.append(begins[1:], end) <= first)  # as the batch says, and the one behind it
+        # as the batch says, and the one behind it
+        ends_before = (_lasts(headers) < first) & (np.append(begins[1:], end) <= first)
         positions, headers = _chosen(positions, headers, (begins < end) & ~ends_before)
         if check_crc:
             _check_crc(data, positions, headers)
@@ -118,7 +128,8 @@ def _chosen(positions: Integers, headers: Headers, is_wanted: NDArray[np.bool_])
 
 
 def find_damage(group: Group) -> CorruptBatch:
-    """What is wrong with the first batch whose records cannot be read. For a decoder that met something impossible."""
+    """What is wrong with the first batch whose records cannot be read. For a decoder that met
+    something impossible."""
     for index, header in enumerate(group.headers):
         records = group.data[group.starts[index] : group.ends[index]]
         plain = header.copy()
@@ -135,7 +146,8 @@ def find_damage(group: Group) -> CorruptBatch:
 
 
 def _coalesced(chunks: Sequence[memoryview], most: Size) -> Iterator[memoryview]:
-    """The same bytes in pieces that are worth a decoder's while: engines may hand out one small chunk for each write."""
+    """The same bytes in pieces that are worth a decoder's while: engines may hand out one small
+    chunk for each write."""
     small: list[memoryview] = []
     size = 0
     for chunk in chunks:
@@ -155,7 +167,8 @@ def _walk(data: memoryview) -> tuple[Integers, Headers]:
     """Where the batches begin, and their headers. CorruptBatch where a length leads nowhere."""
     positions: list[int] = []
     size, at = len(data), 0
-    append, length_at = positions.append, _LENGTH.unpack_from  # this loop is most of the work for batches of one record
+    # this loop is most of the work for batches of one record
+    append, length_at = positions.append, _LENGTH.unpack_from
     while at + HEADER_SIZE <= size:
         append(at)
         (length,) = length_at(data, at + _LENGTH_START)
@@ -181,14 +194,26 @@ def _leads_nowhere(data: memoryview, at: int) -> CorruptBatch:
 
 def _check(headers: Headers) -> None:
     """CorruptBatch for the first batch that says something impossible of itself."""
-    begins, deltas, room = headers["base_offset"], headers["last_offset_delta"], headers["batch_length"] + LENGTH_END - HEADER_SIZE
+    begins, deltas, room = (
+        headers["base_offset"],
+        headers["last_offset_delta"],
+        headers["batch_length"] + LENGTH_END - HEADER_SIZE,
+    )
     is_plain = (headers["attributes"] & _CODEC_MASK) == 0
     checks = (
         (headers["magic"] != MAGIC, "magic", "magic {} is none that kbroker stores"),
         ((begins < 0) | (begins > _MAX_OFFSET), "base_offset", "{} is no offset"),
         (deltas < 0, "last_offset_delta", "its last offset is {} behind its first"),
-        (headers["batch_length"] > _MAX_BATCH_BYTES, "batch_length", "its length {} is more than can be read at once"),
-        (is_plain & (headers["record_count"] > room // _MIN_RECORD_BYTES), "record_count", "{} records do not fit into it"),
+        (
+            headers["batch_length"] > _MAX_BATCH_BYTES,
+            "batch_length",
+            "its length {} is more than can be read at once",
+        ),
+        (
+            is_plain & (headers["record_count"] > room // _MIN_RECORD_BYTES),
+            "record_count",
+            "{} records do not fit into it",
+        ),
     )
     for is_wrong, field, reason in checks:
         if is_wrong.any():
@@ -197,8 +222,13 @@ def _check(headers: Headers) -> None:
 
 
 def _check_crc(data: memoryview, positions: Integers, headers: Headers) -> None:
-    starts, ends = (positions + CRC_START).tolist(), (positions + headers["batch_length"] + LENGTH_END).tolist()
-    for start, end, crc, offset in zip(starts, ends, headers["crc"].tolist(), headers["base_offset"].tolist(), strict=True):
+    starts, ends = (
+        (positions + CRC_START).tolist(),
+        (positions + headers["batch_length"] + LENGTH_END).tolist(),
+    )
+    for start, end, crc, offset in zip(
+        starts, ends, headers["crc"].tolist(), headers["base_offset"].tolist(), strict=True
+    ):
         if crc32c(data[start:end]) != crc:
             raise CorruptBatch(offset, f"its bytes do not give its CRC {crc:#010x}")
 
@@ -244,7 +274,11 @@ def _joined(parts: list[bytes | memoryview], headers: Headers) -> Group:
 def _records(data: memoryview, position: int, header: np.void) -> bytes | memoryview:
     """The plain records of one batch."""
     payload = data[position + HEADER_SIZE : position + int(header["batch_length"]) + LENGTH_END]
-    codec_id, offset, count = int(header["attributes"]) & _CODEC_MASK, int(header["base_offset"]), int(header["record_count"])
+    codec_id, offset, count = (
+        int(header["attributes"]) & _CODEC_MASK,
+        int(header["base_offset"]),
+        int(header["record_count"]),
+    )
     if codec_id == Codec.NONE:
         return payload
     try:

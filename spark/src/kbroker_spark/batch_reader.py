@@ -1,7 +1,8 @@
-"""Batch queries: a plan of offset ranges, and the rows of a range as Arrow batches, which streaming queries read in the same way.
+"""Batch queries: a plan of offset ranges, and the rows of a range as Arrow batches, which streaming
+queries read in the same way.
 
-`partitions` runs once for a DataFrame, at its first action: the ranges are fixed then, whatever is written or deleted later. `read` runs
-in the workers, each with readers of its own.
+`partitions` runs once for a DataFrame, at its first action: the ranges are fixed then, whatever is
+written or deleted later. `read` runs in the workers, each with readers of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ from kbroker_spark.data import DataDir, read_range, reading
 from kbroker_spark.decode import CorruptBatch, Piece, decode
 from kbroker_spark.errors import DataLoss, SourceError
 from kbroker_spark.lookup import Partition, look, offset_at_time
-from kbroker_spark.offsets import LATEST, Offsets, Position, Range, TopicPartition, data_loss, ranges, resolve, split, without_lost
+from kbroker_spark.offsets import (
+    LATEST,
+    Offsets,
+    Position,
+    Range,
+    TopicPartition,
+    data_loss,
+    ranges,
+    resolve,
+    split,
+    without_lost,
+)
 from kbroker_spark.options import ReadOptions, parse
 from kbroker_spark.schema import arrow_schema, checked, column_names
 from kbroker_spark.tables import record_batch
@@ -55,12 +67,15 @@ class BatchReader(DataSourceReader):
 
 
 def plan(options: ReadOptions) -> list[Range]:
-    """The ranges of a batch query as of now. SourceError; DataLoss where offsets that were given are not there and must be."""
+    """The ranges of a batch query as of now. SourceError; DataLoss where offsets that were given
+    are not there and must be."""
     with reading(options.path) as directory:
         found = look(directory, options.selection, with_damage=True)
         bounds = {partition: each.bounds for partition, each in found.items()}
         find = finder(directory, found)
-        starts = resolve(options.starting, bounds, find, option=options.starting_option, no_match=options.starting_no_match)
+        starts = resolve(
+            options.starting, bounds, find, option=options.starting_option, no_match=options.starting_no_match
+        )
         ends = resolve(options.ending, bounds, find, option=options.ending_option, no_match="latest")
     wanted = []
     for each in ranges({partition: one.topic.topic_id for partition, one in found.items()}, starts, ends):
@@ -79,24 +94,36 @@ def _is_open(ending: Position, partition: TopicPartition) -> bool:
 
 
 def _missing(wanted: Range, partition: Partition, *, is_open: bool) -> str | None:
-    """A line about what the range misses beside what its log is known to lack: files were cut or overwritten, or the log ends before its
-    first offset. `is_open`: what is missing at the log's end belongs to the range."""
+    """A line about what the range misses beside what its log is known to lack: files were cut or
+    overwritten, or the log ends before its first offset. `is_open`: what is missing at the log's
+    end belongs to the range."""
     for first, end in partition.damage:
         if end > wanted.first and (first < wanted.end or (is_open and first == wanted.end)):
-            return f"offsets {first} to {end - 1} of {wanted.topic_partition} cannot be read, its files are damaged or were copied in part"
+            return (
+                f"offsets {first} to {end - 1} of {wanted.topic_partition} cannot be read, its files "
+                "are damaged or were copied in part"
+            )
     if is_open and wanted.first > partition.bounds.end:
-        return f"offset {wanted.first} of {wanted.topic_partition} was to be read first, but its log ends at {partition.bounds.end}"
+        return (
+            f"offset {wanted.first} of {wanted.topic_partition} was to be read first, but its log ends "
+            f"at {partition.bounds.end}"
+        )
     return None
 
 
-def finder(directory: DataDir, found: Mapping[TopicPartition, Partition]) -> Callable[[TopicPartition, int], int | None]:
-    """For `resolve`: offsets by time among what `look` found. It raises SourceError for a log that is gone by now."""
+def finder(
+    directory: DataDir, found: Mapping[TopicPartition, Partition]
+) -> Callable[[TopicPartition, int], int | None]:
+    """For `resolve`: offsets by time among what `look` found. It raises SourceError for a log that
+    is gone by now."""
 
     def find(partition: TopicPartition, ms: int) -> int | None:
         try:
             return offset_at_time(directory.logs(), found[partition], ms)
         except KeyError as error:
-            raise SourceError(f"{partition} is gone: its topic was deleted while the query was planned; run it again") from error
+            raise SourceError(
+                f"{partition} is gone: its topic was deleted while the query was planned; run it again"
+            ) from error
 
     return find
 
@@ -109,7 +136,8 @@ def lose(line: str, *, fail: bool) -> None:
 
 
 def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa.RecordBatch]:
-    """The records of a range, with exactly the columns of `schema` (a checked one) in its order. SourceError, DataLoss."""
+    """The records of a range, with exactly the columns of `schema` (a checked one) in its order.
+    SourceError, DataLoss."""
     columns = frozenset(column_names(schema)) - _OF_THE_RANGE
     target = arrow_schema(schema)
     offset: int | None = wanted.first
@@ -117,9 +145,16 @@ def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa
         while offset is not None:
             try:
                 for chunks in read_range(
-                    directory.logs(), wanted.topic_id, wanted.partition, offset, wanted.end, name=str(wanted.topic_partition)
+                    directory.logs(),
+                    wanted.topic_id,
+                    wanted.partition,
+                    offset,
+                    wanted.end,
+                    name=str(wanted.topic_partition),
                 ):
-                    for piece in decode(chunks, first=offset, end=wanted.end, columns=columns, decoder=options.decoder):
+                    for piece in decode(
+                        chunks, first=offset, end=wanted.end, columns=columns, decoder=options.decoder
+                    ):
                         yield _batch(piece, wanted, schema, target)
                 return
             except DataLoss as loss:
@@ -129,7 +164,8 @@ def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa
                 offset = loss.resume
             except CorruptBatch as error:
                 raise SourceError(
-                    f"{wanted.topic_partition} is damaged: {error}; look with kbroker storage inspect --check, restore a backup, or read "
+                    f"{wanted.topic_partition} is damaged: {error}; look with kbroker storage inspect "
+                    "--check, restore a backup, or read "
                     "around it with startingOffsets and endingOffsets"
                 ) from error
 

@@ -1,8 +1,10 @@
-"""Record batches of a log as they are stored, one by one, and what is wrong with them: damage is a finding here and no error.
+"""Record batches of a log as they are stored, one by one, and what is wrong with them: damage is a
+finding here and no error.
 
-A batch counts where its header can be one and its CRC is right. Behind damage the engine is asked where it goes on: some know where each
-batch begins, others only where each chunk does. Good batches between two damaged ones that lie close together may be taken for damage too,
-never the other way round. Must not know Spark, nor what is in a record.
+A batch counts where its header can be one and its CRC is right. Behind damage the engine is asked
+where it goes on: some know where each batch begins, others only where each chunk does. Good batches
+between two damaged ones that lie close together may be taken for damage too, never the other way
+round. Must not know Spark, nor what is in a record.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ READ_BYTES = 4 << 20
 
 
 class LogRange(NamedTuple):
-    """The batches that begin in [first, end), and with `is_first` also one that begins before. `topic` None: the log belongs to no topic.
-    `is_last`: the log ends at `end`."""
+    """The batches that begin in [first, end), and with `is_first` also one that begins before.
+    `topic` None: the log belongs to no topic. `is_last`: the log ends at `end`."""
 
     topic: str | None
     topic_id: UUID
@@ -37,7 +39,8 @@ class LogRange(NamedTuple):
 
 
 class FoundBatch(NamedTuple):
-    """`header` None: none can be read at [first_offset, last_offset]. `crc_ok` None: not looked at."""
+    """`header` None: none can be read at [first_offset, last_offset]. `crc_ok` None: not looked
+    at."""
 
     first_offset: int
     last_offset: int
@@ -51,7 +54,10 @@ def split(topic: str | None, log: LogId, segments: Sequence[SegmentInfo], most_b
     pieces: list[tuple[int, int, int]] = []
     for segment in segments:
         parts = max(1, min(-(-segment.size_bytes // most_bytes), segment.end_offset - segment.base_offset))
-        edges = [segment.base_offset + (segment.end_offset - segment.base_offset) * part // parts for part in range(parts + 1)]
+        edges = [
+            segment.base_offset + (segment.end_offset - segment.base_offset) * part // parts
+            for part in range(parts + 1)
+        ]
         size = segment.size_bytes // parts
         for first, end in pairwise(edges):
             if pieces and pieces[-1][2] + size <= most_bytes:
@@ -63,7 +69,8 @@ def split(topic: str | None, log: LogId, segments: Sequence[SegmentInfo], most_b
 
 
 def scan(logs: LogReader, wanted: LogRange, *, check_crc: bool) -> Iterator[FoundBatch]:
-    """In offset order. What is removed while this runs is left out; so is the rest of a log that is gone."""
+    """In offset order. What is removed while this runs is left out; so is the rest of a log that is
+    gone."""
     due, is_first_batch = wanted.first, True
     while due < wanted.end:
         views = _read(logs, wanted, due)
@@ -76,7 +83,9 @@ def scan(logs: LogReader, wanted: LogRange, *, check_crc: bool) -> Iterator[Foun
             continue
         before = due
         for header, crc_ok in _walk(views, wanted, check_crc):
-            found = _judged(logs, wanted, header, crc_ok, due, may_begin_before=is_first_batch and not wanted.is_first)
+            found = _judged(
+                logs, wanted, header, crc_ok, due, may_begin_before=is_first_batch and not wanted.is_first
+            )
             due, is_first_batch = found.last_offset + 1, False
             if wanted.is_first or found.first_offset >= wanted.first:
                 yield found
@@ -86,14 +95,23 @@ def scan(logs: LogReader, wanted: LogRange, *, check_crc: bool) -> Iterator[Foun
 
 
 def _judged(
-    logs: LogReader, wanted: LogRange, header: BatchHeader | None, crc_ok: bool | None, due: int, *, may_begin_before: bool
+    logs: LogReader,
+    wanted: LogRange,
+    header: BatchHeader | None,
+    crc_ok: bool | None,
+    due: int,
+    *,
+    may_begin_before: bool,
 ) -> FoundBatch:
-    """What was found where the offset `due` should be. A base offset is under no CRC: it is checked against its neighbours."""
+    """What was found where the offset `due` should be. A base offset is under no CRC: it is checked
+    against its neighbours."""
     if header is None or crc_ok is False:
         resume = _resume(logs, wanted, due)
         if header is not None and due <= header.base_offset < resume:
             return FoundBatch(header.base_offset, resume - 1, header, False, "its CRC does not match")
-        return FoundBatch(due, resume - 1, None, crc_ok, "what is stored here is not a record batch, or a damaged one")
+        return FoundBatch(
+            due, resume - 1, None, crc_ok, "what is stored here is not a record batch, or a damaged one"
+        )
     problem, first, last = None, header.base_offset, header.last_offset
     if first < due and not may_begin_before:
         problem = f"its offsets begin before the end of the batch before it: {due} was due"
@@ -108,14 +126,18 @@ def _read(
 ) -> Sequence[memoryview] | str | None:
     """A text: why nothing can be read there. None: there is no such log any more."""
     try:
-        return logs.read(wanted.log, offset, max_bytes=max_bytes, end_offset=wanted.end if end is None else end)
+        return logs.read(
+            wanted.log, offset, max_bytes=max_bytes, end_offset=wanted.end if end is None else end
+        )
     except KeyError:
         return None
     except Exception as error:  # whatever an engine's library says of damaged files
         return " ".join(str(error).split())
 
 
-def _nothing(logs: LogReader, wanted: LogRange, offset: int, error: str | None) -> tuple[int, FoundBatch | None]:
+def _nothing(
+    logs: LogReader, wanted: LogRange, offset: int, error: str | None
+) -> tuple[int, FoundBatch | None]:
     """Where to go on, and what is wrong. Holes are no damage, but a log does not end in one."""
     try:
         start, end = logs.bounds(wanted.log)
@@ -132,8 +154,11 @@ def _nothing(logs: LogReader, wanted: LogRange, offset: int, error: str | None) 
     return wanted.end, FoundBatch(offset, wanted.end - 1, None, None, text)
 
 
-def _walk(views: Sequence[memoryview], wanted: LogRange, check_crc: bool) -> Iterator[tuple[BatchHeader | None, bool | None]]:
-    """The batches of what was read and whether their CRC is right, up to and with the first that is damaged: None has no header."""
+def _walk(
+    views: Sequence[memoryview], wanted: LogRange, check_crc: bool
+) -> Iterator[tuple[BatchHeader | None, bool | None]]:
+    """The batches of what was read and whether their CRC is right, up to and with the first that is
+    damaged: None has no header."""
     for view in views:
         position = 0
         while position < len(view):
@@ -156,7 +181,8 @@ def _plausible(view: memoryview, position: int, wanted: LogRange) -> BatchHeader
 
 
 def _resume(logs: LogReader, wanted: LogRange, damaged: int) -> int:
-    """The first offset behind `damaged` at which a good batch, or the end of the range, is read: searched by doubling and halving."""
+    """The first offset behind `damaged` at which a good batch, or the end of the range, is read:
+    searched by doubling and halving."""
     step, bad = 1, damaged
     while (good := min(damaged + step, wanted.end)) < wanted.end and not _is_good(logs, wanted, good):
         step, bad = 2 * step, good
@@ -174,4 +200,6 @@ def _is_good(logs: LogReader, wanted: LogRange, offset: int) -> bool:
     if isinstance(views, str):
         return False
     header = _plausible(views[0], 0, wanted) if views else None
-    return not views or (header is not None and header.last_offset >= offset and crc_is_valid(views[0], 0, header))
+    return not views or (
+        header is not None and header.last_offset >= offset and crc_is_valid(views[0], 0, header)
+    )

@@ -1,8 +1,10 @@
-"""The format kbroker-batches: a row for each record batch as it is stored, with its header and whether its CRC is right.
+"""The format kbroker-batches: a row for each record batch as it is stored, with its header and
+whether its CRC is right.
 
-Everything that is there is shown: batches below the log start offset that no segment's removal has taken yet, control batches, logs that
-belong to no topic any more. Damage is a row with a problem, for the offsets at which nothing else can be read. The logs are divided into
-ranges that are read in parallel; where they begin and end is fixed when a frame's first action is planned.
+Everything that is there is shown: batches below the log start offset that no segment's removal has
+taken yet, control batches, logs that belong to no topic any more. Damage is a row with a problem,
+for the offsets at which nothing else can be read. The logs are divided into ranges that are read in
+parallel; where they begin and end is fixed when a frame's first action is planned.
 """
 
 from __future__ import annotations
@@ -19,7 +21,20 @@ from kbroker.storage.spi import LogReader, StateReader
 from kbroker_spark.batch_scan import FoundBatch, LogRange, scan, split
 from kbroker_spark.data import reading, topics
 from kbroker_spark.errors import SourceError
-from kbroker_spark.tables import BIGINT, BOOLEAN, INT, STRING, TIMESTAMP, Row, arrow_batches, columns, listed, micros, projected, switched
+from kbroker_spark.tables import (
+    BIGINT,
+    BOOLEAN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    Row,
+    arrow_batches,
+    columns,
+    listed,
+    micros,
+    projected,
+    switched,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,14 +69,19 @@ class BatchesReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with reading(self._path) as data:
             return [
-                Ranges(each) for each in gathered(log_ranges(data.logs(), data.state(), self._topics, self._most_bytes), self._most_bytes)
+                Ranges(each)
+                for each in gathered(
+                    log_ranges(data.logs(), data.state(), self._topics, self._most_bytes), self._most_bytes
+                )
             ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Ranges):
             return  # Spark makes one None of no partitions.
         with reading(self._path) as data:
-            yield from arrow_batches(rows(data.logs(), partition.ranges, check_crc=self._check_crc), SCHEMA, self._wanted)
+            yield from arrow_batches(
+                rows(data.logs(), partition.ranges, check_crc=self._check_crc), SCHEMA, self._wanted
+            )
 
 
 def schema(options: Mapping[str, str]) -> StructType:
@@ -72,7 +92,9 @@ def reader(options: Mapping[str, str], wanted: StructType) -> BatchesReader:
     return BatchesReader(options, wanted)
 
 
-def log_ranges(logs: LogReader, state: StateReader, names: frozenset[str] | None, most_bytes: int) -> list[LogRange]:
+def log_ranges(
+    logs: LogReader, state: StateReader, names: frozenset[str] | None, most_bytes: int
+) -> list[LogRange]:
     """Of the wanted topics' logs; of all logs that there are without a choice."""
     by_id = {topic.topic_id: topic.name for topic in topics(state)}
     found: list[LogRange] = []

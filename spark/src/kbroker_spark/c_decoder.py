@@ -1,6 +1,8 @@
-"""Records to Arrow columns by decoder.c: allocates what it fills, and makes arrays of that without another copy.
+"""Records to Arrow columns by decoder.c: allocates what it fills, and makes arrays of that without
+another copy.
 
-The rare cases are left to numpy_decoder, which gives the same: times beyond 64 bits of microseconds.
+The rare cases are left to numpy_decoder, which gives the same: times beyond 64 bits of
+microseconds.
 """
 
 from __future__ import annotations
@@ -26,18 +28,31 @@ class CDecoder:
     def __init__(self, library: ctypes.CDLL) -> None:
         self._decode = library.kbroker_decode
 
-    def decode_group(self, group: Group, first: int, end: int, columns: Collection[str]) -> tuple[int, dict[str, pa.Array]]:
-        """(number of rows, Arrow arrays of `columns`) of the records with first <= offset < end. CorruptBatch when there is damage."""
+    def decode_group(
+        self, group: Group, first: int, end: int, columns: Collection[str]
+    ) -> tuple[int, dict[str, pa.Array]]:
+        """(number of rows, Arrow arrays of `columns`) of the records with first <= offset < end.
+        CorruptBatch when there is damage."""
         counts = group.field("record_count")
         by_broker = group.is_log_append_time
         times = np.where(by_broker, group.field("max_timestamp"), group.field("base_timestamp"))
-        limits = (group.starts, group.ends, counts, group.field("base_offset"), group.field("last_offset_delta"), times, by_broker)
+        limits = (
+            group.starts,
+            group.ends,
+            counts,
+            group.field("base_offset"),
+            group.field("last_offset_delta"),
+            times,
+            by_broker,
+        )
         batches = np.stack(limits, axis=1).astype(np.int64, copy=False)
         rows = int(counts.sum())
         output = _Output(rows, len(group.data), columns, first, end)
         data = np.frombuffer(group.data, np.uint8)
         while True:
-            sound = self._decode(data.ctypes.data, batches.ctypes.data, len(batches), ctypes.byref(output.filled))
+            sound = self._decode(
+                data.ctypes.data, batches.ctypes.data, len(batches), ctypes.byref(output.filled)
+            )
             if not sound:
                 raise find_damage(group)
             if output.filled.headers <= output.filled.room_headers:
@@ -52,11 +67,17 @@ class CDecoder:
 class _Output:
     """Memory for the wanted columns of at most `rows` records."""
 
-    def __init__(self, rows: int, size: int, columns: Collection[str], first: int, end: int, headers: int | None = None) -> None:
+    def __init__(
+        self, rows: int, size: int, columns: Collection[str], first: int, end: int, headers: int | None = None
+    ) -> None:
         room = headers if headers is not None else rows * _HEADERS_FOR_EACH_ROW
         self.filled = c_library.Columns(first=first, end=end, room_rows=rows)
         self._columns = columns
-        self._binaries = {name: _Binary(getattr(self.filled, name), rows, size) for name in ("key", "value") if name in columns}
+        self._binaries = {
+            name: _Binary(getattr(self.filled, name), rows, size)
+            for name in ("key", "value")
+            if name in columns
+        }
         self._offset = np.empty(rows if "offset" in columns else 0, np.int64)
         self._timestamp = np.empty(rows if "timestamp" in columns else 0, np.int64)
         self._timestamp_type = np.empty(rows if "timestampType" in columns else 0, np.int32)
@@ -76,7 +97,11 @@ class _Output:
         """The columns, after the library filled them from `data`."""
         rows = self.filled.rows
         arrays = {name: binary.array(rows) for name, binary in self._binaries.items()}
-        for name, array in (("offset", self._offset), ("timestamp", self._timestamp), ("timestampType", self._timestamp_type)):
+        for name, array in (
+            ("offset", self._offset),
+            ("timestamp", self._timestamp),
+            ("timestampType", self._timestamp_type),
+        ):
             if name in self._columns:
                 arrays[name] = pa.Array.from_buffers(TYPES[name], rows, [None, pa.py_buffer(array)])
         if "headers" in self._columns:
@@ -96,10 +121,16 @@ class _Binary:
         self._ends = pa.allocate_buffer(4 * (rows + 1))
         self._valid = np.zeros(rows // 8 + 1, np.uint8)
         np.frombuffer(self._ends, np.int32)[0] = 0
-        filled.bytes, filled.ends, filled.valid = self._bytes.address, self._ends.address, self._valid.ctypes.data
+        filled.bytes, filled.ends, filled.valid = (
+            self._bytes.address,
+            self._ends.address,
+            self._valid.ctypes.data,
+        )
 
     def array(self, rows: int) -> pa.Array:
         size = int(np.frombuffer(self._ends, np.int32)[rows])
         self._bytes.resize(size)
         valid = pa.py_buffer(self._valid) if self._filled.nulls else None
-        return pa.Array.from_buffers(pa.binary(), rows, [valid, self._ends, self._bytes], null_count=self._filled.nulls)
+        return pa.Array.from_buffers(
+            pa.binary(), rows, [valid, self._ends, self._bytes], null_count=self._filled.nulls
+        )

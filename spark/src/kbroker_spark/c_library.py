@@ -1,8 +1,10 @@
-"""The C helper as a loaded library: shipped beside this file, or compiled here at first use and kept for the user.
+"""The C helper as a loaded library: shipped beside this file, or compiled here at first use and
+kept for the user.
 
-A wheel may hold `decoder.so` (`cc -O3 -shared -fPIC decoder.c -o decoder.so` before it is built). Otherwise the machine's `cc` makes it,
-under a third of a second, into a directory that only this user can write, since what lies there is run. The name holds a hash of source,
-compiler and machine; the file gets its name when it is whole, so any number of workers may do this at once.
+A wheel may hold `decoder.so` (`cc -O3 -shared -fPIC decoder.c -o decoder.so` before it is built).
+Otherwise the machine's `cc` makes it, under a third of a second, into a directory that only this
+user can write, since what lies there is run. The name holds a hash of source, compiler and machine;
+the file gets its name when it is whole, so any number of workers may do this at once.
 
 Why the helper cannot be had is a text and no error: the numpy decoder does the same work.
 """
@@ -37,7 +39,16 @@ class Batch(ctypes.Structure):
     """As in decoder.c. All fields are of 64 bits, so a row of an int64 array is one."""
 
     _fields_ = tuple(
-        (name, Int64) for name in ("start", "end", "count", "base_offset", "last_offset_delta", "base_timestamp", "time_of_broker")
+        (name, Int64)
+        for name in (
+            "start",
+            "end",
+            "count",
+            "base_offset",
+            "last_offset_delta",
+            "base_timestamp",
+            "time_of_broker",
+        )
     )
 
 
@@ -87,7 +98,14 @@ def load(path: Path) -> ctypes.CDLL:
 def compile_to(path: Path, *, compiler: str = "cc", flags: tuple[str, ...] = _FLAGS) -> None:
     """Make the library at `path`. NoLibrary with what the compiler said when it failed."""
     command = [compiler, *flags, str(_SOURCE), "-o", str(path)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False)
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_COMPILE_SECONDS,
+        check=False,
+    )
     if done.returncode:
         raise NoLibrary(f"{compiler} failed: {done.stderr or done.returncode}")
 

@@ -1,4 +1,5 @@
-"""Where things are kept that are made once per user and machine, and may be deleted at any time: the Java wrapper, the compiled decoder."""
+"""Where things are kept that are made once per user and machine, and may be deleted at any time:
+the Java wrapper, the compiled decoder."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from kbroker.errors import OperatorError
 
 
 def cache_dir() -> Path:
-    """`pyspark-kbroker` in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache), made if needed, for its owner alone.
+    """`pyspark-kbroker` in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache), made if
+    needed, for its owner alone.
 
     Raises OperatorError where it cannot be made.
     """
@@ -18,5 +20,7 @@ def cache_dir() -> Path:
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise OperatorError(f"{place}: {error.strerror}: set XDG_CACHE_HOME to a directory that can be written") from error
+        raise OperatorError(
+            f"{place}: {error.strerror}: set XDG_CACHE_HOME to a directory that can be written"
+        ) from error
     return place

@@ -1,8 +1,10 @@
-"""Share state in control records, read from a topic partition's log as a broker would load it (kbroker.persister=control-records).
+"""Share state in control records, read from a topic partition's log as a broker would load it
+(kbroker.persister=control-records).
 
-The hint in the state says where each group's newest records were as of an offset; what an open hint does not know yet lies behind it. A log
-that has lost records which the hint speaks of (a power cut with durability `os`) is looked through from its beginning. Beside a live broker
-retention may take a checkpoint away while it is looked for: there is a newer one then, so it is looked for again.
+The hint in the state says where each group's newest records were as of an offset; what an open hint
+does not know yet lies behind it. A log that has lost records which the hint speaks of (a power cut
+with durability `os`) is looked through from its beginning. Beside a live broker retention may take
+a checkpoint away while it is looked for: there is a newer one then, so it is looked for again.
 
 Must not know Spark, nor what states mean.
 """
@@ -26,7 +28,8 @@ _ATTEMPTS = 10
 
 
 class GroupEntries(NamedTuple):
-    """One group's snapshot and updates, as (number, value) in order; `problem`: why they cannot be read."""
+    """One group's snapshot and updates, as (number, value) in order; `problem`: why they cannot be
+    read."""
 
     group: str
     entries: list[tuple[int, bytes]]
@@ -34,7 +37,8 @@ class GroupEntries(NamedTuple):
 
 
 def read_groups(logs: LogReader, log: LogId, hint: ControlHint) -> list[GroupEntries]:
-    """Of all groups that have state in this log. Raises KeyError if it is gone, ValueError if it cannot be looked through."""
+    """Of all groups that have state in this log. Raises KeyError if it is gone, ValueError if it
+    cannot be looked through."""
     found: list[GroupEntries] = []
     for _ in range(_ATTEMPTS):
         before = logs.bounds(log)
@@ -45,8 +49,11 @@ def read_groups(logs: LogReader, log: LogId, hint: ControlHint) -> list[GroupEnt
     return found
 
 
-def control_batches(logs: LogReader, log: LogId, start: int, end: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:
-    """(view, position, header) of each control batch that has offsets of [start, end). Raises ValueError for damage in the way."""
+def control_batches(
+    logs: LogReader, log: LogId, start: int, end: int
+) -> Iterator[tuple[memoryview, int, BatchHeader]]:
+    """(view, position, header) of each control batch that has offsets of [start, end). Raises
+    ValueError for damage in the way."""
     offset = start
     while offset < end:
         views = logs.read(log, offset, max_bytes=_CHUNK_BYTES, end_offset=end)
@@ -65,7 +72,8 @@ def control_batches(logs: LogReader, log: LogId, start: int, end: int) -> Iterat
 
 
 def controls(logs: LogReader, log: LogId, start: int, end: int) -> Iterator[tuple[int, ShareControl]]:
-    """(offset, record) of the share state in the log from `start` on. Raises ValueError for what cannot be read."""
+    """(offset, record) of the share state in the log from `start` on. Raises ValueError for what
+    cannot be read."""
     for view, position, header in control_batches(logs, log, start, end):
         try:
             yield from read_controls(view, position, header)
@@ -90,7 +98,9 @@ def _replay(logs: LogReader, log: LogId, chains: ControlChains, start: int, boun
 
 def _ends_there(logs: LogReader, log: LogId, group: str, chain: ControlChain) -> bool:
     try:
-        control = decoded_at(logs.read(log, chain.newest, max_bytes=1, end_offset=chain.newest + 1), chain.newest)
+        control = decoded_at(
+            logs.read(log, chain.newest, max_bytes=1, end_offset=chain.newest + 1), chain.newest
+        )
     except KafkaError:  # It is there, and damaged: that group's trouble alone.
         return True
     return control is not None and control.group_id == group
@@ -102,7 +112,9 @@ def _read_group(logs: LogReader, log: LogId, group: str, chain: ControlChain) ->
         reading = walking(walk)
         wanted = next(reading, None)
         while wanted is not None:
-            wanted = advanced(reading, logs.read(log, wanted.offset, max_bytes=wanted.max_bytes, end_offset=wanted.end))
+            wanted = advanced(
+                reading, logs.read(log, wanted.offset, max_bytes=wanted.max_bytes, end_offset=wanted.end)
+            )
     except KafkaError as error:
         return GroupEntries(group, [], error.message)
     except ValueError as error:

@@ -1,8 +1,11 @@
-"""A data directory opened for reading, through the engines' own readers: beside a live broker or without one, nothing in it is changed.
+"""A data directory opened for reading, through the engines' own readers: beside a live broker or
+without one, nothing in it is changed.
 
-Readers are kept for each process and directory, as opening one may read much (the segment engine's look at unsealed segments) and as LMDB
-must not be opened twice in one process. Readers of other engines may be frozen copies that hold disk space (RocksDB's hard links), so these
-are closed when the last `reading` block ends. Not for several threads at once. Everything is refused with one line, a SourceError.
+Readers are kept for each process and directory, as opening one may read much (the segment engine's
+look at unsealed segments) and as LMDB must not be opened twice in one process. Readers of other
+engines may be frozen copies that hold disk space (RocksDB's hard links), so these are closed when
+the last `reading` block ends. Not for several threads at once. Everything is refused with one line,
+a SourceError.
 
 This module must not know Spark.
 """
@@ -20,7 +23,18 @@ from uuid import UUID
 
 from kbroker import plugins
 from kbroker.errors import OperatorError, StoreFailed
-from kbroker.formats.state import Config, ConfigKey, LogStart, LogStartKey, MetaKey, ResourceType, Topic, TopicKey, TopicState, parse_key
+from kbroker.formats.state import (
+    Config,
+    ConfigKey,
+    LogStart,
+    LogStartKey,
+    MetaKey,
+    ResourceType,
+    Topic,
+    TopicKey,
+    TopicState,
+    parse_key,
+)
 from kbroker.storage.data_dir import DataDescription, DataDirectory
 from kbroker.storage.spi import LogId, LogReader, StateReader
 from kbroker_spark.errors import SourceError
@@ -31,7 +45,8 @@ _FOLLOWING: Final = frozenset({"segment", "lmdb"})
 _MOST_OPEN: Final = 2
 _KEEPS_NOTHING: Final = "memory"
 READ_BYTES: Final = 12 << 20
-"""Four pieces for the C decoder, one group for numpy: with less, the last one of each read is a small one."""
+"""Four pieces for the C decoder, one group for numpy: with less, the last one of each read is a
+small one."""
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi11xi")
 """Of a record batch: base offset, length behind this field, last offset delta."""
@@ -67,15 +82,19 @@ class DataDir:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> DataDir:
-        """The one of this process. kbroker.json is read again each time: a directory that has become another one is opened anew.
+        """The one of this process. kbroker.json is read again each time: a directory that has
+        become another one is opened anew.
 
-        SourceError: there is no directory, or it is not kbroker's, a newer format's, an engine's that is not installed, not readable.
+        SourceError: there is no directory, or it is not kbroker's, a newer format's, an engine's
+        that is not installed, not readable.
         """
         with one_line(path):
             with DataDirectory.inspect(Path(_local(path))) as found:
                 description, log_path, state_path = found.description, found.log_path, found.state_path
             if _KEEPS_NOTHING in (description.log_engine, description.state_engine):
-                raise SourceError(f"{path} belongs to the engine memory, which keeps nothing on disk: use another --storage")
+                raise SourceError(
+                    f"{path} belongs to the engine memory, which keeps nothing on disk: use another --storage"
+                )
             key = (os.getpid(), os.path.realpath(found.path))
             known = _open_directories.get(key)
             if known is not None and not known._is_still(description):
@@ -106,20 +125,28 @@ class DataDir:
         return self._state
 
     def _check_state(self, state: StateReader) -> None:
-        """A broker writes its start and topics to its state; what has logs and neither was copied in part, and would look as if it were
-        empty."""
-        is_empty = not any(True for namespace in (MetaKey.namespace, TopicKey.namespace) for _ in state.scan(namespace))
+        """A broker writes its start and topics to its state; what has logs and neither was copied
+        in part, and would look as if it were empty."""
+        is_empty = not any(
+            True for namespace in (MetaKey.namespace, TopicKey.namespace) for _ in state.scan(namespace)
+        )
         if is_empty and next(iter(self.logs().logs()), None) is not None:
-            raise SourceError(f"{self.state_path} is empty beside logs of topics: the data directory was copied in part, restore a backup")
+            raise SourceError(
+                f"{self.state_path} is empty beside logs of topics: the data directory was copied in part, "
+                "restore a backup"
+            )
 
     def _engine(self, factory_of: Callable[[str], Any], name: str) -> Any:  # noqa: ANN401 - a factory of either kind
         try:
             return factory_of(name)
         except OperatorError as error:
-            raise SourceError(f"{self.path} was written by an engine that cannot be had here: {error}") from error
+            raise SourceError(
+                f"{self.path} was written by an engine that cannot be had here: {error}"
+            ) from error
 
     def refresh(self) -> None:
-        """From here on `logs` and `state` show what is there now: readers that are frozen copies are opened again."""
+        """From here on `logs` and `state` show what is there now: readers that are frozen copies
+        are opened again."""
         if self._logs is not None and self.description.log_engine not in _FOLLOWING:
             self._logs.close()
             self._logs = None
@@ -140,7 +167,8 @@ _open_directories: dict[_Key, DataDir] = {}
 
 
 def _keep(key: _Key, directory: DataDir) -> None:
-    """And close those that have waited longest: LMDB takes 17 TiB of addresses for a directory, and a process has 128."""
+    """And close those that have waited longest: LMDB takes 17 TiB of addresses for a directory, and
+    a process has 128."""
     _open_directories.pop(key, None)
     idle = [other for other, each in _open_directories.items() if other[0] == key[0] and not each.users]
     for other in idle[: max(0, len(idle) + 1 - _MOST_OPEN)]:
@@ -149,7 +177,8 @@ def _keep(key: _Key, directory: DataDir) -> None:
 
 
 def _inodes(*directories: Path) -> list[tuple[int, int] | None]:
-    """Others where a backup was put in place; LMDB would go on showing its old file, which is the one that it keeps open."""
+    """Others where a backup was put in place; LMDB would go on showing its old file, which is the
+    one that it keeps open."""
     found: list[tuple[int, int] | None] = []
     for path in (each for directory in directories for each in (directory, directory / "data.mdb")):
         try:
@@ -163,8 +192,8 @@ def _inodes(*directories: Path) -> list[tuple[int, int] | None]:
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[DataDir]:
-    """The directory for one piece of work (a task, a plan): as it is now when no other block is open on it, copies given back at the end,
-    and all errors of engines as SourceError."""
+    """The directory for one piece of work (a task, a plan): as it is now when no other block is
+    open on it, copies given back at the end, and all errors of engines as SourceError."""
     with one_line(path):
         found = DataDir.open(path)
         if not found.users:
@@ -186,9 +215,13 @@ def one_line(path: str | os.PathLike[str]) -> Iterator[None]:
     except OperatorError as error:
         raise SourceError(str(error)) from error
     except StoreFailed as error:
-        raise SourceError(f"cannot read {path}: {error}; look at it with kbroker storage inspect --check") from error
+        raise SourceError(
+            f"cannot read {path}: {error}; look at it with kbroker storage inspect --check"
+        ) from error
     except PermissionError as error:
-        raise SourceError(f"cannot read {error.filename or path} (permission denied): give this user read access") from error
+        raise SourceError(
+            f"cannot read {error.filename or path} (permission denied): give this user read access"
+        ) from error
     except OSError as error:
         raise SourceError(f"cannot read {error.filename or path}: {error.strerror or error}") from error
     except Exception as error:
@@ -199,7 +232,10 @@ def one_line(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def _opened(factory: Any, path: Path) -> Any:  # noqa: ANN401 - an engine's reader of either kind
     if not path.exists():
-        raise SourceError(f"{path} is missing: the data directory was copied in part, or no broker has finished its first start on it")
+        raise SourceError(
+            f"{path} is missing: the data directory was copied in part, or no broker has finished its "
+            "first start on it"
+        )
     return factory.open_reader(path)
 
 
@@ -211,14 +247,18 @@ def _local(path: str | os.PathLike[str]) -> str:
     if text.startswith("file:"):
         return "/" + text.removeprefix("file:").lstrip("/")
     if "://" in text:
-        raise SourceError(f"{text} is not a local path: the data directory must be on a disk that every worker has mounted")
+        raise SourceError(
+            f"{text} is not a local path: the data directory must be on a disk that every worker has mounted"
+        )
     return text
 
 
 def topics(state: StateReader) -> tuple[TopicInfo, ...]:
     """The live topics, by name, of one moment. SourceError for a state that cannot be read."""
     with state.snapshot() as moment:
-        found = [(key, value) for key, value in _entries(moment, TopicKey.namespace) if isinstance(value, Topic)]
+        found = [
+            (key, value) for key, value in _entries(moment, TopicKey.namespace) if isinstance(value, Topic)
+        ]
         configs = {
             key.name: dict(value.entries)
             for key, value in _entries(moment, ConfigKey.namespace)
@@ -227,7 +267,9 @@ def topics(state: StateReader) -> tuple[TopicInfo, ...]:
     return tuple(
         sorted(
             (
-                TopicInfo(topic.name, key.topic_id, topic.partitions, topic.created_ms, configs.get(topic.name, {}))
+                TopicInfo(
+                    topic.name, key.topic_id, topic.partitions, topic.created_ms, configs.get(topic.name, {})
+                )
                 for key, topic in found
                 if topic.state is TopicState.LIVE
             ),
@@ -243,11 +285,14 @@ def _entries(state: StateReader, prefix: bytes) -> Iterator[tuple[Any, Any]]:
             if parsed is not None:
                 yield parsed, parsed.decode_value(value)
         except ValueError as error:
-            raise SourceError(f"the state's key {key.hex()} cannot be read ({error}): look with kbroker storage inspect") from error
+            raise SourceError(
+                f"the state's key {key.hex()} cannot be read ({error}): look with kbroker storage inspect"
+            ) from error
 
 
 def log_starts(state: StateReader) -> dict[LogId, int]:
-    """Log start offsets that are kept beside the logs (DeleteRecords, retention); others are where the log begins."""
+    """Log start offsets that are kept beside the logs (DeleteRecords, retention); others are where
+    the log begins."""
     return {
         LogId(key.topic_id, key.partition): value.offset
         for key, value in _entries(state, LogStartKey.namespace)
@@ -256,7 +301,8 @@ def log_starts(state: StateReader) -> dict[LogId, int]:
 
 
 def bounds(logs: LogReader, state: StateReader, topic: TopicInfo, partition: int) -> Bounds:
-    """What clients see of a partition: its log start offset (DeleteRecords, retention) counts. KeyError: there is no such log."""
+    """What clients see of a partition: its log start offset (DeleteRecords, retention) counts.
+    KeyError: there is no such log."""
     value = state.get(LogStartKey(topic.topic_id, partition).encode())
     return bounds_from(logs, topic.log(partition), 0 if value is None else LogStart.decode(value).offset)
 
@@ -268,12 +314,21 @@ def bounds_from(logs: LogReader, log: LogId, log_start: int) -> Bounds:
 
 
 def read_range(
-    logs: LogReader, topic_id: UUID, partition: int, first: int, end: int, max_bytes: int = READ_BYTES, *, name: str = ""
+    logs: LogReader,
+    topic_id: UUID,
+    partition: int,
+    first: int,
+    end: int,
+    max_bytes: int = READ_BYTES,
+    *,
+    name: str = "",
 ) -> Iterator[list[memoryview]]:
-    """Whole batches that hold the records with first <= offset < end, about `max_bytes` at a time, and what else is in these batches.
+    """Whole batches that hold the records with first <= offset < end, about `max_bytes` at a time,
+    and what else is in these batches.
 
-    Nothing of the engine is held over a yield; the views stay valid as long as they are referenced. `name` is for texts: topic-partition.
-    Raises DataLoss where records of the range were removed or never came to be, with the offset from which on reading can go on.
+    Nothing of the engine is held over a yield; the views stay valid as long as they are referenced.
+    `name` is for texts: topic-partition. Raises DataLoss where records of the range were removed or
+    never came to be, with the offset from which on reading can go on.
     """
     log, offset = LogId(topic_id, partition), first
     name = name or f"{topic_id}-{partition}"
@@ -296,9 +351,14 @@ def _check_hole(name: str, offset: int, end: int, start: int, log_end: int, foun
     """A hole is none of our business, unless the log begins behind it or ends in it."""
     if start > offset:
         resume = min(start, end)
-        raise data_loss(f"offsets {offset} to {resume - 1} of {name} are gone, its log begins at {start}", resume if resume < end else None)
+        raise data_loss(
+            f"offsets {offset} to {resume - 1} of {name} are gone, its log begins at {start}",
+            resume if resume < end else None,
+        )
     if found is None and log_end < end:
-        raise data_loss(f"offsets {max(log_end, offset)} to {end - 1} of {name} are not there, its log ends at {log_end}")
+        raise data_loss(
+            f"offsets {max(log_end, offset)} to {end - 1} of {name} are not there, its log ends at {log_end}"
+        )
 
 
 def _first_offset(views: Sequence[memoryview]) -> int | None:
@@ -308,9 +368,12 @@ def _first_offset(views: Sequence[memoryview]) -> int | None:
     return int(offset)
 
 
-def _next_offset(views: Sequence[memoryview], name: str, offset: int, end: int, *, may_begin_before: bool) -> int:
-    """Behind the last batch. A batch's offset is not under its CRC: a wrong one would move its records out of the range, unnoticed.
-    Only a range may begin inside a batch, what is read on from there begins with one."""
+def _next_offset(
+    views: Sequence[memoryview], name: str, offset: int, end: int, *, may_begin_before: bool
+) -> int:
+    """Behind the last batch. A batch's offset is not under its CRC: a wrong one would move its
+    records out of the range, unnoticed. Only a range may begin inside a batch, what is read on from
+    there begins with one."""
     following, last = offset, -1 if may_begin_before else offset - 1
     for view in views:
         position, size = 0, len(view)
@@ -328,6 +391,7 @@ def _next_offset(views: Sequence[memoryview], name: str, offset: int, end: int, 
 
 def _damaged(name: str, found: int, offset: int) -> SourceError:
     return SourceError(
-        f"{name} is damaged: behind offset {offset} there is a record batch of a wrong length or offset (it says {found}); "
+        f"{name} is damaged: behind offset {offset} there is a record batch of a wrong length or offset "
+        f"(it says {found}); "
         "look with kbroker storage inspect --check"
     )

@@ -1,7 +1,7 @@
 """Stored record batches to columns of Arrow: what a Spark worker does with the bytes of its range.
 
-`batch_groups` makes groups of many batches, a decoder makes the columns of a group: the small C helper where one can be had, numpy where
-not. Both give the same arrays and find the same damage.
+`batch_groups` makes groups of many batches, a decoder makes the columns of a group: the small C
+helper where one can be had, numpy where not. Both give the same arrays and find the same damage.
 """
 
 from __future__ import annotations
@@ -31,9 +31,12 @@ DECODER_VARIABLE = "KBROKER_SPARK_DECODER"
 
 
 class DecodeGroup(Protocol):
-    """What a decoder does: (number of rows, arrays) of a group's records with first <= offset < end."""
+    """What a decoder does: (number of rows, arrays) of a group's records with first <= offset <
+    end."""
 
-    def __call__(self, group: Group, first: int, end: int, columns: Collection[str]) -> tuple[int, dict[str, pa.Array]]: ...
+    def __call__(
+        self, group: Group, first: int, end: int, columns: Collection[str]
+    ) -> tuple[int, dict[str, pa.Array]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +56,15 @@ def decode(
     decoder: Decoder = "auto",
     check_crc: bool = True,
 ) -> Iterator[Piece]:
-    """The records with first <= offset < end of the batches in `chunks`, in pieces of at most about 50 000 rows and 3 MiB.
+    """The records with first <= offset < end of the batches in `chunks`, in pieces of at most about
+    50 000 rows and 3 MiB.
 
-    Each chunk holds whole batches back to back, of any codec, control batches among them (they are left out). Only `columns` (of
-    COLUMNS) are built. Nothing that is given out refers to the memory of `chunks`. A single batch is decoded as a whole, so
-    larger batches than the above take as much memory as they have records. CorruptBatch names a batch that cannot be read, after
-    the pieces before it; with check_crc=False bytes with a wrong CRC may become rows. SourceError when decoder "c" cannot be had.
+    Each chunk holds whole batches back to back, of any codec, control batches among them (they are
+    left out). Only `columns` (of COLUMNS) are built. Nothing that is given out refers to the memory
+    of `chunks`. A single batch is decoded as a whole, so larger batches than the above take as much
+    memory as they have records. CorruptBatch names a batch that cannot be read, after the pieces
+    before it; with check_crc=False bytes with a wrong CRC may become rows. SourceError when decoder
+    "c" cannot be had.
     """
     decode_group = choose(decoder)
     most = numpy_decoder.GROUP if decode_group is numpy_decoder.decode_group else PIECE
@@ -75,7 +81,8 @@ def decode(
 
 
 def choose(decoder: Decoder) -> DecodeGroup:
-    """The decoder of that name; "auto" is the C helper if it can be had, unless KBROKER_SPARK_DECODER names one."""
+    """The decoder of that name; "auto" is the C helper if it can be had, unless
+    KBROKER_SPARK_DECODER names one."""
     wanted = os.environ.get(DECODER_VARIABLE, "auto") if decoder == "auto" else decoder
     if wanted not in DECODERS:
         raise SourceError(f"decoder '{wanted}' is none of {', '.join(DECODERS)}")
@@ -83,5 +90,7 @@ def choose(decoder: Decoder) -> DecodeGroup:
     if isinstance(library, ctypes.CDLL):
         return CDecoder(library).decode_group
     if wanted == "c":
-        raise SourceError(f"the C decoder cannot be had: {library}; use decoder 'numpy', which gives the same rows")
+        raise SourceError(
+            f"the C decoder cannot be had: {library}; use decoder 'numpy', which gives the same rows"
+        )
     return numpy_decoder.decode_group

@@ -1,12 +1,15 @@
-"""What the data sources refuse, as one line that says what to do. Spark puts a traceback around it; the line is in its text.
+"""What the data sources refuse, as one line that says what to do. Spark puts a traceback around it;
+the line is in its text.
 
-Pickled by Spark between its processes, so these hold nothing but their text. This module must not know what raises them.
+Pickled by Spark between its processes, so these hold nothing but their text. This module must not
+know what raises them.
 """
 
 from __future__ import annotations
 
 AFTER_LOSS = "Set the option failOnDataLoss to false to go on without it, or choose other offsets"
-"""What to do about a DataLoss, in its text; a program on these sources may have a word of its own for it."""
+"""What to do about a DataLoss, in its text; a program on these sources may have a word of its own
+for it."""
 
 
 class SourceError(ValueError):
@@ -17,8 +20,9 @@ class SourceError(ValueError):
 
 
 class DataLoss(SourceError):
-    """Records that were asked for are not there any more: retention, DeleteRecords, a deleted topic. `resume` is the offset from which
-    on reading can go on with failOnDataLoss=false; None: there is nothing left of the range."""
+    """Records that were asked for are not there any more: retention, DeleteRecords, a deleted
+    topic. `resume` is the offset from which on reading can go on with failOnDataLoss=false; None:
+    there is nothing left of the range."""
 
     def __init__(self, text: str, resume: int | None = None) -> None:
         super().__init__(text)

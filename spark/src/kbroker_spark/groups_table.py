@@ -1,12 +1,13 @@
 """The format kbroker-groups: groups of all types as a start of the broker would load them.
 
     view       a row for each
-    groups     group, also one that is known by its committed offsets alone: a classic group without members
+    groups     group, also one that is known by its committed offsets alone: a classic group without
+               members
     members    member of a group: what it said of itself, what it has and what it is to have
     offsets    committed offset, with its lag
 
-What is stored is not what is going on: a classic group has its last stable generation here, whatever its members are doing, and
-whoever has died is a member until the broker notices.
+What is stored is not what is going on: a classic group has its last stable generation here,
+whatever its members are doing, and whoever has died is a member until the broker notices.
 """
 
 from __future__ import annotations
@@ -34,7 +35,20 @@ from kbroker.storage.spi import LogId, StateReader
 from kbroker_spark.data import DataDir, TopicInfo, topics
 from kbroker_spark.log_ends import LogEnds
 from kbroker_spark.table_source import FrozenReader
-from kbroker_spark.tables import BIGINT, INT, STRING, STRING_MAP, STRINGS, TIMESTAMP, Row, array_of, chosen, columns, listed, micros
+from kbroker_spark.tables import (
+    BIGINT,
+    INT,
+    STRING,
+    STRING_MAP,
+    STRINGS,
+    TIMESTAMP,
+    Row,
+    array_of,
+    chosen,
+    columns,
+    listed,
+    micros,
+)
 
 GROUPS, MEMBERS, OFFSETS = VIEWS = ("groups", "members", "offsets")
 OPTIONS: Final = ("path", "view", "groups", "topics")
@@ -60,15 +74,25 @@ SCHEMAS: Final[Mapping[str, StructType]] = {
 Topics: TypeAlias = Mapping[UUID, TopicInfo]
 _MEMBER: Final = {CONSUMER: RecordType.CONSUMER_GROUP_MEMBER, SHARE: RecordType.SHARE_GROUP_MEMBER}
 _METADATA: Final = {CONSUMER: RecordType.CONSUMER_GROUP_METADATA, SHARE: RecordType.SHARE_GROUP_METADATA}
-_TARGETS: Final = {CONSUMER: RecordType.CONSUMER_GROUP_TARGET_METADATA, SHARE: RecordType.SHARE_GROUP_TARGET_METADATA}
-_TARGET: Final = {CONSUMER: RecordType.CONSUMER_GROUP_TARGET_MEMBER, SHARE: RecordType.SHARE_GROUP_TARGET_MEMBER}
-_CURRENT: Final = {CONSUMER: RecordType.CONSUMER_GROUP_CURRENT_MEMBER, SHARE: RecordType.SHARE_GROUP_CURRENT_MEMBER}
+_TARGETS: Final = {
+    CONSUMER: RecordType.CONSUMER_GROUP_TARGET_METADATA,
+    SHARE: RecordType.SHARE_GROUP_TARGET_METADATA,
+}
+_TARGET: Final = {
+    CONSUMER: RecordType.CONSUMER_GROUP_TARGET_MEMBER,
+    SHARE: RecordType.SHARE_GROUP_TARGET_MEMBER,
+}
+_CURRENT: Final = {
+    CONSUMER: RecordType.CONSUMER_GROUP_CURRENT_MEMBER,
+    SHARE: RecordType.SHARE_GROUP_CURRENT_MEMBER,
+}
 _MEMBER_STATES: Final = ("stable", "revoking", "waiting")
 
 
 @dataclass(slots=True)
 class Group:
-    """`records` by type and member id (None: the group's own); of a classic group there is one, or none beside its offsets."""
+    """`records` by type and member id (None: the group's own); of a classic group there is one, or
+    none beside its offsets."""
 
     group: str
     records: dict[tuple[RecordType, str | None], Any] = field(default_factory=dict)
@@ -116,7 +140,10 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
             for group in found:
                 yield from member_rows(group, named)
         else:
-            ends, types = LogEnds(data.logs(), moment, named.values()), {group.group: group.type for group in found}
+            ends, types = (
+                LogEnds(data.logs(), moment, named.values()),
+                {group.group: group.type for group in found},
+            )
             yield from offset_rows(ends, moment, types, named, listed(options, "topics"))
 
 
@@ -130,7 +157,12 @@ def read_groups(state: StateReader) -> list[Group]:
         assert isinstance(key, GroupOffsetKey), "that is its namespace"
         found.setdefault(key.group_id, Group(key.group_id))
     for key, value in read_entries(state.scan(ConfigKey.namespace)):
-        if isinstance(key, ConfigKey) and isinstance(value, Config) and key.resource_type is ResourceType.GROUP and key.name in found:
+        if (
+            isinstance(key, ConfigKey)
+            and isinstance(value, Config)
+            and key.resource_type is ResourceType.GROUP
+            and key.name in found
+        ):
             found[key.name].configs = value.entries
     return [found[name] for name in sorted(found)]
 
@@ -144,7 +176,17 @@ def group_row(group: Group) -> Row:
         return (group.group, CLASSIC, *_classic_row(group.classic), configs)
     epoch, assignment_epoch = _epochs(group)
     members = len(group.member_ids())
-    return group.group, group.type, group.type, _state(group, epoch, assignment_epoch), members, epoch, assignment_epoch, None, configs
+    return (
+        group.group,
+        group.type,
+        group.type,
+        _state(group, epoch, assignment_epoch),
+        members,
+        epoch,
+        assignment_epoch,
+        None,
+        configs,
+    )
 
 
 def _classic_row(found: ClassicGroupMetadata | None) -> Row:
@@ -156,7 +198,9 @@ def _classic_row(found: ClassicGroupMetadata | None) -> Row:
 
 def _epochs(group: Group) -> tuple[int | None, int | None]:
     metadata, targets = group.get(_METADATA[group.type]), group.get(_TARGETS[group.type])
-    return (None if metadata is None else metadata.epoch), (None if targets is None else targets.assignment_epoch)
+    return (None if metadata is None else metadata.epoch), (
+        None if targets is None else targets.assignment_epoch
+    )
 
 
 def _state(group: Group, epoch: int | None, assignment_epoch: int | None) -> str:
@@ -169,7 +213,9 @@ def _state(group: Group, epoch: int | None, assignment_epoch: int | None) -> str
     if assignment_epoch is not None and epoch is not None and assignment_epoch < epoch:
         return "Assigning"
     current = [group.get(RecordType.CONSUMER_GROUP_CURRENT_MEMBER, member) for member in members]
-    settled = all(each is not None and each.state == 0 and each.member_epoch == assignment_epoch for each in current)
+    settled = all(
+        each is not None and each.state == 0 and each.member_epoch == assignment_epoch for each in current
+    )
     return "Stable" if settled else "Reconciling"
 
 
@@ -180,7 +226,11 @@ def member_rows(group: Group, named: Topics) -> Iterator[Row]:
     if group.type == CLASSIC:
         metadata = group.classic
         for each in () if metadata is None else metadata.members:
-            yield group.group, CLASSIC, *_classic_member(each, metadata.protocol_type if metadata is not None else "")
+            yield (
+                group.group,
+                CLASSIC,
+                *_classic_member(each, metadata.protocol_type if metadata is not None else ""),
+            )
         return
     for member_id in group.member_ids():
         said, current = group.get(_MEMBER[group.type], member_id), group.get(_CURRENT[group.type], member_id)
@@ -210,7 +260,11 @@ def _said(said: ConsumerGroupMember | ShareGroupMember) -> Row:
 def _member_state(current: Any) -> str | None:  # noqa: ANN401 - of either type
     if not isinstance(current, ConsumerGroupCurrentMember):
         return None if current is None else _MEMBER_STATES[0]
-    return _MEMBER_STATES[current.state] if 0 <= current.state < len(_MEMBER_STATES) else f"state {current.state}"
+    return (
+        _MEMBER_STATES[current.state]
+        if 0 <= current.state < len(_MEMBER_STATES)
+        else f"state {current.state}"
+    )
 
 
 def _classic_member(member: ClassicGroupMember, protocol_type: str) -> Row:
@@ -223,7 +277,11 @@ def _classic_member(member: ClassicGroupMember, protocol_type: str) -> Row:
             subscription = read_subscription(member.subscription)
             subscribed, rack_id = list(subscription.topics), subscription.rack_id or None
             partitions = read_assignment(member.assignment).partitions if member.assignment else {}
-            assigned = [{"topic": topic, "partition": number} for topic in sorted(partitions) for number in sorted(partitions[topic])]
+            assigned = [
+                {"topic": topic, "partition": number}
+                for topic in sorted(partitions)
+                for number in sorted(partitions[topic])
+            ]
         except ValueError:
             subscribed = assigned = rack_id = None  # As to the broker, to which any client may send anything.
     identity = (member.member_id, member.group_instance_id, rack_id, member.client_id, member.client_host)
@@ -232,7 +290,11 @@ def _classic_member(member: ClassicGroupMember, protocol_type: str) -> Row:
 
 def _places(parts: Sequence[Any], named: Topics) -> list[dict[str, object]]:
     """By topic and partition; a topic that is gone by its id."""
-    found = [(_name(part.topic_id, named) or str(part.topic_id), number) for part in parts for number in part.partitions]
+    found = [
+        (_name(part.topic_id, named) or str(part.topic_id), number)
+        for part in parts
+        for number in part.partitions
+    ]
     return [{"topic": topic, "partition": number} for topic, number in sorted(found)]
 
 
@@ -244,7 +306,9 @@ def _name(topic_id: UUID, named: Topics) -> str | None:
 # --- offsets ---
 
 
-def offset_rows(ends: LogEnds, state: StateReader, types: Mapping[str, str], named: Topics, names: frozenset[str] | None) -> Iterator[Row]:
+def offset_rows(
+    ends: LogEnds, state: StateReader, types: Mapping[str, str], named: Topics, names: frozenset[str] | None
+) -> Iterator[Row]:
     """`types` of the wanted groups; `names` of the wanted topics, None: of all."""
     for key, value in read_entries(state.scan(GroupOffsetKey.namespace)):
         assert isinstance(key, GroupOffsetKey), "that is its namespace"

@@ -1,6 +1,8 @@
-"""How much a micro-batch takes: maxOffsetsPerTrigger, and minOffsetsPerTrigger with maxTriggerDelay, as in Spark's Kafka source.
+"""How much a micro-batch takes: maxOffsetsPerTrigger, and minOffsetsPerTrigger with
+maxTriggerDelay, as in Spark's Kafka source.
 
-Offsets are counted, not records: where a log has holes a batch is smaller than its limit, never larger. Pure: time is an argument.
+Offsets are counted, not records: where a log has holes a batch is smaller than its limit, never
+larger. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ _Key = TypeVar("_Key")
 
 
 class Span(NamedTuple):
-    """Offsets of one partition that can be read: from `first` up to, but without, `end`. `end` <= `first`: nothing."""
+    """Offsets of one partition that can be read: from `first` up to, but without, `end`. `end` <=
+    `first`: nothing."""
 
     first: int
     end: int
@@ -23,11 +26,15 @@ class Span(NamedTuple):
 
 
 def proportional_ends(limit: int, spans: Mapping[_Key, Span]) -> dict[_Key, int]:
-    """Where a batch of about `limit` offsets ends in each partition. Each takes its share of what there is, rounded down, but at
-    least one offset, so that no partition starves beside a large one; so a batch may exceed `limit` by one offset for each partition.
-    A partition with nothing to read keeps its end."""
+    """Where a batch of about `limit` offsets ends in each partition. Each takes its share of what
+    there is, rounded down, but at least one offset, so that no partition starves beside a large
+    one; so a batch may exceed `limit` by one offset for each partition. A partition with nothing to
+    read keeps its end."""
     total = sum(span.size for span in spans.values())
-    return {key: span.first + min(span.size, _share(limit, span.size, total)) if span.size else span.end for key, span in spans.items()}
+    return {
+        key: span.first + min(span.size, _share(limit, span.size, total)) if span.size else span.end
+        for key, span in spans.items()
+    }
 
 
 def _share(limit: int, size: int, total: int) -> int:
@@ -36,9 +43,11 @@ def _share(limit: int, size: int, total: int) -> int:
 
 
 class Patience:
-    """minOffsetsPerTrigger: a batch waits until that many offsets are there, or until `max_delay_ms` have passed since the last one.
+    """minOffsetsPerTrigger: a batch waits until that many offsets are there, or until
+    `max_delay_ms` have passed since the last one.
 
-    The first batch does not wait: it may find what has lain there since a query was stopped. Nothing of this is in the checkpoint."""
+    The first batch does not wait: it may find what has lain there since a query was stopped.
+    Nothing of this is in the checkpoint."""
 
     def __init__(self, min_offsets: int, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets
@@ -46,7 +55,8 @@ class Patience:
         self._last_batch_ms: int | None = None
 
     def waits(self, available: int, now_ms: int) -> bool:
-        """Whether a batch of `available` offsets has to wait; where it does not, this is the moment from which the next one counts."""
+        """Whether a batch of `available` offsets has to wait; where it does not, this is the moment
+        from which the next one counts."""
         if available < 1:
             return False
         overdue = self._last_batch_ms is None or now_ms - self._last_batch_ms >= self._max_delay_ms

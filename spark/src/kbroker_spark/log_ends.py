@@ -1,6 +1,8 @@
-"""Where logs begin and end, for a table that asks for many of them: log starts are of the state's moment, and each log is looked at once.
+"""Where logs begin and end, for a table that asks for many of them: log starts are of the state's
+moment, and each log is looked at once.
 
-Asking a reader beside a broker for one key costs as much as a scan in some engines. Must not know Spark.
+Asking a reader beside a broker for one key costs as much as a scan in some engines. Must not know
+Spark.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ class LogEnds:
         self._known: dict[LogId, Bounds | None] = {}
 
     def get(self, log: LogId) -> Bounds | None:
-        """What clients see of it (DeleteRecords, retention); None: there is no such log, or no such topic any more."""
+        """What clients see of it (DeleteRecords, retention); None: there is no such log, or no such
+        topic any more."""
         if log not in self._known:
             self._known[log] = self._look(log)
         return self._known[log]

@@ -1,4 +1,5 @@
-"""What a selection of topics and a time mean in a data directory at this moment: partitions, their bounds, offsets of records.
+"""What a selection of topics and a time mean in a data directory at this moment: partitions, their
+bounds, offsets of records.
 
 Used by the planning of batch and streaming queries. Must not know Spark.
 """
@@ -36,15 +37,16 @@ class Partition:
 def look(
     directory: DataDir, selection: Selection, *, missing_ok: bool = False, with_damage: bool = False
 ) -> dict[TopicPartition, Partition]:
-    """The partitions that `selection` names, with their bounds now; in order of topic and number. `with_damage` costs a look at the
-    newest segments of each log.
+    """The partitions that `selection` names, with their bounds now; in order of topic and number.
+    `with_damage` costs a look at the newest segments of each log.
 
-    SourceError: a topic or partition that was named is not there (unless `missing_ok`), or its log is missing. Topics that are deleted
-    during the call are left out.
+    SourceError: a topic or partition that was named is not there (unless `missing_ok`), or its log
+    is missing. Topics that are deleted during the call are left out.
     """
     state = directory.state()
     starts, live = log_starts(state), topics(state)
-    logs = directory.logs()  # Not before: a frozen reader of logs would not know of topics that are made meanwhile.
+    # Not before: a frozen reader of logs would not know of topics that are made meanwhile.
+    logs = directory.logs()
     damage = _damage_of(directory) if with_damage else _no_damage
     found: dict[TopicPartition, Partition] = {}
     for topic, numbers in _selected(live, selection, directory, missing_ok):
@@ -58,7 +60,8 @@ def look(
                 logs = directory.logs()
                 if _is_live(directory, topic):
                     raise SourceError(
-                        f"{directory.path} has no log of {topic.name}-{number}: the directory was copied in part, or damaged; "
+                        f"{directory.path} has no log of {topic.name}-{number}: the directory was copied "
+                        "in part, or damaged; "
                         "look with kbroker storage inspect"
                     ) from error
     return found
@@ -104,7 +107,10 @@ def _selected(
                 if missing_ok:
                     numbers = [number for number in numbers if number < topic.partitions]
                 elif numbers[-1] >= topic.partitions:
-                    raise SourceError(f"topic {name} has no partition {numbers[-1]}: it has {topic.partitions}, the first is 0")
+                    raise SourceError(
+                        f"topic {name} has no partition {numbers[-1]}: it has {topic.partitions}, the "
+                        "first is 0"
+                    )
                 yield topic, numbers
 
 
@@ -118,9 +124,11 @@ def _named(by_name: Mapping[str, TopicInfo], name: str, directory: DataDir) -> T
 
 
 def offset_at_time(logs: LogReader, partition: Partition, timestamp_ms: int) -> int | None:
-    """The earliest offset within the bounds whose record is not older than `timestamp_ms`; None if all are.
+    """The earliest offset within the bounds whose record is not older than `timestamp_ms`; None if
+    all are.
 
-    Exact for each record, as Kafka's ListOffsets is, whatever the order of times. Raises KeyError when the log is gone.
+    Exact for each record, as Kafka's ListOffsets is, whatever the order of times. Raises KeyError
+    when the log is gone.
     """
     log = partition.topic.log(partition.number)
     base_offset = logs.find_by_timestamp(log, timestamp_ms)
@@ -139,7 +147,9 @@ def offset_at_time(logs: LogReader, partition: Partition, timestamp_ms: int) -> 
     return None
 
 
-def _in_batch(view: memoryview, position: int, header: BatchHeader, partition: Partition, timestamp_ms: int) -> int | None:
+def _in_batch(
+    view: memoryview, position: int, header: BatchHeader, partition: Partition, timestamp_ms: int
+) -> int | None:
     if header.is_control or header.max_timestamp_ms < timestamp_ms:
         return None
     try:
@@ -148,7 +158,8 @@ def _in_batch(view: memoryview, position: int, header: BatchHeader, partition: P
                 return record.offset
     except CorruptPayload as error:
         raise SourceError(
-            f"{partition.topic.name}-{partition.number} is damaged at offset {header.base_offset} ({error}), so no offset can be found by "
+            f"{partition.topic.name}-{partition.number} is damaged at offset {header.base_offset} "
+            f"({error}), so no offset can be found by "
             "time: give offsets, and look with kbroker storage inspect --check"
         ) from error
     return None

@@ -1,15 +1,18 @@
 """Records to Arrow columns with numpy alone.
 
-Where a record begins is known only when the one before it has been read. So all batches of a group step forward together: step k finds
-the k-th record of every batch with a few operations on whole arrays, and when all records are found each field is read with a
-few operations on all of them. That needs many batches side by side; the tails of few large batches are walked in a Python loop
-that reads one length for each record (`_walk_alone`), the only loop over records that there is.
+Where a record begins is known only when the one before it has been read. So all batches of a group
+step forward together: step k finds the k-th record of every batch with a few operations on whole
+arrays, and when all records are found each field is read with a few operations on all of them. That
+needs many batches side by side; the tails of few large batches are walked in a Python loop that
+reads one length for each record (`_walk_alone`), the only loop over records that there is.
 
-Keys and values are copied once, by Arrow: the group's memory is looked at as a binary array whose even entries are the wanted
-bytes and whose odd ones are what lies between them, and `take` picks the even ones.
+Keys and values are copied once, by Arrow: the group's memory is looked at as a binary array whose
+even entries are the wanted bytes and whose odd ones are what lies between them, and `take` picks
+the even ones.
 
-No length is trusted: positions only grow, a gather beyond the memory raises IndexError, and every field's end is compared with its
-record's, every record's with its batch's. Whatever is found, `find_damage` says what it is.
+No length is trusted: positions only grow, a gather beyond the memory raises IndexError, and every
+field's end is compared with its record's, every record's with its batch's. Whatever is found,
+`find_damage` says what it is.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ class _Damaged(Exception):
 
 
 def _two_byte_values() -> NDArray[np.int32]:
-    """For every two bytes (little-endian) the varint that they begin with; _LONG when it needs more."""
+    """For every two bytes (little-endian) the varint that they begin with; _LONG when it needs
+    more."""
     low, high = np.arange(1 << 16) & 0xFF, np.arange(1 << 16) >> 8
     zigzag = np.where(low < 0x80, low, (low & 0x7F) | (high << 7))
     values = (zigzag >> 1) ^ -(zigzag & 1)
@@ -50,8 +54,11 @@ _STEPS = np.where(_TWO_BYTES > 0, _TWO_BYTES + 1 + ((np.arange(1 << 16) >> 7) & 
 """For the first two bytes of a record how far the next one is; 0 when two bytes do not tell."""
 
 
-def decode_group(group: Group, first: int, end: int, columns: Collection[str]) -> tuple[int, dict[str, pa.Array]]:
-    """(number of rows, Arrow arrays of `columns`) of the records with first <= offset < end. CorruptBatch when there is damage."""
+def decode_group(
+    group: Group, first: int, end: int, columns: Collection[str]
+) -> tuple[int, dict[str, pa.Array]]:
+    """(number of rows, Arrow arrays of `columns`) of the records with first <= offset < end.
+    CorruptBatch when there is damage."""
     try:
         return _decode(group, first, end, columns)
     except (IndexError, _Damaged) as error:
@@ -102,10 +109,12 @@ def _must(holds: NDArray[np.bool_]) -> None:
 
 
 def _record_starts(memory: Memory, group: Group, counts: Integers) -> Integers:
-    """Where every record begins, in order. Only lengths are looked at, and not whether they keep within their batch."""
+    """Where every record begins, in order. Only lengths are looked at, and not whether they keep
+    within their batch."""
     order = np.argsort(-counts, kind="stable")  # so that the batches which go on are always the first ones
     falling = counts[order]
-    widths = np.searchsorted(-falling, -np.arange(falling[0]), "left")  # of step k: how many batches have more than k records
+    # of step k: how many batches have more than k records
+    widths = np.searchsorted(-falling, -np.arange(falling[0]), "left")
     together = int(np.searchsorted(-widths, -_MIN_WIDTH, "right"))
     at = group.starts[order]
     found = []
@@ -123,7 +132,9 @@ def _record_starts(memory: Memory, group: Group, counts: Integers) -> Integers:
     alone = int(widths[together]) if together < len(widths) else 0
     for index in range(alone):
         batch = order[index]
-        _walk_alone(group, int(batch), int(at[index]), starts[row[batch] + together : row[batch] + counts[batch]])
+        _walk_alone(
+            group, int(batch), int(at[index]), starts[row[batch] + together : row[batch] + counts[batch]]
+        )
     return starts
 
 
@@ -150,14 +161,17 @@ def _walk_alone(group: Group, batch: int, position: int, starts: Integers) -> No
 
 
 def _timestamps(group: Group, batch: Integers, delta: Integers) -> pa.Array:
-    """Microseconds; the time of the broker for batches that have it. Null where 64 bits do not hold it."""
+    """Microseconds; the time of the broker for batches that have it. Null where 64 bits do not hold
+    it."""
     by_broker = group.is_log_append_time
     base = np.where(by_broker, group.field("max_timestamp"), group.field("base_timestamp"))[batch]
     if by_broker.any():
         delta = np.where(by_broker[batch], 0, delta)
     milliseconds = base + delta
     wrapped = ((base ^ milliseconds) & (delta ^ milliseconds)) < 0
-    is_valid = (np.abs(milliseconds) <= MAX_MILLISECONDS) & (milliseconds != np.iinfo(np.int64).min) & ~wrapped
+    is_valid = (
+        (np.abs(milliseconds) <= MAX_MILLISECONDS) & (milliseconds != np.iinfo(np.int64).min) & ~wrapped
+    )
     valid = bitmap(is_valid)
     microseconds = (milliseconds if valid is None else np.where(is_valid, milliseconds, 0)) * 1000
     return pa.Array.from_buffers(TYPES["timestamp"], len(microseconds), [valid, pa.py_buffer(microseconds)])
@@ -182,7 +196,8 @@ class Memory:
         return body + length
 
     def varints(self, at: Integers, most_bytes: int = _VARINT_BYTES) -> tuple[Integers, Integers]:
-        """(values, positions behind them). Not for the last byte of a batch, since two bytes are read at once."""
+        """(values, positions behind them). Not for the last byte of a batch, since two bytes are
+        read at once."""
         pairs = self._pairs[at]
         values = _TWO_BYTES[pairs].astype(np.int64)
         behind: Integers = at + 1 + ((pairs >> 7) & 1)
@@ -217,11 +232,14 @@ class Memory:
         bounds[-1] = bounds[-2] if rows else 0
         between = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(bounds), self._buffer])
         is_null = length < 0
-        return between.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=is_null if is_null.any() else None))
+        return between.take(
+            pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=is_null if is_null.any() else None)
+        )
 
 
 class _Headers:
-    """The headers of all records, found step by step like records: step k reads the k-th header of every record that has one."""
+    """The headers of all records, found step by step like records: step k reads the k-th header of
+    every record that has one."""
 
     def __init__(self, memory: Memory, counts: Integers, at: Integers, record_end: Integers) -> None:
         self._memory = memory
@@ -258,7 +276,9 @@ class _Headers:
         np.cumsum(counts, out=offsets[1:])
         chosen: Integers | slice = slice(None)
         if len(counts) != len(self._counts):
-            chosen = np.repeat(self._begin[kept] - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+            chosen = np.repeat(self._begin[kept] - (np.cumsum(counts) - counts), counts) + np.arange(
+                int(counts.sum())
+            )
         names = self._memory.binary(self._name_at[chosen], self._name_length[chosen])
         values = self._memory.binary(self._value_at[chosen], self._value_length[chosen])
         return header_column(offsets, names, values)

@@ -1,7 +1,9 @@
-"""Which offsets to read: starting and ending positions, ranges, how ranges become Spark partitions, what counts as lost.
+"""Which offsets to read: starting and ending positions, ranges, how ranges become Spark partitions,
+what counts as lost.
 
-Pure: knows no directory and no Spark. The conventions are those of Spark's own Kafka source: offsets are the next one to read, JSON is
-{"topic": {"0": 23}}, -2 is earliest and -1 latest, ends are exclusive, an offset need not have a record.
+Pure: knows no directory and no Spark. The conventions are those of Spark's own Kafka source:
+offsets are the next one to read, JSON is {"topic": {"0": 23}}, -2 is earliest and -1 latest, ends
+are exclusive, an offset need not have a record.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class TopicPartition(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """`start`: the log start offset as clients see it; `end`: the next offset to be written. start <= end."""
+    """`start`: the log start offset as clients see it; `end`: the next offset to be written. start
+    <= end."""
 
     start: int
     end: int
@@ -67,7 +70,8 @@ Position: TypeAlias = Edge | Offsets | Timestamp | Timestamps
 
 @dataclass(frozen=True)
 class Range:
-    """Records of one topic partition with first <= offset < end. Only plain values: Spark pickles it."""
+    """Records of one topic partition with first <= offset < end. Only plain values: Spark pickles
+    it."""
 
     topic: str
     topic_id: UUID
@@ -100,7 +104,8 @@ def from_json(values: object) -> dict[TopicPartition, int]:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The shape that Spark keeps in checkpoints: keys are strings, sorted by topic and partition number."""
+    """The shape that Spark keeps in checkpoints: keys are strings, sorted by topic and partition
+    number."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -126,9 +131,10 @@ def resolve(
 ) -> dict[TopicPartition, int]:
     """The offset at which each partition of `bounds` begins or ends.
 
-    `find(partition, ms)` gives the earliest offset whose record is not older than that, None if there is none; then `no_match` says whether
-    that is an error or the partition's end. Offsets that were given are taken as they are, in the log or not: see `without_lost`.
-    Raises SourceError when `option`'s JSON does not name exactly the partitions of `bounds`.
+    `find(partition, ms)` gives the earliest offset whose record is not older than that, None if
+    there is none; then `no_match` says whether that is an error or the partition's end. Offsets
+    that were given are taken as they are, in the log or not: see `without_lost`. Raises SourceError
+    when `option`'s JSON does not name exactly the partitions of `bounds`.
     """
     match position:
         case Edge.EARLIEST:
@@ -142,26 +148,38 @@ def resolve(
             times: Mapping[TopicPartition, int] = dict.fromkeys(bounds, ms)
         case Timestamps(times):
             _check_names_all(times, bounds, option)
-    return {partition: _at_time(partition, times[partition], each, find, no_match) for partition, each in bounds.items()}
+    return {
+        partition: _at_time(partition, times[partition], each, find, no_match)
+        for partition, each in bounds.items()
+    }
 
 
 def _edge(offset: int, bounds: Bounds) -> int:
     return {LATEST: bounds.end, EARLIEST: bounds.start}.get(offset, offset)
 
 
-def _at_time(partition: TopicPartition, ms: int, bounds: Bounds, find: Callable[[TopicPartition, int], int | None], no_match: str) -> int:
+def _at_time(
+    partition: TopicPartition,
+    ms: int,
+    bounds: Bounds,
+    find: Callable[[TopicPartition, int], int | None],
+    no_match: str,
+) -> int:
     found = find(partition, ms)
     if found is not None:
         return found
     if no_match == "error":
         raise SourceError(
-            f"No offset matched from request of topic-partition {partition} and timestamp {ms}: all its records are older; "
+            f"No offset matched from request of topic-partition {partition} and timestamp {ms}: all its "
+            "records are older; "
             "give an earlier time, or set startingOffsetsByTimestampStrategy to latest"
         )
     return bounds.end
 
 
-def _check_names_all(named: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, Bounds], option: str) -> None:
+def _check_names_all(
+    named: Mapping[TopicPartition, int], wanted: Mapping[TopicPartition, Bounds], option: str
+) -> None:
     if named.keys() != wanted.keys():
         hint = "; use -1 for latest, -2 for earliest" if option.endswith("Offsets") else ""
         raise SourceError(
@@ -180,7 +198,8 @@ def _listed(partitions: Iterable[TopicPartition]) -> str:
 
 
 def without_lost(wanted: Range, bounds: Bounds) -> tuple[Range, str | None]:
-    """The part of `wanted` that the log still has (or will never have had), and a line about the part that is lost, None if nothing is.
+    """The part of `wanted` that the log still has (or will never have had), and a line about the
+    part that is lost, None if nothing is.
 
     An empty range loses nothing. Holes inside the log are no loss: offsets need not have records.
     """
@@ -194,23 +213,32 @@ def without_lost(wanted: Range, bounds: Bounds) -> tuple[Range, str | None]:
     if first > wanted.first:
         text = f"offsets {wanted.first} to {first - 1} of {name} are gone, its log begins at {bounds.start}"
     else:
-        text = f"offsets {max(end, wanted.first)} to {wanted.end - 1} of {name} are not there, its log ends at {bounds.end}"
+        text = (
+            f"offsets {max(end, wanted.first)} to {wanted.end - 1} of {name} are not there, its log "
+            f"ends at {bounds.end}"
+        )
     return replace(wanted, first=first, end=max(first, end)), text
 
 
 def data_loss(text: str, resume: int | None = None) -> DataLoss:
     """The error for a line of `without_lost`."""
-    return DataLoss(f"Some data may have been lost: {text} (retention, DeleteRecords or a deleted topic). {AFTER_LOSS}", resume)
+    return DataLoss(
+        f"Some data may have been lost: {text} (retention, DeleteRecords or a deleted topic). {AFTER_LOSS}",
+        resume,
+    )
 
 
 # --- Spark partitions ---
 
 
-def split(ranges: Iterable[Range], *, min_partitions: int | None = None, max_records: int | None = None) -> list[Range]:
+def split(
+    ranges: Iterable[Range], *, min_partitions: int | None = None, max_records: int | None = None
+) -> list[Range]:
     """Ranges for Spark partitions, in the order of `ranges`; empty ones are dropped.
 
-    `max_records` is a cap on a range's offsets. `min_partitions` is a hint: large ranges are divided in proportion to their size, small
-    ones stay whole, so that there can be a few more or less.
+    `max_records` is a cap on a range's offsets. `min_partitions` is a hint: large ranges are
+    divided in proportion to their size, small ones stay whole, so that there can be a few more or
+    less.
     """
     pieces = [each for each in ranges if each.size > 0]
     if max_records is not None:
@@ -221,7 +249,11 @@ def split(ranges: Iterable[Range], *, min_partitions: int | None = None, max_rec
     small = {each for each in pieces if _parts(each.size, total, min_partitions) == 1}
     large_total = total - sum(each.size for each in small)
     wanted = max(min_partitions - len(small), 1)
-    return [part for each in pieces for part in ((each,) if each in small else _divide(each, _parts(each.size, large_total, wanted)))]
+    return [
+        part
+        for each in pieces
+        for part in ((each,) if each in small else _divide(each, _parts(each.size, large_total, wanted)))
+    ]
 
 
 def _parts(size: int, total: int, wanted: int) -> int:
@@ -239,9 +271,12 @@ def _divide(whole: Range, parts: int) -> Iterator[Range]:
 
 
 def ranges(
-    partitions: Mapping[TopicPartition, UUID], starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    partitions: Mapping[TopicPartition, UUID],
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
 ) -> Sequence[Range]:
-    """A range for each partition, from its start to its end; one that ends before it starts is empty."""
+    """A range for each partition, from its start to its end; one that ends before it starts is
+    empty."""
     return [
         Range(each.topic, topic_id, each.partition, starts[each], max(starts[each], ends[each]))
         for each, topic_id in sorted(partitions.items())

@@ -1,7 +1,8 @@
 """The options of the source "kbroker", those of Spark's own Kafka source, parsed and checked.
 
-Names are case-insensitive. `path` takes the place of the servers; options that only tell a consumer how to talk to a broker are accepted
-and have no effect. What cannot mean anything here, or would mean something else, is refused with Spark's words where it has any. Pure.
+Names are case-insensitive. `path` takes the place of the servers; options that only tell a consumer
+how to talk to a broker are accepted and have no effect. What cannot mean anything here, or would
+mean something else, is refused with Spark's words where it has any. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from kbroker_spark.errors import SourceError
-from kbroker_spark.offsets import EARLIEST, LATEST, Edge, Offsets, Position, Timestamp, Timestamps, TopicPartition, from_json
+from kbroker_spark.offsets import (
+    EARLIEST,
+    LATEST,
+    Edge,
+    Offsets,
+    Position,
+    Timestamp,
+    Timestamps,
+    TopicPartition,
+    from_json,
+)
 
 T = TypeVar("T")
 Decoder: TypeAlias = Literal["auto", "numpy", "c"]
@@ -91,22 +102,33 @@ WITHOUT_EFFECT: Final = frozenset(
 """Accepted, as is everything that begins with "kafka." and is not in REFUSED."""
 
 REFUSED: Final[Mapping[str, str]] = {
-    "kafka.auto.offset.reset": "Instead set the source option 'startingOffsets' to 'earliest' or 'latest' to specify where to start",
+    "kafka.auto.offset.reset": "Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
+    "to specify where to start",
     "kafka.key.deserializer": "Keys are columns of bytes: use DataFrame operations to deserialize them",
     "kafka.value.deserializer": "Values are columns of bytes: use DataFrame operations to deserialize them",
-    "kafka.enable.auto.commit": "Reading a data directory commits no offsets of groups: Spark's checkpoint has them",
+    "kafka.enable.auto.commit": "Reading a data directory commits no offsets of groups: Spark's checkpoint "
+    "has them",
     "kafka.interceptor.classes": "No consumer is used: change records with DataFrame operations",
 }
 _KNOWN: Final = {name.lower(): name for name in OPTIONS | WITHOUT_EFFECT}
 _BATCH_ONLY: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp")
 _STREAMING_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _DURATION = re.compile(r"(\d+)\s*(ms|us|s|m|min|h|d)?")
-_UNITS_MS: Final = {"us": 0.001, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS_MS: Final = {
+    "us": 0.001,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 
 def parse(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-    """Raises SourceError for the first thing that is wrong. `streaming` None: not known yet (at load()), so only what holds for both kinds
-    of query is checked, and the positions are those of a batch query."""
+    """Raises SourceError for the first thing that is wrong. `streaming` None: not known yet (at
+    load()), so only what holds for both kinds of query is checked, and the positions are those of a
+    batch query."""
     given = _Given(options)
     given.check_names()
     path = given.text("path")
@@ -121,7 +143,9 @@ def parse(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
         _check_batch_positions(starting, ending)
     least, most = given.positive("minOffsetsPerTrigger"), given.positive("maxOffsetsPerTrigger")
     if least is not None and most is not None and least > most:
-        raise SourceError(f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})")
+        raise SourceError(
+            f"The value of minOffsetPerTrigger({least}) is higher than the maxOffsetsPerTrigger({most})"
+        )
     delay_ms = given.parsed("maxTriggerDelay", _duration_ms, "a duration such as 15m")
     return ReadOptions(
         path=path,
@@ -150,11 +174,14 @@ class _Given:
         self._values = {name.lower(): value for name, value in options.items()}
 
     def check_names(self) -> None:
-        """Options that mean something to others than this source may be among them, so an unknown name is refused only where it looks
-        like one of ours: a mistyped startingOffsets would read everything."""
+        """Options that mean something to others than this source may be among them, so an unknown
+        name is refused only where it looks like one of ours: a mistyped startingOffsets would read
+        everything."""
         for name in sorted(self._values):
             if name in REFUSED:
-                raise SourceError(f"Kafka option '{name.removeprefix('kafka.')}' is not supported. {REFUSED[name]}")
+                raise SourceError(
+                    f"Kafka option '{name.removeprefix('kafka.')}' is not supported. {REFUSED[name]}"
+                )
             if name not in _KNOWN and not name.startswith("kafka.") and name != "paths":
                 for close in get_close_matches(name, _KNOWN, n=1, cutoff=0.85):
                     raise SourceError(f"There is no option '{name}': is {_KNOWN[close]} meant?")
@@ -197,7 +224,9 @@ class _Given:
                 raise SourceError(text.format(name))
 
     def without_effect(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(f"option {name} has no effect in batch queries" for name in names if name.lower() in self._values)
+        return tuple(
+            f"option {name} has no effect in batch queries" for name in names if name.lower() in self._values
+        )
 
     def position(self, which: str, default: Edge) -> tuple[Position, str]:
         """The first of three options that is given, in Spark's order, and its name."""
@@ -205,11 +234,15 @@ class _Given:
         if moment is not None:
             return Timestamp(moment), f"{which}Timestamp"
         option = f"{which}OffsetsByTimestamp"
-        times = self.parsed(option, _partition_times, 'JSON such as {"topicA": {"0": 123456789, "1": 123456789}}')
+        times = self.parsed(
+            option, _partition_times, 'JSON such as {"topicA": {"0": 123456789, "1": 123456789}}'
+        )
         if times is not None:
             return Timestamps(times), option
         option = f"{which}Offsets"
-        found = self.parsed(option, _position, 'earliest, latest or JSON such as {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}')
+        found = self.parsed(
+            option, _position, 'earliest, latest or JSON such as {"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+        )
         return found or default, option
 
 
@@ -218,21 +251,30 @@ def _selection(given: _Given) -> Selection:
     if len(found) != 1:
         which = "One" if not found else "Only one"
         verb = "must" if not found else "can"
-        raise SourceError(f"{which} of the following options {verb} be specified for the source kbroker: {', '.join(SELECTIONS)}")
+        raise SourceError(
+            f"{which} of the following options {verb} be specified for the source kbroker: "
+            f"{', '.join(SELECTIONS)}"
+        )
     text = given.text(found[0]) or ""
     if found[0] == "assign":
         return Assign(_assigned(text))
     if found[0] == "subscribe":
         topics = tuple(dict.fromkeys(name for name in map(str.strip, text.split(",")) if name))
         if not topics:
-            raise SourceError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
+            raise SourceError(
+                f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'"
+            )
         return Subscribe(topics)
     if not text.strip():
-        raise SourceError(f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{text}'")
+        raise SourceError(
+            f"Pattern to subscribe is empty as specified value for option 'subscribePattern' is '{text}'"
+        )
     try:
         re.compile(text.strip())
     except (re.error, OverflowError) as error:  # the latter for a count beyond what it can keep
-        raise SourceError(f"Option 'subscribePattern' is '{text}', which is no regular expression: {error}") from error
+        raise SourceError(
+            f"Option 'subscribePattern' is '{text}', which is no regular expression: {error}"
+        ) from error
     return SubscribePattern(text.strip())
 
 
@@ -245,7 +287,9 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
         if not all(type(number) is int and number >= 0 for _, number in pairs):
             raise ValueError(text)
     except (ValueError, TypeError) as error:
-        raise SourceError(f"Option 'assign' is '{text}': expected e.g. {{\"topicA\":[0,1],\"topicB\":[0,1]}}") from error
+        raise SourceError(
+            f"Option 'assign' is '{text}': expected e.g. {{\"topicA\":[0,1],\"topicB\":[0,1]}}"
+        ) from error
     if not pairs:
         raise SourceError(f"No topicpartitions to assign as specified value for option 'assign' is '{text}'")
     return tuple(sorted({TopicPartition(topic, number) for topic, number in pairs}))

@@ -1,7 +1,9 @@
-"""The columns of the source "kbroker": those of Spark's own Kafka source, and a user's schema as a choice among them.
+"""The columns of the source "kbroker": those of Spark's own Kafka source, and a user's schema as a
+choice among them.
 
-Spark takes Arrow batches only with exactly the Arrow types that it would choose itself for the schema (`to_arrow_schema` with UTC); those
-are written out, here and in arrow_columns, so that they do not depend on pyspark's version.
+Spark takes Arrow batches only with exactly the Arrow types that it would choose itself for the
+schema (`to_arrow_schema` with UTC); those are written out, here and in arrow_columns, so that they
+do not depend on pyspark's version.
 """
 
 from __future__ import annotations
@@ -43,13 +45,15 @@ _BY_LOWER_NAME: Final = {name.lower(): name for name in _COLUMNS}
 
 
 def full_schema(*, include_headers: bool) -> StructType:
-    """The seven columns, or eight. Spark looks for nulls in each value of each row, unless the schema says that there are none."""
+    """The seven columns, or eight. Spark looks for nulls in each value of each row, unless the
+    schema says that there are none."""
     names = [name for name in _COLUMNS if include_headers or name != HEADERS]
     return StructType([StructField(name, _COLUMNS[name], nullable=name not in _NEVER_NULL) for name in names])
 
 
 def checked(schema: StructType) -> StructType:
-    """A schema that Spark or a user gives, as it is. SourceError when a column is not one of ours or has another type."""
+    """A schema that Spark or a user gives, as it is. SourceError when a column is not one of ours
+    or has another type."""
     names = [field.name.lower() for field in schema.fields]
     for number, field in enumerate(schema.fields):
         name = _BY_LOWER_NAME.get(field.name.lower())
@@ -57,7 +61,10 @@ def checked(schema: StructType) -> StructType:
             raise SourceError(f"There is no column {field.name}: a schema chooses among {_listing()}")
         kind = _COLUMNS[name]
         if _nullable(field.dataType) != kind:
-            raise SourceError(f"Column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}: read it so and cast it")
+            raise SourceError(
+                f"Column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}: read "
+                "it so and cast it"
+            )
         if names[number] in names[:number]:
             raise SourceError(f"Column {field.name} is twice in the schema: name it once")
     if not schema.fields:

@@ -1,4 +1,5 @@
-"""What became of share state: its stored snapshots and updates in order, back to the oldest snapshot that is still there.
+"""What became of share state: its stored snapshots and updates in order, back to the oldest
+snapshot that is still there.
 
     engine of the state     where the records are                       how far back
     segment                 the state's own log                         until it is written anew
@@ -6,9 +7,10 @@
     others                  the entries                                 what is current: the snapshot and its updates
     (control-records)       the topics' logs                            retention
 
-The state's log holds copies too: what is live is written anew at its end from time to time. A copy is no change, so a record that says what
-its key says already is left out; and as the beginning of a log goes by segments, updates may stand before the copy of their snapshot. Both
-are put right here, and the entries of the moment are just one more copy at the end. Must not know Spark.
+The state's log holds copies too: what is live is written anew at its end from time to time. A copy
+is no change, so a record that says what its key says already is left out; and as the beginning of a
+log goes by segments, updates may stand before the copy of their snapshot. Both are put right here,
+and the entries of the moment are just one more copy at the end. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ class SharePartitionId(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One record. `number`: 0 a snapshot, others updates; `value` None: removed. `log_offset` None: an entry, not a record of a log."""
+    """One record. `number`: 0 a snapshot, others updates; `value` None: removed. `log_offset` None:
+    an entry, not a record of a log."""
 
     number: int
     value: bytes | None
@@ -49,8 +52,8 @@ class Stored(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of a share-partition's history. `message` None: the state was deleted, or `problem` says why it cannot be read.
-    `is_current`: it is part of what the state is now."""
+    """One step of a share-partition's history. `message` None: the state was deleted, or `problem`
+    says why it cannot be read. `is_current`: it is part of what the state is now."""
 
     number: int
     log_offset: int | None
@@ -101,17 +104,24 @@ def _take_snapshot(generations: list[_Generation], record: Stored, early: dict[i
 
 
 def _updates_to(snapshot: bytes, early: dict[int, Stored]) -> dict[int, Stored]:
-    """Of the updates that were found before any snapshot those that belong to this one, which is a copy then."""
+    """Of the updates that were found before any snapshot those that belong to this one, which is a
+    copy then."""
     try:
         epoch = ShareSnapshot.decode(snapshot).snapshot_epoch
-        return {number: each for number, each in early.items() if ShareUpdate.decode(each.value or b"").snapshot_epoch == epoch}
+        return {
+            number: each
+            for number, each in early.items()
+            if ShareUpdate.decode(each.value or b"").snapshot_epoch == epoch
+        }
     except ValueError:
         return {}
 
 
 def _steps(generation: _Generation, *, is_current: bool) -> Iterator[Step]:
     for each in (generation.snapshot, *(generation.updates[number] for number in sorted(generation.updates))):
-        decode: Callable[[bytes], ShareSnapshot | ShareUpdate] = ShareUpdate.decode if each.number else ShareSnapshot.decode
+        decode: Callable[[bytes], ShareSnapshot | ShareUpdate] = (
+            ShareUpdate.decode if each.number else ShareSnapshot.decode
+        )
         try:
             yield Step(each.number, each.log_offset, decode(each.value or b""), is_current)
         except ValueError as error:
@@ -124,7 +134,8 @@ def _steps(generation: _Generation, *, is_current: bool) -> Iterator[Step]:
 
 
 def from_state_log(log: LogReader, wanted: Wanted) -> Histories:
-    """The records of a state log, or of a redo log, from its beginning. Raises SourceError for damage."""
+    """The records of a state log, or of a redo log, from its beginning. Raises SourceError for
+    damage."""
     for _ in range(_ATTEMPTS):
         found: Histories = {}
         try:
@@ -136,7 +147,10 @@ def from_state_log(log: LogReader, wanted: Wanted) -> Histories:
                 found.setdefault(key, []).append(record)
         if log.bounds(LOG).start_offset == start:
             return found
-    raise SourceError("the state's log is cut at its beginning faster than it can be read: try again when there is less traffic")
+    raise SourceError(
+        "the state's log is cut at its beginning faster than it can be read: try again when there is less "
+        "traffic"
+    )
 
 
 def _changes(log: LogReader, offset: int, end: int) -> Iterator[tuple[SharePartitionId, Stored]]:
@@ -145,14 +159,19 @@ def _changes(log: LogReader, offset: int, end: int) -> Iterator[tuple[ShareParti
         for view in views:
             for position, header in iter_headers(view):
                 if not crc_is_valid(view, position, header):
-                    raise SourceError(f"the state's log is damaged at offset {header.base_offset}: start the broker, or restore a backup")
+                    raise SourceError(
+                        f"the state's log is damaged at offset {header.base_offset}: start the broker, or "
+                        "restore a backup"
+                    )
                 try:
                     for record in iter_records(view, position):
                         key, value = from_record(record)
                         if key.startswith(ShareStateKey.namespace):
                             yield _parsed(key, value, record.offset)
                 except (CorruptPayload, KeyError, struct.error) as error:
-                    raise SourceError(f"the state's log cannot be read at offset {header.base_offset}: {error}") from error
+                    raise SourceError(
+                        f"the state's log cannot be read at offset {header.base_offset}: {error}"
+                    ) from error
                 offset = header.last_offset + 1
         if offset == before:
             return
@@ -161,11 +180,14 @@ def _changes(log: LogReader, offset: int, end: int) -> Iterator[tuple[ShareParti
 def _parsed(key: bytes, value: bytes | None, log_offset: int | None) -> tuple[SharePartitionId, Stored]:
     parsed = parse_key(key)
     assert isinstance(parsed, ShareStateKey), "that is its namespace"
-    return SharePartitionId(parsed.topic_id, parsed.partition, parsed.group_id), Stored(parsed.number, value, log_offset)
+    return SharePartitionId(parsed.topic_id, parsed.partition, parsed.group_id), Stored(
+        parsed.number, value, log_offset
+    )
 
 
 def add_entries(histories: Histories, state: StateReader, wanted: Wanted) -> None:
-    """What is current, behind everything. `state`: a moment that is not before the end of what was read so far."""
+    """What is current, behind everything. `state`: a moment that is not before the end of what was
+    read so far."""
     for encoded, value in state.scan(ShareStateKey.namespace):
         key, record = _parsed(encoded, value, None)
         if wanted.has(key.group, key.topic_id):
@@ -173,7 +195,8 @@ def add_entries(histories: Histories, state: StateReader, wanted: Wanted) -> Non
 
 
 def from_controls(controls: Iterable[tuple[int, ShareControl]]) -> dict[str, list[Stored]]:
-    """By group, from the control records of one log in offset order. Deltas count on from the record before them."""
+    """By group, from the control records of one log in offset order. Deltas count on from the
+    record before them."""
     found: dict[str, list[Stored]] = {}
     for offset, control in controls:
         records = found.setdefault(control.group_id, [])

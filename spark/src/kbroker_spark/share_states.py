@@ -1,4 +1,5 @@
-"""The state of every share-partition as a broker would load it, wherever its persister keeps it: in the state, or in the topics' logs.
+"""The state of every share-partition as a broker would load it, wherever its persister keeps it: in
+the state, or in the topics' logs.
 
 One state that cannot be read is a row with a problem and disturbs no other. Must not know Spark.
 """
@@ -58,15 +59,21 @@ class Wanted(NamedTuple):
     topic_ids: frozenset[UUID] | None = None
 
     def has(self, group: str, topic_id: UUID) -> bool:
-        return (self.groups is None or group in self.groups) and (self.topic_ids is None or topic_id in self.topic_ids)
+        return (self.groups is None or group in self.groups) and (
+            self.topic_ids is None or topic_id in self.topic_ids
+        )
 
 
 def persister_of(state: StateReader) -> str:
-    """Who keeps the share state. Raises SourceError for a plugin's, of which nobody here knows where it keeps anything."""
+    """Who keeps the share state. Raises SourceError for a plugin's, of which nobody here knows
+    where it keeps anything."""
     value = state.get(PERSISTER.encode())
     name = _DEFAULT if value is None else PersisterName.decode(value).name
     if name not in (_DEFAULT, _CONTROL_RECORDS, _NOOP):
-        raise SourceError(f"share state is kept by the persister {name}, a plugin that only the broker can ask: use its own tools")
+        raise SourceError(
+            f"share state is kept by the persister {name}, a plugin that only the broker can ask: use its "
+            "own tools"
+        )
     return name
 
 
@@ -80,9 +87,13 @@ def from_entries(state: StateReader, wanted: Wanted) -> Iterator[SharePartition]
         yield _loaded(key.group_id, LogId(key.topic_id, key.partition), entries)
 
 
-def share_entries(state: StateReader, wanted: Wanted) -> Iterator[tuple[ShareStateKey, list[tuple[bytes, bytes]]]]:
+def share_entries(
+    state: StateReader, wanted: Wanted
+) -> Iterator[tuple[ShareStateKey, list[tuple[bytes, bytes]]]]:
     """Each share-partition's entries as they are stored, under the key of its snapshot."""
-    for prefix, entries in groupby(state.scan(ShareStateKey.namespace), lambda entry: entry[0][:-_NUMBER_BYTES]):
+    for prefix, entries in groupby(
+        state.scan(ShareStateKey.namespace), lambda entry: entry[0][:-_NUMBER_BYTES]
+    ):
         key = parse_key(prefix + share_state_number(0))
         assert isinstance(key, ShareStateKey), "that is its namespace"
         if wanted.has(key.group_id, key.topic_id):
@@ -98,8 +109,11 @@ def hints(state: StateReader, wanted: Wanted) -> Iterator[tuple[LogId, ControlHi
             yield LogId(parsed.topic_id, parsed.partition), ControlHint.decode(value)
 
 
-def from_logs(logs: LogReader, found: Iterable[tuple[LogId, ControlHint]], wanted: Wanted) -> Iterator[SharePartition]:
-    """What is in control records, by topic id, partition and group; `found` are the hints of one moment."""
+def from_logs(
+    logs: LogReader, found: Iterable[tuple[LogId, ControlHint]], wanted: Wanted
+) -> Iterator[SharePartition]:
+    """What is in control records, by topic id, partition and group; `found` are the hints of one
+    moment."""
     for log, hint in found:
         try:
             groups = read_groups(logs, log, hint)
@@ -107,14 +121,19 @@ def from_logs(logs: LogReader, found: Iterable[tuple[LogId, ControlHint]], wante
             continue  # The topic was deleted meanwhile.
         except ValueError as error:
             names = [group for group in sorted(hint.groups) if wanted.has(group, log.topic_id)]
-            yield from (SharePartition(group, log, None, (), f"its control records cannot be looked for: {error}") for group in names)
+            yield from (
+                SharePartition(group, log, None, (), f"its control records cannot be looked for: {error}")
+                for group in names
+            )
             continue
         for group, entries, problem in groups:
             if wanted.has(group, log.topic_id):
                 if problem is not None:
                     yield SharePartition(group, log, None, (), problem)
                 else:
-                    yield _loaded(group, log, [(share_state_number(number), value) for number, value in entries])
+                    yield _loaded(
+                        group, log, [(share_state_number(number), value) for number, value in entries]
+                    )
 
 
 def _loaded(group: str, log: LogId, entries: Iterable[tuple[bytes, bytes]]) -> SharePartition:
@@ -134,10 +153,13 @@ def parked_of_state(state: StateReader, found: SharePartition, log_start: int) -
 
 
 def parked_records(data: DataDir, found: SharePartition) -> Iterator[Parked]:
-    """All of them by offset, read in pieces, each of a moment of its own: there may be millions. Raises ValueError."""
+    """All of them by offset, read in pieces, each of a moment of its own: there may be millions.
+    Raises ValueError."""
     if found.state is None or not found.state.generation:
         return
-    prefix = prefix_of(found.group, TopicPartition(found.log.topic_id, found.log.partition), found.state.generation)
+    prefix = prefix_of(
+        found.group, TopicPartition(found.log.topic_id, found.log.partition), found.state.generation
+    )
     at, end = by_offset_key(prefix, 0), end_of(prefix + bytes((BY_OFFSET,)))
     while True:
         with data.state().snapshot() as moment:
@@ -151,7 +173,8 @@ def parked_records(data: DataDir, found: SharePartition) -> Iterator[Parked]:
 
 
 class LogView:
-    """One log, to tell lag by: its bounds, and with control records where these are. None is looked for twice."""
+    """One log, to tell lag by: its bounds, and with control records where these are. None is looked
+    for twice."""
 
     def __init__(self, logs: LogReader, log: LogId, bounds: Bounds, *, has_controls: bool) -> None:
         self.bounds, self._logs, self._log = bounds, logs, log
@@ -161,10 +184,14 @@ class LogView:
         self.has_controls = has_controls
 
     def controls_from(self, start: int) -> int:
-        """How many offsets from there on are those of control records: nobody's records, so no lag. Raises ValueError for damage."""
+        """How many offsets from there on are those of control records: nobody's records, so no lag.
+        Raises ValueError for damage."""
         if start < self._known_from:
             batches = control_batches(self._logs, self._log, start, self._known_from)
-            self._runs += [(max(header.base_offset, start), min(header.last_offset + 1, self._known_from)) for _, _, header in batches]
+            self._runs += [
+                (max(header.base_offset, start), min(header.last_offset + 1, self._known_from))
+                for _, _, header in batches
+            ]
             self._known_from = start
         return sum(end - max(first, start) for first, end in self._runs if end > start)
 

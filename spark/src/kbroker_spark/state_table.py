@@ -1,13 +1,16 @@
 """The format kbroker-state: share-group state, whoever keeps it, as tables.
 
     view                 a row for each
-    batches              state batch of a share-partition; one with nulls for a share-partition without batches
-    share-partitions     share-partition: where it stands, its lag, how many records are in which state
-    history              stored snapshot and update, in order, back to the oldest snapshot that is kept
+    batches              state batch of a share-partition; one with nulls for a share-partition
+                         without batches
+    share-partitions     share-partition: where it stands, its lag, how many records are in which
+                         state
+    history              stored snapshot and update, in order, back to the oldest snapshot that is
+                         kept
     waiting              record that waits outside the in-flight window, by offset
 
-A state that cannot be read is a row whose `problem` says why. Rows are pure functions of the two readers. Must not know Spark but for its
-types.
+A state that cannot be read is a row whose `problem` says why. Rows are pure functions of the two
+readers. Must not know Spark but for its types.
 """
 
 from __future__ import annotations
@@ -20,7 +23,13 @@ from uuid import UUID
 
 from pyspark.sql.types import StructType
 
-from kbroker.formats.share_records import UNCHANGED_OFFSET, UNKNOWN_COUNT, UNKNOWN_EPOCH, ShareSnapshot, StateBatchRecord
+from kbroker.formats.share_records import (
+    UNCHANGED_OFFSET,
+    UNKNOWN_COUNT,
+    UNKNOWN_EPOCH,
+    ShareSnapshot,
+    StateBatchRecord,
+)
 from kbroker.formats.state import ControlHint
 from kbroker.share.lag import NOTHING_PARKED
 from kbroker.share.parked import Lane
@@ -30,7 +39,15 @@ from kbroker.storage.spi import LogId, LogReader
 from kbroker_spark.control_log import controls
 from kbroker_spark.data import DataDir, TopicInfo, topics
 from kbroker_spark.log_ends import LogEnds
-from kbroker_spark.share_history import Histories, SharePartitionId, Step, add_entries, from_controls, from_state_log, history
+from kbroker_spark.share_history import (
+    Histories,
+    SharePartitionId,
+    Step,
+    add_entries,
+    from_controls,
+    from_state_log,
+    history,
+)
 from kbroker_spark.share_states import (
     LogView,
     SharePartition,
@@ -44,7 +61,19 @@ from kbroker_spark.share_states import (
     state_name,
 )
 from kbroker_spark.table_source import FrozenReader
-from kbroker_spark.tables import BIGINT, BOOLEAN, INT, STRING, TIMESTAMP, Row, array_of, chosen, columns, listed, micros
+from kbroker_spark.tables import (
+    BIGINT,
+    BOOLEAN,
+    INT,
+    STRING,
+    TIMESTAMP,
+    Row,
+    array_of,
+    chosen,
+    columns,
+    listed,
+    micros,
+)
 
 BATCHES, SHARE_PARTITIONS, HISTORY, WAITING = VIEWS = ("batches", "share-partitions", "history", "waiting")
 OPTIONS: Final = ("path", "view", "groups", "topics")
@@ -61,7 +90,12 @@ Topics: TypeAlias = Mapping[UUID, TopicInfo]
 """The live ones, by id."""
 _STATE_LOGS: Final = {"segment": ".", "lmdb": "redo"}
 """Where an engine's log of the state is, from the state's directory."""
-_COUNTED: Final = (RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVING, RecordState.ARCHIVED)
+_COUNTED: Final = (
+    RecordState.AVAILABLE,
+    RecordState.ACKNOWLEDGED,
+    RecordState.ARCHIVING,
+    RecordState.ARCHIVED,
+)
 
 SCHEMAS: Final[Mapping[str, StructType]] = {
     BATCHES: columns(
@@ -99,17 +133,22 @@ def reader(options: Mapping[str, str], wanted: StructType) -> FrozenReader:
 
 
 def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
-    """All rows, of one moment of the state, which is not held while logs are read: that may take long. Raises SourceError."""
+    """All rows, of one moment of the state, which is not held while logs are read: that may take
+    long. Raises SourceError."""
     view = view_of(options)
     with data.state().snapshot() as moment:
-        logs = data.logs()  # Not before: a frozen reader of logs would show ends that lie before what the state speaks of.
+        # Not before: a frozen reader of logs would show ends that lie before what the state speaks
+        # of.
+        logs = data.logs()
         named = {topic.topic_id: topic for topic in topics(moment)}
         wanted, in_logs = wanted_by(options, named), keeps_control_records(moment)
         ends = LogEnds(logs, moment, named.values())
         found_hints = list(hints(moment, wanted)) if in_logs else []
         entries = [] if in_logs or view == HISTORY else list(from_entries(moment, wanted))
     if view == HISTORY:
-        yield from history_rows(control_histories(logs, found_hints, wanted) if in_logs else stored_histories(data, wanted), named)
+        yield from history_rows(
+            control_histories(logs, found_hints, wanted) if in_logs else stored_histories(data, wanted), named
+        )
         return
     states = from_logs(logs, found_hints, wanted) if in_logs else entries
     if view == BATCHES:
@@ -131,13 +170,19 @@ class LogViews:
         """None for a topic that is not there any more."""
         if log not in self._known:
             found = self._ends.get(log)
-            self._known[log] = None if found is None else LogView(self._logs, log, found, has_controls=self._has_controls)
+            self._known[log] = (
+                None if found is None else LogView(self._logs, log, found, has_controls=self._has_controls)
+            )
         return self._known[log]
 
 
 def wanted_by(options: Mapping[str, str], named: Topics) -> Wanted:
     names = listed(options, "topics")
-    topic_ids = None if names is None else frozenset(topic_id for topic_id, topic in named.items() if topic.name in names)
+    topic_ids = (
+        None
+        if names is None
+        else frozenset(topic_id for topic_id, topic in named.items() if topic.name in names)
+    )
     return Wanted(listed(options, "groups"), topic_ids)
 
 
@@ -155,26 +200,42 @@ def _stands(found: SharePartition) -> Row:
     state = found.state
     if state is None:
         return (None,) * len(_STANDS)
-    start, done = _known(state.start_offset, UNCHANGED_OFFSET), _known(state.delivery_complete_count, UNKNOWN_COUNT)
+    start, done = (
+        _known(state.start_offset, UNCHANGED_OFFSET),
+        _known(state.delivery_complete_count, UNKNOWN_COUNT),
+    )
     return state.state_epoch, state.leader_epoch, state.snapshot_epoch, start, done
 
 
 def _times(found: SharePartition) -> Row:
     """Of the snapshot; an update has no time of its own. 0: there was no snapshot."""
     state = found.state
-    return (None, None) if state is None else (micros(state.create_timestamp or None), micros(state.write_timestamp or None))
+    return (
+        (None, None)
+        if state is None
+        else (micros(state.create_timestamp or None), micros(state.write_timestamp or None))
+    )
 
 
 def batch_rows(states: Iterable[SharePartition], named: Topics) -> Iterator[Row]:
     for found in states:
         head, tail = (*_key(found.group, found.log, named), *_stands(found)), (*_times(found), found.problem)
         for batch in found.batches:
-            yield *head, batch.first_offset, batch.last_offset, state_name(batch.state), batch.delivery_count, *tail
+            yield (
+                *head,
+                batch.first_offset,
+                batch.last_offset,
+                state_name(batch.state),
+                batch.delivery_count,
+                *tail,
+            )
         if not found.batches:
             yield *head, None, None, None, None, *tail
 
 
-def share_partition_rows(states: Iterable[SharePartition], views: LogViews, named: Topics, data: DataDir) -> Iterator[Row]:
+def share_partition_rows(
+    states: Iterable[SharePartition], views: LogViews, named: Topics, data: DataDir
+) -> Iterator[Row]:
     """Records that wait are of a moment after that of the state, as logs are."""
     for found in states:
         log, problem, lag, parked = views.get(found.log), found.problem, None, NOTHING_PARKED
@@ -188,21 +249,40 @@ def share_partition_rows(states: Iterable[SharePartition], views: LogViews, name
             problem = problem or f"its lag is not known: {error}"
         ends = (None, None) if log is None else log.bounds
         waits = (None, None) if found.state is None else (parked.number, micros(parked.next_due_ms))
-        yield *_key(found.group, found.log, named), *_stands(found), *ends, lag, *_counts(found), *waits, *_times(found), problem
+        yield (
+            *_key(found.group, found.log, named),
+            *_stands(found),
+            *ends,
+            lag,
+            *_counts(found),
+            *waits,
+            *_times(found),
+            problem,
+        )
 
 
 _WAITS_FOR: Final = {Lane.REDELIVERY: "redelivery", Lane.SCHEDULE: "schedule", Lane.ARCHIVING: "dead letter"}
 
 
 def waiting_rows(states: Iterable[SharePartition], data: DataDir, named: Topics) -> Iterator[Row]:
-    """A share-partition that cannot be read has one row, which says why; one without such records has none."""
+    """A share-partition that cannot be read has one row, which says why; one without such records
+    has none."""
     for found in states:
         key, problem = _key(found.group, found.log, named), found.problem
         try:
             for each in parked_records(data, found):
                 due = micros(each.due_ms) if each.lane is not Lane.ARCHIVING else None
                 causes = each.rejected, each.expired, each.kept
-                yield *key, each.offset, _WAITS_FOR[each.lane], due, each.delivery_count, each.leader_epoch, *causes, None
+                yield (
+                    *key,
+                    each.offset,
+                    _WAITS_FOR[each.lane],
+                    due,
+                    each.delivery_count,
+                    each.leader_epoch,
+                    *causes,
+                    None,
+                )
         except ValueError as error:
             problem = problem or f"records that wait cannot be read: {error}"
         if problem is not None:
@@ -223,7 +303,9 @@ def _counts(found: SharePartition) -> Row:
 # --- history ---
 
 
-def control_histories(logs: LogReader, found_hints: Iterable[tuple[LogId, ControlHint]], wanted: Wanted) -> Histories:
+def control_histories(
+    logs: LogReader, found_hints: Iterable[tuple[LogId, ControlHint]], wanted: Wanted
+) -> Histories:
     found: Histories = {}
     for log, _ in found_hints:
         try:
@@ -232,7 +314,8 @@ def control_histories(logs: LogReader, found_hints: Iterable[tuple[LogId, Contro
             start = logs.bounds(log).start_offset
         except KeyError:
             continue  # The topic was deleted meanwhile.
-        # Of what retention took while this was read a snapshot may be missing, and updates to it seem to be those to one before.
+        # Of what retention took while this was read a snapshot may be missing, and updates to it
+        # seem to be those to one before.
         by_group = from_controls(each for each in seen if each[0] >= start)
         for group, records in by_group.items():
             if wanted.has(group, log.topic_id):
@@ -263,7 +346,17 @@ def _step(step: Step) -> Row:
     message: Any = step.message
     if message is None:
         kind = "deletion" if step.problem is None else "update" if step.number else "snapshot"
-        return kind, step.number, step.log_offset, *(None,) * len(_STANDS), None, None, None, step.is_current, step.problem
+        return (
+            kind,
+            step.number,
+            step.log_offset,
+            *(None,) * len(_STANDS),
+            None,
+            None,
+            None,
+            step.is_current,
+            step.problem,
+        )
     is_snapshot = isinstance(message, ShareSnapshot)
     return (
         "snapshot" if is_snapshot else "update",

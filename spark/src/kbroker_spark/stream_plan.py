@@ -1,13 +1,17 @@
-"""Offsets of a stream: what a checkpoint keeps, how far the next micro-batch goes, and which ranges a planned one reads. Pure.
+"""Offsets of a stream: what a checkpoint keeps, how far the next micro-batch goes, and which ranges
+a planned one reads. Pure.
 
-A checkpoint has the JSON of Spark's Kafka source, `{"orders": {"0": 23, "1": 40}}`: next offset to read by topic and partition. A
-recreated topic has the name of the old one and offsets of its own, so beside each topic there is its id, as a topic without
-partitions whose name no topic can have: `{"orders": {"0": 23}, "orders#bbbbbbbbQkOAAAAAAAAAAA": {}}`. Spark's Kafka source reads
-that as nothing, and here a checkpoint without ids is taken as it is: a query moves over with its checkpoint, in both directions.
+A checkpoint has the JSON of Spark's Kafka source, `{"orders": {"0": 23, "1": 40}}`: next offset to
+read by topic and partition. A recreated topic has the name of the old one and offsets of its own,
+so beside each topic there is its id, as a topic without partitions whose name no topic can have:
+`{"orders": {"0": 23}, "orders#bbbbbbbbQkOAAAAAAAAAAA": {}}`. Spark's Kafka source reads that as
+nothing, and here a checkpoint without ids is taken as it is: a query moves over with its
+checkpoint, in both directions.
 
-What was lost (see failOnDataLoss) is looked for twice. `available` compares the checkpoint with what is on disk before a batch is
-written down, so that a query that must not lose anything stops with a checkpoint that is still true. `ranges` looks again, because a
-batch that was written down before a crash is read after it. The readers of the ranges look once more, while they read.
+What was lost (see failOnDataLoss) is looked for twice. `available` compares the checkpoint with
+what is on disk before a batch is written down, so that a query that must not lose anything stops
+with a checkpoint that is still true. `ranges` looks again, because a batch that was written down
+before a crash is read after it. The readers of the ranges look once more, while they read.
 """
 
 from __future__ import annotations
@@ -38,7 +42,8 @@ Picture: TypeAlias = Mapping[TopicPartition, LogState]
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a stream stands: the next offset of each partition. `ids` may lack topics: a checkpoint of Spark's Kafka source has none."""
+    """Where a stream stands: the next offset of each partition. `ids` may lack topics: a checkpoint
+    of Spark's Kafka source has none."""
 
     next: Mapping[TopicPartition, int]
     ids: Mapping[str, UUID]
@@ -52,7 +57,8 @@ class StreamOffset:
             ids = {topic: UUID(bytes=urlsafe_b64decode(text + "==")) for topic, _, text in marks}
         except ValueError as error:
             raise SourceError(
-                f'the checkpoint holds {value!r}, not offsets like {{"topic": {{"0": 23}}}}: it is another source\'s; '
+                f'the checkpoint holds {value!r}, not offsets like {{"topic": {{"0": 23}}}}: it is another '
+                "source's; "
                 "give the query a checkpointLocation of its own"
             ) from error
         return cls(offsets, ids)
@@ -60,7 +66,11 @@ class StreamOffset:
     def to_json(self) -> StreamJson:
         """In one order for equal offsets, as Spark compares the text."""
         offsets = to_json(self.next)
-        marks: StreamJson = {f"{topic}#{_id_text(topic_id)}": {} for topic, topic_id in sorted(self.ids.items()) if topic in offsets}
+        marks: StreamJson = {
+            f"{topic}#{_id_text(topic_id)}": {}
+            for topic, topic_id in sorted(self.ids.items())
+            if topic in offsets
+        }
         return offsets | marks
 
     def is_of(self, topic: str, topic_id: UUID) -> bool:
@@ -88,14 +98,16 @@ def offset_at(ends: Mapping[TopicPartition, int], picture: Picture) -> StreamOff
 
 @dataclass(slots=True)
 class Available:
-    """`spans`: where reading goes on in each partition, and how far it can go. `losses`: one line each, none where all is well."""
+    """`spans`: where reading goes on in each partition, and how far it can go. `losses`: one line
+    each, none where all is well."""
 
     spans: dict[TopicPartition, Span] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
 
 
 def available(start: StreamOffset, picture: Picture, target: Picture | None = None) -> Available:
-    """What there is to read after `start`. With a `target` (Trigger.AvailableNow) nothing that came later is seen."""
+    """What there is to read after `start`. With a `target` (Trigger.AvailableNow) nothing that came
+    later is seen."""
     found = Available(losses=_gone(start, picture))
     for partition, state in sorted(picture.items()):
         end = state.bounds.end
@@ -113,21 +125,35 @@ def _gone(start: StreamOffset, picture: Picture) -> list[str]:
     """Topics and partitions of `start` that are not there any more."""
     present = {partition.topic: state.topic_id for partition, state in picture.items()}
     topics = sorted({partition.topic for partition in start.next})
-    lines = [f"topic {topic} is gone: it was deleted, or it is not subscribed to any more" for topic in topics if topic not in present]
+    lines = [
+        f"topic {topic} is gone: it was deleted, or it is not subscribed to any more"
+        for topic in topics
+        if topic not in present
+    ]
     recreated = [topic for topic in topics if topic in present and not start.is_of(topic, present[topic])]
     lines += [f"topic {topic} was deleted and created again" for topic in recreated]
     told = {topic for topic in topics if topic not in present} | set(recreated)
-    return lines + [f"partition {each} is gone" for each in sorted(start.next) if each not in picture and each.topic not in told]
+    return lines + [
+        f"partition {each} is gone"
+        for each in sorted(start.next)
+        if each not in picture and each.topic not in told
+    ]
 
 
 def _first(start: StreamOffset, partition: TopicPartition, state: LogState) -> tuple[int, str | None]:
-    """The offset from which a partition is read on, with a line where that is not what `start` says. New ones begin with the earliest."""
+    """The offset from which a partition is read on, with a line where that is not what `start`
+    says. New ones begin with the earliest."""
     begin, end = state.bounds
     if not start.is_of(partition.topic, state.topic_id):
         return begin, None
     first = start.next.get(partition)
     if first is None:
-        return begin, f"partition {partition} is new, and its offsets below {begin} are gone already" if begin > 0 else None
+        return (
+            begin,
+            f"partition {partition} is new, and its offsets below {begin} are gone already"
+            if begin > 0
+            else None,
+        )
     if first < begin:
         return begin, f"offsets {first} to {begin - 1} of {partition} are gone, its log begins at {begin}"
     if first > end:
@@ -136,7 +162,8 @@ def _first(start: StreamOffset, partition: TopicPartition, state: LogState) -> t
 
 
 def ranges(start: StreamOffset, end: StreamOffset, picture: Picture) -> tuple[list[Range], list[str]]:
-    """What a batch from `start` to `end` reads, without empty ranges; and a line for all that was lost since `end` was planned."""
+    """What a batch from `start` to `end` reads, without empty ranges; and a line for all that was
+    lost since `end` was planned."""
     planned = []
     losses = []
     for partition, until in sorted(end.next.items()):

@@ -1,12 +1,15 @@
-"""The source "kbroker" in streaming queries: when Spark asks, how far the next micro-batch goes and what it reads.
+"""The source "kbroker" in streaming queries: when Spark asks, how far the next micro-batch goes and
+what it reads.
 
-One object of this class lives in a process of its own beside Spark's driver and is asked for offsets and partitions for as long as the
-query runs; copies of it, pickled when the query began, only `read` in the workers. What has to outlive a run is in Spark's checkpoint
-alone, so nothing here hangs on `commit` or `stop`, which Spark calls late or never.
+One object of this class lives in a process of its own beside Spark's driver and is asked for
+offsets and partitions for as long as the query runs; copies of it, pickled when the query began,
+only `read` in the workers. What has to outlive a run is in Spark's checkpoint alone, so nothing
+here hangs on `commit` or `stop`, which Spark calls late or never.
 
-Where a query begins has to be fixed before anything is read: Spark writes down where each batch ends, but not where the first begins, and
-asks for that again if it is killed in the first batch. "latest" is then further on, and what came between would be lost. So the first
-batch of such a query is empty: it ends where it begins, and that is written down.
+Where a query begins has to be fixed before anything is read: Spark writes down where each batch
+ends, but not where the first begins, and asks for that again if it is killed in the first batch.
+"latest" is then further on, and what came between would be lost. So the first batch of such a query
+is empty: it ends where it begins, and that is written down.
 
 Needs pyspark 4.2, the first with admission control for sources in Python.
 """
@@ -28,27 +31,48 @@ from kbroker_spark.lookup import Partition, look
 from kbroker_spark.offsets import LATEST, Edge, Offsets, TopicPartition, resolve, split, to_json
 from kbroker_spark.options import parse
 from kbroker_spark.schema import checked
-from kbroker_spark.stream_plan import Available, LogState, Picture, StreamJson, StreamOffset, available, offset_at, ranges
+from kbroker_spark.stream_plan import (
+    Available,
+    LogState,
+    Picture,
+    StreamJson,
+    StreamOffset,
+    available,
+    offset_at,
+    ranges,
+)
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        ReadMinRows,
+        SupportsTriggerAvailableNow,
+    )
 except ImportError as error:
     from pyspark import __version__
 
-    raise SourceError(f"streaming from kbroker needs pyspark 4.2 or later, this is {__version__}: upgrade it, or use spark.read") from error
+    raise SourceError(
+        f"streaming from kbroker needs pyspark 4.2 or later, this is {__version__}: upgrade it, or use "
+        "spark.read"
+    ) from error
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _REST = 9
-"""Spark asks for the latest offset every 10 ms while nothing is new. A look at the disk may cost more than that (RocksDB: a snapshot by
-hard links), so before the next one there is a rest of this many times as long as the last one took."""
+"""Spark asks for the latest offset every 10 ms while nothing is new. A look at the disk may cost
+more than that (RocksDB: a snapshot by hard links), so before the next one there is a rest of this
+many times as long as the last one took."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the head of this file. `clock` counts seconds and never goes back; `sleep` lets some pass.
+    """See the head of this file. `clock` counts seconds and never goes back; `sleep` lets some
+    pass.
 
-    All methods raise SourceError: a directory that cannot be read, or, with failOnDataLoss, records that are gone (DataLoss).
+    All methods raise SourceError: a directory that cannot be read, or, with failOnDataLoss, records
+    that are gone (DataLoss).
     """
 
     def __init__(
@@ -67,7 +91,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: StreamOffset | None = None
         self._pin = False
         self._target: Picture | None = None
-        self._patience = Patience(self._options.min_offsets_per_trigger or 1, self._options.max_trigger_delay_ms)
+        self._patience = Patience(
+            self._options.min_offsets_per_trigger or 1, self._options.max_trigger_delay_ms
+        )
         self._told: set[str] = set()
 
     # --- asked by Spark for the query ---
@@ -76,14 +102,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._look()
 
     def initialOffset(self) -> StreamJson:
-        """Where a new query begins. The same at every call, as Spark asks twice; a query with a checkpoint is not asked."""
+        """Where a new query begins. The same at every call, as Spark asks twice; a query with a
+        checkpoint is not asked."""
         if self._initial is None:
             self._initial = self._starting_offset()
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark gives it back with every call of latestOffset, unless the trigger is Once. It knows no limit that is both a minimum and a
-        maximum: with both the minimum goes through Spark, and the maximum comes out of the options."""
+        """Spark gives it back with every call of latestOffset, unless the trigger is Once. It knows
+        no limit that is both a minimum and a maximum: with both the minimum goes through Spark, and
+        the maximum comes out of the options."""
         if self._options.min_offsets_per_trigger is not None:
             return ReadMinRows(self._options.min_offsets_per_trigger)
         if self._options.max_offsets_per_trigger is not None:
@@ -91,7 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: StreamJson, limit: ReadLimit) -> StreamJson:
-        """The end of the batch that begins at `start`; `start` itself, unchanged, where there is to be no batch."""
+        """The end of the batch that begins at `start`; `start` itself, unchanged, where there is to
+        be no batch."""
         begin = StreamOffset.from_json(start)
         if self._pins(begin):
             return start
@@ -110,12 +139,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json({partition: state.bounds.end for partition, state in self._picture.items()})
 
     def partitions(self, start: StreamJson, end: StreamJson) -> Sequence[InputPartition]:
-        """What a batch reads. After a restart Spark asks for the last batch that was written down, before it asks for offsets."""
+        """What a batch reads. After a restart Spark asks for the last batch that was written down,
+        before it asks for offsets."""
         self._pin = False
         picture = self._look() if self._picture is None else self._picture
         wanted, losses = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end), picture)
         self._report(losses)
-        pieces = split(wanted, min_partitions=self._options.min_partitions, max_records=self._options.max_records_per_partition)
+        pieces = split(
+            wanted,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
         return [RangePartition(piece) for piece in pieces]
 
     # --- in a worker ---
@@ -131,7 +165,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found = look(directory, self._options.selection)
             picture = _picture(found)
             if self._target is not None:
-                picture = {partition: self._target.get(partition, state) for partition, state in picture.items()}
+                picture = {
+                    partition: self._target.get(partition, state) for partition, state in picture.items()
+                }
             offsets = resolve(
                 self._options.starting,
                 {partition: state.bounds for partition, state in picture.items()},
@@ -143,7 +179,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_at(offsets, picture)
 
     def _may_move(self, offsets: Mapping[TopicPartition, int], picture: Picture) -> bool:
-        """Whether the same options may give other offsets later. A record that a time has found stays the one that it finds."""
+        """Whether the same options may give other offsets later. A record that a time has found
+        stays the one that it finds."""
         match self._options.starting:
             case Edge.EARLIEST:
                 return False
@@ -160,7 +197,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- how far a batch goes ---
 
     def _waits(self, found: Available) -> bool:
-        """With Trigger.AvailableNow what is left at the end is not waited for: nothing more will come."""
+        """With Trigger.AvailableNow what is left at the end is not waited for: nothing more will
+        come."""
         size = sum(span.size for span in found.spans.values())
         return self._target is None and self._patience.waits(size, int(self._clock() * 1000))
 

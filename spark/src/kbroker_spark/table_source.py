@@ -1,7 +1,9 @@
-"""Sources that are tables: columns, rows and options, no offsets. What all of them tell Spark; the tables themselves are modules.
+"""Sources that are tables: columns, rows and options, no offsets. What all of them tell Spark; the
+tables themselves are modules.
 
-A table of the state is small, and its rows belong together. So it is read when Spark plans the first action on a frame, in one go, and the
-rows travel with the plan: a frame is a picture of one moment, whatever is done with it, and load() takes a new one.
+A table of the state is small, and its rows belong together. So it is read when Spark plans the
+first action on a frame, in one go, and the rows travel with the plan: a frame is a picture of one
+moment, whatever is done with it, and load() takes a new one.
 
     package pyspark_kbroker_X ── names ──▶ module kbroker_spark.X_table: schema(options), reader(options, wanted schema)
 """
@@ -26,7 +28,8 @@ _COMPRESSION: Final = "lz4"
 
 
 class TableSource(DataSource):
-    """A package names its `format` and the `module` of its table, which is imported when it is used."""
+    """A package names its `format` and the `module` of its table, which is imported when it is
+    used."""
 
     format: ClassVar[str]
     module: ClassVar[str]
@@ -62,7 +65,13 @@ class Rows(InputPartition):
 class FrozenReader(DataSourceReader):
     """Reads the whole table while the query is planned."""
 
-    def __init__(self, rows: Callable[[DataDir, Options], Iterator[Row]], options: Options, own: StructType, wanted: StructType) -> None:
+    def __init__(
+        self,
+        rows: Callable[[DataDir, Options], Iterator[Row]],
+        options: Options,
+        own: StructType,
+        wanted: StructType,
+    ) -> None:
         from kbroker_spark.tables import projected
 
         projected(own, wanted)
@@ -73,7 +82,10 @@ class FrozenReader(DataSourceReader):
         from kbroker_spark.tables import arrow_batches, read_whole
 
         with reading(self._options["path"]) as data, read_whole(self._options["path"]):
-            return [Rows(_stream(batch)) for batch in arrow_batches(self._rows(data, self._options), self._own, self._wanted)]
+            return [
+                Rows(_stream(batch))
+                for batch in arrow_batches(self._rows(data, self._options), self._own, self._wanted)
+            ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Rows):  # Spark makes one None of no partitions.
@@ -87,7 +99,9 @@ def _stream(batch: pa.RecordBatch) -> bytes:
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=_COMPRESSION)) as stream:
+    with pa.ipc.new_stream(
+        sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression=_COMPRESSION)
+    ) as stream:
         stream.write_batch(batch)
     found: bytes = sink.getvalue().to_pybytes()
     return found

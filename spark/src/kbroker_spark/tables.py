@@ -1,4 +1,5 @@
-"""What the sources that are tables have in common: columns, rows made into Arrow, lists in options. Must not know what a table is about."""
+"""What the sources that are tables have in common: columns, rows made into Arrow, lists in options.
+Must not know what a table is about."""
 
 from __future__ import annotations
 
@@ -27,9 +28,16 @@ from kbroker_spark.errors import SourceError
 
 ROWS_IN_BATCH: Final = 20_000
 Row: TypeAlias = tuple[Any, ...]
-"""Values in the order of a table's columns: what pyarrow takes for the column's type, timestamps as microseconds (`micros`)."""
+"""Values in the order of a table's columns: what pyarrow takes for the column's type, timestamps as
+microseconds (`micros`)."""
 
-STRING, INT, BIGINT, BOOLEAN, TIMESTAMP = StringType(), IntegerType(), LongType(), BooleanType(), TimestampType()
+STRING, INT, BIGINT, BOOLEAN, TIMESTAMP = (
+    StringType(),
+    IntegerType(),
+    LongType(),
+    BooleanType(),
+    TimestampType(),
+)
 STRINGS: Final = ArrayType(STRING)
 STRING_MAP: Final = MapType(STRING, STRING)
 _MOST_MS: Final = (2**63 - 1) // 1000
@@ -45,12 +53,14 @@ def array_of(**types: DataType) -> ArrayType:
 
 
 def micros(timestamp_ms: int | None) -> int | None:
-    """A timestamp as Spark has it. None for what is none (below 0), and for what no timestamp of Spark's can say."""
+    """A timestamp as Spark has it. None for what is none (below 0), and for what no timestamp of
+    Spark's can say."""
     return None if timestamp_ms is None or not 0 <= timestamp_ms <= _MOST_MS else timestamp_ms * 1000
 
 
 def projected(own: StructType, wanted: StructType) -> list[int]:
-    """Places of the wanted columns among a table's own. Raises SourceError for a column that the table has not, or of another type."""
+    """Places of the wanted columns among a table's own. Raises SourceError for a column that the
+    table has not, or of another type."""
     places = {field.name: place for place, field in enumerate(own.fields)}
     found = []
     for field in wanted.fields:
@@ -59,36 +69,46 @@ def projected(own: StructType, wanted: StructType) -> list[int]:
             raise SourceError(f"There is no column {field.name}: a schema chooses among {', '.join(places)}")
         kind = own.fields[place].dataType
         if field.dataType != kind:
-            raise SourceError(f"Column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}: read it so and cast it")
+            raise SourceError(
+                f"Column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}: read "
+                "it so and cast it"
+            )
         found.append(place)
     if not found or len(set(found)) < len(found):
         raise SourceError(f"A schema names columns once each: choose among {', '.join(places)}")
     return found
 
 
-def arrow_batches(rows: Iterable[Row], own: StructType, wanted: StructType, size: int = ROWS_IN_BATCH) -> Iterator[pa.RecordBatch]:
+def arrow_batches(
+    rows: Iterable[Row], own: StructType, wanted: StructType, size: int = ROWS_IN_BATCH
+) -> Iterator[pa.RecordBatch]:
     """Batches of exactly the wanted columns, as Spark insists."""
     places = projected(own, wanted)
     schema = to_arrow_schema(wanted, timezone="UTC")
     remaining = iter(rows)
     while chunk := list(islice(remaining, size)):
-        arrays = [pa.array([row[place] for row in chunk], field.type) for place, field in zip(places, schema, strict=True)]
+        arrays = [
+            pa.array([row[place] for row in chunk], field.type)
+            for place, field in zip(places, schema, strict=True)
+        ]
         yield record_batch(arrays, schema)
 
 
 def record_batch(arrays: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """Raises SourceError where a schema of one's own says NOT NULL of a column that has nulls: Spark believes it, and falls over them."""
+    """Raises SourceError where a schema of one's own says NOT NULL of a column that has nulls:
+    Spark believes it, and falls over them."""
     for field, array in zip(schema, arrays, strict=True):
         if not field.nullable and array.null_count:
             raise SourceError(
-                f"Column {field.name} is NOT NULL in the schema, and there are rows in which it is null: declare it without that"
+                f"Column {field.name} is NOT NULL in the schema, and there are rows in which it is null: "
+                "declare it without that"
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def prepared(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
-    """Options by lower-case name. Others than the known ones may be meant for others, so they are refused only where they look like one.
-    Raises SourceError, also where there is no path."""
+    """Options by lower-case name. Others than the known ones may be meant for others, so they are
+    refused only where they look like one. Raises SourceError, also where there is no path."""
     found = {name.lower(): value for name, value in options.items()}
     names = {name.lower(): name for name in known}
     if "paths" in found:
@@ -102,7 +122,8 @@ def prepared(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]
 
 
 def listed(options: Mapping[str, str], name: str) -> frozenset[str] | None:
-    """A list separated by commas; None where the option is not given. Raises SourceError for an empty one."""
+    """A list separated by commas; None where the option is not given. Raises SourceError for an
+    empty one."""
     text = options.get(name.lower())
     if text is None:
         return None

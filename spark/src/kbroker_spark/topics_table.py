@@ -1,6 +1,8 @@
-"""The format kbroker-topics: live topics and their partitions, where logs begin and end, how large they are, what is set for them.
+"""The format kbroker-topics: live topics and their partitions, where logs begin and end, how large
+they are, what is set for them.
 
-A row for each partition. Where a partition has no log (it is being created, or the directory is damaged) the log's columns are null.
+A row for each partition. Where a partition has no log (it is being created, or the directory is
+damaged) the log's columns are null.
 """
 
 from __future__ import annotations

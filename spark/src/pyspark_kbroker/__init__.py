@@ -1,4 +1,5 @@
-"""The source "kbroker", which Spark finds by this package's name: `spark.read.format("kbroker").load(data_dir)` and `readStream`.
+"""The source "kbroker", which Spark finds by this package's name:
+`spark.read.format("kbroker").load(data_dir)` and `readStream`.
 
 Imports stay trivial, as an error in one such package hides the sources of all.
 """
@@ -17,14 +18,16 @@ __all__ = ["DefaultSource", "register"]
 
 
 class DefaultSource(DataSource):
-    """Records of topics, with the columns and options of Spark's own Kafka source; see docs/spark.md."""
+    """Records of topics, with the columns and options of Spark's own Kafka source; see
+    docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
         return "kbroker"
 
     def schema(self) -> StructType:
-        """Asked for at load(), and not if there is a user's schema: what can be checked by then is checked."""
+        """Asked for at load(), and not if there is a user's schema: what can be checked by then is
+        checked."""
         from kbroker_spark.data import DataDir
         from kbroker_spark.options import parse
         from kbroker_spark.schema import full_schema
@@ -45,5 +48,6 @@ class DefaultSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session that does not find it by itself, such as one whose packages come with spark.submit.pyFiles."""
+    """Make the source known to a session that does not find it by itself, such as one whose
+    packages come with spark.submit.pyFiles."""
     spark.dataSource.register(DefaultSource)

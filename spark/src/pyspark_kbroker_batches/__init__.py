@@ -1,4 +1,5 @@
-"""The format kbroker-batches. Spark looks here for a source by name; imports stay trivial: an error in one such package hides them all."""
+"""The format kbroker-batches. Spark looks here for a source by name; imports stay trivial: an error
+in one such package hides them all."""
 
 from kbroker_spark.table_source import TableSource
 

@@ -12,7 +12,8 @@ from kbroker.broker.commits.group_commit import GroupCommit
 
 
 class FakeStore:
-    """Notes what it is asked, and fails on demand; `gate` holds the sync back until it is opened."""
+    """Notes what it is asked, and fails on demand; `gate` holds the sync back until it is
+    opened."""
 
     def __init__(self) -> None:
         self.groups: list[list[str]] = []
@@ -57,7 +58,13 @@ async def committing(
 ) -> AsyncIterator[GroupCommit[str]]:
     store.beside_sync = beside_sync
     commits: GroupCommit[str] = GroupCommit(
-        "test", store.write, store.sync, in_thread=in_thread, beside_sync=beside_sync, durability=durability, sync_interval_s=0.05
+        "test",
+        store.write,
+        store.sync,
+        in_thread=in_thread,
+        beside_sync=beside_sync,
+        durability=durability,
+        sync_interval_s=0.05,
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commits.run)

@@ -1,4 +1,5 @@
-"""Group commit: what is told when, what a failure takes with it, and that the store is never asked two things at once."""
+"""Group commit: what is told when, what a failure takes with it, and that the store is never asked
+two things at once."""
 
 from __future__ import annotations
 
@@ -9,7 +10,13 @@ import pytest
 import trio
 
 from kbroker.errors import NoSpace, StoreFailed
-from tests.broker.commits.committing import FakeStore, become_known_to_write_alone, committing, noting, submit_and_start
+from tests.broker.commits.committing import (
+    FakeStore,
+    become_known_to_write_alone,
+    committing,
+    noting,
+    submit_and_start,
+)
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -228,7 +235,10 @@ async def test_durability_os_waits_where_the_engine_allows_no_write_beside_a_syn
 async def test_an_operation_waits_for_the_background_sync() -> None:
     store = FakeStore()
     notes: list[str] = []
-    async with committing(store, beside_sync=True, durability="os") as commits, trio.open_nursery() as nursery:
+    async with (
+        committing(store, beside_sync=True, durability="os") as commits,
+        trio.open_nursery() as nursery,
+    ):
         store.gate.clear()
         await commits.commit(["a"])
         with trio.fail_after(10):
@@ -282,7 +292,9 @@ class Panic(BaseException):
 
 @pytest.mark.parametrize("crash", [ZeroDivisionError("a bug"), Panic("engine")])
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_an_error_that_no_sync_may_raise_ends_the_committer(in_thread: bool, crash: BaseException) -> None:
+async def test_an_error_that_no_sync_may_raise_ends_the_committer(
+    in_thread: bool, crash: BaseException
+) -> None:
     store = FakeStore()
     notes: list[str] = []
     with pytest.RaisesGroup(type(crash), flatten_subgroups=True):
@@ -366,7 +378,8 @@ async def test_nobody_waits_for_a_committer_that_has_ended(crash: BaseException)
 
 @pytest.mark.parametrize("start", [True, False])
 async def test_what_comes_after_the_committer_has_ended_is_refused(start: bool) -> None:
-    """Not in the call: who submits has more to do before it may be told. What is submitted by who is refused counts as well."""
+    """Not in the call: who submits has more to do before it may be told. What is submitted by who
+    is refused counts as well."""
     notes: list[str] = []
     store = FakeStore()
 

@@ -1,4 +1,5 @@
-"""Group commit where one task writes alone: its groups begin in its own turn of the loop, and nothing else changes."""
+"""Group commit where one task writes alone: its groups begin in its own turn of the loop, and
+nothing else changes."""
 
 from __future__ import annotations
 
@@ -10,7 +11,13 @@ import trio
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.errors import NoSpace, StoreFailed
-from tests.broker.commits.committing import FakeStore, become_known_to_write_alone, committing, noting, submit_and_start
+from tests.broker.commits.committing import (
+    FakeStore,
+    become_known_to_write_alone,
+    committing,
+    noting,
+    submit_and_start,
+)
 
 
 async def test_a_task_that_writes_alone_is_told_at_once() -> None:
@@ -108,7 +115,9 @@ async def test_a_write_alone_that_fails_refuses_all_behind_it(error: Exception) 
 
 @pytest.mark.parametrize("error", [NoSpace("full"), StoreFailed("EIO"), None])
 @pytest.mark.parametrize("is_closing", [False, True])
-async def test_what_is_behind_a_group_that_ends_at_once_is_not_forgotten(error: Exception | None, is_closing: bool) -> None:
+async def test_what_is_behind_a_group_that_ends_at_once_is_not_forgotten(
+    error: Exception | None, is_closing: bool
+) -> None:
     """Refused, or without anything to write: no thread will say that it has ended."""
     store = FakeStore()
     notes: list[str] = []
@@ -169,7 +178,9 @@ async def test_tasks_that_write_in_one_tick_are_one_group() -> None:
 
 
 @pytest.mark.parametrize("durability", ["os", "disk"])
-async def test_two_tasks_that_write_in_the_same_ticks_are_one_group_in_whatever_order(durability: str) -> None:
+async def test_two_tasks_that_write_in_the_same_ticks_are_one_group_in_whatever_order(
+    durability: str,
+) -> None:
     store = FakeStore()
     async with committing(store, durability=durability) as commits, trio.open_nursery() as nursery:
         turn = trio.Event()

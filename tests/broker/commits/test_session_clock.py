@@ -1,4 +1,5 @@
-"""The session clock beside a wall clock that is set: it goes on, and knows how far the other one is."""
+"""The session clock beside a wall clock that is set: it goes on, and knows how far the other one
+is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The broker's side of classic groups, consumer groups and offsets, on a virtual clock and without threads: waiting, being answered,
-timers, saves that fail, clients that hang up, the broker's end."""
+"""The broker's side of classic groups, consumer groups and offsets, on a virtual clock and without
+threads: waiting, being answered, timers, saves that fail, clients that hang up, the broker's
+end."""
 
 from __future__ import annotations
 
@@ -21,7 +22,15 @@ from kbroker.broker.connection import Connection, PeerGone
 from kbroker.broker.groups.consumer_groups import ConsumerGroups
 from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.groups.classic.messages import JoinReply, JoinRequest, LeaveRequest, Leaving, Protocol, SyncReply, SyncRequest
+from kbroker.groups.classic.messages import (
+    JoinReply,
+    JoinRequest,
+    LeaveRequest,
+    Leaving,
+    Protocol,
+    SyncReply,
+    SyncRequest,
+)
 from kbroker.groups.consumer.messages import HeartbeatRequest
 from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors
 from kbroker.groups.outcome import OffsetOf
@@ -36,7 +45,8 @@ NOT_AVAILABLE = ErrorCode.coordinator_not_available
 
 
 class Commits:
-    """A group commit that takes `delay_s`, or refuses with `failure` what is being committed and all that is queued behind it."""
+    """A group commit that takes `delay_s`, or refuses with `failure` what is being committed and
+    all that is queued behind it."""
 
     def __init__(self, store: MemoryStateStore) -> None:
         self._store = store
@@ -81,7 +91,15 @@ class World:
         commits = cast(GroupCommit[Change], self.commits)
         topics = cast(Topics, self.inner.topics)
         clock = SessionClock()
-        return ConsumerGroups(self.inner.groups, topics, self.configs, self.inner.store, commits, clock, expiry_interval_s=EXPIRY_S)
+        return ConsumerGroups(
+            self.inner.groups,
+            topics,
+            self.configs,
+            self.inner.store,
+            commits,
+            clock,
+            expiry_interval_s=EXPIRY_S,
+        )
 
     @property
     def waiting(self) -> int:
@@ -92,12 +110,18 @@ class World:
 
     def offsets(self, group: str = G) -> dict[OffsetOf, int]:
         of = self.groups.groups.offsets.of(group)
-        return {(topic_id, number): offset.offset for topic_id, numbers in of.items() for number, offset in numbers.items()}
+        return {
+            (topic_id, number): offset.offset
+            for topic_id, numbers in of.items()
+            for number, offset in numbers.items()
+        }
 
     async def commit(self, *numbers: int, offset: int = 1, group: str = G) -> ErrorCode:
         request = CommitRequest(group, {(self.topic_id, number): Commit(offset) for number in numbers})
         try:
-            errors = await self.groups.ask(lambda _, now_ms: self.groups.groups.commit_offsets(request, now_ms=now_ms))
+            errors = await self.groups.ask(
+                lambda _, now_ms: self.groups.groups.commit_offsets(request, now_ms=now_ms)
+            )
         except KafkaError as error:
             return error.code
         assert isinstance(errors, OffsetErrors)
@@ -105,7 +129,8 @@ class World:
 
 
 class Peer:
-    """A client on a connection of its own. `timeouts_ms`: of its session, of a rebalance; `answers`: what it was told, in order."""
+    """A client on a connection of its own. `timeouts_ms`: of its session, of a rebalance;
+    `answers`: what it was told, in order."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -125,7 +150,9 @@ class Peer:
 
     async def join(self) -> None:
         offered = (Protocol("range", subscription("orders")),)
-        request = JoinRequest(G, self.member_id, None, *self.timeouts_ms, "consumer", offered, self.name, takes_member_id=False)
+        request = JoinRequest(
+            G, self.member_id, None, *self.timeouts_ms, "consumer", offered, self.name, takes_member_id=False
+        )
         await self._ask(lambda ticket, now_ms: self.world.groups.groups.join(request, ticket, now_ms=now_ms))
         if isinstance(self.answers[-1], JoinReply):
             self.member_id = self.answers[-1].member_id
@@ -179,7 +206,9 @@ async def test_a_commit_is_answered_when_it_is_saved(autojump_clock: trio.testin
         assert world.types() == {G: ("classic", "Empty")}
 
 
-async def test_a_commit_that_cannot_be_saved_is_as_if_it_had_not_been(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_commit_that_cannot_be_saved_is_as_if_it_had_not_been(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened() as (world, _):
         world.commits.failure = NoSpace()
         assert await world.commit(0) is NOT_AVAILABLE
@@ -189,7 +218,9 @@ async def test_a_commit_that_cannot_be_saved_is_as_if_it_had_not_been(autojump_c
         assert await world.commit(0) is OK
 
 
-async def test_an_assignment_that_cannot_be_saved_is_not_given_out(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_assignment_that_cannot_be_saved_is_not_given_out(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """Leader and follower are told, and the group begins another generation."""
     async with opened() as (world, nursery):
         leader, follower = Peer(world, "a"), Peer(world, "b")
@@ -221,8 +252,8 @@ async def test_an_assignment_that_cannot_be_saved_is_not_given_out(autojump_cloc
 async def test_what_is_not_saved_yet_is_not_told_to_who_asks_again(
     failure: Exception | None, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Regression: a member that sent its heartbeat again, as after a lost connection, heard of partitions that it did not have for sure:
-    there was nothing to save for that one."""
+    """Regression: a member that sent its heartbeat again, as after a lost connection, heard of
+    partitions that it did not have for sure: there was nothing to save for that one."""
     async with opened() as (world, nursery):
         world.commits.delay_s, world.commits.failure = 3.0, failure
         request = HeartbeatRequest(G, "m", 0, None, None, 60_000, ("orders",), owned={})
@@ -231,7 +262,9 @@ async def test_what_is_not_saved_yet_is_not_told_to_who_asks_again(
         async def join() -> None:
             code = OK
             try:
-                reply = await world.groups.ask(lambda _, now_ms: world.groups.groups.consumer.heartbeat(request, now_ms=now_ms))
+                reply = await world.groups.ask(
+                    lambda _, now_ms: world.groups.groups.consumer.heartbeat(request, now_ms=now_ms)
+                )
                 assert reply.assignment is not None
             except KafkaError as error:
                 code = error.code
@@ -249,7 +282,8 @@ async def test_what_is_not_saved_yet_is_not_told_to_who_asks_again(
 async def test_what_is_being_saved_is_waited_for_by_whoever_asks_next(
     autojump_clock: trio.testing.MockClock, failure: Exception | None, told: ErrorCode
 ) -> None:
-    """A member that is told of something which a failed save then takes back would be ahead of its group."""
+    """A member that is told of something which a failed save then takes back would be ahead of its
+    group."""
     async with opened() as (world, nursery):
         peer = await stable(world)
         world.commits.delay_s, world.commits.failure = 3.0, failure
@@ -313,7 +347,9 @@ async def test_who_waits_is_answered_by_what_another_does(autojump_clock: trio.t
         assert world.waiting == 0
 
 
-async def test_a_client_that_hangs_up_stays_a_member_until_its_session_ends(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_hangs_up_stays_a_member_until_its_session_ends(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """The answer that comes then goes nowhere."""
     async with opened() as (world, nursery):
         first = await stable(world)
@@ -350,7 +386,9 @@ async def test_who_waits_is_told_when_the_broker_stops(autojump_clock: trio.test
         assert await world.commit(0, group="another") is OK, "what is decided at once is answered to the end"
 
 
-async def test_a_request_that_is_given_up_while_it_is_saved_is_saved(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_request_that_is_given_up_while_it_is_saved_is_saved(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened() as (world, _):
         world.commits.delay_s = 3.0
         with trio.move_on_after(1):
@@ -399,7 +437,9 @@ async def test_sessions_begin_anew_after_a_restart(autojump_clock: trio.testing.
         assert world.types() == {G: ("classic", "Empty")}
 
 
-async def test_offsets_and_groups_are_looked_through_now_and_then(autojump_clock: trio.testing.MockClock) -> None:
+async def test_offsets_and_groups_are_looked_through_now_and_then(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """offsets.retention.check.interval.ms; retention is a second here."""
     async with opened() as (world, _):
         peer = await stable(world)
@@ -412,7 +452,9 @@ async def test_offsets_and_groups_are_looked_through_now_and_then(autojump_clock
         assert list(world.inner.store.scan(b"")) == []
 
 
-async def test_a_group_that_is_deleted_while_the_others_are_looked_through(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_group_that_is_deleted_while_the_others_are_looked_through(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened() as (world, nursery):
         for number in range(50):
             await world.commit(0, group=f"g{number}")
@@ -427,7 +469,9 @@ async def test_a_group_that_is_deleted_while_the_others_are_looked_through(autoj
 # --- administration ---
 
 
-async def test_a_group_is_deleted_with_its_settings_or_not_at_all(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_group_is_deleted_with_its_settings_or_not_at_all(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened() as (world, _):
         await world.commit(0)
         world.configs._put_group(G, {"consumer.session.timeout.ms": "50000"})
@@ -442,7 +486,9 @@ async def test_a_group_is_deleted_with_its_settings_or_not_at_all(autojump_clock
         assert await world.groups.delete_group(G) is ErrorCode.group_id_not_found
 
 
-async def test_a_deleted_topics_offsets_go_if_not_now_then_at_the_next_start(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_deleted_topics_offsets_go_if_not_now_then_at_the_next_start(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened() as (world, _):
         await world.commit(0)
         world.inner.topics.remove("orders")

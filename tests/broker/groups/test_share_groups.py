@@ -1,4 +1,5 @@
-"""The broker's side of the group coordinator beside a persister that takes its time, on a virtual clock and without threads."""
+"""The broker's side of the group coordinator beside a persister that takes its time, on a virtual
+clock and without threads."""
 
 from __future__ import annotations
 
@@ -82,7 +83,11 @@ class World:
         self.persister = SlowPersister(delay_s)
         store = MemoryStateStore({})
         self.commits = Commits(store)
-        topics, persister, commits = cast(Any, self.topics), cast(Any, self.persister), cast(Any, self.commits)
+        topics, persister, commits = (
+            cast(Any, self.topics),
+            cast(Any, self.persister),
+            cast(Any, self.commits),
+        )
         configs = Configs(BrokerConfig({}), store, commits)
         share_groups = ShareGroups(
             topics,
@@ -97,11 +102,15 @@ class World:
         self.group_ids = GroupIds()
         self.settings = ShareGroupSettings()
         pure = ShareGroupCoordinator(lambda _: self.settings, self.group_ids)
-        self.coordinator = GroupCoordinator(pure, topics, persister, share_groups, configs, store, commits, SessionClock())
+        self.coordinator = GroupCoordinator(
+            pure, topics, persister, share_groups, configs, store, commits, SessionClock()
+        )
         self.coordinator.load()
 
     async def heartbeat(self, epoch: int, *topics: str) -> HeartbeatReply:
-        return await self.coordinator.heartbeat(HeartbeatRequest(GROUP, "M1", epoch, None, topics or None, "c", "/h"))
+        return await self.coordinator.heartbeat(
+            HeartbeatRequest(GROUP, "M1", epoch, None, topics or None, "c", "/h")
+        )
 
 
 @asynccontextmanager
@@ -124,8 +133,11 @@ async def test_a_join_waits_for_a_persister_that_answers_soon(autojump_clock: tr
         assert partitions(await w.heartbeat(0, "orders")) == [0, 1]
 
 
-async def test_a_slow_persister_does_not_hold_a_join_longer_than_its_patience(autojump_clock: trio.testing.MockClock) -> None:
-    """Regression: the wait for it was shielded. The assignment comes with the first heartbeat after its answer."""
+async def test_a_slow_persister_does_not_hold_a_join_longer_than_its_patience(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Regression: the wait for it was shielded. The assignment comes with the first heartbeat after
+    its answer."""
     async with world(JOIN_PATIENCE_S + 15) as w:
         began = trio.current_time()
         joined = await w.heartbeat(0, "orders")
@@ -137,7 +149,9 @@ async def test_a_slow_persister_does_not_hold_a_join_longer_than_its_patience(au
         assert partitions(await w.heartbeat(joined.member_epoch)) == [0, 1]
 
 
-async def test_a_member_that_hangs_up_leaves_the_initialisation_under_way(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_member_that_hangs_up_leaves_the_initialisation_under_way(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with world(JOIN_PATIENCE_S + 1) as w:
         with trio.move_on_after(1) as scope:
             await w.heartbeat(0, "orders")
@@ -156,7 +170,9 @@ async def test_a_persister_that_raises_is_asked_again(autojump_clock: trio.testi
         assert partitions(await w.heartbeat(joined.member_epoch)) == [0, 1]
 
 
-async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """State would come to life behind the deletion."""
     async with world(JOIN_PATIENCE_S + 1) as w:
         await w.heartbeat(0, "orders")
@@ -167,7 +183,9 @@ async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(autoju
         assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
 
 
-async def test_a_group_is_not_deleted_while_a_join_is_being_saved(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_group_is_not_deleted_while_a_join_is_being_saved(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """The member may be gone by then, but its share state is about to be made."""
     async with world(1) as w:
         w.commits.delay_s = 1.0
@@ -183,8 +201,11 @@ async def test_a_group_is_not_deleted_while_a_join_is_being_saved(autojump_clock
         assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
 
 
-async def test_an_id_is_free_when_its_groups_deletion_is_saved(autojump_clock: trio.testing.MockClock) -> None:
-    """Regression: a classic group could begin under it before; if the deletion failed then, the share group had no id to come back to."""
+async def test_an_id_is_free_when_its_groups_deletion_is_saved(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Regression: a classic group could begin under it before; if the deletion failed then, the
+    share group had no id to come back to."""
     async with world(0) as w:
         await w.heartbeat(0, "orders")
         await trio.sleep(1)
@@ -207,7 +228,9 @@ async def test_an_id_is_free_when_its_groups_deletion_is_saved(autojump_clock: t
         assert w.group_ids.type_of(GROUP) is None
 
 
-async def test_a_join_that_cannot_be_saved_keeps_nobody_from_the_group(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_join_that_cannot_be_saved_keeps_nobody_from_the_group(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with world(1) as w:
         w.commits.failure = OSError("the disk is gone")
         assert (await w.heartbeat(0, "orders")).error_code is ErrorCode.coordinator_not_available
@@ -216,7 +239,9 @@ async def test_a_join_that_cannot_be_saved_keeps_nobody_from_the_group(autojump_
         assert (await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is ErrorCode.none
 
 
-async def test_offsets_are_not_changed_while_share_state_is_being_made(autojump_clock: trio.testing.MockClock) -> None:
+async def test_offsets_are_not_changed_while_share_state_is_being_made(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """It would take the place of what was altered, or come to life behind the deletion."""
     async with world(JOIN_PATIENCE_S + 1) as w:
         await w.heartbeat(0, "orders")
@@ -230,7 +255,9 @@ async def test_offsets_are_not_changed_while_share_state_is_being_made(autojump_
         assert (await w.coordinator.delete_offsets(GROUP, ["orders"])).error_code is ErrorCode.none
 
 
-async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(autojump_clock: trio.testing.MockClock) -> None:
+async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """What it had not before is Initializing still, and made for the next member."""
     async with world(1) as w:
         with trio.move_on_after(0.5) as scope:
@@ -240,7 +267,9 @@ async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(
         assert partitions(await w.heartbeat(0, "orders")) == [0, 1]
 
 
-async def test_targets_that_could_not_be_saved_come_with_the_next_heartbeat(autojump_clock: trio.testing.MockClock) -> None:
+async def test_targets_that_could_not_be_saved_come_with_the_next_heartbeat(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     """The setting is stored already, and the alteration was answered: nobody would try again."""
     async with world(0) as w:
         epochs = {}

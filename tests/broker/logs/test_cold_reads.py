@@ -1,4 +1,5 @@
-"""Which reads of a partition wait for the disk in a thread: nothing that an earlier life wrote is read by the loop, on any engine."""
+"""Which reads of a partition wait for the disk in a thread: nothing that an earlier life wrote is
+read by the loop, on any engine."""
 
 from __future__ import annotations
 
@@ -45,7 +46,9 @@ def stamped(offset: int) -> StampedBatch:
 
 
 def opened(store: Any) -> Partition:
-    commits: GroupCommit[StampedBatch] = GroupCommit("log", store.write, store.sync, in_thread=False, durability="disk")
+    commits: GroupCommit[StampedBatch] = GroupCommit(
+        "log", store.write, store.sync, in_thread=False, durability="disk"
+    )
     return Partition(
         LOG, "orders", store, commits, rules=BatchRules(), leader_epoch=0, log_start_offset=0, epochs=(),
         read_producers=lambda _: ProducerStates(),

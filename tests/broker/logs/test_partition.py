@@ -1,4 +1,5 @@
-"""A partition over the real memory engine: offsets, visibility, idempotence, and taking back what could not be written."""
+"""A partition over the real memory engine: offsets, visibility, idempotence, and taking back what
+could not be written."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from kbroker.broker.logs.partition import EpochEntry, Partition
 from kbroker.broker.logs.producer_state import ProducerStates
 from kbroker.broker.logs.validation import BadBatch, BatchRules
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
-from kbroker.formats.batches import ProducerInfo, Record, build_batch, crc_is_valid, iter_headers, iter_records, read_header
+from kbroker.formats.batches import (
+    ProducerInfo,
+    Record,
+    build_batch,
+    crc_is_valid,
+    iter_headers,
+    iter_records,
+    read_header,
+)
 from kbroker.storage.memory_store import LOG_STORE
 from kbroker.storage.spi import LogId, LogSettings, LogStore, StampedBatch
 
@@ -28,7 +37,9 @@ class Fixture:
     def __init__(self, store: LogStore, rules: BatchRules) -> None:
         self.no_space = False
         self.store = store
-        self.commits: GroupCommit[StampedBatch] = GroupCommit("log", self._write, store.sync, in_thread=False, durability="disk")
+        self.commits: GroupCommit[StampedBatch] = GroupCommit(
+            "log", self._write, store.sync, in_thread=False, durability="disk"
+        )
         self.partition = Partition(
             LOG,
             "orders",
@@ -74,7 +85,9 @@ async def open_partition(tmp_path: Path, rules: BatchRules | None = None) -> Asy
         fixture.commits.close()
 
 
-def batch(count: int = 1, *, sequence: int = -1, producer_id: int = -1, epoch: int = 0, timestamp_ms: int = NOW_MS) -> bytes:
+def batch(
+    count: int = 1, *, sequence: int = -1, producer_id: int = -1, epoch: int = 0, timestamp_ms: int = NOW_MS
+) -> bytes:
     records = [Record(0, timestamp_ms + index, None, b"%d" % index) for index in range(count)]
     producer = ProducerInfo(producer_id, epoch, sequence) if producer_id >= 0 else ProducerInfo()
     return build_batch(records, producer=producer)
@@ -133,7 +146,8 @@ async def test_a_client_cannot_make_its_times_the_topic_s(tmp_path: Path) -> Non
 
 class TestIdempotence:
     @pytest.mark.parametrize(("log_append_time", "told_ms"), [(False, 5), (True, NOW_MS)])
-    async def test_a_repeat_is_told_a_time(self, tmp_path: Path, log_append_time: bool, told_ms: int) -> None:  # BASE-36
+    # BASE-36
+    async def test_a_repeat_is_told_a_time(self, tmp_path: Path, log_append_time: bool, told_ms: int) -> None:
         async with open_partition(tmp_path, BatchRules(log_append_time=log_append_time)) as fixture:
             one = batch(1, producer_id=9, sequence=0, timestamp_ms=5)
             first = fixture.partition.append(one, NOW_MS, lambda _: None)
@@ -141,12 +155,19 @@ class TestIdempotence:
             assert fixture.partition.append(one, NOW_MS + 1, lambda _: None) == (0, told_ms)
             await fixture.produce(batch())
 
-    async def test_a_producer_without_an_epoch_may_go_on_anywhere(self, tmp_path: Path) -> None:  # BASE-35, BASE-39
+    # BASE-35, BASE-39
+    async def test_a_producer_without_an_epoch_may_go_on_anywhere(self, tmp_path: Path) -> None:
         async with open_partition(tmp_path) as fixture:
-            offsets = [await fixture.produce(batch(producer_id=9, epoch=-1, sequence=sequence)) for sequence in (0, 5, 5, 1, 0)]
+            offsets = [
+                await fixture.produce(batch(producer_id=9, epoch=-1, sequence=sequence))
+                for sequence in (0, 5, 5, 1, 0)
+            ]
             assert offsets == [0, 1, 1, 2, 0], "repeats are known all the same"
             assert await fixture.produce(batch(producer_id=9, epoch=0, sequence=9)) == 3
-            for epoch, sequence, code in ((0, 11, ErrorCode.out_of_order_sequence_number), (-1, 0, ErrorCode.invalid_producer_epoch)):
+            for epoch, sequence, code in (
+                (0, 11, ErrorCode.out_of_order_sequence_number),
+                (-1, 0, ErrorCode.invalid_producer_epoch),
+            ):
                 with pytest.raises(BadBatch) as refused:
                     await fixture.produce(batch(producer_id=9, epoch=epoch, sequence=sequence))
                 assert (refused.value.code, refused.value.by_log) == (code, True)
@@ -184,7 +205,8 @@ class TestIdempotence:
             assert refused.value.code is ErrorCode.out_of_order_sequence_number
             assert fixture.partition.next_offset == 2
 
-    async def test_a_repeat_older_than_five_batches_is_refused(self, tmp_path: Path) -> None:  # BASE-35, BASE-37
+    # BASE-35, BASE-37
+    async def test_a_repeat_older_than_five_batches_is_refused(self, tmp_path: Path) -> None:
         async with open_partition(tmp_path) as fixture:
             for sequence in range(6):
                 await fixture.produce(batch(producer_id=9, sequence=sequence))
@@ -228,10 +250,13 @@ class TestNoSpace:
             assert [type(outcome) for outcome in outcomes] == [NoSpace, NoSpace]
             assert fixture.partition.next_offset == fixture.partition.high_watermark == 2
             fixture.no_space = False
-            assert await fixture.produce(batch(2, producer_id=9, sequence=2)) == 2, "the producer's retry is taken"
+            assert await fixture.produce(batch(2, producer_id=9, sequence=2)) == 2, (
+                "the producer's retry is taken"
+            )
 
     async def test_a_new_producer_begins_with_what_was_refused(self, tmp_path: Path) -> None:
-        """A later batch that fits by then must not be taken: the retry of the first one would be a sequence error, which is fatal."""
+        """A later batch that fits by then must not be taken: the retry of the first one would be a
+        sequence error, which is fatal."""
         async with open_partition(tmp_path) as fixture:
             fixture.no_space = True
             outcomes: list[Exception | None] = []
@@ -244,7 +269,9 @@ class TestNoSpace:
                 with pytest.raises(BadBatch) as refused:
                     await fixture.produce(batch(2, producer_id=9, sequence=sequence))
                 assert refused.value.code is ErrorCode.out_of_order_sequence_number
-            assert await fixture.produce(batch(2, producer_id=8, sequence=5)) == 0, "others may begin anywhere"
+            assert await fixture.produce(batch(2, producer_id=8, sequence=5)) == 0, (
+                "others may begin anywhere"
+            )
             assert await fixture.produce(batch(2, producer_id=9, sequence=0)) == 2
             assert await fixture.produce(batch(2, producer_id=9, sequence=2)) == 4
 
@@ -298,7 +325,9 @@ class TestRanges:
                 assert refused.value.code is code
             assert partition.epoch_end(3) == (3, 2)
             assert partition.epoch_end(4) == (-1, -1)
-            assert partition.epoch_end(1) == (1, 0), "older than all: it ended where the oldest known one begins"
+            assert partition.epoch_end(1) == (1, 0), (
+                "older than all: it ended where the oldest known one begins"
+            )
             assert partition.epoch_end(-5) == (-5, 0)
             assert partition.epoch_end(-1) == (-1, -1)
             assert [partition.epoch_of(offset) for offset in (0, 1, 2)] == [3, 3, 3]

@@ -14,7 +14,14 @@ from kbroker.broker.logs.payload_arrays import check_with_arrays
 from kbroker.broker.logs.payload_check import ARRAYS_FROM, check, check_quickly, is_quick, refusal_of
 from kbroker.broker.logs.validation import BadBatch
 from kbroker.errors import ErrorCode
-from kbroker.formats.batches import HEADER_SIZE, NO_TIMESTAMP, Record, build_batch, read_header, stored_records
+from kbroker.formats.batches import (
+    HEADER_SIZE,
+    NO_TIMESTAMP,
+    Record,
+    build_batch,
+    read_header,
+    stored_records,
+)
 from kbroker.formats.compression import Codec, compress
 from tests.odd_batches import ODD_BATCHES, odd_batch, payload_of, varint, with_header, with_payload
 
@@ -57,7 +64,11 @@ RECORDS = st.builds(
     st.none() | st.binary(max_size=200),
     HEADERS,
 )
-MANY = st.builds(lambda records, times: records * times, st.lists(RECORDS, min_size=1, max_size=20), st.sampled_from([1, 1, 10, 500]))
+MANY = st.builds(
+    lambda records, times: records * times,
+    st.lists(RECORDS, min_size=1, max_size=20),
+    st.sampled_from([1, 1, 10, 500]),
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -84,15 +95,21 @@ def verdict(payload: bytes, count: int) -> tuple[bool, bool]:
 
 
 def test_arrays_and_the_walk_say_the_same() -> None:
-    """Of damaged bytes, whatever they say; what passes can be read as records at each offset in turn."""
+    """Of damaged bytes, whatever they say; what passes can be read as records at each offset in
+    turn."""
     chance = random.Random(0)
-    records = [Record(0, 1000 + n // 7, b"k" * (n % 3), bytes(n % 90), ((("h", b"x"),) if n % 5 == 0 else ())) for n in range(200)]
+    records = [
+        Record(0, 1000 + n // 7, b"k" * (n % 3), bytes(n % 90), ((("h", b"x"),) if n % 5 == 0 else ()))
+        for n in range(200)
+    ]
     taken = 0
     for _ in range(4000):
         count = chance.choice([1, 2, 63, 64, 65, 200])
         payload = bytearray(build_batch(records[:count])[HEADER_SIZE:])
         for _ in range(chance.randrange(1, 4)):
-            payload[chance.randrange(len(payload))] = chance.choice([0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+            payload[chance.randrange(len(payload))] = chance.choice(
+                [0, 1, 2, 0x7F, 0x80, 0xFF, chance.randrange(256)]
+            )
         if chance.random() < 0.2:
             payload = payload[: chance.randrange(len(payload))]
         by_arrays, by_walk = verdict(bytes(payload), count)
@@ -109,7 +126,11 @@ def test_arrays_and_the_walk_say_the_same() -> None:
     ["length", "time", "delta", "key", "value"],
 )
 def test_varints_that_are_too_long(field: str) -> None:
-    for encoded, is_good in ((b"\x80" * 4 + b"\x00", True), (b"\xff" * 4 + b"\x7f", False), (b"\x80" * 5 + b"\x00", False)):
+    for encoded, is_good in (
+        (b"\x80" * 4 + b"\x00", True),
+        (b"\xff" * 4 + b"\x7f", False),
+        (b"\x80" * 5 + b"\x00", False),
+    ):
         fields = {"time": b"\0", "delta": b"\0", "key": b"\0", "value": b"\0"}
         if field in fields:
             fields[field] = encoded
@@ -127,24 +148,34 @@ def test_one_record_more_or_less(count: int, codec: Codec) -> None:
     batch = build_batch([Record(0, 5, None, b"v")] * count, codec=codec)
     assert code_of(batch) is None
     for claimed in {max(1, count - 1), count + 1} - {count}:
-        assert code_of(with_header(batch, record_count=claimed, last_offset_delta=claimed - 1)) is ErrorCode.invalid_record
+        assert (
+            code_of(with_header(batch, record_count=claimed, last_offset_delta=claimed - 1))
+            is ErrorCode.invalid_record
+        )
 
 
 def test_a_claim_of_millions_is_not_walked_through() -> None:
     claimed = (1 << 31) - 1
-    assert code_of(with_payload(compress(Codec.ZSTD, bytes(60 << 20)), codec=Codec.ZSTD, claimed=claimed)) is ErrorCode.invalid_record
+    assert (
+        code_of(with_payload(compress(Codec.ZSTD, bytes(60 << 20)), codec=Codec.ZSTD, claimed=claimed))
+        is ErrorCode.invalid_record
+    )
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_more_than_the_cap(codec: Codec) -> None:
     """A record of 70 MiB, and one of 60 MiB."""
-    assert code_of(build_batch([Record(0, 5, None, bytes(70 << 20))], codec=codec)) is ErrorCode.message_too_large
+    assert (
+        code_of(build_batch([Record(0, 5, None, bytes(70 << 20))], codec=codec))
+        is ErrorCode.message_too_large
+    )
     assert code_of(build_batch([Record(0, 5, None, bytes(60 << 20))], codec=codec)) is None
 
 
 @pytest.mark.parametrize("kind", ["a bomb", "zstd with too few records"])
 def test_a_refusal_holds_nothing_of_what_was_decompressed(kind: str) -> None:
-    """It goes to another thread: the frames behind a raised one would keep 64 MiB each until garbage is collected."""
+    """It goes to another thread: the frames behind a raised one would keep 64 MiB each until
+    garbage is collected."""
     batch = odd_batch(kind)
     refusal = refusal_of(batch, read_header(batch))
     assert refusal is not None
@@ -173,7 +204,10 @@ def test_times_at_the_end_of_64_bits() -> None:
 def test_no_exception_but_bad_batch() -> None:
     """Of compressed batches with damage anywhere."""
     chance = random.Random(1)
-    whole = {codec: build_batch([Record(0, n, b"k", bytes(range(90))) for n in range(30)], codec=codec) for codec in Codec}
+    whole = {
+        codec: build_batch([Record(0, n, b"k", bytes(range(90))) for n in range(30)], codec=codec)
+        for codec in Codec
+    }
     for _ in range(4000):
         batch = bytearray(chance.choice(list(whole.values())))
         for _ in range(chance.randrange(1, 5)):

@@ -1,8 +1,9 @@
-"""The memory of idempotent producers and the log start over purges, crashes and power cuts: no batch twice, no error that is
-fatal for a client, no confirmed record removed by what an earlier life knew.
+"""The memory of idempotent producers and the log start over purges, crashes and power cuts: no
+batch twice, no error that is fatal for a client, no confirmed record removed by what an earlier
+life knew.
 
-A crash is a copy of the directory of a running broker. A power cut is a log that is cut short while no broker runs, with the
-state store as it was: what durability `os` allows.
+A crash is a copy of the directory of a running broker. A power cut is a log that is cut short while
+no broker runs, with the state store as it was: what durability `os` allows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,14 @@ from kbroker.broker.options import Durability, StartOptions
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
 from kbroker.formats.batches import ProducerInfo, Record, build_batch, stamp
-from kbroker.formats.state import LeaderEpochKey, LogStart, LogStartKey, ProducerSnapshot, ProducerSnapshotKey, parse_key
+from kbroker.formats.state import (
+    LeaderEpochKey,
+    LogStart,
+    LogStartKey,
+    ProducerSnapshot,
+    ProducerSnapshotKey,
+    parse_key,
+)
 from kbroker.settings.altering import BrokerConfig
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogId, LogStore, StampedBatch, StateStore
@@ -63,13 +71,17 @@ class Lives:
         self._copies = 0
 
     @asynccontextmanager
-    async def life(self, durability: Durability = "disk", config: Mapping[str, str] | None = None) -> AsyncIterator[Partition]:
+    async def life(
+        self, durability: Durability = "disk", config: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Partition]:
         async with self.broker(durability, config) as broker:
             topic = broker.topics.by_name("orders") or await broker.topics.create("orders", 1, {})
             yield topic.partitions[0]
 
     @asynccontextmanager
-    async def broker(self, durability: Durability = "disk", config: Mapping[str, str] | None = None) -> AsyncIterator[Broker]:
+    async def broker(
+        self, durability: Durability = "disk", config: Mapping[str, str] | None = None
+    ) -> AsyncIterator[Broker]:
         options = StartOptions(
             data_dir=self.data_dir,
             storage=self.engine,
@@ -142,7 +154,8 @@ async def fill(partition: Partition, sequences: range, producer_id: int = P) -> 
 
 class TestPurges:
     async def test_a_producer_goes_on_after_its_records_were_removed(self, lives: Lives) -> None:
-        """And a retry of what was confirmed is not stored again, although the log has forgotten it."""
+        """And a retry of what was confirmed is not stored again, although the log has forgotten
+        it."""
         async with lives.life() as partition:
             await fill(partition, range(3))
         async with lives.life() as partition:
@@ -172,7 +185,8 @@ class TestPurges:
             assert await append(partition, batch(6, P)) == 6
 
     async def test_a_snapshot_below_the_log_start_is_not_believed(self, lives: Lives) -> None:
-        """As directories of earlier versions have it: the snapshot knows sequences up to 2, and 3 to 5 are gone."""
+        """As directories of earlier versions have it: the snapshot knows sequences up to 2, and 3
+        to 5 are gone."""
         async with lives.life() as partition:
             await fill(partition, range(3))
             log = partition.log
@@ -216,7 +230,9 @@ class TestPurges:
             await lives.purge(partition, 2)
             assert snapshots(lives.running, partition.log) == before == [3]
 
-    async def test_a_log_start_that_moves_while_producers_are_read(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_log_start_that_moves_while_producers_are_read(
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Q is known from what is left; P may have written what was removed before it was read."""
         async with lives.life() as partition:
             await fill(partition, range(3))
@@ -247,7 +263,9 @@ class TestPowerCuts:
             assert await append(partition, batch(1, Q)) == 4
             lives.crash()
         async with lives.life() as partition:
-            assert await append(partition, batch(1, Q)) == 4, "a repeat, which the lost snapshot does not know"
+            assert await append(partition, batch(1, Q)) == 4, (
+                "a repeat, which the lost snapshot does not know"
+            )
             assert await append(partition, batch(3, P)) == 5, "no repeat, although the lost snapshot says so"
 
     async def test_a_log_start_beyond_the_end_removes_nothing_later(self, lives: Lives) -> None:
@@ -265,22 +283,36 @@ class TestPowerCuts:
         async with lives.life() as partition:
             assert (partition.log_start_offset, partition.high_watermark) == (5, 7)
 
-    async def test_the_log_is_synced_before_its_start(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
-        """With `os`, whose syncs are beyond the test here: a start that survives must find its records."""
+    async def test_the_log_is_synced_before_its_start(
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With `os`, whose syncs are beyond the test here: a start that survives must find its
+        records."""
         async with lives.life("os", {"kbroker.sync.interval.ms": "60000"}) as partition:
             for _ in range(3):
                 await append(partition, batch())
             done: list[str] = []
             broker = lives.running
-            sync, write, state_sync, trim = broker.logs._sync, broker.state._write, broker.state._sync, broker.log_store.trim
+            sync, write, state_sync, trim = (
+                broker.logs._sync,
+                broker.state._write,
+                broker.state._sync,
+                broker.log_store.trim,
+            )
             monkeypatch.setattr(broker.logs, "_sync", lambda: (sync(), done.append("log synced")))
-            monkeypatch.setattr(broker.state, "_write", lambda changes: (write(changes), done.append("start written")))
+            monkeypatch.setattr(
+                broker.state, "_write", lambda changes: (write(changes), done.append("start written"))
+            )
             monkeypatch.setattr(broker.state, "_sync", lambda: (state_sync(), done.append("start synced")))
-            monkeypatch.setattr(broker.log_store, "trim", lambda *log: (trim(*log), done.append("log trimmed")))
+            monkeypatch.setattr(
+                broker.log_store, "trim", lambda *log: (trim(*log), done.append("log trimmed"))
+            )
             await lives.purge(partition, 2)
             assert done == ["log synced", "start written", "start synced", "log trimmed"]
 
-    async def test_a_snapshot_tells_of_nothing_that_a_power_cut_takes(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_a_snapshot_tells_of_nothing_that_a_power_cut_takes(
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """It replaces one that is good: with `os` the log is synced before it is saved."""
         async with lives.life("os", {"kbroker.sync.interval.ms": "60000"}) as partition:
             await fill(partition, range(3))
@@ -288,7 +320,9 @@ class TestPowerCuts:
             broker = lives.running
             sync, write = broker.logs._sync, broker.state._write
             monkeypatch.setattr(broker.logs, "_sync", lambda: (sync(), done.append("log synced")))
-            monkeypatch.setattr(broker.state, "_write", lambda changes: (write(changes), done.append("saved")))
+            monkeypatch.setattr(
+                broker.state, "_write", lambda changes: (write(changes), done.append("saved"))
+            )
             await broker.save_producers(least_bytes=1)
             assert done == ["log synced", "saved"]
 
@@ -373,7 +407,9 @@ class TestTrouble:
             assert refused.value.code is ErrorCode.unknown_topic_or_partition
             assert partition.producers is None
 
-    async def test_a_damaged_snapshot_is_a_matter_of_its_partition(self, lives: Lives, caplog: pytest.LogCaptureFixture) -> None:
+    async def test_a_damaged_snapshot_is_a_matter_of_its_partition(
+        self, lives: Lives, caplog: pytest.LogCaptureFixture
+    ) -> None:
         """The log tells what it still can."""
         async with lives.life() as partition:
             await fill(partition, range(4))
@@ -388,10 +424,16 @@ class TestTrouble:
             assert await append(partition, batch(3, P)) == 3, "a repeat"
         assert "what is stored of its producers as of offset" in caplog.text
 
-    async def test_many_producers_are_encoded_beside_the_loop(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_many_producers_are_encoded_beside_the_loop(
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """And an append of that time is not in the snapshot, which says so by its offset."""
         encode, threads = ProducerSnapshot.encode, []
-        monkeypatch.setattr(ProducerSnapshot, "encode", lambda self: (threads.append(threading.current_thread()), encode(self))[1])
+        monkeypatch.setattr(
+            ProducerSnapshot,
+            "encode",
+            lambda self: (threads.append(threading.current_thread()), encode(self))[1],
+        )
         async with lives.life() as partition:
             for producer_id in range(600):
                 partition.append(batch(0, producer_id), wall_clock_ms(), lambda error: None)
@@ -419,8 +461,11 @@ class TestTrouble:
             await broker.save_producers(least_bytes=SNAPSHOT_BYTES)
             assert snapshots(broker, partition.log) == [4]
 
-    async def test_a_purge_does_not_read_a_large_log(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Which no idempotent producer may ever have written to; nor does the snapshot of every ten minutes."""
+    async def test_a_purge_does_not_read_a_large_log(
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Which no idempotent producer may ever have written to; nor does the snapshot of every ten
+        minutes."""
         async with lives.life() as partition:
             await fill(partition, range(4))
             lives.crash()
@@ -453,8 +498,11 @@ class TestReplays:
             assert await append(partition, batch(9, P)) == 7, "unknown, so it may go on anywhere"
             assert await append(partition, batch(0, Q)) == 4, "a repeat"
 
-    async def test_what_has_no_producer_is_not_replayed(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nor is the log of a life that ended in good order: a topic without idempotent producers may be large."""
+    async def test_what_has_no_producer_is_not_replayed(
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nor is the log of a life that ended in good order: a topic without idempotent producers
+        may be large."""
         async with lives.life() as partition:
             await fill_plain(partition, 3)
         for end_offset in (4, 5):
@@ -466,7 +514,11 @@ class TestReplays:
         async with lives.life() as partition:
             reads: list[int] = []
             read_stored = partition.read_stored
-            monkeypatch.setattr(partition, "read_stored", lambda offset, **more: (reads.append(offset), read_stored(offset, **more))[1])
+            monkeypatch.setattr(
+                partition,
+                "read_stored",
+                lambda offset, **more: (reads.append(offset), read_stored(offset, **more))[1],
+            )
             await partition.load_producers()
             assert reads == [3], "what was written since the end in good order"
 
@@ -480,12 +532,14 @@ class TestReplays:
             await lives.running.save_producers(least_bytes=1)
             assert snapshots(lives.running, partition.log) == [2]
 
-    async def test_producers_expire_without_a_restart(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_producers_expire_without_a_restart(
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async with lives.life(config={"producer.id.expiration.ms": "1000"}) as partition:
             await fill(partition, range(2))
             await lives.running.save_producers(least_bytes=1)
             assert partition.statistics().producers == 1
-            monkeypatch.setattr("kbroker.broker.broker.wall_clock_ms", lambda: (1 << 62))
+            monkeypatch.setattr("kbroker.broker.broker.wall_clock_ms", lambda: 1 << 62)
             await lives.running.save_producers(least_bytes=1)
             assert partition.statistics().producers == 0, "although nothing was written since"
             lives.crash()
@@ -493,7 +547,9 @@ class TestReplays:
             producers = await partition.load_producers()
             assert producers.confirmed() == ()
 
-    async def test_others_do_not_wait_while_producers_are_read(self, lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_others_do_not_wait_while_producers_are_read(
+        self, lives: Lives, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async with lives.life() as partition:
             await fill(partition, range(2))
         async with lives.life() as partition:

@@ -1,4 +1,5 @@
-"""What a broker makes of what it finds: finished deletions, logs without a topic, missing parts, and the producers' memory."""
+"""What a broker makes of what it finds: finished deletions, logs without a topic, missing parts,
+and the producers' memory."""
 
 from __future__ import annotations
 
@@ -27,9 +28,13 @@ DURABLE = ("segment", "lmdb", "rocksdb")
 STRAY = LogId(UUID(int=77), 0)
 
 
-def options(tmp_path: Path, engine: str, config: Mapping[str, str] | None = None, **more: object) -> StartOptions:
+def options(
+    tmp_path: Path, engine: str, config: Mapping[str, str] | None = None, **more: object
+) -> StartOptions:
     configured = BrokerConfig(config or {})
-    return StartOptions(data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=configured, **more)  # type: ignore[arg-type]
+    return StartOptions(
+        data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=configured, **more
+    )  # type: ignore[arg-type]
 
 
 def stores(tmp_path: Path, engine: str) -> tuple[DataDirectory, LogStore, StateStore]:
@@ -40,7 +45,9 @@ def stores(tmp_path: Path, engine: str) -> tuple[DataDirectory, LogStore, StateS
 
 
 def batch(sequence: int, producer_id: int = 5) -> bytes:
-    return build_batch([Record(0, 1_700_000_000_000, None, b"x")], producer=ProducerInfo(producer_id, 0, sequence))
+    return build_batch(
+        [Record(0, 1_700_000_000_000, None, b"x")], producer=ProducerInfo(producer_id, 0, sequence)
+    )
 
 
 async def fill(broker: Broker, name: str = "orders", records: int = 3) -> UUID:
@@ -65,8 +72,13 @@ async def test_the_generation_rises_and_is_the_leader_epoch(tmp_path: Path, engi
 
 
 @pytest.mark.parametrize("engine", DURABLE)
-@pytest.mark.parametrize(("kept_by", "other"), [("default", "control-records"), ("control-records", "default"), ("default", "noop")])
-async def test_the_persister_is_changed_without_groups_only(tmp_path: Path, engine: str, kept_by: str, other: str) -> None:
+@pytest.mark.parametrize(
+    ("kept_by", "other"),
+    [("default", "control-records"), ("control-records", "default"), ("default", "noop")],
+)
+async def test_the_persister_is_changed_without_groups_only(
+    tmp_path: Path, engine: str, kept_by: str, other: str
+) -> None:
     def with_persister(name: str) -> StartOptions:
         return options(tmp_path, engine, {"kbroker.persister": name})
 
@@ -120,7 +132,11 @@ async def test_logs_without_a_topic(tmp_path: Path, engine: str, caplog: pytest.
             found = set(broker.log_store.logs())
             assert STRAY in found, "records are never removed without being asked"
             assert empty not in found
-    (line,) = [record for record in caplog.records if "belongs to no topic and holds records: left alone" in record.message]
+    (line,) = [
+        record
+        for record in caplog.records
+        if "belongs to no topic and holds records: left alone" in record.message
+    ]
     assert line.levelno == logging.ERROR
     assert str(STRAY.topic_id) in line.message
 
@@ -142,7 +158,8 @@ async def test_an_empty_state_beside_records_stops_the_start(tmp_path: Path, eng
 
 @pytest.mark.parametrize("engine", DURABLE)
 async def test_a_state_without_topics_beside_records_stops_the_start(tmp_path: Path, engine: str) -> None:
-    """What cuts a state log near its beginning leaves: there was a broker, and there is no topic."""
+    """What cuts a state log near its beginning leaves: there was a broker, and there is no
+    topic."""
     async with open_broker(options(tmp_path, engine)) as broker:
         topic_id = await fill(broker)
     directory, log_store, state_store = stores(tmp_path, engine)
@@ -174,9 +191,12 @@ async def test_no_topics_and_no_records_is_no_reason_to_stop(tmp_path: Path) -> 
 async def test_a_topic_is_synced_before_it_is_answered(
     tmp_path: Path, engine: str, durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `os` as well: a power cut that took it would leave a log with records and no topic. The interval is beyond the test."""
+    """With `os` as well: a power cut that took it would leave a log with records and no topic. The
+    interval is beyond the test."""
     config = BrokerConfig({"kbroker.sync.interval.ms": "60000"})
-    async with open_broker(replace(options(tmp_path, engine), config=config, durability=durability)) as broker:  # type: ignore[arg-type]
+    async with open_broker(
+        replace(options(tmp_path, engine), config=config, durability=durability)
+    ) as broker:  # type: ignore[arg-type]
         syncs: list[None] = []
         sync = broker.state._sync
         monkeypatch.setattr(broker.state, "_sync", lambda: syncs.append(sync()))
@@ -219,7 +239,8 @@ async def test_producers_are_remembered(tmp_path: Path, engine: str) -> None:
 
 
 async def test_producers_are_replayed_from_the_log_after_a_crash(tmp_path: Path) -> None:
-    """A copy of the directory of a running broker is what kill -9 leaves: there is no snapshot of the producers in it."""
+    """A copy of the directory of a running broker is what kill -9 leaves: there is no snapshot of
+    the producers in it."""
     async with open_broker(options(tmp_path, "segment")) as broker:
         await fill(broker, records=4)
         shutil.copytree(tmp_path / "data", tmp_path / "crashed" / "data")

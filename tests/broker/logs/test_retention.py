@@ -34,12 +34,18 @@ def segments(*parts: tuple[int, int, int]) -> list[SegmentInfo]:
     [
         pytest.param([(10, 100, OLD), (10, 100, YOUNG)], -1, -1, 0, id="no limits"),
         pytest.param([(10, 100, OLD), (10, 100, OLD), (10, 100, YOUNG)], 1000, -1, 20, id="old ones go"),
-        pytest.param([(10, 100, OLD), (10, 100, YOUNG), (10, 100, OLD)], 1000, -1, 10, id="only from the front"),
+        pytest.param(
+            [(10, 100, OLD), (10, 100, YOUNG), (10, 100, OLD)], 1000, -1, 10, id="only from the front"
+        ),
         pytest.param([(10, 100, OLD), (10, 100, OLD)], 1000, -1, 20, id="the active segment too"),
         pytest.param([(10, 100, OLD), (0, 0, -1)], 1000, -1, 10, id="an empty active segment stays"),
-        pytest.param([(10, 100, -1), (10, 100, OLD)], 1000, -1, 20, id="without a timestamp it goes with what follows"),
+        pytest.param(
+            [(10, 100, -1), (10, 100, OLD)], 1000, -1, 20, id="without a timestamp it goes with what follows"
+        ),
         pytest.param([(10, 100, -1), (10, 100, YOUNG)], 1000, -1, 0, id="or stays with it"),
-        pytest.param([(10, 100, OLD), (10, 100, -1)], 1000, -1, 10, id="without a timestamp it does not age by itself"),
+        pytest.param(
+            [(10, 100, OLD), (10, 100, -1)], 1000, -1, 10, id="without a timestamp it does not age by itself"
+        ),
         pytest.param([(10, 100, YOUNG)] * 4, -1, 250, 10, id="by size: down to the limit, not below"),
         pytest.param([(10, 100, YOUNG)] * 4, -1, 200, 20, id="by size, exactly"),
         pytest.param([(10, 100, YOUNG)] * 4, -1, 0, 30, id="the active segment stays for size"),
@@ -47,8 +53,16 @@ def segments(*parts: tuple[int, int, int]) -> list[SegmentInfo]:
         pytest.param([(10, 100, OLD)], 0, -1, 10, id="retention.ms=0"),
     ],
 )
-def test_new_log_start(parts: list[tuple[int, int, int]], retention_ms: int, retention_bytes: int, start: int) -> None:
-    found = new_log_start(segments(*parts), retention_ms=retention_ms, retention_bytes=retention_bytes, now_ms=NOW_MS, visible_end=10_000)
+def test_new_log_start(
+    parts: list[tuple[int, int, int]], retention_ms: int, retention_bytes: int, start: int
+) -> None:
+    found = new_log_start(
+        segments(*parts),
+        retention_ms=retention_ms,
+        retention_bytes=retention_bytes,
+        now_ms=NOW_MS,
+        visible_end=10_000,
+    )
     assert found == start
 
 
@@ -59,7 +73,9 @@ def test_nothing_that_is_not_visible_yet_is_removed() -> None:
 
 @pytest.mark.parametrize("engine", ["memory", "segment", "lmdb", "rocksdb"])
 async def test_on_every_engine(tmp_path: Path, engine: str) -> None:
-    options = StartOptions(data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=BrokerConfig({}))
+    options = StartOptions(
+        data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=BrokerConfig({})
+    )
     configs = {"internal.segment.bytes": "400", "retention.bytes": "900"}
     async with open_broker(options) as broker:
         topic = await broker.topics.create("orders", 1, configs)
@@ -85,7 +101,9 @@ async def test_on_every_engine(tmp_path: Path, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", ["memory", "segment", "lmdb", "rocksdb"])
 async def test_everything_too_old_leaves_an_empty_log_that_goes_on(tmp_path: Path, engine: str) -> None:
-    options = StartOptions(data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=BrokerConfig({}))
+    options = StartOptions(
+        data_dir=tmp_path / "data", storage=engine, state_storage=engine, config=BrokerConfig({})
+    )
     async with open_broker(options) as broker:
         topic = await broker.topics.create("orders", 1, {"retention.ms": "1000"})
         partition = topic.partitions[0]

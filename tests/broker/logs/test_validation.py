@@ -1,4 +1,5 @@
-"""Each way in which a produced batch can be wrong, with the code that a running Kafka 4.3 gives for it."""
+"""Each way in which a produced batch can be wrong, with the code that a running Kafka 4.3 gives for
+it."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def test_bytes_after_the_batch_that_make_no_batch_are_ignored() -> None:  # BASE
 def test_bytes_after_the_batch_that_cannot_begin_one_are_not() -> None:  # BASE-26
     for rest in (b"\x00" * 12, struct.pack(">qi", 0, 13), struct.pack(">qiiB", 0, 100, 0, 3), b"x" * 20):
         refusal = refusal_of(bytes(good()) + rest)
-        assert (refusal.code, refusal.by_log, refusal.message) == (ErrorCode.corrupt_message, False, None), rest
+        assert (refusal.code, refusal.by_log, refusal.message) == (ErrorCode.corrupt_message, False, None), (
+            rest
+        )
 
 
 CASES: list[tuple[str, Callable[[], bytes | None], ErrorCode]] = [
@@ -71,8 +74,16 @@ CASES: list[tuple[str, Callable[[], bytes | None], ErrorCode]] = [
     ("wrong CRC", lambda: changed(">I", 17, 1, reseal=False), ErrorCode.corrupt_message),
     ("length below a header", lambda: changed(">i", 8, 40), ErrorCode.corrupt_message),
     ("length below any format's", lambda: changed(">i", 8, 13), ErrorCode.corrupt_message),
-    ("a whole batch that is shorter than a header", lambda: struct.pack(">qiiB", 0, 20, 0, 2) + bytes(15), ErrorCode.corrupt_message),
-    ("a whole message of the oldest format", lambda: struct.pack(">qiiB", 0, 20, 0, 0) + bytes(15), ErrorCode.invalid_record),
+    (
+        "a whole batch that is shorter than a header",
+        lambda: struct.pack(">qiiB", 0, 20, 0, 2) + bytes(15),
+        ErrorCode.corrupt_message,
+    ),
+    (
+        "a whole message of the oldest format",
+        lambda: struct.pack(">qiiB", 0, 20, 0, 0) + bytes(15),
+        ErrorCode.invalid_record,
+    ),
     ("negative length", lambda: changed(">i", 8, -5), ErrorCode.corrupt_message),
     ("magic 0", lambda: changed(">b", 16, 0), ErrorCode.invalid_record),
     ("magic 1", lambda: changed(">b", 16, 1), ErrorCode.invalid_record),
@@ -82,12 +93,36 @@ CASES: list[tuple[str, Callable[[], bytes | None], ErrorCode]] = [
     ("count and delta disagree", lambda: changed(">i", 57, 3), ErrorCode.invalid_record),
     ("no records", lambda: changed(">i", 57, 0), ErrorCode.invalid_record),
     ("base offset not 0", lambda: changed(">q", 0, 9), ErrorCode.invalid_record),
-    ("producer id without sequence", lambda: bytes(good(producer=ProducerInfo(5, 0, -1))), ErrorCode.invalid_record),
-    ("transactional without producer id", lambda: changed(">h", 21, 0x10), ErrorCode.transactional_id_authorization_failed),
-    ("transactional", lambda: changed(">h", 21, 0x10, producer=ProducerInfo(5, 0, 0)), ErrorCode.transactional_id_authorization_failed),
-    ("transactional, and a second batch", lambda: changed(">h", 21, 0x10) * 2, ErrorCode.transactional_id_authorization_failed),
-    ("two batches, and a wrong CRC", lambda: changed(">I", 17, 1, reseal=False) * 2, ErrorCode.invalid_record),
-    ("a base offset, and a wrong CRC", lambda: changed(">q", 0, 9)[:17] + bytes(4) + bytes(good())[21:], ErrorCode.invalid_record),
+    (
+        "producer id without sequence",
+        lambda: bytes(good(producer=ProducerInfo(5, 0, -1))),
+        ErrorCode.invalid_record,
+    ),
+    (
+        "transactional without producer id",
+        lambda: changed(">h", 21, 0x10),
+        ErrorCode.transactional_id_authorization_failed,
+    ),
+    (
+        "transactional",
+        lambda: changed(">h", 21, 0x10, producer=ProducerInfo(5, 0, 0)),
+        ErrorCode.transactional_id_authorization_failed,
+    ),
+    (
+        "transactional, and a second batch",
+        lambda: changed(">h", 21, 0x10) * 2,
+        ErrorCode.transactional_id_authorization_failed,
+    ),
+    (
+        "two batches, and a wrong CRC",
+        lambda: changed(">I", 17, 1, reseal=False) * 2,
+        ErrorCode.invalid_record,
+    ),
+    (
+        "a base offset, and a wrong CRC",
+        lambda: changed(">q", 0, 9)[:17] + bytes(4) + bytes(good())[21:],
+        ErrorCode.invalid_record,
+    ),
     ("a control batch of an unknown codec", lambda: changed(">h", 21, 0x25), ErrorCode.unknown_server_error),
 ]
 
@@ -111,13 +146,16 @@ BY_LOG = {
 
 
 def test_what_is_told_beside_the_code() -> None:
-    """A message where no batch can begin, the log's start where the log looked at it; never both."""
+    """A message where no batch can begin, the log's start where the log looked at it; never
+    both."""
     refusals = {name: refusal_of(make()) for name, make, _ in CASES}
     assert {name for name, refusal in refusals.items() if refusal.message is not None} == TOLD
     assert {name for name, refusal in refusals.items() if refusal.by_log} == BY_LOG
 
 
-@pytest.mark.parametrize("producer", [ProducerInfo(-1, 3, 7), ProducerInfo(-5, 0, -1), ProducerInfo(5, -1, 0)])
+@pytest.mark.parametrize(
+    "producer", [ProducerInfo(-1, 3, 7), ProducerInfo(-5, 0, -1), ProducerInfo(5, -1, 0)]
+)
 def test_odd_producers_that_are_taken(producer: ProducerInfo) -> None:  # BASE-39
     header = validate(bytes(good(producer=producer)), RULES, NOW_MS)
     assert header.has_producer == (producer.producer_id == 5)
@@ -144,7 +182,10 @@ def test_records_at_fault_are_named(codec: Codec) -> None:  # BASE-33
     after, both = refusal_of(batch), refusal_of(batch, BatchRules(timestamp_before_max_ms=1000))
     assert [error.place for error in after.record_errors] == [1]
     assert [error.place for error in both.record_errors] == [1, 3]
-    assert (both.message, both.by_log) == ("One or more records have been rejected due to invalid timestamp", True)
+    assert (both.message, both.by_log) == (
+        "One or more records have been rejected due to invalid timestamp",
+        True,
+    )
     assert all("Timestamp" in error.message for error in both.record_errors)
 
 
@@ -158,7 +199,10 @@ def test_a_batch_whose_times_claim_to_be_the_topic_s(codec: Codec) -> None:  # B
     batch = bytes(good(codec=codec, attributes=0x08))
     assert validate(batch, RULES, NOW_MS).is_log_append_time
     refusal = refusal_of(batch, BatchRules(log_append_time=True))
-    assert (refusal.code, [error.place for error in refusal.record_errors]) == (ErrorCode.invalid_timestamp, [0, 1])
+    assert (refusal.code, [error.place for error in refusal.record_errors]) == (
+        ErrorCode.invalid_timestamp,
+        [0, 1],
+    )
 
 
 def test_records_that_cannot_be_opened_to_be_named() -> None:
@@ -172,8 +216,14 @@ def test_records_that_cannot_be_opened_to_be_named() -> None:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
 def test_timestamps(codec: Codec) -> None:
     batch = bytes(good(codec=codec))
-    assert code_of(build_batch([Record(0, NOW_MS + 3_600_001, None, b"")]), RULES) is ErrorCode.invalid_timestamp
-    validate(build_batch([Record(0, NOW_MS + 3_600_001, None, b"")]), BatchRules(timestamp_after_max_ms=UNLIMITED_MS), NOW_MS)
+    assert (
+        code_of(build_batch([Record(0, NOW_MS + 3_600_001, None, b"")]), RULES) is ErrorCode.invalid_timestamp
+    )
+    validate(
+        build_batch([Record(0, NOW_MS + 3_600_001, None, b"")]),
+        BatchRules(timestamp_after_max_ms=UNLIMITED_MS),
+        NOW_MS,
+    )
     old = BatchRules(timestamp_before_max_ms=1000)
     validate(batch, old, NOW_MS)
     too_old = build_batch([Record(0, NOW_MS, None, b""), Record(0, NOW_MS - 1001, None, b"")], codec=codec)

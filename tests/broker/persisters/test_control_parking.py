@@ -1,5 +1,6 @@
-"""Parked records beside control records: killed between any two steps, or with one of the two stores behind the other, no record is lost
-and none is there twice. See kbroker/broker/persisters/control/parking.py for the steps.
+"""Parked records beside control records: killed between any two steps, or with one of the two
+stores behind the other, no record is lost and none is there twice. See
+kbroker/broker/persisters/control/parking.py for the steps.
 
 A kill is a copy of the data directory, taken at that moment.
 """
@@ -22,7 +23,14 @@ from kbroker.broker.broker import Broker
 from kbroker.broker.persisters.control.parking import ControlParking
 from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.errors import ErrorCode, NoSpace
-from kbroker.formats.parked_records import BLOCKS_KEY, BlockedKey, ParkedCount, ParkedKey, ParkedRecord, read_parked_entries
+from kbroker.formats.parked_records import (
+    BLOCKS_KEY,
+    BlockedKey,
+    ParkedCount,
+    ParkedKey,
+    ParkedRecord,
+    read_parked_entries,
+)
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import ReadResult, WriteRequest
@@ -37,7 +45,8 @@ NAME = "control-records"
 ENGINES = ("segment", "lmdb", "rocksdb")
 OLD, NEW = 1000, 2000
 MOVED, ACCEPTED, FRESH = 100, 101, 102
-"""Offsets: of a record that is parked elsewhere by the write, of one that is done, and of one that it parks."""
+"""Offsets: of a record that is parked elsewhere by the write, of one that is done, and of one that
+it parks."""
 
 
 class Found(NamedTuple):
@@ -56,12 +65,15 @@ async def before(broker: Broker) -> Shelf:
 
 async def the_write(shelf: Shelf) -> ErrorCode:
     return await shelf.write(
-        park(parked(MOVED, NEW, count=2), parked(MOVED, OLD).place), unpark(parked(ACCEPTED, OLD)), park(parked(FRESH, NEW))
+        park(parked(MOVED, NEW, count=2), parked(MOVED, OLD).place),
+        unpark(parked(ACCEPTED, OLD)),
+        park(parked(FRESH, NEW)),
     )
 
 
 async def found_in(directory: Path, engine: str) -> Found:
-    """What a broker makes of it. In each store there is one key by offset and one place for each, and their number."""
+    """What a broker makes of it. In each store there is one key by offset and one place for each,
+    and their number."""
     async with opened(directory, NAME, engine) as broker:
         asked = Asked(broker)
         state = await asked.read()
@@ -80,8 +92,17 @@ async def all_parked(broker: Broker) -> list[Parked]:
 
 
 def in_window(state: ReadResult) -> set[int]:
-    archived = {offset for batch in state.batches if batch.state == R for offset in range(batch.first_offset, batch.last_offset + 1)}
-    return {offset for offset in (MOVED, ACCEPTED, FRESH) if offset >= state.start_offset and offset not in archived}
+    archived = {
+        offset
+        for batch in state.batches
+        if batch.state == R
+        for offset in range(batch.first_offset, batch.last_offset + 1)
+    }
+    return {
+        offset
+        for offset in (MOVED, ACCEPTED, FRESH)
+        if offset >= state.start_offset and offset not in archived
+    }
 
 
 def check_store(broker: Broker) -> None:
@@ -101,7 +122,8 @@ def check_store(broker: Broker) -> None:
 
 @pytest.fixture
 def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Path]]:
-    """Copies of the data directory, taken before and after step 1 and before step 3 of each write."""
+    """Copies of the data directory, taken before and after step 1 and before step 3 of each
+    write."""
     data = tmp_path / "data"
 
     def copy(name: str) -> None:
@@ -133,7 +155,9 @@ def test_killed_between_any_two_steps(engine: str, tmp_path: Path, killed: Calla
             assert await the_write(await before(broker)) is ErrorCode.none
         assert await found_in(killed("nothing done"), engine) == Found({MOVED: OLD, ACCEPTED: OLD}, {FRESH})
         assert await found_in(killed("parked"), engine) == Found({MOVED: NEW, ACCEPTED: OLD}, {FRESH})
-        assert await found_in(killed("decided"), engine) == Found({MOVED: NEW, ACCEPTED: OLD, FRESH: NEW}, set())
+        assert await found_in(killed("decided"), engine) == Found(
+            {MOVED: NEW, ACCEPTED: OLD, FRESH: NEW}, set()
+        )
         assert await found_in(killed("data"), engine) == Found({MOVED: NEW, FRESH: NEW}, set())
 
     trio.run(run)
@@ -141,8 +165,11 @@ def test_killed_between_any_two_steps(engine: str, tmp_path: Path, killed: Calla
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("point", ["decided", "data"])
-def test_the_log_alone_is_lost(engine: str, point: str, tmp_path: Path, killed: Callable[[str], Path]) -> None:
-    """A power cut with durability `os` takes the control record, and the state store has all of it."""
+def test_the_log_alone_is_lost(
+    engine: str, point: str, tmp_path: Path, killed: Callable[[str], Path]
+) -> None:
+    """A power cut with durability `os` takes the control record, and the state store has all of
+    it."""
 
     async def run() -> None:
         async with opened(tmp_path / "data", NAME, engine) as broker:
@@ -159,7 +186,9 @@ def test_the_log_alone_is_lost(engine: str, point: str, tmp_path: Path, killed: 
     trio.run(run)
 
 
-def test_what_is_parked_is_synced_before_its_record_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_parked_is_synced_before_its_record_is_appended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With durability `os` as well; what is parked no more goes afterwards."""
     seen: list[str] = []
 
@@ -174,7 +203,11 @@ def test_what_is_parked_is_synced_before_its_record_is_appended(tmp_path: Path, 
                 await flush()
 
             def write(changes: list[tuple[bytes, bytes | None]]) -> None:
-                seen.append("put" if any(key.startswith(b"parked/") and len(value or b"") > 10 for key, value in changes) else "remove")
+                seen.append(
+                    "put"
+                    if any(key.startswith(b"parked/") and len(value or b"") > 10 for key, value in changes)
+                    else "remove"
+                )
                 states(changes)
 
             def append(batches: list[Any]) -> None:
@@ -199,7 +232,10 @@ def test_nothing_is_appended_where_the_state_stays_as_it_is(tmp_path: Path) -> N
             partition = broker.topics.partition(*shelf.partition)
             assert partition is not None
             end = partition.high_watermark
-            assert await shelf.write(park(parked(MOVED, NEW, count=2), parked(MOVED, OLD).place)) is ErrorCode.none
+            assert (
+                await shelf.write(park(parked(MOVED, NEW, count=2), parked(MOVED, OLD).place))
+                is ErrorCode.none
+            )
             assert await shelf.write(unpark(parked(ACCEPTED, OLD))) is ErrorCode.none
             assert partition.high_watermark == end
             await shelf.check()
@@ -211,7 +247,9 @@ def test_nothing_is_appended_where_the_state_stays_as_it_is(tmp_path: Path) -> N
 class Full:
     """A store that takes no writes of a kind."""
 
-    def __init__(self, commits: Any, monkeypatch: pytest.MonkeyPatch, is_refused: Callable[[Any], bool] = bool) -> None:
+    def __init__(
+        self, commits: Any, monkeypatch: pytest.MonkeyPatch, is_refused: Callable[[Any], bool] = bool
+    ) -> None:
         write = commits._write
 
         def refuse(items: Any) -> None:
@@ -228,16 +266,22 @@ def _removes(changes: Any) -> bool:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])
-def test_a_step_that_fails_is_a_failure_that_the_next_write_makes_good(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_fails_is_a_failure_that_the_next_write_makes_good(
+    step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As the share engine does: it says removals of what it may have parked, and its number."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME) as broker:
             shelf = await before(broker)
-            full = Full(broker.logs if step == 2 else broker.state, monkeypatch, _removes if step == 3 else bool)
+            full = Full(
+                broker.logs if step == 2 else broker.state, monkeypatch, _removes if step == 3 else bool
+            )
             assert await the_write(shelf) is ErrorCode.coordinator_not_available
             full.is_full = False
-            again = ParkingChange(MOVED, (parked(MOVED, OLD).place, parked(MOVED, NEW).place), parked(MOVED, 3000, count=3))
+            again = ParkingChange(
+                MOVED, (parked(MOVED, OLD).place, parked(MOVED, NEW).place), parked(MOVED, 3000, count=3)
+            )
             undo = ParkingChange(FRESH, (parked(FRESH, NEW).place,), None)
             assert await shelf.write(again, undo) is ErrorCode.none
             await shelf.check()
@@ -249,7 +293,9 @@ def test_a_step_that_fails_is_a_failure_that_the_next_write_makes_good(step: int
     trio.run(run)
 
 
-def test_what_waits_behind_a_write_that_fails_to_park_fails_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_waits_behind_a_write_that_fails_to_park_fails_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its start offset may have passed what was to be parked."""
     codes: dict[str, ErrorCode] = {}
 
@@ -269,7 +315,9 @@ def test_what_waits_behind_a_write_that_fails_to_park_fails_as_well(tmp_path: Pa
                 await trio.lowlevel.checkpoint()
                 nursery.start_soon(write, "behind", plain)
                 nursery.start_soon(write, "elsewhere", plain._replace(partition=shelf.asked.Q))
-            assert codes.pop("elsewhere") is ErrorCode.invalid_request, "not its turn: it was never initialised"
+            assert codes.pop("elsewhere") is ErrorCode.invalid_request, (
+                "not its turn: it was never initialised"
+            )
             assert set(codes.values()) == {ErrorCode.coordinator_not_available}
             assert (await shelf.asked.summary()).start_offset == 100
             full.is_full = False
@@ -336,21 +384,33 @@ def test_a_load_waits_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest
     trio.run(run)
 
 
-def test_a_load_drops_what_the_window_has_not_given_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_drops_what_the_window_has_not_given_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whatever has left it there; more than is looked at in one piece."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME, "segment") as broker:
             shelf = await before(broker)
-            assert await shelf.write(*(park(parked(each, each)) for each in range(103, 2600)), start=102) is ErrorCode.none
+            assert (
+                await shelf.write(*(park(parked(each, each)) for each in range(103, 2600)), start=102)
+                is ErrorCode.none
+            )
             persister = broker.persister
             assert isinstance(persister, ControlRecordsPersister)
             prefix = persister._parked.prefix(GROUP, shelf.partition)
             assert prefix is not None
             strays = [ParkedRecord(each, Lane.SCHEDULE, 5, 1, LEADER, False) for each in (102, 2600, 9000)]
             for stray in strays:
-                keys = [ParkedKey(*shelf.partition, GROUP, int.from_bytes(prefix[-8:], "big"), kind, stray.offset, 5) for kind in (1, 3)]
-                await broker.state.commit([(keys[0].encode(), stray.encode()), (keys[1].encode(), stray.encode_place())])
+                keys = [
+                    ParkedKey(
+                        *shelf.partition, GROUP, int.from_bytes(prefix[-8:], "big"), kind, stray.offset, 5
+                    )
+                    for kind in (1, 3)
+                ]
+                await broker.state.commit(
+                    [(keys[0].encode(), stray.encode()), (keys[1].encode(), stray.encode_place())]
+                )
             await broker.state.commit([(prefix + b"\0", ParkedCount(len(shelf.there) + 3).encode())])
         async with opened(tmp_path, NAME, "segment") as broker:
             shelf.asked = Asked(broker)
@@ -365,8 +425,11 @@ def test_a_load_drops_what_the_window_has_not_given_up(tmp_path: Path, caplog: p
     assert "3 records that wait were not given up by the window" in caplog.text
 
 
-def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was read of it says that it is not kept, and what is read of it afterwards says that it is. It stands where it stood."""
+def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read of it says that it is not kept, and what is read of it afterwards says that it
+    is. It stands where it stood."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME, "lmdb") as broker:
@@ -391,7 +454,8 @@ def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(tmp_path: 
 
 
 def test_a_record_that_the_window_says_is_acknowledged_is_not_parked(tmp_path: Path) -> None:
-    """A write that failed had parked it; a later one was told that it is done, and killed before it could say so here."""
+    """A write that failed had parked it; a later one was told that it is done, and killed before it
+    could say so here."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME) as broker:

@@ -1,4 +1,5 @@
-"""Parked records that belong to nobody are removed: after an alteration, a deletion, a crash, and never those of a state that holds."""
+"""Parked records that belong to nobody are removed: after an alteration, a deletion, a crash, and
+never those of a state that holds."""
 
 from __future__ import annotations
 
@@ -14,7 +15,13 @@ from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
 from kbroker.broker.persisters.control.persister import ControlRecordsPersister
 from kbroker.errors import ErrorCode, StoreFailed
-from kbroker.formats.parked_records import ParkedKey, generation_prefix, parked_prefix, parked_topic_prefix, shelf_of
+from kbroker.formats.parked_records import (
+    ParkedKey,
+    generation_prefix,
+    parked_prefix,
+    parked_topic_prefix,
+    shelf_of,
+)
 from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import InitializeRequest, WriteRequest, begin_anew
 from kbroker.testing.parking_contract import Shelf, park, parked
@@ -24,9 +31,13 @@ BOTH = pytest.mark.parametrize("persister", ["default", "control-records"])
 
 
 @asynccontextmanager
-async def opened(directory: Path, persister: str = "default", engine: str = "memory") -> AsyncIterator[Broker]:
+async def opened(
+    directory: Path, persister: str = "default", engine: str = "memory"
+) -> AsyncIterator[Broker]:
     config = BrokerConfig({"kbroker.persister": persister})
-    async with open_broker(StartOptions(data_dir=directory, storage=engine, state_storage=engine, config=config)) as broker:
+    async with open_broker(
+        StartOptions(data_dir=directory, storage=engine, state_storage=engine, config=config)
+    ) as broker:
         if broker.topics.by_name(TOPIC_NAME) is None:
             await broker.topics.create(TOPIC_NAME, PARTITIONS, {})
         yield broker
@@ -56,7 +67,9 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 async def alter(shelf: Shelf) -> None:
-    for result in await shelf.asked.persister.initialize(GROUP, begin_anew(InitializeRequest(shelf.partition, 5, 100))):
+    for result in await shelf.asked.persister.initialize(
+        GROUP, begin_anew(InitializeRequest(shelf.partition, 5, 100))
+    ):
         assert result.code is ErrorCode.none
     assert (await shelf.asked.read()).code is ErrorCode.none
     shelf.there, shelf.start = {}, 100
@@ -81,7 +94,8 @@ def test_what_an_alteration_has_ended_goes_without_being_asked_for(persister: st
 
 @BOTH
 def test_what_a_crash_has_left_goes_at_the_next_start(persister: str, tmp_path: Path) -> None:
-    """Killed after the alteration, before anything was removed; another share-partition is valid."""
+    """Killed after the alteration, before anything was removed; another share-partition is
+    valid."""
 
     async def run() -> None:
         async with opened(tmp_path, persister) as broker:
@@ -171,7 +185,10 @@ def test_state_that_cannot_be_read_keeps_what_it_has(tmp_path: Path) -> None:
         async with opened(tmp_path) as broker:
             shelf = await filled(broker, 3)
             snapshot, _ = next(iter(broker.state_store.scan(b"share/")))
-            broker.share_state.coordinator.failed(broker.share_state.coordinator.delete(GROUP, [shelf.partition]))  # out of memory
+            # out of memory
+            broker.share_state.coordinator.failed(
+                broker.share_state.coordinator.delete(GROUP, [shelf.partition])
+            )
             await broker.state.commit([(snapshot, b"damaged")])
             await broker.parked_cleaner.work(ParkedKey.namespace)
             assert list(generations(broker).values()) == [7]
@@ -179,7 +196,9 @@ def test_state_that_cannot_be_read_keeps_what_it_has(tmp_path: Path) -> None:
     trio.run(run)
 
 
-def test_a_store_that_fails_ends_the_round_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_fails_ends_the_round_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def run() -> None:
         async with opened(tmp_path) as broker:
             shelf = await filled(broker, 3)

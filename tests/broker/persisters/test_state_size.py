@@ -1,8 +1,10 @@
-"""The state of a busy group stays bounded on every engine, whatever is written, and what is deleted leaves nothing behind.
+"""The state of a busy group stays bounded on every engine, whatever is written, and what is deleted
+leaves nothing behind.
 
-Hours of acknowledgements go through the real persister, group commit and engine, as fast as these take them. What an engine keeps
-beside the live state has limits of its own (a log's dead bytes, a redo log, memtables). The long variant leaves them as they are; in
-the short one they are smaller, as is the number of updates that a share-partition keeps, so that little traffic goes beyond them.
+Hours of acknowledgements go through the real persister, group commit and engine, as fast as these
+take them. What an engine keeps beside the live state has limits of its own (a log's dead bytes, a
+redo log, memtables). The long variant leaves them as they are; in the short one they are smaller,
+as is the number of updates that a share-partition keeps, so that little traffic goes beyond them.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ WRITES_OF_AN_HOUR = 36_000
 
 SMALL_OVERHEAD_BYTES = 2 << 20
 OVERHEAD_BYTES = 32 << 20
-"""What an engine may take beside three times the live state: it, what is dead, and its copy while it is written anew."""
+"""What an engine may take beside three times the live state: it, what is dead, and its copy while
+it is written anew."""
 
 
 @pytest.fixture
@@ -47,7 +50,9 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sixteenth of what they are."""
     monkeypatch.setattr(log_state_store, "SETTINGS", LogSettings(segment_bytes=512 << 10, segment_ms=1 << 62))
     monkeypatch.setattr(log_state_store, "SMALLEST_DEAD_BYTES", 1 << 20)
-    monkeypatch.setattr(lmdb_state_store, "REDO_SETTINGS", LogSettings(segment_bytes=64 << 10, segment_ms=1 << 62))
+    monkeypatch.setattr(
+        lmdb_state_store, "REDO_SETTINGS", LogSettings(segment_bytes=64 << 10, segment_ms=1 << 62)
+    )
     monkeypatch.setattr(lmdb_state_store, "MOST_REDO_BYTES", 64 << 10)
     monkeypatch.setattr(rocksdb_database, "META_BUFFER_BYTES", 256 << 10)
 
@@ -63,11 +68,16 @@ def bytes_on_disk(directory: Path) -> int:
 
 
 class BusyGroup:
-    """A persister over one engine, and a group whose share-partitions write their state again and again."""
+    """A persister over one engine, and a group whose share-partitions write their state again and
+    again."""
 
-    def __init__(self, store: StateStore, commits: GroupCommit[Change], directory: Path, updates_per_snapshot: int) -> None:
+    def __init__(
+        self, store: StateStore, commits: GroupCommit[Change], directory: Path, updates_per_snapshot: int
+    ) -> None:
         self.store = store
-        coordinator = ShareStateCoordinator(store.scan, lambda *_: True, updates_per_snapshot=updates_per_snapshot)
+        coordinator = ShareStateCoordinator(
+            store.scan, lambda *_: True, updates_per_snapshot=updates_per_snapshot
+        )
         self.persister = LocalPersister(coordinator, commits)
         self.directory = directory
         self.updates_per_snapshot = updates_per_snapshot
@@ -75,7 +85,9 @@ class BusyGroup:
         self.written_bytes = self.most_live_bytes = self.most_bytes = self.most_keys = 0
 
     async def initialize(self, state_epoch: int) -> None:
-        requests = [InitializeRequest(partition, state_epoch, self.start_offset) for partition in SHARE_PARTITIONS]
+        requests = [
+            InitializeRequest(partition, state_epoch, self.start_offset) for partition in SHARE_PARTITIONS
+        ]
         for result in await self.persister.initialize("busy", requests):
             assert result.code is ErrorCode.none
         await self.persister.read("busy", [ReadRequest(partition, 0) for partition in SHARE_PARTITIONS])
@@ -85,14 +97,19 @@ class BusyGroup:
         for number in range(rounds):
             self.start_offset += 3 * BATCHES
             first = self.start_offset
-            batches = [StateBatch(first + 3 * each, first + 3 * each + 1, 2, 1 + each % 2) for each in range(BATCHES)]
-            requests = [WriteRequest(partition, state_epoch, 0, first, 20, batches) for partition in SHARE_PARTITIONS]
+            batches = [
+                StateBatch(first + 3 * each, first + 3 * each + 1, 2, 1 + each % 2) for each in range(BATCHES)
+            ]
+            requests = [
+                WriteRequest(partition, state_epoch, 0, first, 20, batches) for partition in SHARE_PARTITIONS
+            ]
             for result in await self.persister.write("busy", requests):
                 assert result.code is ErrorCode.none
             if number % (rounds // 40) == 0:
                 self.measure()
         self.measure()
-        self.written_bytes += rounds * len(SHARE_PARTITIONS) * BATCHES * 20  # that much and more: batches alone
+        # that much and more: batches alone
+        self.written_bytes += rounds * len(SHARE_PARTITIONS) * BATCHES * 20
 
     def measure(self) -> None:
         entries = list(self.store.scan(b"share/"))
@@ -112,7 +129,9 @@ async def busy_group(engine: str, directory: Path, updates_per_snapshot: int) ->
     try:
         commits: GroupCommit[Change] = GroupCommit(
             "state", store.write, store.sync, in_thread=store.write_in_thread, beside_sync=writes_beside_sync(store),
-            durability="disk",  # what is dead is given up in sync(): with `os` the disk's speed would say how much gathers before
+            # what is dead is given up in sync(): with `os` the disk's speed would say how much
+            # gathers before
+            durability="disk",
         )  # fmt: skip
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commits.run)
@@ -122,7 +141,9 @@ async def busy_group(engine: str, directory: Path, updates_per_snapshot: int) ->
         store.close()  # type: ignore[attr-defined]
 
 
-async def check_bounded(engine: str, directory: Path, writes: int, updates_per_snapshot: int, overhead_bytes: int) -> None:
+async def check_bounded(
+    engine: str, directory: Path, writes: int, updates_per_snapshot: int, overhead_bytes: int
+) -> None:
     async with busy_group(engine, directory, updates_per_snapshot) as group:
         await group.initialize(0)
         await group.work(writes)
@@ -155,4 +176,6 @@ async def test_the_state_of_a_busy_group_stays_bounded(engine: str, tmp_path: Pa
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_the_state_of_a_busy_group_stays_bounded_for_long(engine: str, tmp_path: Path) -> None:
-    await check_bounded(engine, tmp_path / "state", 10 * WRITES_OF_AN_HOUR, UPDATES_PER_SNAPSHOT, OVERHEAD_BYTES)
+    await check_bounded(
+        engine, tmp_path / "state", 10 * WRITES_OF_AN_HOUR, UPDATES_PER_SNAPSHOT, OVERHEAD_BYTES
+    )

@@ -1,8 +1,10 @@
-"""Dead letters over crashes at every write of the stores: each record that was given up has exactly one, and the queue goes on.
+"""Dead letters over crashes at every write of the stores: each record that was given up has exactly
+one, and the queue goes on.
 
-The stores are in memory. While a group works through its topic, a copy of both is taken after everything that either is made to do:
-what a kill -9 at that moment leaves. From each copy a broker is started, and while that one makes up for what is missing copies are
-taken again, to crash a second time. tests/crash does it to real brokers.
+The stores are in memory. While a group works through its topic, a copy of both is taken after
+everything that either is made to do: what a kill -9 at that moment leaves. From each copy a broker
+is started, and while that one makes up for what is missing copies are taken again, to crash a
+second time. tests/crash does it to real brokers.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ After: TypeAlias = Callable[[Client], Awaitable[object]]
 
 
 class Disk:
-    """What both stores hold, and how it was after each of their operations since `moments` was emptied."""
+    """What both stores hold, and how it was after each of their operations since `moments` was
+    emptied."""
 
     opened: ClassVar[dict[int, Disk]] = {}
     lock = Lock()
@@ -73,7 +76,9 @@ class Disk:
         memory_store._all_logs[(self.path / "log-memory").resolve()] = self.logs
         memory_store._all_states[(self.path / "state-memory").resolve()] = (self.state, Lock())
         config = BrokerConfig(CREATE)
-        options = StartOptions(data_dir=self.path, storage="memory", state_storage="memory", config=config, durability="os")
+        options = StartOptions(
+            data_dir=self.path, storage="memory", state_storage="memory", config=config, durability="os"
+        )
         Disk.opened = {id(self.logs): self, id(self.state): self}
         async with open_broker(options) as broker:
             self.is_open = True
@@ -98,7 +103,9 @@ def _noting(monkeypatch: pytest.MonkeyPatch) -> None:
         return call
 
     for operation in ("write", "create", "drop", "trim"):
-        monkeypatch.setattr(memory_store.MemoryLogStore, operation, noting(getattr(memory_store.MemoryLogStore, operation)))
+        monkeypatch.setattr(
+            memory_store.MemoryLogStore, operation, noting(getattr(memory_store.MemoryLogStore, operation))
+        )
     monkeypatch.setattr(memory_store.MemoryStateStore, "write", noting(memory_store.MemoryStateStore.write))
 
 
@@ -109,7 +116,8 @@ def source_of(client: Client) -> tuple[UUID, int]:
 
 
 async def drain(client: Client) -> None:
-    """Consume to the end: reject, release or accept, and wait until the dead letters are done with."""
+    """Consume to the end: reject, release or accept, and wait until the dead letters are done
+    with."""
     key = source_of(client)
     member = Member(client, "M1")
     answer = await member.fetch([key])
@@ -119,7 +127,10 @@ async def drain(client: Client) -> None:
         for some in ({each for each in held if each < 3}, {each for each in held if each >= 3}):
             if some:
                 await all_done(client)
-                kinds = [(each, each, [REJECT if each in REJECTED else RELEASE if each in EXHAUSTED else ACCEPT]) for each in sorted(some)]
+                kinds = [
+                    (each, each, [REJECT if each in REJECTED else RELEASE if each in EXHAUSTED else ACCEPT])
+                    for each in sorted(some)
+                ]
                 if rows(await member.acknowledge({key: kinds}))[key].error_code == 0:
                     held -= some
         if not held and is_drained(client, key):
@@ -141,8 +152,15 @@ def is_drained(client: Client, key: tuple[UUID, int]) -> bool:
 def check(client: Client) -> None:
     """Each has one dead letter, wherever."""
     topics = [topic for topic in client.broker.topics if topic.name.startswith("dlq.")]
-    letters = [letter for topic in topics for index in range(len(topic.partitions)) for letter in letters_of(client, topic.name, index)]
-    assert Counter(origin.offset for each in letters if (origin := origin_of(each.headers))) == dict.fromkeys(POISON, 1)
+    letters = [
+        letter
+        for topic in topics
+        for index in range(len(topic.partitions))
+        for letter in letters_of(client, topic.name, index)
+    ]
+    assert Counter(origin.offset for each in letters if (origin := origin_of(each.headers))) == dict.fromkeys(
+        POISON, 1
+    )
 
 
 async def nothing(client: Client) -> None:
@@ -172,7 +190,9 @@ async def crashed(path: Path, moment: Moment, after: After, *, seed: int | None 
         check(client)
         disk.is_open = False
         await client.broker.state.commit([])  # What was submitted is written.
-        assert disk.refused or list(client.broker.state_store.scan(DeadLetterKey.namespace)) == [], "a cursor is left"
+        assert disk.refused or list(client.broker.state_store.scan(DeadLetterKey.namespace)) == [], (
+            "a cursor is left"
+        )
     return disk.moments
 
 
@@ -190,7 +210,9 @@ async def first_life(home: Path) -> list[Moment]:
 
 
 @pytest.mark.parametrize("after", [nothing, switch, grow])
-async def test_every_record_has_one_dead_letter_whenever_the_broker_crashed(tmp_path: Path, after: After) -> None:
+async def test_every_record_has_one_dead_letter_whenever_the_broker_crashed(
+    tmp_path: Path, after: After
+) -> None:
     """DLQ-32, DLQ-20, DLQ-14: also if the queue is another one after the crash."""
     moments = await first_life(tmp_path)
     assert len(moments) > 12
@@ -220,11 +242,15 @@ async def test_and_at_every_moment_again(tmp_path: Path, after: After, again: Af
     assert await crashed_twice(tmp_path, after, again, every=1) > 80
 
 
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(3, 60))])
+@pytest.mark.parametrize(
+    "seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.full) for seed in range(3, 60))]
+)
 async def test_on_a_disk_that_is_full_now_and_then(tmp_path: Path, seed: int) -> None:
     """DLQ-32, DLQ-16, DLQ-21: every fifth write is refused, and the broker crashes in between."""
     chooser, moment = Random(seed), await prepared(tmp_path / "prepared")
     for life in range(6):
         after = chooser.choice([nothing, nothing, switch, grow])
-        moments = await crashed(tmp_path / str(life), moment, after if life else nothing, seed=seed * 100 + life)
+        moments = await crashed(
+            tmp_path / str(life), moment, after if life else nothing, seed=seed * 100 + life
+        )
         moment = chooser.choice(moments[len(moments) // 8 :])

@@ -1,4 +1,5 @@
-"""Locks that run out leave one line a minute for each group, with their number, and nothing for a record."""
+"""Locks that run out leave one line a minute for each group, with their number, and nothing for a
+record."""
 
 from __future__ import annotations
 
@@ -76,8 +77,10 @@ async def test_where_the_broker_prolongs_locks_it_does_not_advise_longer_ones(
         await trio.sleep(2)
         nursery.cancel_scope.cancel()
     assert lines(caplog) == [
-        "WARNING group a: the locks of 3 records ran out in the last 1 s: they are delivered again; their consumers "
-        "are gone or frozen, or had answered and that could not be saved; all other locks the broker prolongs "
+        "WARNING group a: the locks of 3 records ran out in the last 1 s: they are delivered again; their "
+        "consumers "
+        "are gone or frozen, or had answered and that could not be saved; all other locks the broker "
+        "prolongs "
         "(kbroker.queue.lock.max.ms)"
     ]
 

@@ -58,7 +58,15 @@ def test_the_brokers_settings(configs: Configs) -> None:
 
 
 def test_what_the_group_coordinator_goes_by() -> None:
-    given = {"group.share.initialize.retry.interval.ms": "1234", "group.share.assignment.interval.ms": "5", "group.share.max.size": "7"}
+    given = {
+        "group.share.initialize.retry.interval.ms": "1234",
+        "group.share.assignment.interval.ms": "5",
+        "group.share.max.size": "7",
+    }
     settings = _configs(given).group_settings("g")
-    assert (settings.initialize_retry_interval_ms, settings.assignment_interval_ms, settings.max_size) == (1234, 5, 7)
+    assert (settings.initialize_retry_interval_ms, settings.assignment_interval_ms, settings.max_size) == (
+        1234,
+        5,
+        7,
+    )
     assert _configs({}).group_settings("g").initialize_retry_interval_ms == 30_000

@@ -1,4 +1,5 @@
-"""What record_limit sends of big batches: exactly the records taken, each as it was stored, in batches that any client takes for whole."""
+"""What record_limit sends of big batches: exactly the records taken, each as it was stored, in
+batches that any client takes for whole."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def batch_of(
     attributes: int = 0,
     codec: Codec = Codec.NONE,
 ) -> bytes:
-    """As compaction leaves one: the records keep their offsets, wherever the batch begins and ends."""
+    """As compaction leaves one: the records keep their offsets, wherever the batch begins and
+    ends."""
     body: list[Buffer] = []
     for record in records:
         add_record(
@@ -158,7 +160,8 @@ _RECORDS = st.builds(
 
 @st.composite
 def _log(draw: st.DrawFn) -> tuple[list[bytes], list[Record]]:
-    """Batches with holes inside, at their ends and between them, and what an ordinary consumer reads of them."""
+    """Batches with holes inside, at their ends and between them, and what an ordinary consumer
+    reads of them."""
     batches, records, offset = [], [], 0
     for _ in range(draw(st.integers(1, 4))):
         base_offset = offset = offset + draw(st.integers(0, 3))
@@ -181,7 +184,8 @@ def _log(draw: st.DrawFn) -> tuple[list[bytes], list[Record]]:
 def test_a_client_reads_exactly_what_was_taken(
     log: tuple[list[bytes], list[Record]], turns: list[set[int]]
 ) -> None:
-    """In any order, again and again: what was learnt of a batch in one turn is right in the next."""
+    """In any order, again and again: what was learnt of a batch in one turn is right in the
+    next."""
     batches, records = log
     last = read(*batches)[-1].last_offset
     slicer, opener = TakenRecords(), opener_of(*batches)
@@ -217,7 +221,8 @@ def test_a_client_reads_exactly_what_was_taken(
 def test_walks_to_where_batches_are_possible(
     log: tuple[list[bytes], list[Record]], damage: list[tuple[int, int]], end: int, parts: int
 ) -> None:
-    """Damage is met as everywhere else in the broker (stored_batches.py), in every shape that a read may have."""
+    """Damage is met as everywhere else in the broker (stored_batches.py), in every shape that a
+    read may have."""
     batches, _ = log
     size = -(-len(batches) // parts)
     views = []
@@ -344,7 +349,8 @@ class TestWhole:
     @pytest.mark.parametrize("kind", ODD_BATCHES)
     @pytest.mark.parametrize("first", [0, 1, 2])
     def test_what_contradicts_its_header_lacks_no_acquired_record(self, kind: str, first: int) -> None:
-        """A slice has a record for each offset that was acquired; otherwise clients see what is stored. Inside a record nobody looks."""
+        """A slice has a record for each offset that was acquired; otherwise clients see what is
+        stored. Inside a record nobody looks."""
         batch = odd_batch(kind)
         sent = b"".join(records_of([batch], taken((first, first))))
         if sent != batch:

@@ -1,4 +1,5 @@
-"""What one ShareFetch acquires: both modes, batch sizes, the limit of records in flight, what comes back in between."""
+"""What one ShareFetch acquires: both modes, batch sizes, the limit of records in flight, what comes
+back in between."""
 
 from __future__ import annotations
 

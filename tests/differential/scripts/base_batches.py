@@ -90,7 +90,8 @@ def producers_that_are_none(s: Session) -> None:
 
 @script("BASE-35", "BASE-37", "BASE-39")
 def an_epoch_of_none(s: Session) -> None:
-    """Producer epoch -1: any sequence may follow, also that of another epoch; repeats are known all the same."""
+    """Producer epoch -1: any sequence may follow, also that of another epoch; repeats are known all
+    the same."""
     topic = s.topic(**PAST)
     for sequence in (0, 5, 5, 1, 0):
         produce(s, topic, batch_of("one", producer=(7_000_023, -1, sequence)))
@@ -148,7 +149,12 @@ def large_payloads(s: Session) -> None:
     }
     for codec in Codec:
         for value in values.values():
-            rows = [{"name": topic.name, "partition_data": [{"index": 0, "records": batch_of(value, "", codec=codec)}]}]
+            rows = [
+                {
+                    "name": topic.name,
+                    "partition_data": [{"index": 0, "records": batch_of(value, "", codec=codec)}],
+                }
+            ]
             answer = s.prepare("produce", 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=rows)
             row = answer.responses[0].partition_responses[0]
             s.note(codec.name, [row.error_code.name, row.base_offset])
@@ -174,5 +180,8 @@ def larger_than_a_segment(s: Session) -> None:
         rows = [{"name": topic.name, "partition_data": [{"index": 0, "records": batch_of("x" * length)}]}]
         answer = s.prepare("produce", 9, transactional_id=None, acks=-1, timeout=30_000, topic_data=rows)
         row = answer.responses[0].partition_responses[0]
-        s.note(f"{length}", [row.error_code.name, row.base_offset, row.log_start_offset, row.error_message is None])
+        s.note(
+            f"{length}",
+            [row.error_code.name, row.base_offset, row.log_start_offset, row.error_message is None],
+        )
     end_of(s, topic)

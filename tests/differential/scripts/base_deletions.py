@@ -1,4 +1,5 @@
-"""DeleteTopics: names and ids that are one topic, rows that are listed twice, and what else may be in a request."""
+"""DeleteTopics: names and ids that are one topic, rows that are listed twice, and what else may be
+in a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Metadata, DescribeTopicPartitions, DescribeCluster and DescribeLogDirs: odd rows, authorized operations, cursors."""
+"""Metadata, DescribeTopicPartitions, DescribeCluster and DescribeLogDirs: odd rows, authorized
+operations, cursors."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ Rows = Sequence[tuple[UUID | None, str | None]]
 def with_operations(s: Session, version: int, *rows: tuple[UUID | None, str | None]) -> None:
     topics = [{"name": name, **({"topic_id": topic_id} if version >= 10 else {})} for topic_id, name in rows]
     more = {"include_cluster_authorized_operations": True} if version <= 10 else {}
-    s.call("metadata", version, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=True, **more)
+    s.call(
+        "metadata",
+        version,
+        topics=topics,
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+        **more,
+    )
 
 
 @script("BASE-9", "BASE-10")
@@ -69,7 +77,9 @@ def authorized_operations(s: Session) -> None:
 def described(s: Session, limit: int, cursor: tuple[str, int] | None, *topics: str) -> Entity:
     at = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
     rows = [{"name": name} for name in topics]
-    return s.call("describe_topic_partitions", 0, on="described", topics=rows, response_partition_limit=limit, cursor=at)
+    return s.call(
+        "describe_topic_partitions", 0, on="described", topics=rows, response_partition_limit=limit, cursor=at
+    )
 
 
 @script("BASE-19")
@@ -84,10 +94,27 @@ def odd_names_described(s: Session) -> None:
 def cursors(s: Session) -> None:
     one, two = s.topic(3), s.topic(2)
     missing = f"{s.name}-missing"
-    for cursor in ((one.name, 0), (one.name, 2), (one.name, 3), (two.name, 0), (two.name, 1), (two.name, 2), (two.name, 99)):
+    for cursor in (
+        (one.name, 0),
+        (one.name, 2),
+        (one.name, 3),
+        (two.name, 0),
+        (two.name, 1),
+        (two.name, 2),
+        (two.name, 99),
+    ):
         described(s, 2, cursor, one.name, two.name)
     described(s, 1, (one.name, 3), one.name)
-    for cursor in (("", 0), (f"{one.name}a", 0), ("zzz", 0), (missing, 0), (missing, 7), ("a b", 0), (one.name, -1), (missing, -1)):
+    for cursor in (
+        ("", 0),
+        (f"{one.name}a", 0),
+        ("zzz", 0),
+        (missing, 0),
+        (missing, 7),
+        ("a b", 0),
+        (one.name, -1),
+        (missing, -1),
+    ):
         described(s, 2000, cursor, one.name, two.name, missing)
     described(s, 2000, (missing, 0), missing)
     described(s, 2000, (one.name, 0), "a b", one.name)
@@ -106,7 +133,10 @@ def sizes_unknown(answer: Json) -> Json:
     """How large a disk is, is the machine's."""
 
     def known(result: Json) -> Json:
-        return {**result, **{name: result[name] > 0 for name in ("total_bytes", "usable_bytes") if name in result}}
+        return {
+            **result,
+            **{name: result[name] > 0 for name in ("total_bytes", "usable_bytes") if name in result},
+        }
 
     return {**answer, "results": [known(result) for result in answer["results"]]}
 

@@ -15,7 +15,13 @@ FULL = (0, -1)
 def wanted(*rows: tuple[int, int], limit: int = 1 << 20, epoch: int = -1) -> list[dict[str, Value]]:
     """Partition and offset."""
     return [
-        {"partition": index, "current_leader_epoch": epoch, "fetch_offset": offset, "partition_max_bytes": limit} for index, offset in rows
+        {
+            "partition": index,
+            "current_leader_epoch": epoch,
+            "fetch_offset": offset,
+            "partition_max_bytes": limit,
+        }
+        for index, offset in rows
     ]
 
 
@@ -30,7 +36,9 @@ def fetch(
     )  # fmt: skip
 
 
-def fetch_by_id(s: Session, topic_id: UUID, rows: list[dict[str, Value]], session: tuple[int, int] = FULL) -> Entity:
+def fetch_by_id(
+    s: Session, topic_id: UUID, rows: list[dict[str, Value]], session: tuple[int, int] = FULL
+) -> Entity:
     return s.call(
         "fetch", 16, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=session[0], session_epoch=session[1],
         topics=[{"topic_id": topic_id, "partitions": rows}], forgotten_topics_data=(), rack_id="",
@@ -144,7 +152,9 @@ def names_in_a_session_of_ids(s: Session) -> None:
 @script()
 def an_unknown_topic_in_a_session(s: Session) -> None:
     topic = filled(s)
-    number = fetch(s, (topic, wanted((0, 3))), (Topic("missing", topic.topic_id), wanted((0, 0))), session=(0, 0)).session_id
+    number = fetch(
+        s, (topic, wanted((0, 3))), (Topic("missing", topic.topic_id), wanted((0, 0))), session=(0, 0)
+    ).session_id
     fetch(s, session=(number, 1))
 
 
@@ -163,7 +173,16 @@ def versions(s: Session) -> None:
         rows = [{"partition": 0, "fetch_offset": 3, "partition_max_bytes": 1000}]
         topics = [{"topic": topic.name, "partitions": rows}]
         more = {"forgotten_topics_data": ()} if version >= 7 else {}
-        s.call("fetch", version, max_wait=0, min_bytes=1, max_bytes=1000, isolation_level=0, topics=topics, **more)
+        s.call(
+            "fetch",
+            version,
+            max_wait=0,
+            min_bytes=1,
+            max_bytes=1000,
+            isolation_level=0,
+            topics=topics,
+            **more,
+        )
 
 
 @script()

@@ -1,4 +1,5 @@
-"""Fetch: which error comes first, which one does not wait, and what rows that belong together look like."""
+"""Fetch: which error comes first, which one does not wait, and what rows that belong together look
+like."""
 
 from __future__ import annotations
 
@@ -14,12 +15,26 @@ READ_COMMITTED = 1
 LONG_MS = 3000
 
 
-def fetch_in(s: Session, version: int, *topics: tuple[Topic, list[dict[str, Value]]], replica: int = -1, isolation: int = 0) -> None:
+def fetch_in(
+    s: Session,
+    version: int,
+    *topics: tuple[Topic, list[dict[str, Value]]],
+    replica: int = -1,
+    isolation: int = 0,
+) -> None:
     """A fetch without a session in an older version."""
     sessions = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": ()} if version >= 7 else {}
     rack = {"rack_id": ""} if version >= 11 else {}
-    known = ("partition", "fetch_offset", "partition_max_bytes", *(("current_leader_epoch",) if version >= 9 else ()))
-    rows = [{"topic": topic.name, "partitions": [{name: row[name] for name in known} for row in asked]} for topic, asked in topics]
+    known = (
+        "partition",
+        "fetch_offset",
+        "partition_max_bytes",
+        *(("current_leader_epoch",) if version >= 9 else ()),
+    )
+    rows = [
+        {"topic": topic.name, "partitions": [{name: row[name] for name in known} for row in asked]}
+        for topic, asked in topics
+    ]
     s.call(
         "fetch", version, replica_id=replica, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=isolation, topics=rows,
         **sessions, **rack,
@@ -56,7 +71,8 @@ def unknown_isolation_levels_in_sessions(s: Session) -> None:
 
 @script("BASE-46", "BASE-48")
 def read_committed(s: Session) -> None:
-    """Without transactions there is nothing aborted: the list is empty where records are read, and null in rows of errors."""
+    """Without transactions there is nothing aborted: the list is empty where records are read, and
+    null in rows of errors."""
     topic = filled(s, 2)
     s.produce_batch(topic, batch_of("other"), partition=1)
     fetch(s, (topic, wanted((0, 0), (1, 0))), isolation=READ_COMMITTED)

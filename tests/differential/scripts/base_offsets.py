@@ -8,12 +8,29 @@ from tests.differential.scripts.base_produce import PAST, batch_of, has_offsets_
 EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, TIERED = -2, -1, -3, -4, -5
 
 
-def look(s: Session, topic: Topic | str, *times: int, version: int = 7, partition: int = 0, epoch: int = -1, isolation: int = 0) -> Entity:
+def look(
+    s: Session,
+    topic: Topic | str,
+    *times: int,
+    version: int = 7,
+    partition: int = 0,
+    epoch: int = -1,
+    isolation: int = 0,
+) -> Entity:
     """One row for each of `times`."""
-    rows = [{"partition_index": partition, "current_leader_epoch": epoch, "timestamp": time} for time in times]
+    rows = [
+        {"partition_index": partition, "current_leader_epoch": epoch, "timestamp": time} for time in times
+    ]
     name = topic if isinstance(topic, str) else topic.name
     more = {"timeout": 30_000} if version >= 10 else {}
-    return s.call("list_offsets", version, replica_id=-1, isolation_level=isolation, topics=[{"name": name, "partitions": rows}], **more)
+    return s.call(
+        "list_offsets",
+        version,
+        replica_id=-1,
+        isolation_level=isolation,
+        topics=[{"name": name, "partitions": rows}],
+        **more,
+    )
 
 
 def delete_records(s: Session, topic: Topic | str, *rows: tuple[int, int]) -> Entity:
@@ -25,9 +42,14 @@ def delete_records(s: Session, topic: Topic | str, *rows: tuple[int, int]) -> En
 
 def epoch_ends(s: Session, topic: Topic | str, *rows: tuple[int, int, int]) -> Entity:
     """Partition, current leader epoch, leader epoch asked for."""
-    partitions = [{"partition": index, "current_leader_epoch": current, "leader_epoch": asked} for index, current, asked in rows]
+    partitions = [
+        {"partition": index, "current_leader_epoch": current, "leader_epoch": asked}
+        for index, current, asked in rows
+    ]
     name = topic if isinstance(topic, str) else topic.name
-    return s.call("offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": name, "partitions": partitions}])
+    return s.call(
+        "offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": name, "partitions": partitions}]
+    )
 
 
 def filled(s: Session, **configs: str) -> Topic:

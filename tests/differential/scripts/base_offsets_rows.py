@@ -1,4 +1,5 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: which error comes first, rows that are listed twice, and empty logs."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: which error comes first, rows that are
+listed twice, and empty logs."""
 
 from __future__ import annotations
 
@@ -22,14 +23,27 @@ LOWEST = -(1 << 63)
 
 def times(*rows: tuple[int, int], epoch: int = -1) -> list[dict[str, Value]]:
     """Partition and timestamp."""
-    return [{"partition_index": index, "current_leader_epoch": epoch, "timestamp": time} for index, time in rows]
+    return [
+        {"partition_index": index, "current_leader_epoch": epoch, "timestamp": time} for index, time in rows
+    ]
 
 
-def look_at(s: Session, *topics: tuple[str, list[dict[str, Value]]], version: int = 7, isolation: int = 0, replica: int = -1) -> None:
+def look_at(
+    s: Session,
+    *topics: tuple[str, list[dict[str, Value]]],
+    version: int = 7,
+    isolation: int = 0,
+    replica: int = -1,
+) -> None:
     rows = [{"name": name, "partitions": partitions} for name, partitions in topics]
     if version < 4:
         rows = [
-            {"name": name, "partitions": [{key: row[key] for key in ("partition_index", "timestamp")} for row in partitions]}
+            {
+                "name": name,
+                "partitions": [
+                    {key: row[key] for key in ("partition_index", "timestamp")} for row in partitions
+                ],
+            }
             for name, partitions in topics
         ]
     more = {"isolation_level": isolation} if version >= 2 else {}
@@ -54,7 +68,9 @@ def rows_listed_twice(s: Session) -> None:
     topic = filled(s)
     missing = f"{s.name}-missing"
     look_at(s, (topic.name, times((0, LATEST))), (topic.name, times((0, EARLIEST))))
-    look_at(s, (topic.name, times((0, LATEST))), (missing, times((0, LATEST))), (topic.name, times((1, EARLIEST))))
+    look_at(
+        s, (topic.name, times((0, LATEST))), (missing, times((0, LATEST))), (topic.name, times((1, EARLIEST)))
+    )
     look_at(s, (topic.name, times((0, -100), (0, LATEST), (1, LATEST))), version=11)
     look_at(s, (missing, times((0, LATEST), (0, LATEST))), (topic.name, times((9, LATEST), (9, LATEST))))
     look_at(s, (topic.name, []), (missing, []))
@@ -67,7 +83,13 @@ def unknown_isolation_levels(s: Session) -> None:
     missing = f"{s.name}-missing"
     for version in (2, 6, 7, 11):
         for level in (-1, 2):
-            look_at(s, (topic.name, times((0, LATEST), (1, EARLIEST))), (missing, times((0, LATEST))), version=version, isolation=level)
+            look_at(
+                s,
+                (topic.name, times((0, LATEST), (1, EARLIEST))),
+                (missing, times((0, LATEST))),
+                version=version,
+                isolation=level,
+            )
     look_at(s, (topic.name, times((0, LATEST), (0, LATEST))), isolation=7)
     look_at(s, (topic.name, times((0, -100))), isolation=7)
     look_at(s, isolation=7)
@@ -87,7 +109,9 @@ def epochs_beside_other_errors(s: Session) -> None:
     missing = f"{s.name}-missing"
     for epoch in (99, 0, -2):
         look_at(
-            s, (topic.name, times((0, EARLIEST), (1, MAX_TIMESTAMP), (9, LATEST), epoch=epoch)), (missing, times((0, LATEST), epoch=epoch))
+            s,
+            (topic.name, times((0, EARLIEST), (1, MAX_TIMESTAMP), (9, LATEST), epoch=epoch)),
+            (missing, times((0, LATEST), epoch=epoch)),
         )
 
 
@@ -121,9 +145,13 @@ def rows_of_epochs(s: Session) -> None:
     for current in (99, 0, -1, -2):
         epoch_ends(s, topic, (0, current, -2), (9, current, 0))
     epoch_ends(s, topic, (0, -1, 0), (0, -1, 99))
-    rows = [{"topic": topic.name, "partitions": [{"partition": index, "leader_epoch": -2}]} for index in (0, 1, 0)]
+    rows = [
+        {"topic": topic.name, "partitions": [{"partition": index, "leader_epoch": -2}]} for index in (0, 1, 0)
+    ]
     for version in (2, 3, 4):
-        s.call("offset_for_leader_epoch", version, topics=rows, **({"replica_id": -1} if version >= 3 else {}))
+        s.call(
+            "offset_for_leader_epoch", version, topics=rows, **({"replica_id": -1} if version >= 3 else {})
+        )
     s.call("offset_for_leader_epoch", 4, replica_id=-2, topics=rows)
     s.call("offset_for_leader_epoch", 4, replica_id=-1, topics=[{"topic": topic.name, "partitions": []}])
     s.call("offset_for_leader_epoch", 4, replica_id=-1, topics=())

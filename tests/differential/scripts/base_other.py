@@ -1,4 +1,5 @@
-"""Versions and frames, producer ids, coordinators, the cluster, and what concerns no API in particular."""
+"""Versions and frames, producer ids, coordinators, the cluster, and what concerns no API in
+particular."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from kbroker.client.rpc import ConnectionClosed
 from tests.differential.script import Session, only, script
 
 CONTROLLERS = (52, 53, 54, 58, 59, 62, 63, 64, 70, 73)
-"""Vote, BeginQuorumEpoch, EndQuorumEpoch, Envelope, FetchSnapshot, BrokerRegistration and others: between brokers and controllers."""
+"""Vote, BeginQuorumEpoch, EndQuorumEpoch, Envelope, FetchSnapshot, BrokerRegistration and others:
+between brokers and controllers."""
 SHARE = (76, 77, 78, 79, 83, 84, 85, 86, 87)
 CONSUMER_GROUPS = (8, 9, 11, 12, 13, 14, 15, 47, 68, 69, 71, 72)
 BASE = (0, 1, 2, 3, 10, 16, 19, 20, 32, 42)
@@ -39,7 +41,18 @@ def header(key: int, version: int, *, flexible: bool = False) -> bytes:
 def apis_and_versions_that_are_not_served(s: Session) -> None:
     sent(s, "unknown API", framed(header(999, 0)))
     sent(s, "negative API", framed(header(-1, 0)))
-    for key, version in ((0, 99), (1, 3), (2, 0), (3, 99), (10, 7), (16, 6), (19, 1), (20, 0), (32, 0), (42, 99)):
+    for key, version in (
+        (0, 99),
+        (1, 3),
+        (2, 0),
+        (3, 99),
+        (10, 7),
+        (16, 6),
+        (19, 1),
+        (20, 0),
+        (32, 0),
+        (42, 99),
+    ):
         sent(s, f"API {key} in version {version}", framed(header(key, version, flexible=True)))
     for key in SHARE:
         sent(s, f"API {key} in version 99", framed(header(key, 99, flexible=True)))
@@ -72,11 +85,28 @@ def frames_that_are_none(s: Session) -> None:
 @script("RPC-51", "RPC-52", "RPC-53", "RPC-54")
 def api_versions(s: Session) -> None:
     for version in (3, 4):
-        answer = s.prepare("api_versions", version, client_software_name="kbroker", client_software_version="1")
-        s.note(f"features in version {version}", sorted([f.name, f.min_version, f.max_version] for f in answer.supported_features))
-        s.note("finalised", sorted([f.name, f.min_version_level, f.max_version_level] for f in answer.finalized_features))
+        answer = s.prepare(
+            "api_versions", version, client_software_name="kbroker", client_software_version="1"
+        )
+        s.note(
+            f"features in version {version}",
+            sorted([f.name, f.min_version, f.max_version] for f in answer.supported_features),
+        )
+        s.note(
+            "finalised",
+            sorted([f.name, f.min_version_level, f.max_version_level] for f in answer.finalized_features),
+        )
         s.note("epoch", answer.finalized_features_epoch >= 0)
-    for name, number in (("", "1"), ("a", ""), ("-a", "1"), ("a b", "1"), ("a", "1 2"), ("a.b-c", "1.0-x"), ("ä", "1"), ("a_b", "1")):
+    for name, number in (
+        ("", "1"),
+        ("a", ""),
+        ("-a", "1"),
+        ("a b", "1"),
+        ("a", "1 2"),
+        ("a.b-c", "1.0-x"),
+        ("ä", "1"),
+        ("a_b", "1"),
+    ):
         answer = s.prepare("api_versions", 3, client_software_name=name, client_software_version=number)
         s.note(f"{name!r} {number!r}", [answer.error_code.name, bool(answer.api_keys)])
 
@@ -119,14 +149,28 @@ def own_producer_ids(s: Session) -> None:
     s.until(lambda: not s.prepare("init_producer_id", 4, **values).error_code.value, "there are producer ids")
     for version in (3, 4, 5):
         for own in ((700, 3), (0, 0), (-5, -5), (700, 32767), (700, -1), (-1, 3), (-5, -1), (-1, -5)):
-            answer = s.prepare("init_producer_id", version, **values, producer_id=own[0], producer_epoch=own[1])
-            s.note(f"{own}", [answer.error_code.name, answer.producer_id >= 0 and answer.producer_id != own[0], answer.producer_epoch])
+            answer = s.prepare(
+                "init_producer_id", version, **values, producer_id=own[0], producer_epoch=own[1]
+            )
+            s.note(
+                f"{own}",
+                [
+                    answer.error_code.name,
+                    answer.producer_id >= 0 and answer.producer_id != own[0],
+                    answer.producer_epoch,
+                ],
+            )
 
 
 @script("SC-7", "RPC-5")
 def coordinators(s: Session) -> None:
     for key in ("g", ""):
-        s.until(lambda key=key: s.prepare("find_coordinator", 1, key=key, key_type=0).error_code.value not in (15, 16), "a coordinator")
+        s.until(
+            lambda key=key: (
+                s.prepare("find_coordinator", 1, key=key, key_type=0).error_code.value not in (15, 16)
+            ),
+            "a coordinator",
+        )
     for version in range(4):
         s.call("find_coordinator", version, key=s.name)
     for kind in (0, 3, -1):
@@ -140,7 +184,13 @@ def cluster(s: Session) -> None:
     for version in (0, 1):
         s.call("describe_cluster", version, include_cluster_authorized_operations=False)
     for kind in (2, 0, 3, -1):
-        s.call("describe_cluster", 2, include_cluster_authorized_operations=False, endpoint_type=kind, include_fenced_brokers=False)
+        s.call(
+            "describe_cluster",
+            2,
+            include_cluster_authorized_operations=False,
+            endpoint_type=kind,
+            include_fenced_brokers=False,
+        )
     s.call("describe_cluster", 2, include_cluster_authorized_operations=True, include_fenced_brokers=True)
 
 
@@ -149,12 +199,28 @@ def topic_resources(s: Session) -> None:
     topic = s.topic(retention_ms="1000")
     mine = only("config_resources", "resource_name", f"{s.name}-*")
     s.call("list_config_resources", 1, keep=mine, resource_types=[2])
-    resource = {"resource_type": 2, "resource_name": topic.name, "configuration_keys": ["retention.ms", "cleanup.policy", "nonsense"]}
+    resource = {
+        "resource_type": 2,
+        "resource_name": topic.name,
+        "configuration_keys": ["retention.ms", "cleanup.policy", "nonsense"],
+    }
     s.call("describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False)
     missing = {**resource, "resource_name": f"{s.name}-missing"}
     s.call("describe_configs", 4, resources=[missing], include_synonyms=False, include_documentation=False)
-    s.call("describe_configs", 4, resources=[{**resource, "resource_name": "a b"}], include_synonyms=False, include_documentation=False)
-    s.call("describe_configs", 4, resources=[{**resource, "resource_type": 77}], include_synonyms=False, include_documentation=False)
+    s.call(
+        "describe_configs",
+        4,
+        resources=[{**resource, "resource_name": "a b"}],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    s.call(
+        "describe_configs",
+        4,
+        resources=[{**resource, "resource_type": 77}],
+        include_synonyms=False,
+        include_documentation=False,
+    )
 
 
 @script("CFG-43")

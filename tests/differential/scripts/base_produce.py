@@ -16,7 +16,11 @@ PAST = {"retention_ms": "-1"}
 
 
 def batch_of(
-    *values: str, stamp: int = STAMP, producer: tuple[int, int, int] | None = None, codec: Codec = Codec.NONE, bits: int = 0
+    *values: str,
+    stamp: int = STAMP,
+    producer: tuple[int, int, int] | None = None,
+    codec: Codec = Codec.NONE,
+    bits: int = 0,
 ) -> bytes:
     rows = [Record(0, stamp, None, value.encode(), ()) for value in values]
     if producer is None:
@@ -32,15 +36,21 @@ def altered(batch: bytes, **fields: int) -> bytes:
         "producer_id", "producer_epoch", "base_sequence", "record_count",
     )  # fmt: skip
     changed = bytearray(batch)
-    HEADER.pack_into(changed, 0, *({**dict(zip(names, header, strict=True)), **fields}[name] for name in names))
+    HEADER.pack_into(
+        changed, 0, *({**dict(zip(names, header, strict=True)), **fields}[name] for name in names)
+    )
     if "crc" not in fields:
         struct.pack_into(">I", changed, 17, crc32c(memoryview(changed)[CRC_START:]))
     return bytes(changed)
 
 
-def produce(s: Session, topic: Topic, *batches: bytes | None, acks: int = -1, partition: int = 0, on: str = "a") -> Entity:
+def produce(
+    s: Session, topic: Topic, *batches: bytes | None, acks: int = -1, partition: int = 0, on: str = "a"
+) -> Entity:
     """One request with a row for each of `batches`, all for one partition."""
-    rows = [{"name": topic.name, "partition_data": [{"index": partition, "records": batch} for batch in batches]}]
+    rows = [
+        {"name": topic.name, "partition_data": [{"index": partition, "records": batch} for batch in batches]}
+    ]
     return s.call("produce", 9, on=on, transactional_id=None, acks=acks, timeout=30_000, topic_data=rows)
 
 
@@ -142,7 +152,8 @@ def acks(s: Session) -> None:
 
 @script("BASE-29")
 def acks_0(s: Session) -> None:
-    """Good records, and then an error: the connection is closed, which the next request on it shows."""
+    """Good records, and then an error: the connection is closed, which the next request on it
+    shows."""
     topic = s.topic(**PAST)
     for batch in (batch_of("one"), altered(batch_of("two"), crc=1)):
         rows = [{"name": topic.name, "partition_data": [{"index": 0, "records": batch}]}]
@@ -229,7 +240,12 @@ def producer_epochs(s: Session) -> None:
 @script("BASE-40", "BASE-39")
 def sequences_wrap(s: Session) -> None:
     topic = s.topic(**PAST)
-    for sequence, values in ((2147483646, ("one",)), (2147483647, ("two", "three")), (1, ("four",)), (2147483647, ("two", "three"))):
+    for sequence, values in (
+        (2147483646, ("one",)),
+        (2147483647, ("two", "three")),
+        (1, ("four",)),
+        (2147483647, ("two", "three")),
+    ):
         produce(s, topic, batch_of(*values, producer=(7_000_004, 0, sequence)))
     end_of(s, topic)
 
@@ -253,5 +269,12 @@ def versions(s: Session) -> None:
         s.call("produce", version, transactional_id=None, acks=-1, timeout=30_000, topic_data=rows)
     by_id = [{"topic_id": topic.topic_id, "partition_data": [{"index": 0, "records": batch_of("one")}]}]
     s.call("produce", 13, transactional_id=None, acks=-1, timeout=30_000, topic_data=by_id)
-    s.call("produce", 13, transactional_id=None, acks=-1, timeout=30_000, topic_data=[{**by_id[0], "topic_id": UUID(int=9)}])
+    s.call(
+        "produce",
+        13,
+        transactional_id=None,
+        acks=-1,
+        timeout=30_000,
+        topic_data=[{**by_id[0], "topic_id": UUID(int=9)}],
+    )
     s.call("produce", 13, transactional_id=None, acks=-1, timeout=30_000, topic_data=())

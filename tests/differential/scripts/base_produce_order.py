@@ -6,12 +6,22 @@ from uuid import UUID
 
 from tests.differential.script import Session, Topic, Value, script
 from tests.differential.scripts.base_offsets import delete_records
-from tests.differential.scripts.base_produce import PAST, altered, batch_of, end_of, has_offsets_topic, latest, produce
+from tests.differential.scripts.base_produce import (
+    PAST,
+    altered,
+    batch_of,
+    end_of,
+    has_offsets_topic,
+    latest,
+    produce,
+)
 
 FUTURE = 4_000_000_000_000
 
 
-def produce_rows(s: Session, *topics: tuple[str | UUID, list[tuple[int, bytes]]], version: int = 9, acks: int = -1) -> None:
+def produce_rows(
+    s: Session, *topics: tuple[str | UUID, list[tuple[int, bytes]]], version: int = 9, acks: int = -1
+) -> None:
     """Topics with their partitions' batches."""
     rows: list[Value] = [
         {
@@ -26,7 +36,14 @@ def produce_rows(s: Session, *topics: tuple[str | UUID, list[tuple[int, bytes]]]
 @script("BASE-22", "BASE-28")
 def acks_beside_other_errors(s: Session) -> None:
     topic, good = s.topic(**PAST), batch_of("one")
-    for batch in (altered(good, base_offset=7), altered(good, crc=1), altered(good, batch_length=10), good + good, b"", good[:-1]):
+    for batch in (
+        altered(good, base_offset=7),
+        altered(good, crc=1),
+        altered(good, batch_length=10),
+        good + good,
+        b"",
+        good[:-1],
+    ):
         produce(s, topic, batch, acks=2)
     produce(s, topic, altered(good, magic=1), acks=2)
     produce(s, topic, good, acks=2, partition=9)
@@ -82,7 +99,12 @@ def producers_beside_other_errors(s: Session) -> None:
 def topics_listed_twice(s: Session) -> None:
     topic, other = s.topic(2, **PAST), s.topic(**PAST)
     produce_rows(s, (topic.name, [(0, batch_of("one"))]), (topic.name, [(1, batch_of("two"))]))
-    produce_rows(s, (topic.name, [(0, batch_of("one"))]), (other.name, [(0, batch_of("x"))]), (topic.name, [(0, batch_of("two", "three"))]))
+    produce_rows(
+        s,
+        (topic.name, [(0, batch_of("one"))]),
+        (other.name, [(0, batch_of("x"))]),
+        (topic.name, [(0, batch_of("two", "three"))]),
+    )
     by_id = (topic.topic_id, [(0, batch_of("four"))])
     produce_rows(s, by_id, (other.topic_id, [(0, batch_of("x"))]), by_id, version=13)
     produce_rows(s, (topic.name, []), (other.name, [(0, batch_of("x"))]))
@@ -95,7 +117,12 @@ def topics_listed_twice(s: Session) -> None:
 @script("BASE-21", "BASE-25")
 def one_row_spoils_the_request(s: Session) -> None:
     topic, good = s.topic(4, **PAST), batch_of("one")
-    for bad in (altered(good, batch_length=10), altered(good, magic=9), altered(good, attributes=0x10), good + bytes(20)):
+    for bad in (
+        altered(good, batch_length=10),
+        altered(good, magic=9),
+        altered(good, attributes=0x10),
+        good + bytes(20),
+    ):
         produce_rows(s, (topic.name, [(0, good), (1, bad), (9, good)]), (f"{s.name}-missing", [(0, good)]))
         produce_rows(s, (topic.name, [(1, bad), (0, good)]))
     end_of(s, topic)
@@ -104,7 +131,13 @@ def one_row_spoils_the_request(s: Session) -> None:
 @script("BASE-21", "BASE-22")
 def one_row_spoils_itself(s: Session) -> None:
     topic, good = s.topic(4, **PAST), batch_of("one")
-    for bad in (altered(good, crc=1), good + good, good[:-1], altered(good, attributes=0x20), altered(good, base_offset=7)):
+    for bad in (
+        altered(good, crc=1),
+        good + good,
+        good[:-1],
+        altered(good, attributes=0x20),
+        altered(good, base_offset=7),
+    ):
         produce_rows(s, (topic.name, [(0, good), (1, bad), (9, good)]))
     end_of(s, topic)
 
@@ -127,7 +160,13 @@ def refused_by_a_log_that_begins_later(s: Session) -> None:
     produce(s, topic, good)
     produce(s, topic, batch_of("two", "three"))
     delete_records(s, topic, (0, 2))
-    for bad in (altered(good, record_count=3), altered(good, crc=1), altered(good, base_sequence=9), good, good + good):
+    for bad in (
+        altered(good, record_count=3),
+        altered(good, crc=1),
+        altered(good, base_sequence=9),
+        good,
+        good + good,
+    ):
         produce(s, topic, bad)
 
 
@@ -147,7 +186,12 @@ def errors_with_acks_0(s: Session) -> None:
     }
     for what, rows in bad.items():
         connection = s.connection(what)
-        topics = [{"name": topic.name, "partition_data": [{"index": index, "records": batch} for index, batch in rows]}]
+        topics = [
+            {
+                "name": topic.name,
+                "partition_data": [{"index": index, "records": batch} for index, batch in rows],
+            }
+        ]
         values = {"transactional_id": None, "acks": 0, "timeout": 30_000, "topic_data": topics}
         connection.send_raw(connection.encode("produce", 9, values))
         s.call("metadata", 1, on=what, topics=())

@@ -11,22 +11,46 @@ from tests.differential.transcript import transcribe
 ZERO, UNKNOWN = UUID(int=0), UUID(int=9)
 
 
-def wanted(name: str, partitions: int = 1, replicas: int = 1, assignments: Sequence[Value] = (), **configs: str | None) -> dict[str, Value]:
+def wanted(
+    name: str,
+    partitions: int = 1,
+    replicas: int = 1,
+    assignments: Sequence[Value] = (),
+    **configs: str | None,
+) -> dict[str, Value]:
     rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
-    return {"name": name, "num_partitions": partitions, "replication_factor": replicas, "assignments": assignments, "configs": rows}
+    return {
+        "name": name,
+        "num_partitions": partitions,
+        "replication_factor": replicas,
+        "assignments": assignments,
+        "configs": rows,
+    }
 
 
 def without_defaults(answer: Json) -> Json:
     """Which defaults a broker lists among a new topic's configs is the subject of other scripts."""
     topics = [
-        {**row, "configs": None if row["configs"] is None else [each for each in row["configs"] if each["config_source"] == 1]}
+        {
+            **row,
+            "configs": None
+            if row["configs"] is None
+            else [each for each in row["configs"] if each["config_source"] == 1],
+        }
         for row in answer["topics"]
     ]
     return {**answer, "topics": topics}
 
 
 def create(s: Session, *rows: dict[str, Value], validate_only: bool = False) -> Entity:
-    return s.call("create_topics", 7, keep=without_defaults, topics=list(rows), timeout=30_000, validate_only=validate_only)
+    return s.call(
+        "create_topics",
+        7,
+        keep=without_defaults,
+        topics=list(rows),
+        timeout=30_000,
+        validate_only=validate_only,
+    )
 
 
 def grow(s: Session, *rows: tuple[str, int], validate_only: bool = False) -> Entity:
@@ -35,10 +59,17 @@ def grow(s: Session, *rows: tuple[str, int], validate_only: bool = False) -> Ent
 
 
 def delete(s: Session, *rows: tuple[str | None, UUID]) -> Entity:
-    return s.call("delete_topics", 6, topics=[{"name": name, "topic_id": topic_id} for name, topic_id in rows], timeout=30_000)
+    return s.call(
+        "delete_topics",
+        6,
+        topics=[{"name": name, "topic_id": topic_id} for name, topic_id in rows],
+        timeout=30_000,
+    )
 
 
-def metadata(s: Session, *rows: tuple[UUID | None, str | None], version: int = 12, make: bool = False) -> Entity:
+def metadata(
+    s: Session, *rows: tuple[UUID | None, str | None], version: int = 12, make: bool = False
+) -> Entity:
     topics = [{"topic_id": topic_id, "name": name} for topic_id, name in rows]
     return s.call(
         "metadata", version, topics=topics, allow_auto_topic_creation=make, include_topic_authorized_operations=False,
@@ -157,7 +188,9 @@ def deleting(s: Session) -> None:
 def deleting_by_version(s: Session) -> None:
     for version in range(1, 6):
         topic = s.topic()
-        s.call("delete_topics", version, topic_names=[topic.name, f"{s.name}-missing", "a b", ""], timeout=30_000)
+        s.call(
+            "delete_topics", version, topic_names=[topic.name, f"{s.name}-missing", "a b", ""], timeout=30_000
+        )
 
 
 @script("BASE-8", "BASE-9", "BASE-10")
@@ -189,10 +222,17 @@ def metadata_of_all(s: Session) -> None:
     """What others have made is not looked at, only whether there is any."""
     topic = s.topic()
     for version, topics in ((0, ()), (1, ()), (1, None), (12, ()), (12, None)):
-        more = {} if version < 4 else {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        more = (
+            {}
+            if version < 4
+            else {"allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        )
         answer = s.prepare("metadata", version, topics=topics, **more)
         mine = [row for row in answer.topics if row.name == topic.name]
-        s.note(f"version {version}, {topics}", [bool(answer.topics), transcribe(mine, s.names), len(answer.brokers)])
+        s.note(
+            f"version {version}, {topics}",
+            [bool(answer.topics), transcribe(mine, s.names), len(answer.brokers)],
+        )
 
 
 @script("BASE-1")
@@ -202,7 +242,10 @@ def metadata_by_version(s: Session) -> None:
         more = {"allow_auto_topic_creation": False} if version >= 4 else {}
         more |= {"include_topic_authorized_operations": False} if version >= 8 else {}
         more |= {"include_cluster_authorized_operations": False} if 8 <= version <= 10 else {}
-        rows = [{"name": name, **({"topic_id": ZERO} if version >= 10 else {})} for name in (topic.name, f"{s.name}-missing")]
+        rows = [
+            {"name": name, **({"topic_id": ZERO} if version >= 10 else {})}
+            for name in (topic.name, f"{s.name}-missing")
+        ]
         s.call("metadata", version, topics=rows, **more)
 
 
@@ -243,5 +286,11 @@ def the_same_name_again(s: Session) -> None:
 
 def _is_unknown(s: Session, topic_id: UUID) -> bool:
     rows = [{"topic_id": topic_id, "name": None}]
-    answer = s.prepare("metadata", 12, topics=rows, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
+    answer = s.prepare(
+        "metadata",
+        12,
+        topics=rows,
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=False,
+    )
     return bool(answer.topics[0].error_code.value == 100)

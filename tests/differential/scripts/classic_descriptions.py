@@ -1,15 +1,28 @@
-"""Looking at classic groups and removing them: DescribeGroups, ListGroups, DeleteGroups, FindCoordinator."""
+"""Looking at classic groups and removing them: DescribeGroups, ListGroups, DeleteGroups,
+FindCoordinator."""
 
 from __future__ import annotations
 
-from tests.differential.classic import PROBE, ClassicMember, classic_group, commit_rows, delete, describe, form, protocols, until_state
+from tests.differential.classic import (
+    PROBE,
+    ClassicMember,
+    classic_group,
+    commit_rows,
+    delete,
+    describe,
+    form,
+    protocols,
+    until_state,
+)
 from tests.differential.script import Entity, Session, Topic, only, script
 from tests.differential.scripts.classic_rejoin import NEW, completing, pair
 
 
 def listed(s: Session, version: int = 5, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Entity:
     filters = {"states_filter": states, "types_filter": types}
-    return s.call("list_groups", version, on=PROBE, keep=only("groups", "group_id", f"{s.name}-g*"), **filters)
+    return s.call(
+        "list_groups", version, on=PROBE, keep=only("groups", "group_id", f"{s.name}-g*"), **filters
+    )
 
 
 def commit_alone(s: Session, group: str, topic: Topic, offset: int = 1) -> None:
@@ -85,7 +98,9 @@ def clients_of_members(s: Session) -> None:
 @script()
 def listed_in_each_state(s: Session) -> None:
     classic_group(s)
-    stable, leaving, waiting = (ClassicMember(s, f"{s.name}-g-{name}", name) for name in ("stable", "empty", "completing"))
+    stable, leaving, waiting = (
+        ClassicMember(s, f"{s.name}-g-{name}", name) for name in ("stable", "empty", "completing")
+    )
     form(stable)
     form(leaving)
     leaving.leave(quiet=True)

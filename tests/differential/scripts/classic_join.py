@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.differential.classic import ClassicMember, classic_group, describe, form, protocols, subscription, until_state
+from tests.differential.classic import (
+    ClassicMember,
+    classic_group,
+    describe,
+    form,
+    protocols,
+    subscription,
+    until_state,
+)
 from tests.differential.script import Session, script
 
 JOINED_AT_ONCE = 3
@@ -212,7 +220,11 @@ def metadata_of_each_protocol(s: Session) -> None:
 def the_same_protocol_twice(s: Session) -> None:
     group = classic_group(s)
     a = ClassicMember(s, group, "a")
-    rows = [{"name": "one", "metadata": b"1"}, {"name": "one", "metadata": b"2"}, {"name": "two", "metadata": b"3"}]
+    rows = [
+        {"name": "one", "metadata": b"1"},
+        {"name": "one", "metadata": b"2"},
+        {"name": "two", "metadata": b"3"},
+    ]
     a.join(protocols=rows)
     a.join(protocols=rows)
     a.sync(a, protocol_name="two")

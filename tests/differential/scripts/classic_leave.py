@@ -33,7 +33,13 @@ def several_at_once(s: Session) -> None:
     group, a, b = pair(s)
     c = ClassicMember(s, group, "c")
     c.join()
-    rows = [identity(a.member_id), identity("nobody"), identity(c.member_id), identity(b.member_id), identity(a.member_id)]
+    rows = [
+        identity(a.member_id),
+        identity("nobody"),
+        identity(c.member_id),
+        identity(b.member_id),
+        identity(a.member_id),
+    ]
     a.leave(3, members=rows)
     describe(s, group)
 

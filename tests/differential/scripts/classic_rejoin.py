@@ -1,4 +1,5 @@
-"""JoinGroup of members: the same and other metadata in each state of the group, and what it means for the others."""
+"""JoinGroup of members: the same and other metadata in each state of the group, and what it means
+for the others."""
 
 from __future__ import annotations
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.differential.classic import ClassicMember, classic_group, describe, form, identity, protocols, until_state
+from tests.differential.classic import (
+    ClassicMember,
+    classic_group,
+    describe,
+    form,
+    identity,
+    protocols,
+    until_state,
+)
 from tests.differential.script import Session, script
 from tests.differential.scripts.classic_rejoin import NEW
 

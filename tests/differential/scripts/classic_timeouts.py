@@ -1,10 +1,19 @@
-"""What happens to members who do not come in time: sessions, rebalances, ids that were never joined with, syncs."""
+"""What happens to members who do not come in time: sessions, rebalances, ids that were never joined
+with, syncs."""
 
 from __future__ import annotations
 
 import time
 
-from tests.differential.classic import ClassicMember, classic_group, describe, form, protocols, share_out, until_state
+from tests.differential.classic import (
+    ClassicMember,
+    classic_group,
+    describe,
+    form,
+    protocols,
+    share_out,
+    until_state,
+)
 from tests.differential.script import Session, script
 from tests.differential.scripts.classic_rejoin import NEW
 
@@ -126,7 +135,10 @@ def leader_who_does_not_join_in_time(s: Session) -> None:
 @script(seconds=3)
 def longest_rebalance_timeout_counts(s: Session) -> None:
     group = classic_group(s)
-    a, b = ClassicMember(s, group, "a", rebalance_ms=SHORT_MS), ClassicMember(s, group, "b", rebalance_ms=6_000)
+    a, b = (
+        ClassicMember(s, group, "a", rebalance_ms=SHORT_MS),
+        ClassicMember(s, group, "b", rebalance_ms=6_000),
+    )
     form(a)
     b.join()
     waiting = b.begin_join()

@@ -1,6 +1,8 @@
-"""What the assignors uniform and range give to whom. Targets follow from earlier targets, so nobody has to give anything up here.
+"""What the assignors uniform and range give to whom. Targets follow from earlier targets, so nobody
+has to give anything up here.
 
-Where Kafka goes by the order of topic ids, which are random, only what does not depend on it is noted.
+Where Kafka goes by the order of topic ids, which are random, only what does not depend on it is
+noted.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ def targets(s: Session, group: str) -> Targets:
     """Partitions by member and topic."""
     answer = s.prepare("consumer_group_describe", 1, group_ids=[group], include_authorized_operations=False)
     return {
-        row.member_id: {each.topic_name.removeprefix(s.name): sorted(each.partitions) for each in row.target_assignment.topic_partitions}
+        row.member_id: {
+            each.topic_name.removeprefix(s.name): sorted(each.partitions)
+            for each in row.target_assignment.topic_partitions
+        }
         for row in sorted(answer.groups[0].members, key=lambda row: str(row.member_id))
     }
 
@@ -33,7 +38,14 @@ def kept(before: Targets, after: Targets) -> Json:
     }
 
 
-def joined(s: Session, group: str, member: str, *topics: Topic, assignor: str = "uniform", instance: str | None = None) -> Consumer:
+def joined(
+    s: Session,
+    group: str,
+    member: str,
+    *topics: Topic,
+    assignor: str = "uniform",
+    instance: str | None = None,
+) -> Consumer:
     consumer = Consumer(s, group, member, instance_id=instance)
     wanted = [topic.name for topic in topics]
     consumer.silently(0, subscribed_topic_names=wanted, rebalance_timeout=60_000, server_assignor=assignor)
@@ -178,7 +190,9 @@ def the_assignor_of_most(s: Session) -> None:
     group = group_of(s, "g", topic)
 
     def chosen(what: str) -> None:
-        answer = s.prepare("consumer_group_describe", 1, group_ids=[group], include_authorized_operations=False)
+        answer = s.prepare(
+            "consumer_group_describe", 1, group_ids=[group], include_authorized_operations=False
+        )
         s.note(what, answer.groups[0].assignor_name)
 
     joined(s, group, "a", topic, assignor="range")
@@ -192,5 +206,7 @@ def the_assignor_of_most(s: Session) -> None:
     chosen("after a new assignment")
     Consumer(s, group, "e").silently(0, subscribed_topic_names=[topic.name], rebalance_timeout=60_000)
     chosen("one who does not care")
-    Consumer(s, group, "f").silently(0, subscribed_topic_names=[topic.name], rebalance_timeout=60_000, server_assignor="range")
+    Consumer(s, group, "f").silently(
+        0, subscribed_topic_names=[topic.name], rebalance_timeout=60_000, server_assignor="range"
+    )
     s.note("targets", totals(targets(s, group)))

@@ -12,10 +12,16 @@ INTERVAL, OFFLOAD = "consumer.assignment.interval.ms", "consumer.assignor.offloa
 
 @script()
 def names(s: Session) -> None:
-    """All that there are, of whatever kind of group, without the streams groups', which are another matter."""
+    """All that there are, of whatever kind of group, without the streams groups', which are another
+    matter."""
     resource = {"resource_type": GROUP, "resource_name": f"{s.name}-g", "configuration_keys": None}
-    answer = s.prepare("describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False)
-    s.note("beginning with consumer.", sorted(row.name for row in answer.results[0].configs if row.name.startswith("consumer.")))
+    answer = s.prepare(
+        "describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False
+    )
+    s.note(
+        "beginning with consumer.",
+        sorted(row.name for row in answer.results[0].configs if row.name.startswith("consumer.")),
+    )
 
 
 @script()
@@ -33,10 +39,23 @@ def of_the_assignor_s_thread(s: Session) -> None:
 @script()
 def documentation(s: Session) -> None:
     def told(answer: Json) -> Json:
-        return [{**row, "documentation": bool(row["documentation"])} for row in answer["results"][0]["configs"]]
+        return [
+            {**row, "documentation": bool(row["documentation"])} for row in answer["results"][0]["configs"]
+        ]
 
-    resource = {"resource_type": GROUP, "resource_name": f"{s.name}-g", "configuration_keys": [SESSION, HEARTBEAT]}
-    s.call("describe_configs", 4, keep=told, resources=[resource], include_synonyms=True, include_documentation=True)
+    resource = {
+        "resource_type": GROUP,
+        "resource_name": f"{s.name}-g",
+        "configuration_keys": [SESSION, HEARTBEAT],
+    }
+    s.call(
+        "describe_configs",
+        4,
+        keep=told,
+        resources=[resource],
+        include_synonyms=True,
+        include_documentation=True,
+    )
 
 
 @script()

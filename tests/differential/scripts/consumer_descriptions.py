@@ -1,4 +1,5 @@
-"""Looking at consumer groups and removing them: ConsumerGroupDescribe, ListGroups, DescribeGroups, DeleteGroups."""
+"""Looking at consumer groups and removing them: ConsumerGroupDescribe, ListGroups, DescribeGroups,
+DeleteGroups."""
 
 from __future__ import annotations
 
@@ -38,9 +39,24 @@ def states_in_lists(s: Session) -> None:
     m, n = Consumer(s, group, "m"), Consumer(s, group, "n")
     m.join(topic)
     n.join(topic)
-    for states in ((), ("Reconciling",), ("reconciling", "Stable"), ("Stable",), ("nonsense",), ("PreparingRebalance",)):
+    for states in (
+        (),
+        ("Reconciling",),
+        ("reconciling", "Stable"),
+        ("Stable",),
+        ("nonsense",),
+        ("PreparingRebalance",),
+    ):
         listed(s, states=states)
-    for types in (("consumer",), ("Consumer",), ("classic",), ("share",), ("nonsense",), ("classic", "consumer"), ("unknown",)):
+    for types in (
+        ("consumer",),
+        ("Consumer",),
+        ("classic",),
+        ("share",),
+        ("nonsense",),
+        ("classic", "consumer"),
+        ("unknown",),
+    ):
         listed(s, types=types)
     n.leave()
     listed(s)
@@ -108,7 +124,12 @@ def described_as_a_classic_group(s: Session) -> None:
     member = Consumer(s, group, "m")
     member.join(topic)
     for version in (0, 3, 5, 6):
-        s.call("describe_groups", version, groups=[group], **({"include_authorized_operations": False} if version >= 3 else {}))
+        s.call(
+            "describe_groups",
+            version,
+            groups=[group],
+            **({"include_authorized_operations": False} if version >= 3 else {}),
+        )
     member.leave()
     describe_classic(s, group)
 

@@ -1,4 +1,5 @@
-"""What consumers meet when topics come and go: Metadata by id, Fetch by ids that nobody knows or that were deleted, coordinators."""
+"""What consumers meet when topics come and go: Metadata by id, Fetch by ids that nobody knows or
+that were deleted, coordinators."""
 
 from __future__ import annotations
 
@@ -11,7 +12,13 @@ from tests.differential.scripts.base_topics import metadata
 NOBODY = UUID(int=123)
 
 
-def fetch_ids(s: Session, version: int, *rows: tuple[UUID, int], session: tuple[int, int] = FULL, forget: tuple[UUID, ...] = ()) -> Value:
+def fetch_ids(
+    s: Session,
+    version: int,
+    *rows: tuple[UUID, int],
+    session: tuple[int, int] = FULL,
+    forget: tuple[UUID, ...] = (),
+) -> Value:
     """Partition 0 of each topic, from an offset."""
     return s.call(
         "fetch", version, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=session[0], session_epoch=session[1],
@@ -124,12 +131,18 @@ def offsets_of_topics_that_are_not_there(s: Session) -> None:
     topic = s.topic()
     removed(s, topic)
     for name in (topic.name, f"{s.name}-missing", ""):
-        rows = [{"name": name, "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}]}]
+        rows = [
+            {
+                "name": name,
+                "partitions": [{"partition_index": 0, "current_leader_epoch": -1, "timestamp": -2}],
+            }
+        ]
         s.call("list_offsets", 10, replica_id=-1, isolation_level=0, topics=rows, timeout=1000)
 
 
 def _is_unknown(s: Session, topic: Topic) -> bool:
-    """Whether fetches in a session of their own are refused: the log goes a moment after the name."""
+    """Whether fetches in a session of their own are refused: the log goes a moment after the
+    name."""
     answer = s.prepare(
         "fetch", 17, on="probe", max_wait=0, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0, session_epoch=-1,
         topics=[{"topic_id": topic.topic_id, "partitions": wanted((0, 0))}], forgotten_topics_data=(), rack_id="",

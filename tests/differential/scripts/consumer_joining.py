@@ -1,4 +1,5 @@
-"""ConsumerGroupHeartbeat: who is let in, what a first heartbeat must say, and what each epoch is answered."""
+"""ConsumerGroupHeartbeat: who is let in, what a first heartbeat must say, and what each epoch is
+answered."""
 
 from __future__ import annotations
 

@@ -10,7 +10,14 @@ from tests.differential.scripts.offset_deletions import delete_offsets
 from tests.differential.scripts.offset_fetches import of_groups, row
 
 
-def commit_as(s: Session, member: Consumer, offsets: dict[Topic, dict[int, int]], epoch: int, version: int = 9, **more: Value) -> Entity:
+def commit_as(
+    s: Session,
+    member: Consumer,
+    offsets: dict[Topic, dict[int, int]],
+    epoch: int,
+    version: int = 9,
+    **more: Value,
+) -> Entity:
     return commit(s, member.group_id, offsets, version, epoch, **{"member_id": member.member_id, **more})
 
 
@@ -140,7 +147,9 @@ def fetches_by_epoch(s: Session) -> None:
     commit_as(s, member, {topic: {0: 5}}, 2)
     for version in (9, 10):
         for epoch in (2, 1, 3, 0, -1):
-            of_groups(s, row(version, group, {topic: [0, 1]}, member_id="m", member_epoch=epoch), version=version)
+            of_groups(
+                s, row(version, group, {topic: [0, 1]}, member_id="m", member_epoch=epoch), version=version
+            )
 
 
 @script()
@@ -149,7 +158,9 @@ def fetches_of_nobody_of_the_group(s: Session) -> None:
     commit_as(s, member, {topic: {0: 5}}, 2)
     for version in (9, 10):
         for member_id, epoch in (("stranger", 2), ("stranger", -1), ("", 2), ("", -1), (None, 2), (None, -1)):
-            of_groups(s, row(version, group, {topic: [0]}, member_id=member_id, member_epoch=epoch), version=version)
+            of_groups(
+                s, row(version, group, {topic: [0]}, member_id=member_id, member_epoch=epoch), version=version
+            )
     of_groups(s, row(8, group, {topic: [0]}), version=8)
 
 
@@ -162,7 +173,12 @@ def fetches_of_groups_without_members(s: Session) -> None:
     for group_id in (group, unknown):
         for member_id, epoch in (("m", 2), ("m", 0), ("m", -1), ("", 0), (None, 0), (None, -1)):
             of_groups(s, row(9, group_id, {topic: [0]}, member_id=member_id, member_epoch=epoch))
-    of_groups(s, row(9, group, None, member_id="m", member_epoch=2), row(9, unknown, {topic: [0]}), row(9, group, None))
+    of_groups(
+        s,
+        row(9, group, None, member_id="m", member_epoch=2),
+        row(9, unknown, {topic: [0]}),
+        row(9, group, None),
+    )
 
 
 @script()

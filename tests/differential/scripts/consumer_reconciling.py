@@ -1,4 +1,5 @@
-"""Partitions that go from one member to another: revoked, given up, assigned; who is told what at which epoch, and for how long."""
+"""Partitions that go from one member to another: revoked, given up, assigned; who is told what at
+which epoch, and for how long."""
 
 from __future__ import annotations
 
@@ -215,7 +216,9 @@ def the_session_of_an_owner_expires(s: Session) -> None:
     group = group_of(s, "g", topic)
     m, n = Consumer(s, group, "m"), Consumer(s, group, "n")
     m.join(topic)
-    change(s, group, ("consumer.heartbeat.interval.ms", SET, "200"), ("consumer.session.timeout.ms", SET, "2000"))
+    change(
+        s, group, ("consumer.heartbeat.interval.ms", SET, "200"), ("consumer.session.timeout.ms", SET, "2000")
+    )
     settled(s, group, "consumer.session.timeout.ms", "2000")
     n.join(topic)
     m.beat()

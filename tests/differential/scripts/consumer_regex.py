@@ -1,6 +1,8 @@
-"""Subscriptions by a regular expression: RE2's syntax, whole names, alone or beside a list of names.
+"""Subscriptions by a regular expression: RE2's syntax, whole names, alone or beside a list of
+names.
 
-Expressions are resolved in the background; `an_expression` shows what heartbeats answer meanwhile, the others wait for the result.
+Expressions are resolved in the background; `an_expression` shows what heartbeats answer meanwhile,
+the others wait for the result.
 """
 
 from __future__ import annotations
@@ -16,17 +18,23 @@ def topics(s: Session, *names: str) -> list[Topic]:
 
 
 def resolved(s: Session, member: Consumer, partitions: int) -> None:
-    """Heartbeats until the member has been assigned so many partitions; the last answer is a step."""
+    """Heartbeats until the member has been assigned so many partitions; the last answer is a
+    step."""
 
     def count() -> bool:
         answer = member.silently(0, **subscribed(s, member))
-        return answer.assignment is not None and sum(len(row.partitions) for row in answer.assignment.topic_partitions) == partitions
+        return (
+            answer.assignment is not None
+            and sum(len(row.partitions) for row in answer.assignment.topic_partitions) == partitions
+        )
 
     s.until(count, f"{member.member_id} has {partitions} partitions", every_s=0.1)
 
 
 def subscribed(s: Session, member: Consumer) -> dict[str, object]:
-    answer = s.prepare("consumer_group_describe", 1, group_ids=[member.group_id], include_authorized_operations=False)
+    answer = s.prepare(
+        "consumer_group_describe", 1, group_ids=[member.group_id], include_authorized_operations=False
+    )
     row = next(row for row in answer.groups[0].members if row.member_id == member.member_id)
     regex, names = row.subscribed_topic_regex, row.subscribed_topic_names
     return {"subscribed_topic_regex": regex, "subscribed_topic_names": names, "rebalance_timeout": 60_000}
@@ -34,9 +42,14 @@ def subscribed(s: Session, member: Consumer) -> dict[str, object]:
 
 def note(s: Session, member: Consumer) -> None:
     """The epoch depends on how long it took; the assignment and the subscription do not."""
-    answer = s.prepare("consumer_group_describe", 1, group_ids=[member.group_id], include_authorized_operations=False)
+    answer = s.prepare(
+        "consumer_group_describe", 1, group_ids=[member.group_id], include_authorized_operations=False
+    )
     for row in answer.groups[0].members:
-        assigned = sorted((each.topic_name.removeprefix(s.name), sorted(each.partitions)) for each in row.assignment.topic_partitions)
+        assigned = sorted(
+            (each.topic_name.removeprefix(s.name), sorted(each.partitions))
+            for each in row.assignment.topic_partitions
+        )
         s.note(f"{row.member_id} has", [row.subscribed_topic_regex.replace(s.name, "…"), assigned])
 
 
@@ -81,7 +94,21 @@ def whole_names_are_matched(s: Session) -> None:
 def expressions_that_are_none(s: Session) -> None:
     group = group_of(s)
     member = Consumer(s, group, "m")
-    for regex in ("(", "[a", "*", "a**", "(?=x)", r"\1", "(?<!a)b", "a{2,1}", "a{1001}", r"\c", "(?P<n", "é(", r"\Qa"):
+    for regex in (
+        "(",
+        "[a",
+        "*",
+        "a**",
+        "(?=x)",
+        r"\1",
+        "(?<!a)b",
+        "a{2,1}",
+        "a{1001}",
+        r"\c",
+        "(?P<n",
+        "é(",
+        r"\Qa",
+    ):
         member.join(subscribed_topic_names=None, subscribed_topic_regex=regex)
     member.join("missing")
     member.beat(subscribed_topic_regex="(")
@@ -108,7 +135,12 @@ def an_expression_and_names(s: Session) -> None:
     one, two, other = topics(s, "one", "two", "other")
     group = group_of(s, "g", one, two, other)
     member = Consumer(s, group, "m")
-    member.silently(0, rebalance_timeout=60_000, subscribed_topic_names=[other.name], subscribed_topic_regex=f"{s.name}-(one|two)")
+    member.silently(
+        0,
+        rebalance_timeout=60_000,
+        subscribed_topic_names=[other.name],
+        subscribed_topic_regex=f"{s.name}-(one|two)",
+    )
     resolved(s, member, 3)
     note(s, member)
     member.silently(subscribed_topic_names=[])
@@ -130,7 +162,9 @@ def two_members_with_one_expression(s: Session) -> None:
     resolved(s, m, 2)
     n.silently(0, subscribed_topic_regex=regex, rebalance_timeout=60_000)
     stays = m.silently().assignment.topic_partitions
-    m.silently(topic_partitions=[{"topic_id": row.topic_id, "partitions": list(row.partitions)} for row in stays])
+    m.silently(
+        topic_partitions=[{"topic_id": row.topic_id, "partitions": list(row.partitions)} for row in stays]
+    )
     taken = n.silently().assignment.topic_partitions
     s.note("what stays, and what is taken", [len(stays), len(taken)])
     s.note("both", sorted(s.names.topics[row.topic_id] for row in (*stays, *taken)))
@@ -166,7 +200,9 @@ def offsets_of_topics_that_match(s: Session) -> None:
     group = group_of(s, "g", one, two, other)
     commit(s, group, {one: {0: 1}, two: {0: 1}, other: {0: 1}})
     member = Consumer(s, group, "m")
-    member.silently(0, rebalance_timeout=60_000, subscribed_topic_names=[two.name], subscribed_topic_regex=f"{s.name}-one")
+    member.silently(
+        0, rebalance_timeout=60_000, subscribed_topic_names=[two.name], subscribed_topic_regex=f"{s.name}-one"
+    )
     resolved(s, member, 2)
     delete_offsets(s, group, {one.name: [0], two.name: [0], other.name: [0]})
 

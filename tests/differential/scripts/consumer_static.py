@@ -1,4 +1,5 @@
-"""Static members of consumer groups: gone for a while, back under another member id, and those who take a name that is in use."""
+"""Static members of consumer groups: gone for a while, back under another member id, and those who
+take a name that is in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Long histories of a consumer group: members do what comes to mind, in an order that is random and always the same."""
+"""Long histories of a consumer group: members do what comes to mind, in an order that is random and
+always the same."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ STEPS = 60
 
 @dataclass
 class Walker:
-    """A member that remembers what it was told, as clients do, and is not always honest about it."""
+    """A member that remembers what it was told, as clients do, and is not always honest about
+    it."""
 
     consumer: Consumer
     topics: dict[str, Topic]
@@ -23,7 +25,19 @@ class Walker:
     told: dict[Topic, list[int]] = field(default_factory=dict)
 
     def step(self) -> None:
-        choices = ("beat", "owned", "partly", "nothing", "whole", "subscribe", "join", "leave", "away", "stale", "future")
+        choices = (
+            "beat",
+            "owned",
+            "partly",
+            "nothing",
+            "whole",
+            "subscribe",
+            "join",
+            "leave",
+            "away",
+            "stale",
+            "future",
+        )
         weights = (20, 30, 6, 4, 6, 8, 6 if self.consumer.epoch else 40, 4, 4, 6, 2)
         getattr(self, f"_{self.dice.choices(choices, weights)[0]}")()
 
@@ -34,14 +48,18 @@ class Walker:
         self._heard(self.consumer.beat(owns=self.told))
 
     def _partly(self) -> None:
-        owned: Owned = {topic: [each for each in which if self.dice.random() < 0.5] for topic, which in self.told.items()}
+        owned: Owned = {
+            topic: [each for each in which if self.dice.random() < 0.5] for topic, which in self.told.items()
+        }
         self._heard(self.consumer.beat(owns=owned))
 
     def _nothing(self) -> None:
         self._heard(self.consumer.beat(owns={}))
 
     def _whole(self) -> None:
-        self._heard(self.consumer.beat(owns=self.told, subscribed_topic_names=self._names(), rebalance_timeout=60_000))
+        self._heard(
+            self.consumer.beat(owns=self.told, subscribed_topic_names=self._names(), rebalance_timeout=60_000)
+        )
 
     def _subscribe(self) -> None:
         self._heard(self.consumer.beat(subscribed_topic_names=self._names()))
@@ -63,13 +81,16 @@ class Walker:
         self._heard(self.consumer.beat(self.consumer.epoch + 1))
 
     def _names(self) -> list[str]:
-        return self.dice.choice([[topic.name for topic in each] for each in _subsets(list(self.topics.values()))])
+        return self.dice.choice(
+            [[topic.name for topic in each] for each in _subsets(list(self.topics.values()))]
+        )
 
     def _heard(self, answer: Entity) -> None:
         if answer.error_code.value == 0 and answer.assignment is not None:
             by_id = {topic.topic_id: topic for topic in self.topics.values()}
             told = {by_id[row.topic_id]: sorted(row.partitions) for row in answer.assignment.topic_partitions}
-            self.told = dict(sorted(told.items(), key=lambda row: row[0].name))  # the dice are cast in this order
+            # the dice are cast in this order
+            self.told = dict(sorted(told.items(), key=lambda row: row[0].name))
 
 
 def _subsets(topics: list[Topic]) -> list[list[Topic]]:
@@ -82,7 +103,12 @@ def walk(s: Session, seed: int, *partitions: int, assignor: str, static: int = 0
     group = group_of(s, "g", *topics)
     names = {topic.name: topic for topic in topics}
     members = [
-        Walker(Consumer(s, group, name, instance_id=f"i{name}" if index < static else None), names, dice, assignor)
+        Walker(
+            Consumer(s, group, name, instance_id=f"i{name}" if index < static else None),
+            names,
+            dice,
+            assignor,
+        )
         for index, name in enumerate(MEMBERS)
     ]
     for step in range(1, STEPS + 1):

@@ -1,4 +1,5 @@
-"""Settings of groups and their bounds: IncrementalAlterConfigs, AlterConfigs, DescribeConfigs, ListConfigResources."""
+"""Settings of groups and their bounds: IncrementalAlterConfigs, AlterConfigs, DescribeConfigs,
+ListConfigResources."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ GROUP = 32
 
 def change(s: Session, group: str, *rows: tuple[str, int, str | None], validate_only: bool = False) -> Entity:
     """IncrementalAlterConfigs: name, operation, value."""
-    configs = [{"name": name, "config_operation": operation, "value": value} for name, operation, value in rows]
+    configs = [
+        {"name": name, "config_operation": operation, "value": value} for name, operation, value in rows
+    ]
     resource = {"resource_type": GROUP, "resource_name": group, "configs": configs}
     return s.call("incremental_alter_configs", 1, resources=[resource], validate_only=validate_only)
 
@@ -23,17 +26,26 @@ def each(s: Session, group: str, name: str, *values: str | None) -> None:
 
 def share_configs(*names: str) -> Keep:
     def kept(answer: Json) -> Json:
-        rows = [{**result, "configs": [row for row in result["configs"] if row["name"] in names]} for result in answer["results"]]
+        rows = [
+            {**result, "configs": [row for row in result["configs"] if row["name"] in names]}
+            for result in answer["results"]
+        ]
         return {**answer, "results": rows}
 
     return kept
 
 
 def shown(s: Session, group: str, *names: str, synonyms: bool = True) -> Entity:
-    """DescribeConfigs of these settings; asked for without keys, so that all settings come, and these are kept."""
+    """DescribeConfigs of these settings; asked for without keys, so that all settings come, and
+    these are kept."""
     resource = {"resource_type": GROUP, "resource_name": group, "configuration_keys": None}
     return s.call(
-        "describe_configs", 4, keep=share_configs(*names), resources=[resource], include_synonyms=synonyms, include_documentation=False
+        "describe_configs",
+        4,
+        keep=share_configs(*names),
+        resources=[resource],
+        include_synonyms=synonyms,
+        include_documentation=False,
     )
 
 
@@ -42,9 +54,14 @@ def settled(s: Session, group: str, name: str, value: str | None) -> None:
 
     def seen() -> bool:
         resource = {"resource_type": GROUP, "resource_name": group, "configuration_keys": [name]}
-        answer = s.prepare("describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False)
+        answer = s.prepare(
+            "describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False
+        )
         rows = answer.results[0].configs
-        return any((row.value == value and row.config_source == 8) or (value is None and row.config_source != 8) for row in rows)
+        return any(
+            (row.value == value and row.config_source == 8) or (value is None and row.config_source != 8)
+            for row in rows
+        )
 
     s.until(seen, f"{name} is {value}")
 
@@ -81,12 +98,37 @@ def descriptions_of_odd_names(s: Session) -> None:
 
 @script("CFG-23", "CFG-26", "CFG-27", "CFG-1", "CFG-17")
 def delivery_count_limit(s: Session) -> None:
-    each(s, f"{s.name}-g", "share.delivery.count.limit", "1", "2", "10", "11", "0", "-1", "x", "", "2147483648", "2.5")
+    each(
+        s,
+        f"{s.name}-g",
+        "share.delivery.count.limit",
+        "1",
+        "2",
+        "10",
+        "11",
+        "0",
+        "-1",
+        "x",
+        "",
+        "2147483648",
+        "2.5",
+    )
 
 
 @script("CFG-23", "CFG-2", "CFG-17")
 def record_lock_duration(s: Session) -> None:
-    each(s, f"{s.name}-g", "share.record.lock.duration.ms", "999", "1000", "60000", "60001", "3600000", "3600001", "-1")
+    each(
+        s,
+        f"{s.name}-g",
+        "share.record.lock.duration.ms",
+        "999",
+        "1000",
+        "60000",
+        "60001",
+        "3600000",
+        "3600001",
+        "-1",
+    )
 
 
 @script("CFG-23", "CFG-3", "CFG-17")
@@ -99,8 +141,18 @@ def session_and_heartbeat(s: Session) -> None:
     group = f"{s.name}-g"
     each(s, group, "share.session.timeout.ms", "999", "1000", "60000", "60001", "0")
     each(s, group, "share.heartbeat.interval.ms", "99", "100", "15000", "15001", "0")
-    change(s, f"{s.name}-b", ("share.heartbeat.interval.ms", SET, "5000"), ("share.session.timeout.ms", SET, "5000"))
-    change(s, f"{s.name}-b", ("share.heartbeat.interval.ms", SET, "4999"), ("share.session.timeout.ms", SET, "5000"))
+    change(
+        s,
+        f"{s.name}-b",
+        ("share.heartbeat.interval.ms", SET, "5000"),
+        ("share.session.timeout.ms", SET, "5000"),
+    )
+    change(
+        s,
+        f"{s.name}-b",
+        ("share.heartbeat.interval.ms", SET, "4999"),
+        ("share.session.timeout.ms", SET, "5000"),
+    )
     change(s, f"{s.name}-c", ("share.session.timeout.ms", SET, "4000"))
 
 
@@ -111,14 +163,42 @@ def assignment_interval(s: Session) -> None:
 
 @script("CFG-18", "CFG-29", "CFG-30")
 def reset_policies(s: Session) -> None:
-    durations = ("by_duration:PT0S", "by_duration:P1DT2H3M4S", "by_duration:P1M", "by_duration:-PT1S", "by_duration:", "by_duration:x")
-    each(s, f"{s.name}-g", "share.auto.offset.reset", "earliest", "latest", " latest ", "Earliest", "none", "", *durations)
+    durations = (
+        "by_duration:PT0S",
+        "by_duration:P1DT2H3M4S",
+        "by_duration:P1M",
+        "by_duration:-PT1S",
+        "by_duration:",
+        "by_duration:x",
+    )
+    each(
+        s,
+        f"{s.name}-g",
+        "share.auto.offset.reset",
+        "earliest",
+        "latest",
+        " latest ",
+        "Earliest",
+        "none",
+        "",
+        *durations,
+    )
 
 
 @script("CFG-19", "CFG-20", "CFG-29")
 def levels_and_switches(s: Session) -> None:
     group = f"{s.name}-g"
-    each(s, group, "share.isolation.level", "read_committed", "read_uncommitted", " read_committed ", "READ_COMMITTED", "x", "")
+    each(
+        s,
+        group,
+        "share.isolation.level",
+        "read_committed",
+        "read_uncommitted",
+        " read_committed ",
+        "READ_COMMITTED",
+        "x",
+        "",
+    )
     each(s, group, "share.renew.acknowledge.enable", "true", "FALSE", " False ", "yes", "1", "")
 
 
@@ -156,7 +236,11 @@ def operations(s: Session) -> None:
 def resources(s: Session) -> None:
     group, name = f"{s.name}-g", "share.delivery.count.limit"
     change(s, "", (name, SET, "7"))
-    row = {"resource_type": GROUP, "resource_name": group, "configs": [{"name": name, "config_operation": SET, "value": "7"}]}
+    row = {
+        "resource_type": GROUP,
+        "resource_name": group,
+        "configs": [{"name": name, "config_operation": SET, "value": "7"}],
+    }
     s.call("incremental_alter_configs", 1, resources=[row, row], validate_only=False)
     s.call("incremental_alter_configs", 1, resources=[{**row, "resource_type": 77}], validate_only=False)
     s.call("incremental_alter_configs", 1, resources=(), validate_only=False)
@@ -181,11 +265,25 @@ def alter_configs_replaces_all(s: Session) -> None:
     limit, locks = "share.delivery.count.limit", "share.partition.max.record.locks"
     change(s, group, (limit, SET, "7"))
     settled(s, group, limit, "7")
-    for configs in ([{"name": locks, "value": "300"}], [{"name": locks, "value": "1"}], [{"name": "nonsense", "value": "1"}]):
-        s.call("alter_configs", 2, resources=[{"resource_type": GROUP, "resource_name": group, "configs": configs}], validate_only=False)
+    for configs in (
+        [{"name": locks, "value": "300"}],
+        [{"name": locks, "value": "1"}],
+        [{"name": "nonsense", "value": "1"}],
+    ):
+        s.call(
+            "alter_configs",
+            2,
+            resources=[{"resource_type": GROUP, "resource_name": group, "configs": configs}],
+            validate_only=False,
+        )
     settled(s, group, limit, None)
     shown(s, group, limit, locks)
-    s.call("alter_configs", 2, resources=[{"resource_type": GROUP, "resource_name": group, "configs": ()}], validate_only=False)
+    s.call(
+        "alter_configs",
+        2,
+        resources=[{"resource_type": GROUP, "resource_name": group, "configs": ()}],
+        validate_only=False,
+    )
     settled(s, group, locks, None)
 
 
@@ -199,7 +297,11 @@ def listed_resources(s: Session) -> None:
     s.call("list_config_resources", 1, keep=mine, resource_types=())
     s.call("list_config_resources", 1, keep=mine, resource_types=[2])
     s.call("list_config_resources", 1, keep=mine, resource_types=[77])
-    s.call("list_config_resources", 0, keep=only("config_resources", "client_metrics_resource_name", f"{s.name}-*"))
+    s.call(
+        "list_config_resources",
+        0,
+        keep=only("config_resources", "client_metrics_resource_name", f"{s.name}-*"),
+    )
 
 
 @script("CFG-40", "CFG-41")
@@ -217,13 +319,30 @@ def settings_outlive_the_group(s: Session) -> None:
 @script("CFG-11")
 def broker_settings_that_cannot_be_altered(s: Session) -> None:
     """Refused, so that nothing changes for the others."""
-    for name in ("group.share.delivery.count.limit", "group.share.max.size", "group.share.min.session.timeout.ms"):
+    for name in (
+        "group.share.delivery.count.limit",
+        "group.share.max.size",
+        "group.share.min.session.timeout.ms",
+    ):
         configs = [{"name": name, "config_operation": SET, "value": "4"}]
         resource = {"resource_type": 4, "resource_name": "1", "configs": configs}
         s.call("incremental_alter_configs", 1, resources=[resource], validate_only=True)
 
 
-@script("CFG-1", "CFG-2", "CFG-3", "CFG-4", "CFG-5", "CFG-6", "CFG-7", "CFG-8", "CFG-9", "CFG-12", "CFG-16", "ASG-9")
+@script(
+    "CFG-1",
+    "CFG-2",
+    "CFG-3",
+    "CFG-4",
+    "CFG-5",
+    "CFG-6",
+    "CFG-7",
+    "CFG-8",
+    "CFG-9",
+    "CFG-12",
+    "CFG-16",
+    "ASG-9",
+)
 def broker_settings(s: Session) -> None:
     names = [
         *(f"group.share.{end}delivery.count.limit" for end in ("", "min.", "max.")),

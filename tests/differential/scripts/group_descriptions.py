@@ -16,7 +16,13 @@ def delete(s: Session, *groups: str, version: int = 2) -> Entity:
 
 
 def listed(s: Session, states: tuple[str, ...] = (), types: tuple[str, ...] = ()) -> Entity:
-    return s.call("list_groups", 5, keep=only("groups", "group_id", f"{s.name}-g*"), states_filter=states, types_filter=types)
+    return s.call(
+        "list_groups",
+        5,
+        keep=only("groups", "group_id", f"{s.name}-g*"),
+        states_filter=states,
+        types_filter=types,
+    )
 
 
 @script("GRP-51", "GRP-44")
@@ -73,8 +79,12 @@ def assigned_partitions(s: Session) -> None:
     (member,) = row.members
     s.note("state and assignor", [row.group_state, row.assignor_name, row.error_message])
     s.note("epochs agree", [row.group_epoch == row.assignment_epoch, row.group_epoch == member.member_epoch])
-    s.note("assignment", sorted([t.topic_name, sorted(t.partitions)] for t in member.assignment.topic_partitions))
-    s.note("member", [member.member_id, member.rack_id, member.client_id, sorted(member.subscribed_topic_names)])
+    s.note(
+        "assignment", sorted([t.topic_name, sorted(t.partitions)] for t in member.assignment.topic_partitions)
+    )
+    s.note(
+        "member", [member.member_id, member.rack_id, member.client_id, sorted(member.subscribed_topic_names)]
+    )
 
 
 @script("GRP-49", "RPC-5")
@@ -156,7 +166,15 @@ def a_deleted_group_begins_from_nothing(s: Session) -> None:
     member.acknowledge({topic: {0: [(0, 1, [1, 1])]}})
     member.fetch(epoch=-1)
     s.disconnect("user")  # the group's last session: Kafka forgets what it keeps in memory
-    s.prepare("share_group_heartbeat", 1, group_id=group, member_id="m", member_epoch=-1, rack_id=None, subscribed_topic_names=None)
+    s.prepare(
+        "share_group_heartbeat",
+        1,
+        group_id=group,
+        member_id="m",
+        member_epoch=-1,
+        rack_id=None,
+        subscribed_topic_names=None,
+    )
     delete(s, group)
     summary_of_used(s, group, topic)
     s.join(group, "m", topic)

@@ -1,4 +1,5 @@
-"""Classic members who join consumer groups, and consumer groups that become classic ones as the last member of the new protocol goes."""
+"""Classic members who join consumer groups, and consumer groups that become classic ones as the
+last member of the new protocol goes."""
 
 from __future__ import annotations
 
@@ -61,7 +62,12 @@ def leaving_before_anything_has_settled(s: Session) -> None:
 def the_session_of_the_last_consumer_member_expires(s: Session) -> None:
     a, n, topic = mixed(s)
     settle(a, n, topic)
-    change(s, a.group_id, ("consumer.heartbeat.interval.ms", SET, "200"), ("consumer.session.timeout.ms", SET, "1000"))
+    change(
+        s,
+        a.group_id,
+        ("consumer.heartbeat.interval.ms", SET, "200"),
+        ("consumer.session.timeout.ms", SET, "1000"),
+    )
     settled(s, a.group_id, "consumer.session.timeout.ms", "1000")
     n.beat()
     until_state(s, a.group_id, "PreparingRebalance", 1)
@@ -217,7 +223,10 @@ def static_members_who_leave(s: Session) -> None:
     native = Consumer(s, group, "m", on="m", instance_id="j")
     native.join(topic)
     rows = [("", "i"), ("", "j"), ("", "unknown"), ("stranger", "i"), ("stranger", None), (n.member_id, None)]
-    members = [{"member_id": member_id, "group_instance_id": instance_id, "reason": None} for member_id, instance_id in rows]
+    members = [
+        {"member_id": member_id, "group_instance_id": instance_id, "reason": None}
+        for member_id, instance_id in rows
+    ]
     s.call("leave_group", 5, group_id=group, members=members)
     describe(s, group)
 

@@ -1,4 +1,5 @@
-"""Heartbeats of share groups: who is let in, at which epoch, and what is said to those who are not."""
+"""Heartbeats of share groups: who is let in, at which epoch, and what is said to those who are
+not."""
 
 from __future__ import annotations
 
@@ -6,7 +7,14 @@ from tests.differential.script import Entity, Session, Value, script
 
 
 def heartbeat(
-    s: Session, group_id: str, member_id: str, epoch: int, *topics: str, unchanged: bool = False, rack_id: str | None = None, **more: Value
+    s: Session,
+    group_id: str,
+    member_id: str,
+    epoch: int,
+    *topics: str,
+    unchanged: bool = False,
+    rack_id: str | None = None,
+    **more: Value,
 ) -> Entity:
     """One heartbeat as a step; `unchanged`: without a list of topics."""
     return s.call(
@@ -161,9 +169,17 @@ def a_second_member_finds_partitions_initialised(s: Session) -> None:
     epochs = []
     for member in ("m", "n"):
         answer = s.prepare(
-            "share_group_heartbeat", 1, group_id=group, member_id=member, member_epoch=0, rack_id=None, subscribed_topic_names=[topic.name]
+            "share_group_heartbeat",
+            1,
+            group_id=group,
+            member_id=member,
+            member_epoch=0,
+            rack_id=None,
+            subscribed_topic_names=[topic.name],
         )
-        s.note(f"partitions of {member}", sum(len(row.partitions) for row in answer.assignment.topic_partitions))
+        s.note(
+            f"partitions of {member}", sum(len(row.partitions) for row in answer.assignment.topic_partitions)
+        )
         epochs.append(answer.member_epoch)
     s.note("one epoch later", epochs[1] - epochs[0])
 
@@ -174,9 +190,19 @@ def an_assignment_is_told_once(s: Session) -> None:
     epoch = s.join(group, "m", topic)
     for topics in (None, [topic.name], None, []):
         answer = s.prepare(
-            "share_group_heartbeat", 1, group_id=group, member_id="m", member_epoch=epoch, rack_id=None, subscribed_topic_names=topics
+            "share_group_heartbeat",
+            1,
+            group_id=group,
+            member_id="m",
+            member_epoch=epoch,
+            rack_id=None,
+            subscribed_topic_names=topics,
         )
-        rows = None if answer.assignment is None else [list(row.partitions) for row in answer.assignment.topic_partitions]
+        rows = (
+            None
+            if answer.assignment is None
+            else [list(row.partitions) for row in answer.assignment.topic_partitions]
+        )
         s.note("assignment, and the epoch's rise", [rows, answer.member_epoch - epoch])
 
 
@@ -199,9 +225,19 @@ def a_session_expires(s: Session) -> None:
 
 def _interval(s: Session, group: str, epoch: int) -> int:
     answer = s.prepare(
-        "share_group_heartbeat", 1, group_id=group, member_id="n", member_epoch=epoch, rack_id=None, subscribed_topic_names=None
+        "share_group_heartbeat",
+        1,
+        group_id=group,
+        member_id="n",
+        member_epoch=epoch,
+        rack_id=None,
+        subscribed_topic_names=None,
     )
-    return round(answer.heartbeat_interval.total_seconds() * 1000) if hasattr(answer.heartbeat_interval, "total_seconds") else 0
+    return (
+        round(answer.heartbeat_interval.total_seconds() * 1000)
+        if hasattr(answer.heartbeat_interval, "total_seconds")
+        else 0
+    )
 
 
 @script("GRP-25")
@@ -210,6 +246,14 @@ def leaving_releases_no_records(s: Session) -> None:
     s.produce(topic, "one", "two", per_batch=1)
     s.join(group, "m", topic)
     s.member(group, "m").fetch({topic: {0: ()}}, max_records=1, wait_ms=10_000)
-    s.prepare("share_group_heartbeat", 1, group_id=group, member_id="m", member_epoch=-1, rack_id=None, subscribed_topic_names=None)
+    s.prepare(
+        "share_group_heartbeat",
+        1,
+        group_id=group,
+        member_id="m",
+        member_epoch=-1,
+        rack_id=None,
+        subscribed_topic_names=None,
+    )
     s.join(group, "n", topic)
     s.member(group, "n", on="b").fetch({topic: {0: ()}}, wait_ms=10_000)

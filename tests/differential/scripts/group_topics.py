@@ -29,7 +29,8 @@ def grow(s: Session, topic: Topic, count: int) -> None:
 
 
 def assigned(s: Session, group: str, member: str, partitions: int, topic: Topic) -> None:
-    """Heartbeats with topics until the member's assignment has that many partitions; the assignment is a step."""
+    """Heartbeats with topics until the member's assignment has that many partitions; the assignment
+    is a step."""
     found: list[object] = []
 
     def settled() -> bool:
@@ -37,7 +38,11 @@ def assigned(s: Session, group: str, member: str, partitions: int, topic: Topic)
             "share_group_heartbeat", 1, group_id=group, member_id=member, member_epoch=0, rack_id=None,
             subscribed_topic_names=[topic.name],
         )  # fmt: skip
-        rows = [[row.topic_id, sorted(row.partitions)] for row in answer.assignment.topic_partitions] if answer.assignment else []
+        rows = (
+            [[row.topic_id, sorted(row.partitions)] for row in answer.assignment.topic_partitions]
+            if answer.assignment
+            else []
+        )
         found[:] = rows
         return sum(len(row[1]) for row in rows) == partitions
 
@@ -79,7 +84,8 @@ def a_topic_is_made_after_it_was_subscribed_to(s: Session) -> None:
 
 @script("INIT-4", "GRP-30")
 def a_topic_grows(s: Session) -> None:
-    """Records that came before the group knows of the new partition are consumed, whatever the reset policy, since 4.4."""
+    """Records that came before the group knows of the new partition are consumed, whatever the
+    reset policy, since 4.4."""
     topic, group = s.topic(), s.group()
     s.join(group, "m", topic)
     grow(s, topic, 3)
@@ -136,5 +142,13 @@ def a_group_is_deleted_after_its_topic(s: Session) -> None:
     topic, group = s.topic(), s.group()
     s.join(group, "m", topic)
     delete_topic(s, topic)
-    s.prepare("share_group_heartbeat", 1, group_id=group, member_id="m", member_epoch=-1, rack_id=None, subscribed_topic_names=None)
+    s.prepare(
+        "share_group_heartbeat",
+        1,
+        group_id=group,
+        member_id="m",
+        member_epoch=-1,
+        rack_id=None,
+        subscribed_topic_names=None,
+    )
     s.call("delete_groups", 2, groups_names=[group])

@@ -1,4 +1,5 @@
-"""Group ids are one namespace: what groups of another type say to requests for a share group, and the other way round."""
+"""Group ids are one namespace: what groups of another type say to requests for a share group, and
+the other way round."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ def consumer_heartbeat(s: Session, group: str, member: str, epoch: int, *topics:
 
 
 def offset_commit(s: Session, group: str, topic: Topic, offset: int, version: int = 8) -> Entity:
-    rows = [{"name": topic.name, "partitions": [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}]}]
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": [{"partition_index": 0, "committed_offset": offset, "committed_metadata": ""}],
+        }
+    ]
     return s.call(
         "offset_commit", version, on="consumer", group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
         topics=rows,
@@ -55,8 +61,16 @@ def classic_requests_to_a_share_group(s: Session) -> None:
         "sync_group", 5, on="classic", group_id=group, generation_id=2, member_id="m", group_instance_id=None, protocol_type="consumer",
         protocol_name="range", assignments=(),
     )  # fmt: skip
-    s.call("heartbeat", 4, on="classic", group_id=group, generation_id=2, member_id="m", group_instance_id=None)
-    s.call("leave_group", 5, on="classic", group_id=group, members=[{"member_id": "m", "group_instance_id": None, "reason": None}])
+    s.call(
+        "heartbeat", 4, on="classic", group_id=group, generation_id=2, member_id="m", group_instance_id=None
+    )
+    s.call(
+        "leave_group",
+        5,
+        on="classic",
+        group_id=group,
+        members=[{"member_id": "m", "group_instance_id": None, "reason": None}],
+    )
     describe(s, group)
 
 
@@ -77,7 +91,9 @@ def consumer_protocol_on_a_share_group(s: Session) -> None:
     share_group(s, group)
     consumer_heartbeat(s, group, "c", 0, "missing")
     consumer_heartbeat(s, group, "m", 2, "missing")
-    s.call("consumer_group_describe", 1, on="consumer", group_ids=[group], include_authorized_operations=False)
+    s.call(
+        "consumer_group_describe", 1, on="consumer", group_ids=[group], include_authorized_operations=False
+    )
     heartbeat(s, group, "m", -1, unchanged=True)
     consumer_heartbeat(s, group, "c", 0, "missing")
     listed(s)
@@ -121,8 +137,21 @@ def transactions_and_a_share_group(s: Session) -> None:
     group, topic = s.group(), s.topic()
     share_group(s, group)
     producer = max(0, _producer_of(s, group))
-    rows = [{"name": topic.name, "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]}]
-    s.call("add_offsets_to_txn", 3, on="txn", transactional_id=group, producer_id=producer, producer_epoch=0, group_id=group)
+    rows = [
+        {
+            "name": topic.name,
+            "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}],
+        }
+    ]
+    s.call(
+        "add_offsets_to_txn",
+        3,
+        on="txn",
+        transactional_id=group,
+        producer_id=producer,
+        producer_epoch=0,
+        group_id=group,
+    )
     s.call(
         "txn_offset_commit", 3, on="txn", transactional_id=group, group_id=group, producer_id=producer, producer_epoch=0,
         generation_id=-1, member_id="", group_instance_id=None, topics=rows,
@@ -130,11 +159,14 @@ def transactions_and_a_share_group(s: Session) -> None:
 
 
 def _producer_of(s: Session, transactional_id: str) -> int:
-    """Of a transactional producer, or -1; a fresh Kafka makes the coordinator's topic when it is asked for it."""
+    """Of a transactional producer, or -1; a fresh Kafka makes the coordinator's topic when it is
+    asked for it."""
 
     def answered() -> Entity:
         s.attempt("find_coordinator", 4, on="txn", key_type=1, coordinator_keys=[transactional_id])
-        answer = s.prepare("init_producer_id", 4, on="txn", transactional_id=transactional_id, transaction_timeout=60_000)
+        answer = s.prepare(
+            "init_producer_id", 4, on="txn", transactional_id=transactional_id, transaction_timeout=60_000
+        )
         return None if answer.error_code.value in (14, 15, 16) else answer
 
     return int(s.until(answered, "transactions have a coordinator").producer_id)

@@ -1,4 +1,5 @@
-"""Classic groups that become consumer groups as members of the new protocol join them, and what their classic members are told."""
+"""Classic groups that become consumer groups as members of the new protocol join them, and what
+their classic members are told."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ from tests.differential.scripts.offset_commits import commit, fetch
 
 
 def mixed(s: Session, *names: str, native: str = "n") -> tuple[ClassicMember, Consumer, Topic]:
-    """A classic member a with both partitions of a topic, and n, of the new protocol, who has just joined. The member id "o" comes
-    last in Kafka's hash tables, too, for scripts in which both compete for free partitions."""
+    """A classic member a with both partitions of a topic, and n, of the new protocol, who has just
+    joined. The member id "o" comes last in Kafka's hash tables, too, for scripts in which both
+    compete for free partitions."""
     topic = s.topic(2)
     a = classic_with(s, topic, *names)
     n = Consumer(s, a.group_id, native, on="n")

@@ -117,7 +117,9 @@ def more_members_than_a_consumer_group_may_have(s: Session) -> None:
     topic = s.topic()
     group = group_of(s, "g", topic)
     for index in range(6):
-        Consumer(s, group, f"m{index}").silently(0, subscribed_topic_names=[topic.name], rebalance_timeout=60_000)
+        Consumer(s, group, f"m{index}").silently(
+            0, subscribed_topic_names=[topic.name], rebalance_timeout=60_000
+        )
     a = ClassicMember(s, group, "a")
     a.join(protocols=offered(subscribed(topic)))
     a.join(protocols=offered(subscribed(topic)))

@@ -9,7 +9,8 @@ from tests.differential.script import Session, Topic, script
 
 
 def joined_again(s: Session, a: ClassicMember, b: ClassicMember, topic: Topic) -> None:
-    """Both members have joined the next generation, and the leader a has not synced. Not part of the transcript."""
+    """Both members have joined the next generation, and the leader a has not synced. Not part of
+    the transcript."""
     leading = a.begin_join(quiet=True, protocols=offered(subscribed(topic)))
     until_state(s, a.group_id, "PreparingRebalance", 2)
     b.join(quiet=True, protocols=offered(subscribed(topic)))

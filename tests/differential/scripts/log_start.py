@@ -1,4 +1,5 @@
-"""The log's start moves under a share-partition (DeleteRecords), and the share-partition's start with it."""
+"""The log's start moves under a share-partition (DeleteRecords), and the share-partition's start
+with it."""
 
 from __future__ import annotations
 
@@ -17,16 +18,27 @@ def delete_before(s: Session, topic: Topic, offset: int) -> None:
 
 
 def noticed(s: Session, member: Member, *, max_records: int = 500) -> None:
-    """What two fetches bring together after the log's start has moved: whether it is the first or the second is the subject of
-    `window_empty` alone."""
-    common = {"group_id": member.group_id, "member_id": member.member_id, "topics": (), "forgotten_topics_data": (), "min_bytes": 1}
+    """What two fetches bring together after the log's start has moved: whether it is the first or
+    the second is the subject of `window_empty` alone."""
+    common = {
+        "group_id": member.group_id,
+        "member_id": member.member_id,
+        "topics": (),
+        "forgotten_topics_data": (),
+        "min_bytes": 1,
+    }
     brought = []
     for _ in range(2):
         answer = s.prepare(
             "share_fetch", 1, on=member.on, share_session_epoch=member.epoch, max_records=0 if brought else max_records,
             batch_size=max_records, max_wait=400, max_bytes=1 << 20, **common,
         )  # fmt: skip
-        brought += [[rows.error_code, rows.acquired_records] for topic in answer.responses for rows in topic.partitions if rows.records]
+        brought += [
+            [rows.error_code, rows.acquired_records]
+            for topic in answer.responses
+            for rows in topic.partitions
+            if rows.records
+        ]
         member.epoch += 1
     s.note("brought", brought)
 

@@ -1,18 +1,36 @@
-"""OffsetCommit: of members in every state of the group, of consumers without a group, of topics and partitions that are not there."""
+"""OffsetCommit: of members in every state of the group, of consumers without a group, of topics and
+partitions that are not there."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from uuid import UUID
 
-from tests.differential.classic import ClassicMember, classic_group, commit_rows, delete, describe, form, protocols, topic_key, until_state
+from tests.differential.classic import (
+    ClassicMember,
+    classic_group,
+    commit_rows,
+    delete,
+    describe,
+    form,
+    protocols,
+    topic_key,
+    until_state,
+)
 from tests.differential.script import Entity, Session, Topic, Value, only, script
 from tests.differential.scripts.classic_rejoin import NEW, completing, pair
 
 ADMIN = "admin"
 
 
-def commit(s: Session, group: str, offsets: dict[Topic, dict[int, int]], version: int = 9, generation: int = -1, **more: Value) -> Entity:
+def commit(
+    s: Session,
+    group: str,
+    offsets: dict[Topic, dict[int, int]],
+    version: int = 9,
+    generation: int = -1,
+    **more: Value,
+) -> Entity:
     """Of nobody in particular, as tools and consumers that assign partitions themselves do."""
     values: dict[str, Value] = {
         "group_id": group, "generation_id_or_member_epoch": generation, "member_id": "", "group_instance_id": None,
@@ -21,14 +39,26 @@ def commit(s: Session, group: str, offsets: dict[Topic, dict[int, int]], version
     return s.call("offset_commit", version, on=ADMIN, **values | more)
 
 
-def fetch(s: Session, group: str, topics: Sequence[Topic] | None, version: int = 9, partitions: int = 1, stable: bool = False) -> Entity:
-    """OffsetFetch of the first partitions of some topics, or (None) of everything that is committed."""
+def fetch(
+    s: Session,
+    group: str,
+    topics: Sequence[Topic] | None,
+    version: int = 9,
+    partitions: int = 1,
+    stable: bool = False,
+) -> Entity:
+    """OffsetFetch of the first partitions of some topics, or (None) of everything that is
+    committed."""
     rows = None
     if topics is not None:
-        rows = [{**topic_key(version, topic), "partition_indexes": list(range(partitions))} for topic in topics]
+        rows = [
+            {**topic_key(version, topic), "partition_indexes": list(range(partitions))} for topic in topics
+        ]
     if version < 8:
         return s.call("offset_fetch", version, on=ADMIN, group_id=group, topics=rows, require_stable=stable)
-    return s.call("offset_fetch", version, on=ADMIN, groups=[{"group_id": group, "topics": rows}], require_stable=stable)
+    return s.call(
+        "offset_fetch", version, on=ADMIN, groups=[{"group_id": group, "topics": rows}], require_stable=stable
+    )
 
 
 @script()
@@ -142,7 +172,8 @@ def to_a_group_without_members(s: Session) -> None:
 def blank_group_ids(s: Session) -> None:
     classic_group(s)
     topic = s.topic()
-    describe(s, "")  # a group id that scripts share: no other script uses it, and nothing of it is left in the end
+    # a group id that scripts share: no other script uses it, and nothing of it is left in the end
+    describe(s, "")
     for version in (2, 9):
         commit(s, "", {topic: {0: 1}}, version)
         fetch(s, "", [topic], version - 1)
@@ -193,9 +224,24 @@ def topic_ids(s: Session) -> None:
 def metadata(s: Session) -> None:
     group, topic = classic_group(s), s.topic(3)
     rows = [
-        {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": "m" * 4096},
-        {"partition_index": 1, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": "m" * 4097},
-        {"partition_index": 2, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": None},
+        {
+            "partition_index": 0,
+            "committed_offset": 1,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "m" * 4096,
+        },
+        {
+            "partition_index": 1,
+            "committed_offset": 1,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "m" * 4097,
+        },
+        {
+            "partition_index": 2,
+            "committed_offset": 1,
+            "committed_leader_epoch": -1,
+            "committed_metadata": None,
+        },
     ]
     commit(s, group, {}, topics=[{"name": topic.name, "partitions": rows}])
     fetch(s, group, [topic], partitions=3)
@@ -220,7 +266,13 @@ def leader_epochs(s: Session) -> None:
     group, topic = classic_group(s), s.topic(3)
     for version in (6, 10):
         for index, epoch in enumerate((77, -1, -9)):
-            commit(s, group, {}, version, topics=commit_rows(version, {topic: {index: 1}}, committed_leader_epoch=epoch))
+            commit(
+                s,
+                group,
+                {},
+                version,
+                topics=commit_rows(version, {topic: {index: 1}}, committed_leader_epoch=epoch),
+            )
         fetch(s, group, [topic], 9, partitions=3)
     commit(s, group, {topic: {0: 2}}, 5)
     for version in (4, 5, 7, 8):

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from tests.differential.classic import ClassicMember, classic_group, delete, describe, form, protocols, share_out, subscription, until_state
+from tests.differential.classic import (
+    ClassicMember,
+    classic_group,
+    delete,
+    describe,
+    form,
+    protocols,
+    share_out,
+    subscription,
+    until_state,
+)
 from tests.differential.script import Entity, Session, Topic, script
 from tests.differential.scripts.classic_rejoin import NEW
 from tests.differential.scripts.offset_commits import ADMIN, commit, fetch
 
 
 def delete_offsets(s: Session, group: str, topics: dict[str, list[int]]) -> Entity:
-    rows = [{"name": name, "partitions": [{"partition_index": index} for index in which]} for name, which in topics.items()]
+    rows = [
+        {"name": name, "partitions": [{"partition_index": index} for index in which]}
+        for name, which in topics.items()
+    ]
     return s.call("offset_delete", 0, on=ADMIN, group_id=group, topics=rows)
 
 
@@ -217,5 +230,7 @@ def only_topic_of_a_simple_group_is_deleted(s: Session) -> None:
 
 
 def _offsets(s: Session, group: str) -> list[int]:
-    answer = s.prepare("offset_fetch", 8, on=ADMIN, groups=[{"group_id": group, "topics": None}], require_stable=False)
+    answer = s.prepare(
+        "offset_fetch", 8, on=ADMIN, groups=[{"group_id": group, "topics": None}], require_stable=False
+    )
     return [row.committed_offset for topic in answer.groups[0].topics for row in topic.partitions]

@@ -1,4 +1,5 @@
-"""OffsetFetch: by topic and of everything, of one and several groups, for members and for those who only look."""
+"""OffsetFetch: by topic and of everything, of one and several groups, for members and for those who
+only look."""
 
 from __future__ import annotations
 
@@ -18,7 +19,11 @@ def of_groups(s: Session, *groups: dict[str, Value], version: int = 9, stable: b
 
 def row(version: int, group: str, topics: dict[Topic, list[int]] | None, **more: Value) -> dict[str, Value]:
     """A group of OffsetFetch v8+; None: all topics."""
-    rows = None if topics is None else [{**topic_key(version, topic), "partition_indexes": which} for topic, which in topics.items()]
+    rows = (
+        None
+        if topics is None
+        else [{**topic_key(version, topic), "partition_indexes": which} for topic, which in topics.items()]
+    )
     return {"group_id": group, "topics": rows, **more}
 
 
@@ -98,7 +103,11 @@ def members_of_classic_groups(s: Session) -> None:
     of_groups(s, row(9, group, every, member_id=a.member_id, member_epoch=1))
     of_groups(s, row(9, group, every, member_id="nobody", member_epoch=2))
     of_groups(s, row(9, group, every, member_id=a.member_id, member_epoch=-1))
-    of_groups(s, row(9, group, None, member_id="nobody", member_epoch=7), row(9, group, every, member_id=None, member_epoch=7))
+    of_groups(
+        s,
+        row(9, group, None, member_id="nobody", member_epoch=7),
+        row(9, group, every, member_id=None, member_epoch=7),
+    )
     of_groups(s, row(9, f"{group}-missing", every, member_id="nobody", member_epoch=2))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from tests.differential.script import ACCEPT, REJECT, RELEASE, Member, Session, Topic, script
 
 
-def delivered(s: Session, times: int, *, limit: int = 5, records: int = 8, per_batch: int | None = None) -> tuple[Topic, Member]:
+def delivered(
+    s: Session, times: int, *, limit: int = 5, records: int = 8, per_batch: int | None = None
+) -> tuple[Topic, Member]:
     """A member that got all records `times` times and released them each time."""
     topic, member = s.share(share_delivery_count_limit=str(limit))
     s.produce(topic, *(f"{index}" for index in range(records)), per_batch=per_batch)

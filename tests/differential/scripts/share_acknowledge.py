@@ -1,11 +1,26 @@
-"""ShareAcknowledge: batches good and bad, of one's own records and of others', renewals and locks that ran out."""
+"""ShareAcknowledge: batches good and bad, of one's own records and of others', renewals and locks
+that ran out."""
 
 from __future__ import annotations
 
-from tests.differential.script import ACCEPT, GAP, REJECT, RELEASE, RENEW, Acks, Member, Session, Topic, ack_rows, script
+from tests.differential.script import (
+    ACCEPT,
+    GAP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    Acks,
+    Member,
+    Session,
+    Topic,
+    ack_rows,
+    script,
+)
 
 
-def holding(s: Session, *, records: int = 6, per_batch: int | None = None, **configs: str) -> tuple[Topic, Member]:
+def holding(
+    s: Session, *, records: int = 6, per_batch: int | None = None, **configs: str
+) -> tuple[Topic, Member]:
     """A member that holds offsets 0 to `records` - 1; its next epoch is 1."""
     topic, member = s.share(**configs)
     s.produce(topic, *(f"v{index}" for index in range(records)), per_batch=per_batch)
@@ -54,7 +69,14 @@ def batches_out_of_order(s: Session) -> None:
 @script("RPC-28", "ACK-6")
 def negative_offsets(s: Session) -> None:
     topic, member = holding(s)
-    each(member, topic, [(-2, 1, [ACCEPT])], [(-1, -1, [ACCEPT])], [(-1, 1, [ACCEPT, REJECT, RELEASE])], [(2, 5, [ACCEPT])])
+    each(
+        member,
+        topic,
+        [(-2, 1, [ACCEPT])],
+        [(-1, -1, [ACCEPT])],
+        [(-1, 1, [ACCEPT, REJECT, RELEASE])],
+        [(2, 5, [ACCEPT])],
+    )
     member.fetch()
 
 
@@ -90,13 +112,29 @@ def part_of_a_batch(s: Session) -> None:
 @script("ACK-12", "ACK-7", "ACK-8")
 def behind_everything_cached(s: Session) -> None:
     topic, member = holding(s)
-    each(member, topic, [(4, 6, [ACCEPT])], [(6, 6, [ACCEPT])], [(100, 200, [ACCEPT])], [(0, 5, [ACCEPT])], [(6, 6, [ACCEPT])])
+    each(
+        member,
+        topic,
+        [(4, 6, [ACCEPT])],
+        [(6, 6, [ACCEPT])],
+        [(100, 200, [ACCEPT])],
+        [(0, 5, [ACCEPT])],
+        [(6, 6, [ACCEPT])],
+    )
 
 
 @script("ACK-4", "ACK-5")
 def below_the_start_offset(s: Session) -> None:
     topic, member = holding(s, per_batch=2)
-    each(member, topic, [(0, 3, [ACCEPT])], [(0, 3, [ACCEPT])], [(0, 1, [RELEASE])], [(3, 4, [ACCEPT])], [(0, 5, [REJECT])])
+    each(
+        member,
+        topic,
+        [(0, 3, [ACCEPT])],
+        [(0, 3, [ACCEPT])],
+        [(0, 1, [RELEASE])],
+        [(3, 4, [ACCEPT])],
+        [(0, 5, [REJECT])],
+    )
     s.produce(topic, "next")
     member.fetch()
 
@@ -117,7 +155,13 @@ def of_another_member(s: Session) -> None:
     member.fetch({topic: {0: ()}}, max_records=1, wait_ms=10_000)
     other.fetch({topic: {0: ()}}, max_records=1)
     member.fetch(max_records=1)
-    each(member, topic, [(0, 5, [ACCEPT])], [(0, 1, [ACCEPT]), (2, 2, [ACCEPT])], [(0, 1, [ACCEPT]), (4, 5, [ACCEPT])])
+    each(
+        member,
+        topic,
+        [(0, 5, [ACCEPT])],
+        [(0, 1, [ACCEPT]), (2, 2, [ACCEPT])],
+        [(0, 1, [ACCEPT]), (4, 5, [ACCEPT])],
+    )
     each(other, topic, [(2, 3, [ACCEPT])])
     s.produce(topic, "next")
     member.fetch()
@@ -148,8 +192,17 @@ def after_the_lock_ran_out(s: Session) -> None:
 def renewing(s: Session) -> None:
     topic, member = holding(s)
     each(member, topic, [(0, 5, [RENEW])])
-    each(member, topic, [(0, 5, [RENEW])], [(0, 5, [RENEW])], [(1, 2, [RENEW])], [(4, 6, [RENEW])], renew=True)
-    each(member, topic, [(0, 5, [ACCEPT, RENEW, RELEASE, RENEW, REJECT, RENEW])], [(0, 0, [RENEW])], [(2, 2, [RENEW])], renew=True)
+    each(
+        member, topic, [(0, 5, [RENEW])], [(0, 5, [RENEW])], [(1, 2, [RENEW])], [(4, 6, [RENEW])], renew=True
+    )
+    each(
+        member,
+        topic,
+        [(0, 5, [ACCEPT, RENEW, RELEASE, RENEW, REJECT, RENEW])],
+        [(0, 0, [RENEW])],
+        [(2, 2, [RENEW])],
+        renew=True,
+    )
     other = member.other()
     other.fetch({topic: {0: ()}})
     each(other, topic, [(1, 1, [RENEW])], renew=True)
@@ -160,7 +213,9 @@ def renewing(s: Session) -> None:
 @script("ACK-27", "CFG-20")
 def renewing_where_it_is_off(s: Session) -> None:
     topic, member = holding(s, share_renew_acknowledge_enable="false")
-    each(member, topic, [(0, 5, [RENEW])], [(0, 0, [ACCEPT]), (1, 1, [RENEW])], [(0, 1, [ACCEPT])], renew=True)
+    each(
+        member, topic, [(0, 5, [RENEW])], [(0, 0, [ACCEPT]), (1, 1, [RENEW])], [(0, 1, [ACCEPT])], renew=True
+    )
     nothing = {"max_bytes": 0, "min_bytes": 0, "max_records": 0, "wait_ms": 0}
     member.fetch({topic: {0: [(2, 2, [RENEW])]}}, is_renew_ack=True, **nothing)
     each(member, topic, [(2, 5, [ACCEPT])])
@@ -210,7 +265,10 @@ def share_partition_nobody_loaded(s: Session) -> None:
 def rows_of_one_partition(s: Session) -> None:
     topic, member = holding(s, per_batch=2)
     rows = [
-        {"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ack_rows(acks)}]}
+        {
+            "topic_id": topic.topic_id,
+            "partitions": [{"partition_index": 0, "acknowledgement_batches": ack_rows(acks)}],
+        }
         for acks in ([(0, 1, [ACCEPT])], [(2, 3, [ACCEPT])])
     ]
     member.acknowledge({}, topics=rows)

@@ -15,7 +15,12 @@ NOTHING = {"max_bytes": 0, "min_bytes": 0, "max_records": 0, "wait_ms": 0}
 def group_and_member_must_be_named(s: Session) -> None:
     topic, member = s.share()
     for version in (1, 2):
-        for group_id, member_id in ((None, "m"), (member.group_id, None), (member.group_id, ""), (member.group_id, "m" * 37)):
+        for group_id, member_id in (
+            (None, "m"),
+            (member.group_id, None),
+            (member.group_id, ""),
+            (member.group_id, "m" * 37),
+        ):
             other = s.member(group_id, member_id)
             other.fetch({topic: {0: ()}}, version=version)
             other.acknowledge({topic: {0: [(0, 0, [ACCEPT])]}}, version=version, epoch=1)
@@ -152,7 +157,9 @@ def unknown_partition(s: Session) -> None:
     s.produce(topic, "one")
     member.fetch({topic: {0: (), 7: ()}}, wait_ms=300)
     member.fetch(wait_ms=300)
-    member.acknowledge({topic: {0: [(0, 0, [ACCEPT])], 7: [(0, 0, [ACCEPT])]}, UNKNOWN: {0: [(0, 0, [ACCEPT])]}})
+    member.acknowledge(
+        {topic: {0: [(0, 0, [ACCEPT])], 7: [(0, 0, [ACCEPT])]}, UNKNOWN: {0: [(0, 0, [ACCEPT])]}}
+    )
 
 
 @script("RPC-58")
@@ -161,7 +168,10 @@ def rows_of_one_partition(s: Session) -> None:
     s.produce(topic, *"abc", per_batch=1)
     member.fetch({topic: {0: ()}}, max_records=2, wait_ms=10_000)
     rows = [
-        {"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ack_rows(acks)}]}
+        {
+            "topic_id": topic.topic_id,
+            "partitions": [{"partition_index": 0, "acknowledgement_batches": ack_rows(acks)}],
+        }
         for acks in ([(0, 0, [ACCEPT])], [])
     ]
     member.fetch(topics=rows)
@@ -227,7 +237,8 @@ def too_few_bytes(s: Session) -> None:
 
 
 def refused_for_good(s: Session, group_id: str, topic: Topic) -> None:
-    """Wait until what has no state is refused as such: a fresh Kafka looks for the share coordinator first."""
+    """Wait until what has no state is refused as such: a fresh Kafka looks for the share
+    coordinator first."""
 
     def settled() -> bool:
         answer = s.prepare(

@@ -1,4 +1,5 @@
-"""Administration of a share group's offsets: DescribeShareGroupOffsets, AlterShareGroupOffsets, DeleteShareGroupOffsets."""
+"""Administration of a share group's offsets: DescribeShareGroupOffsets, AlterShareGroupOffsets,
+DeleteShareGroupOffsets."""
 
 from __future__ import annotations
 
@@ -12,26 +13,46 @@ ADMIN = "admin"
 """The connection of these requests: a broker without them closes it."""
 
 
-def describe(s: Session, group: str, topics: Mapping[str, Sequence[int]] | None = None, version: int = 1) -> Entity:
+def describe(
+    s: Session, group: str, topics: Mapping[str, Sequence[int]] | None = None, version: int = 1
+) -> Entity:
     """`topics` None: all of the group's."""
-    rows = None if topics is None else [{"topic_name": name, "partitions": list(partitions)} for name, partitions in topics.items()]
-    return s.call("describe_share_group_offsets", version, on=ADMIN, groups=[{"group_id": group, "topics": rows}])
+    rows = (
+        None
+        if topics is None
+        else [{"topic_name": name, "partitions": list(partitions)} for name, partitions in topics.items()]
+    )
+    return s.call(
+        "describe_share_group_offsets", version, on=ADMIN, groups=[{"group_id": group, "topics": rows}]
+    )
 
 
 def alter(s: Session, group: str, topics: Mapping[str, Mapping[int, int]]) -> Entity:
     rows = [
-        {"topic_name": name, "partitions": [{"partition_index": index, "start_offset": start} for index, start in starts.items()]}
+        {
+            "topic_name": name,
+            "partitions": [
+                {"partition_index": index, "start_offset": start} for index, start in starts.items()
+            ],
+        }
         for name, starts in topics.items()
     ]
     return s.call("alter_share_group_offsets", 0, on=ADMIN, group_id=group, topics=rows)
 
 
 def delete(s: Session, group: str, *topics: str) -> Entity:
-    return s.call("delete_share_group_offsets", 0, on=ADMIN, group_id=group, topics=[{"topic_name": name} for name in topics])
+    return s.call(
+        "delete_share_group_offsets",
+        0,
+        on=ADMIN,
+        group_id=group,
+        topics=[{"topic_name": name} for name in topics],
+    )
 
 
 def used(s: Session, *, accepted: int = 2, partitions: int = 1, leave: bool = True) -> tuple[Topic, str]:
-    """A topic of four records in partition 0, of which the group has accepted the first `accepted`."""
+    """A topic of four records in partition 0, of which the group has accepted the first
+    `accepted`."""
     topic, group = s.topic(partitions), s.group()
     s.produce(topic, "one", "two", "three", "four")
     s.join(group, "m", topic, partitions=partitions)
@@ -43,7 +64,9 @@ def used(s: Session, *, accepted: int = 2, partitions: int = 1, leave: bool = Tr
 
 def _fetched(s: Session, group: str, topic: Topic, accepted: int) -> bool:
     common = {"group_id": group, "member_id": "m", "on": "user"}
-    rows = [{"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}]
+    rows = [
+        {"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}
+    ]
     answer = s.prepare(
         "share_fetch", 1, share_session_epoch=0, topics=rows, forgotten_topics_data=(), max_records=10, batch_size=10, max_wait=5000,
         min_bytes=1, max_bytes=1 << 20, **common,
@@ -60,7 +83,15 @@ def _fetched(s: Session, group: str, topic: Topic, accepted: int) -> bool:
 
 
 def left(s: Session, group: str, member: str = "m") -> None:
-    s.prepare("share_group_heartbeat", 1, group_id=group, member_id=member, member_epoch=-1, rack_id=None, subscribed_topic_names=None)
+    s.prepare(
+        "share_group_heartbeat",
+        1,
+        group_id=group,
+        member_id=member,
+        member_epoch=-1,
+        rack_id=None,
+        subscribed_topic_names=None,
+    )
     s.disconnect("user")  # the group's last session: what the leader keeps of it is forgotten
 
 
@@ -209,7 +240,9 @@ def consuming_from_below_zero(s: Session) -> None:
 
 def _acquires(s: Session, group: str, topic: Topic) -> bool:
     """Kafka needs a fetch to notice that the log begins elsewhere."""
-    rows = [{"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}]
+    rows = [
+        {"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}
+    ]
     answer = s.prepare(
         "share_fetch", 1, on="user", group_id=group, member_id="m", share_session_epoch=0, topics=rows, forgotten_topics_data=(),
         max_records=10, batch_size=10, max_wait=500, min_bytes=1, max_bytes=1 << 20,
@@ -234,7 +267,8 @@ def consuming_from_beyond_the_end(s: Session) -> None:
 
 @script("OFF-13")
 def altered_to_the_same_offset_again(s: Session) -> None:
-    """What was accepted since the first time counts no more, although neither epoch nor offset changes."""
+    """What was accepted since the first time counts no more, although neither epoch nor offset
+    changes."""
     topic, group = used(s)
     alter(s, group, {topic.name: {0: 0}})
     s.until(lambda: _fetched(s, group, topic, 2), "records were accepted")
@@ -248,9 +282,17 @@ def altered_to_the_same_offset_again(s: Session) -> None:
 def the_same_things_twice(s: Session) -> None:
     topic, group = used(s)
     describe(s, group, {topic.name: [0, 0]})
-    rows = [{"topic_name": topic.name, "partitions": [{"partition_index": 0, "start_offset": start}]} for start in (1, 2)]
+    rows = [
+        {"topic_name": topic.name, "partitions": [{"partition_index": 0, "start_offset": start}]}
+        for start in (1, 2)
+    ]
     s.call("alter_share_group_offsets", 0, on=ADMIN, group_id=group, topics=rows)
-    rows = [{"topic_name": topic.name, "partitions": [{"partition_index": 0, "start_offset": start} for start in (3, 4)]}]
+    rows = [
+        {
+            "topic_name": topic.name,
+            "partitions": [{"partition_index": 0, "start_offset": start} for start in (3, 4)],
+        }
+    ]
     s.call("alter_share_group_offsets", 0, on=ADMIN, group_id=group, topics=rows)
     delete(s, group, topic.name, topic.name)
 
@@ -283,7 +325,9 @@ def after_its_topic_was_deleted(s: Session) -> None:
 
 
 def _listed_topics(s: Session, group: str) -> int:
-    answer = s.prepare("describe_share_group_offsets", 1, on=ADMIN, groups=[{"group_id": group, "topics": None}])
+    answer = s.prepare(
+        "describe_share_group_offsets", 1, on=ADMIN, groups=[{"group_id": group, "topics": None}]
+    )
     return len(answer.groups[0].topics)
 
 
@@ -301,7 +345,15 @@ def in_use(s: Session) -> tuple[Topic, str, Member]:
     s.join(group, "m", topic)
     member = s.member(group, on="user")
     member.fetch({topic: {0: ()}}, wait_ms=10_000)
-    s.prepare("share_group_heartbeat", 1, group_id=group, member_id="m", member_epoch=-1, rack_id=None, subscribed_topic_names=None)
+    s.prepare(
+        "share_group_heartbeat",
+        1,
+        group_id=group,
+        member_id="m",
+        member_epoch=-1,
+        rack_id=None,
+        subscribed_topic_names=None,
+    )
     return topic, group, member
 
 

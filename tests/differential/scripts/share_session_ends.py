@@ -1,4 +1,5 @@
-"""How share sessions end other than by epoch -1: with their connection, piece by piece, and when a topic in them is deleted."""
+"""How share sessions end other than by epoch -1: with their connection, piece by piece, and when a
+topic in them is deleted."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ NOBODY_S_EPOCH, SETTLED_S = 77, 0.3
 
 
 def disconnected(s: Session, *connections: str, ended: Member) -> None:
-    """Close connections and wait until the session of `ended` is gone with the last of them. Kafka forgets share-partitions a moment
-    later, and tells nobody."""
+    """Close connections and wait until the session of `ended` is gone with the last of them. Kafka
+    forgets share-partitions a moment later, and tells nobody."""
 
     def is_gone() -> bool:
         answer = s.prepare(
@@ -128,7 +129,8 @@ def latest_is_decided_again(s: Session) -> None:
 
 
 def deleted(s: Session) -> tuple[Topic, Topic, Member]:
-    """A topic that is deleted while it is in the session of a member that holds one of its records, and a topic that remains."""
+    """A topic that is deleted while it is in the session of a member that holds one of its records,
+    and a topic that remains."""
     topic, member = s.share()
     kept = s.topic()
     s.join(str(member.group_id), "m", topic, kept, partitions=2)

@@ -14,14 +14,17 @@ ZERO = UUID(int=0)
 
 
 def ready(s: Session, partitions: int = 1) -> tuple[Topic, str]:
-    """A topic, and a group that has no members: its state is the script's to make. Leader epochs are far above real ones."""
+    """A topic, and a group that has no members: its state is the script's to make. Leader epochs
+    are far above real ones."""
     topic, group = s.topic(partitions), f"{s.name}-g"
 
     def known() -> bool:
         rows = [{"topic_id": topic.topic_id, "partitions": [{"partition": partitions - 1}]}]
         answer = s.prepare("delete_share_group_state", 0, group_id=group, topics=rows)
         if (code := answer.results[0].partitions[0].error_code.value) in (14, 15, 16):
-            s.prepare("find_coordinator", 6, key_type=2, coordinator_keys=[f"{group}:{_base64(topic.topic_id)}:0"])
+            s.prepare(
+                "find_coordinator", 6, key_type=2, coordinator_keys=[f"{group}:{_base64(topic.topic_id)}:0"]
+            )
         return bool(code == 0)
 
     s.until(known, "the share coordinator knows the topic")
@@ -37,8 +40,19 @@ def _one(s: Session, api: str, version: int, group: str | None, topic: Topic | U
     return s.call(api, version, group_id=group, topics=[{"topic_id": topic_id, "partitions": [row]}])
 
 
-def initialize(s: Session, group: str, topic: Topic | UUID, epoch: int, start: int, partition: int = 0) -> Entity:
-    return _one(s, "initialize_share_group_state", 0, group, topic, partition=partition, state_epoch=epoch, start_offset=start)
+def initialize(
+    s: Session, group: str, topic: Topic | UUID, epoch: int, start: int, partition: int = 0
+) -> Entity:
+    return _one(
+        s,
+        "initialize_share_group_state",
+        0,
+        group,
+        topic,
+        partition=partition,
+        state_epoch=epoch,
+        start_offset=start,
+    )
 
 
 def read(s: Session, group: str, topic: Topic | UUID, leader: int, partition: int = 0) -> Entity:
@@ -50,7 +64,10 @@ def write(
     partition: int = 0,
 ) -> Entity:  # fmt: skip
     """`epochs`: of the state and of the leader. Without a delivery complete count in version 0."""
-    rows = [{"first_offset": a, "last_offset": b, "delivery_state": state, "delivery_count": count} for a, b, state, count in batches]
+    rows = [
+        {"first_offset": a, "last_offset": b, "delivery_state": state, "delivery_count": count}
+        for a, b, state, count in batches
+    ]
     more = {} if dcc is None else {"delivery_complete_count": dcc}
     return _one(
         s, "write_share_group_state", 0 if dcc is None else 1, group, topic, partition=partition, state_epoch=epochs[0],
@@ -63,15 +80,25 @@ def delete(s: Session, group: str, topic: Topic | UUID, partition: int = 0) -> E
 
 
 def summary(s: Session, group: str, topic: Topic | UUID, version: int = 1, partition: int = 0) -> Entity:
-    return _one(s, "read_share_group_state_summary", version, group, topic, partition=partition, leader_epoch=-1)
+    return _one(
+        s, "read_share_group_state_summary", version, group, topic, partition=partition, leader_epoch=-1
+    )
 
 
 def summary_of_used(s: Session, group: str, topic: Topic, partition: int = 0) -> None:
     """Start offset and count alone: the epochs depend on how many heartbeats initialising took."""
     rows = [{"partition": partition, "leader_epoch": -1}]
-    answer = s.prepare("read_share_group_state_summary", 1, group_id=group, topics=[{"topic_id": topic.topic_id, "partitions": rows}])
+    answer = s.prepare(
+        "read_share_group_state_summary",
+        1,
+        group_id=group,
+        topics=[{"topic_id": topic.topic_id, "partitions": rows}],
+    )
     row = answer.results[0].partitions[0]
-    s.note(f"state of partition {partition}", [row.error_code.name, row.start_offset, row.delivery_complete_count])
+    s.note(
+        f"state of partition {partition}",
+        [row.error_code.name, row.start_offset, row.delivery_complete_count],
+    )
 
 
 @script("SC-45", "SC-41", "SC-44")
@@ -132,7 +159,9 @@ def batches_that_join(s: Session) -> None:
     topic, group = ready(s)
     initialize(s, group, topic, 5, 0)
     read(s, group, topic, 30)
-    write(s, group, topic, (5, 30), 0, [(0, 1, AVAILABLE, 1), (2, 3, AVAILABLE, 1), (4, 5, AVAILABLE, 2)], dcc=0)
+    write(
+        s, group, topic, (5, 30), 0, [(0, 1, AVAILABLE, 1), (2, 3, AVAILABLE, 1), (4, 5, AVAILABLE, 2)], dcc=0
+    )
     read(s, group, topic, 30)
     write(s, group, topic, (5, 30), 0, [(4, 5, ACKNOWLEDGED, 2), (6, 7, ACKNOWLEDGED, 2)], dcc=4)
     read(s, group, topic, 30)
@@ -229,12 +258,22 @@ def many_updates(s: Session) -> None:
     for number in range(510):
         state = ACKNOWLEDGED if number % 2 else ARCHIVED
         row = {"first_offset": number, "last_offset": number, "delivery_state": state, "delivery_count": 1}
-        rows = [{"partition": 0, "state_epoch": 5, "leader_epoch": 30, "start_offset": 0, "state_batches": [row]}]
-        s.prepare("write_share_group_state", 0, group_id=group, topics=[{"topic_id": topic.topic_id, "partitions": rows}])
+        rows = [
+            {"partition": 0, "state_epoch": 5, "leader_epoch": 30, "start_offset": 0, "state_batches": [row]}
+        ]
+        s.prepare(
+            "write_share_group_state",
+            0,
+            group_id=group,
+            topics=[{"topic_id": topic.topic_id, "partitions": rows}],
+        )
     answer = s.prepare(
         "read_share_group_state", 0, group_id=group,
         topics=[{"topic_id": topic.topic_id, "partitions": [{"partition": 0, "leader_epoch": 30}]}],
     )  # fmt: skip
     (row,) = answer.results[0].partitions
-    s.note("batches", [len(row.state_batches), row.state_batches[0].first_offset, row.state_batches[-1].last_offset])
+    s.note(
+        "batches",
+        [len(row.state_batches), row.state_batches[0].first_offset, row.state_batches[-1].last_offset],
+    )
     summary(s, group, topic)

@@ -6,7 +6,16 @@ from base64 import urlsafe_b64encode
 from uuid import UUID
 
 from tests.differential.script import Session, script
-from tests.differential.scripts.share_state import AVAILABLE, ZERO, delete, initialize, read, ready, summary, write
+from tests.differential.scripts.share_state import (
+    AVAILABLE,
+    ZERO,
+    delete,
+    initialize,
+    read,
+    ready,
+    summary,
+    write,
+)
 
 
 @script("SC-28", "SC-24", "SC-25")
@@ -57,7 +66,12 @@ def partitions_that_do_not_exist(s: Session) -> None:
 @script("SC-32", "RPC-10")
 def nothing_named(s: Session) -> None:
     topic, group = ready(s)
-    apis = ("initialize_share_group_state", "read_share_group_state", "delete_share_group_state", "read_share_group_state_summary")
+    apis = (
+        "initialize_share_group_state",
+        "read_share_group_state",
+        "delete_share_group_state",
+        "read_share_group_state_summary",
+    )
     for api in (*apis, "write_share_group_state"):
         s.call(api, 0, group_id=group, topics=())
         s.call(api, 0, group_id=group, topics=[{"topic_id": topic.topic_id, "partitions": ()}])
@@ -72,9 +86,21 @@ def nothing_named(s: Session) -> None:
 def rows_on_their_own(s: Session) -> None:
     topic, group = ready(s, partitions=2)
     rows = [{"partition": index, "state_epoch": 5, "start_offset": 3} for index in (0, 7, 1)]
-    s.call("initialize_share_group_state", 0, group_id=group, topics=[{"topic_id": topic.topic_id, "partitions": rows}])
-    reads = [{"partition": index, "leader_epoch": epoch} for index, epoch in ((0, 30), (1, 30), (0, 31), (9, 30))]
-    s.call("read_share_group_state", 0, group_id=group, topics=[{"topic_id": topic.topic_id, "partitions": reads}])
+    s.call(
+        "initialize_share_group_state",
+        0,
+        group_id=group,
+        topics=[{"topic_id": topic.topic_id, "partitions": rows}],
+    )
+    reads = [
+        {"partition": index, "leader_epoch": epoch} for index, epoch in ((0, 30), (1, 30), (0, 31), (9, 30))
+    ]
+    s.call(
+        "read_share_group_state",
+        0,
+        group_id=group,
+        topics=[{"topic_id": topic.topic_id, "partitions": reads}],
+    )
 
 
 @script("SC-30")
@@ -91,10 +117,24 @@ def state_that_makes_no_sense(s: Session) -> None:
 @script("SC-4", "SC-5", "SC-6", "SC-7")
 def finding_coordinators(s: Session) -> None:
     _, group = ready(s)
-    key = urlsafe_b64encode(UUID(int=1 << 64).bytes).decode().rstrip("=")  # topics need not exist, and real ids would be others in each run
+    # topics need not exist, and real ids would be others in each run
+    key = urlsafe_b64encode(UUID(int=1 << 64).bytes).decode().rstrip("=")
     s.call("find_coordinator", 6, key_type=2, coordinator_keys=[f"{group}:{key}:0"])
-    s.call("find_coordinator", 6, key_type=2, coordinator_keys=[f"{group}:with:colons:{key}:0", f"{group}:{key}:-1"])
-    for bad in ("", "a", f"{group}:{key}", f":{key}:0", f"{group}:nonsense:0", f"{group}:{key}:x", f" :{key}:0"):
+    s.call(
+        "find_coordinator",
+        6,
+        key_type=2,
+        coordinator_keys=[f"{group}:with:colons:{key}:0", f"{group}:{key}:-1"],
+    )
+    for bad in (
+        "",
+        "a",
+        f"{group}:{key}",
+        f":{key}:0",
+        f"{group}:nonsense:0",
+        f"{group}:{key}:x",
+        f" :{key}:0",
+    ):
         s.call("find_coordinator", 6, key_type=2, coordinator_keys=[bad])
     s.call("find_coordinator", 5, key_type=2, coordinator_keys=[f"{group}:{key}:0"])
     s.call("find_coordinator", 6, key_type=3, coordinator_keys=[group])

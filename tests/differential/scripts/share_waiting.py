@@ -11,7 +11,8 @@ LONG_MS, SETTLED_S = 9_000, 0.5
 
 
 def woken(s: Session, topic: Topic, member: Member, event: Callable[[], object], **how: int) -> None:
-    """Send a ShareFetch, have the event while it waits, and note whether the answer came long before MaxWaitMs."""
+    """Send a ShareFetch, have the event while it waits, and note whether the answer came long
+    before MaxWaitMs."""
     began = time.monotonic()
     answer = member.begin_fetch({topic: {0: ()}}, wait_ms=LONG_MS, **how)
     s.wait(SETTLED_S)

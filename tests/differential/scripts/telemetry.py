@@ -1,4 +1,5 @@
-"""Client telemetry as a broker without a receiver of metrics answers it: GetTelemetrySubscriptions, PushTelemetry, and what names them."""
+"""Client telemetry as a broker without a receiver of metrics answers it: GetTelemetrySubscriptions,
+PushTelemetry, and what names them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,14 @@ def subscriptions(s: Session, client: UUID, on: str = "a") -> Entity:
 
 
 def push(
-    s: Session, client: UUID, subscription: int, *, terminating: bool = False, compression: int = 0, metrics: bytes = b"", on: str = "a"
+    s: Session,
+    client: UUID,
+    subscription: int,
+    *,
+    terminating: bool = False,
+    compression: int = 0,
+    metrics: bytes = b"",
+    on: str = "a",
 ) -> Entity:
     return s.call(
         "push_telemetry", 0, on=on, client_instance_id=client, subscription_id=subscription, terminating=terminating,
@@ -33,11 +41,17 @@ def push(
 def apis_listed(s: Session) -> None:
     for version in (0, 3, 4):
         answer = s.prepare(
-            "api_versions", version, **({"client_software_name": "n", "client_software_version": "1"} if version >= 3 else {})
+            "api_versions",
+            version,
+            **({"client_software_name": "n", "client_software_version": "1"} if version >= 3 else {}),
         )
         s.note(
             f"version {version}",
-            sorted([row.api_key, row.min_version, row.max_version] for row in answer.api_keys if row.api_key in (71, 72)),
+            sorted(
+                [row.api_key, row.min_version, row.max_version]
+                for row in answer.api_keys
+                if row.api_key in (71, 72)
+            ),
         )
 
 
@@ -88,14 +102,23 @@ def compression_types(s: Session) -> None:
     for index, compression in enumerate((0, 1, 2, 3, 4, 5, 99, -1)):
         client = client_of(s, index)
         answer = subscriptions(s, client, on=f"{index}")
-        push(s, client, 0 if answer is None else answer.subscription_id, compression=compression, metrics=b"nonsense", on=f"{index}")
+        push(
+            s,
+            client,
+            0 if answer is None else answer.subscription_id,
+            compression=compression,
+            metrics=b"nonsense",
+            on=f"{index}",
+        )
 
 
 @script()
 def other_versions(s: Session) -> None:
     for key in (71, 72):
         for version in (0, 1):
-            sent(s, f"API {key} version {version}, without a body", framed(header(key, version, flexible=True)))
+            sent(
+                s, f"API {key} version {version}, without a body", framed(header(key, version, flexible=True))
+            )
 
 
 @script()
@@ -105,11 +128,20 @@ def settings_of_client_metrics(s: Session) -> None:
     rows = [{"name": key, "config_operation": 0, "value": value} for key, value in wanted.items()]
     resource = {"resource_type": CLIENT_METRICS, "resource_name": name, "configs": rows}
     s.call("incremental_alter_configs", 1, resources=[resource], validate_only=True)
-    described = {"resource_type": CLIENT_METRICS, "resource_name": f"{s.name}-none", "configuration_keys": None}
+    described = {
+        "resource_type": CLIENT_METRICS,
+        "resource_name": f"{s.name}-none",
+        "configuration_keys": None,
+    }
     s.call("describe_configs", 4, resources=[described], include_synonyms=False, include_documentation=False)
 
 
 @script()
 def resources_of_client_metrics(s: Session) -> None:
-    s.call("list_config_resources", 1, keep=only("config_resources", "resource_name", f"{s.name}*"), resource_types=[CLIENT_METRICS])
+    s.call(
+        "list_config_resources",
+        1,
+        keep=only("config_resources", "resource_name", f"{s.name}*"),
+        resource_types=[CLIENT_METRICS],
+    )
     s.call("list_config_resources", 0, keep=only("config_resources", "resource_name", f"{s.name}*"))

@@ -1,12 +1,14 @@
-"""Consumer groups at random, as they live: members join and leave, subscribe anew, topics come and grow; and groups in any state at all.
+"""Consumer groups at random, as they live: members join and leave, subscribe anew, topics come and
+grow; and groups in any state at all.
 
 A case is what an assignor is asked, as JSON:
 
     {"assignor": "uniform" | "range", "partitions": {topic id: number of partitions},
      "members": [{"id", "instance": id or null, "topics": [topic ids], "assigned": {topic id: [numbers]}}]}
 
-Members, topics and numbers stand in the order in which kbroker takes them (docs/consumer-groups.md), so that Kafka's assignors, given
-that order, answer the same. Topic ids are such that a hash set of Kafka's has them in that order too.
+Members, topics and numbers stand in the order in which kbroker takes them
+(docs/consumer-groups.md), so that Kafka's assignors, given that order, answer the same. Topic ids
+are such that a hash set of Kafka's has them in that order too.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ def answer(case: Case) -> dict[str, dict[str, list[int]]]:
     """kbroker's, in the form of the cases; members without partitions are there, with nothing."""
     members, partitions = parsed(case)
     found = ASSIGNORS[case["assignor"]].assign(members, partitions)
-    return {member_id: {str(topic): list(numbers) for topic, numbers in topics.items()} for member_id, topics in found.items()}
+    return {
+        member_id: {str(topic): list(numbers) for topic, numbers in topics.items()}
+        for member_id, topics in found.items()
+    }
 
 
 def parsed(case: Case) -> tuple[Members, dict[UUID, Sequence[int]]]:
@@ -56,7 +61,9 @@ def case_of(assignor: str, members: Members, counts: Mapping[UUID, int]) -> Case
                 "id": member_id,
                 "instance": members[member_id].instance_id,
                 "topics": [str(topic) for topic in sorted(members[member_id].topic_ids, key=topic_order)],
-                "assigned": {str(topic): sorted(numbers) for topic, numbers in _in_order(members[member_id].assigned)},
+                "assigned": {
+                    str(topic): sorted(numbers) for topic, numbers in _in_order(members[member_id].assigned)
+                },
             }
             for member_id in sorted(members)
         ],
@@ -70,7 +77,11 @@ def _in_order(assigned: Mapping[UUID, Sequence[int]]) -> Iterable[tuple[UUID, Se
 def moves(before: Assignment[T], after: Assignment[T]) -> int:
     """How many partitions go from one member to another, when both are in `after`."""
     owners = {partition: member_id for member_id in after for partition in flat(before.get(member_id, {}))}
-    return sum(owners.get(partition, member_id) != member_id for member_id in after for partition in flat(after[member_id]))
+    return sum(
+        owners.get(partition, member_id) != member_id
+        for member_id in after
+        for partition in flat(after[member_id])
+    )
 
 
 def flat(assigned: Mapping[T, Sequence[int]]) -> list[tuple[T, int]]:
@@ -87,11 +98,13 @@ def cases(seed: int, count: int) -> Iterator[Case]:
 
 
 def chain(topics: int) -> Case:
-    """Each member shares a topic with the next, and the last has nothing: a long chain takes more rounds than the assignor has."""
+    """Each member shares a topic with the next, and the last has nothing: a long chain takes more
+    rounds than the assignor has."""
     ids = topic_ids(Random(topics), topics)
     members = {
         f"member-{number:02}": ConsumerAssignorMember(
-            frozenset(ids[max(0, number - 1) : number + 1]), {topic: range(200) for topic in ids[number : number + 1]}
+            frozenset(ids[max(0, number - 1) : number + 1]),
+            {topic: range(200) for topic in ids[number : number + 1]},
         )
         for number in range(topics + 1)
     }
@@ -99,14 +112,19 @@ def chain(topics: int) -> Case:
 
 
 def two_topics_of_equal_weight() -> Case:
-    """Two partitions for each subscriber of both: the one with fewer subscribers comes first, although its id is the greater one."""
+    """Two partitions for each subscriber of both: the one with fewer subscribers comes first,
+    although its id is the greater one."""
     both = topic_ids(Random(0), 2)
-    members = {"member-1": ConsumerAssignorMember(frozenset(both), {}), "member-2": ConsumerAssignorMember(frozenset(both[:1]), {})}
+    members = {
+        "member-1": ConsumerAssignorMember(frozenset(both), {}),
+        "member-2": ConsumerAssignorMember(frozenset(both[:1]), {}),
+    }
     return case_of("uniform", members, dict(zip(both, (4, 2), strict=True)))
 
 
 def uneven(random: Random) -> Case:
-    """Some members have as much as each other, of two topics; others share but one of these, and have nothing yet."""
+    """Some members have as much as each other, of two topics; others share but one of these, and
+    have nothing yet."""
     both = topic_ids(random, 2)
     each = random.randint(4, 10)
     held: dict[UUID, list[int]] = {topic: [] for topic in both}
@@ -114,20 +132,26 @@ def uneven(random: Random) -> Case:
     for _ in range(random.randint(3, 6)):
         held[both[0]].append(random.randint(1, each - 1))
         held[both[1]].append(each - held[both[0]][-1])
-    members = {f"poor-{number}": ConsumerAssignorMember(frozenset(both[:1]), {}) for number in range(random.randint(1, 4))}
+    members = {
+        f"poor-{number}": ConsumerAssignorMember(frozenset(both[:1]), {})
+        for number in range(random.randint(1, 4))
+    }
     for rich in range(len(held[both[0]])):
         begins = {topic: sum(held[topic][:rich]) for topic in both}
         members[f"rich-{rich}"] = ConsumerAssignorMember(
-            frozenset(both), {topic: range(begins[topic], begins[topic] + held[topic][rich]) for topic in both}
+            frozenset(both),
+            {topic: range(begins[topic], begins[topic] + held[topic][rich]) for topic in both},
         )
     return case_of("uniform", members, {topic: sum(held[topic]) for topic in both})
 
 
 def topic_ids(random: Random, count: int) -> list[UUID]:
-    """At most 11 random ids. In the order of topic_order() they fall into the buckets 0, 1, … of a small Java hash set."""
+    """At most 11 random ids. In the order of topic_order() they fall into the buckets 0, 1, … of a
+    small Java hash set."""
     begins = sorted((UUID(int=random.getrandbits(124) << 4) for _ in range(count)), key=topic_order)
     return [
-        next(found for end in range(16) if _bucket(found := UUID(int=begin.int | end)) == bucket) for bucket, begin in enumerate(begins)
+        next(found for end in range(16) if _bucket(found := UUID(int=begin.int | end)) == bucket)
+        for bucket, begin in enumerate(begins)
     ]
 
 
@@ -159,12 +183,28 @@ class RandomGroup:
         for member_id, assigned in ASSIGNORS[self._assignor].assign(members, partitions).items():
             self._members[member_id] = self._members[member_id]._replace(assigned=assigned)
         for _ in range(self._random.choice([0, 1, 1, 1, 2, 4])):
-            self._random.choice([self._join, self._join, self._leave, self._leave, self._come_back, self._subscribe, self._grow])()
+            self._random.choice(
+                [
+                    self._join,
+                    self._join,
+                    self._leave,
+                    self._leave,
+                    self._come_back,
+                    self._subscribe,
+                    self._grow,
+                ]
+            )()
         return case
 
     def _join(self) -> None:
-        instance = f"{self._random.choice('az')}-instance-{self._random.randrange(10**6)}" if self._random.random() < 0.3 else None
-        self._members[f"member-{self._random.randrange(10**6)}"] = ConsumerAssignorMember(self._subscription(), {}, instance)
+        instance = (
+            f"{self._random.choice('az')}-instance-{self._random.randrange(10**6)}"
+            if self._random.random() < 0.3
+            else None
+        )
+        self._members[f"member-{self._random.randrange(10**6)}"] = ConsumerAssignorMember(
+            self._subscription(), {}, instance
+        )
 
     def _leave(self) -> None:
         if len(self._members) > 1:
@@ -185,7 +225,8 @@ class RandomGroup:
         self._counts[self._random.choice(sorted(self._counts))] += self._random.randint(1, 6)
 
     def _any_state(self) -> None:
-        """As another assignor might have left it: uneven, with gaps, with topics that nobody wants any more."""
+        """As another assignor might have left it: uneven, with gaps, with topics that nobody wants
+        any more."""
         names = sorted(self._members)
         assigned: dict[str, dict[UUID, list[int]]] = {name: {} for name in names}
         few = self._random.sample(names, self._random.randint(1, len(names)))
@@ -194,7 +235,9 @@ class RandomGroup:
                 if self._random.random() < 0.8:
                     assigned[self._random.choice(few)].setdefault(topic, []).append(number)
         for name in names:
-            self._members[name] = self._members[name]._replace(assigned={topic: tuple(all_) for topic, all_ in assigned[name].items()})
+            self._members[name] = self._members[name]._replace(
+                assigned={topic: tuple(all_) for topic, all_ in assigned[name].items()}
+            )
 
     def _subscription(self) -> frozenset[UUID]:
         if self._alike and self._members:
@@ -203,4 +246,6 @@ class RandomGroup:
 
     def _random_topics(self) -> frozenset[UUID]:
         topics, most = sorted(self._counts), self._random.choice([1, 2, 3, 8])
-        return frozenset(topics if self._random.random() < 0.2 else self._random.sample(topics, min(most, len(topics))))
+        return frozenset(
+            topics if self._random.random() < 0.2 else self._random.sample(topics, min(most, len(topics)))
+        )

@@ -1,4 +1,5 @@
-"""The assignors of consumer groups: Kafka's answers, evenness, how little moves, and that nothing depends on chance."""
+"""The assignors of consumer groups: Kafka's answers, evenness, how little moves, and that nothing
+depends on chance."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def test_kafka_s_answers(number: int) -> None:
 
 @st.composite
 def groups(draw: st.DrawFn, *, same: bool) -> tuple[Members, Partitions]:
-    """Up to seven members of up to four topics; each partition had one owner or none, whoever that was."""
+    """Up to seven members of up to four topics; each partition had one owner or none, whoever that
+    was."""
     counts = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
     names = draw(st.lists(st.text("abc-", min_size=1, max_size=3), min_size=1, max_size=7, unique=True))
     subsets = st.frozensets(st.sampled_from(TOPICS[: len(counts)]))
@@ -63,14 +65,20 @@ def loads(assignment: Assignment[UUID]) -> dict[str, int]:
 def before(members: Members) -> Assignment[UUID]:
     """What they have of what they subscribe to."""
     return {
-        member_id: {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id in member.topic_ids}
+        member_id: {
+            topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id in member.topic_ids
+        }
         for member_id, member in members.items()
     }
 
 
-def after(members: Members, assignment: Mapping[str, Mapping[UUID, tuple[int, ...]]]) -> dict[str, ConsumerAssignorMember]:
+def after(
+    members: Members, assignment: Mapping[str, Mapping[UUID, tuple[int, ...]]]
+) -> dict[str, ConsumerAssignorMember]:
     """The same members, with this as what they had."""
-    return {member_id: member._replace(assigned=assignment[member_id]) for member_id, member in members.items()}
+    return {
+        member_id: member._replace(assigned=assignment[member_id]) for member_id, member in members.items()
+    }
 
 
 # uniform, where all subscribe to the same.
@@ -90,7 +98,9 @@ def test_uniform_is_even_and_moves_what_that_needs(group: tuple[Members, Partiti
 @pytest.mark.parametrize("assignor", [UniformAssignor(), RangeAssignor()])
 @settings(deadline=None)
 @given(st.one_of(groups(same=True), groups(same=False)))
-def test_nothing_moves_when_nothing_changes(assignor: ConsumerAssignor, group: tuple[Members, Partitions]) -> None:
+def test_nothing_moves_when_nothing_changes(
+    assignor: ConsumerAssignor, group: tuple[Members, Partitions]
+) -> None:
     members, partitions = group
     found = assignor.assign(members, partitions)
     assert assignor.assign(after(members, found), partitions) == found
@@ -98,11 +108,15 @@ def test_nothing_moves_when_nothing_changes(assignor: ConsumerAssignor, group: t
 
 @settings(deadline=None)
 @given(groups(same=True), st.text("abc-", min_size=4, max_size=4))
-def test_uniform_takes_for_a_new_member_what_it_is_to_have_and_no_more(group: tuple[Members, Partitions], joins: str) -> None:
+def test_uniform_takes_for_a_new_member_what_it_is_to_have_and_no_more(
+    group: tuple[Members, Partitions], joins: str
+) -> None:
     members, partitions = group
     found = UniformAssignor().assign(members, partitions)
     topic_ids = next(iter(members.values())).topic_ids
-    more = UniformAssignor().assign(after(members, found) | {joins: ConsumerAssignorMember(topic_ids, {})}, partitions)
+    more = UniformAssignor().assign(
+        after(members, found) | {joins: ConsumerAssignorMember(topic_ids, {})}, partitions
+    )
     assert loads(more)[joins] == sum(loads(found).values()) // (len(members) + 1)
     assert all(set(flat(more[member_id])) <= set(flat(found[member_id])) for member_id in members)
 
@@ -160,10 +174,16 @@ def test_two_members_that_had_the_same_partition() -> None:
 def ranged(counts: Counts, *members: tuple[str, str | None, str]) -> dict[str, dict[str, list[int]]]:
     """Of members as (id, instance id, letters of topics)."""
     topics = dict(zip("ABCD", TOPICS, strict=True))
-    given = {name: ConsumerAssignorMember(frozenset(map(topics.get, letters)), {}, instance) for name, instance, letters in members}
+    given = {
+        name: ConsumerAssignorMember(frozenset(map(topics.get, letters)), {}, instance)
+        for name, instance, letters in members
+    }
     found = RangeAssignor().assign(given, {topic_id: range(count) for topic_id, count in counts.items()})
     return {
-        name: {letter: list(found[name][topics[letter]]) for letter in "ABCD" if topics[letter] in found[name]} for name, _, _ in members
+        name: {
+            letter: list(found[name][topics[letter]]) for letter in "ABCD" if topics[letter] in found[name]
+        }
+        for name, _, _ in members
     }
 
 
@@ -175,7 +195,11 @@ def test_range_cuts_topics_of_equal_size_at_the_same_places() -> None:
 
 
 def test_range_gives_nothing_to_those_behind_the_last_partition() -> None:
-    assert ranged({A: 2, B: 0}, ("m1", None, "AB"), ("m2", None, "A"), ("m3", None, "AB")) == {"m1": {"A": [0]}, "m2": {"A": [1]}, "m3": {}}
+    assert ranged({A: 2, B: 0}, ("m1", None, "AB"), ("m2", None, "A"), ("m3", None, "AB")) == {
+        "m1": {"A": [0]},
+        "m2": {"A": [1]},
+        "m3": {},
+    }
 
 
 def test_range_has_static_members_first_in_the_order_of_instance_ids() -> None:
@@ -191,7 +215,8 @@ def test_range_keeps_the_place_of_a_static_member_under_a_new_member_id() -> Non
 
 
 def test_ids_are_in_java_s_order() -> None:
-    """UTF-16 puts what is beyond the basic plane before the last characters in it; topic ids are signed."""
+    """UTF-16 puts what is beyond the basic plane before the last characters in it; topic ids are
+    signed."""
     found = ranged({A: 2}, ("\U0001f600", None, "A"), ("\uff5e", None, "A"))
     assert found == {"\U0001f600": {"A": [0]}, "\uff5e": {"A": [1]}}
     negative, positive = UUID(int=1 << 127), UUID(int=1)

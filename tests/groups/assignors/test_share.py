@@ -1,4 +1,5 @@
-"""SimpleAssignor: the numbers of released Kafka (5.5), and what must hold for any members and partitions. AllAssignor: everything."""
+"""SimpleAssignor: the numbers of released Kafka (5.5), and what must hold for any members and
+partitions. AllAssignor: everything."""
 
 from __future__ import annotations
 
@@ -21,8 +22,12 @@ ONE = frozenset(TOPICS[:1])
 Assigned = Mapping[str, Sequence[TopicPartition]]
 
 
-def assign(subscriptions: Mapping[str, frozenset[UUID]], counts: Mapping[UUID, int], old: Assigned | None = None) -> Assigned:
-    members = {name: AssignorMember(topics, (old or {}).get(name, ())) for name, topics in subscriptions.items()}
+def assign(
+    subscriptions: Mapping[str, frozenset[UUID]], counts: Mapping[UUID, int], old: Assigned | None = None
+) -> Assigned:
+    members = {
+        name: AssignorMember(topics, (old or {}).get(name, ())) for name, topics in subscriptions.items()
+    }
     return SimpleAssignor().assign(members, {topic_id: range(count) for topic_id, count in counts.items()})
 
 
@@ -44,14 +49,19 @@ def same_topics(members: int, topics: frozenset[UUID] = ONE) -> dict[str, frozen
         (3, 10, 1, [4, 3, 3]),
     ],
 )
-def test_kafkas_numbers(members: int, partitions: int, sharing: int, numbers: list[int]) -> None:  # ASG-1, ASG-2
+# ASG-1, ASG-2
+def test_kafkas_numbers(members: int, partitions: int, sharing: int, numbers: list[int]) -> None:
     assigned = assign(same_topics(members), {TOPICS[0]: partitions})
     assert [len(found) for found in assigned.values()] == numbers
     assert max(Counter(each for found in assigned.values() for each in found).values()) <= sharing
 
 
-@pytest.mark.parametrize(("subscriptions", "counts"), [({}, {TOPICS[0]: 3}), (same_topics(2), {}), (same_topics(2), {TOPICS[0]: 0})])
-def test_nobody_or_nothing(subscriptions: dict[str, frozenset[UUID]], counts: dict[UUID, int]) -> None:  # ASG-8
+@pytest.mark.parametrize(
+    ("subscriptions", "counts"),
+    [({}, {TOPICS[0]: 3}), (same_topics(2), {}), (same_topics(2), {TOPICS[0]: 0})],
+)
+# ASG-8
+def test_nobody_or_nothing(subscriptions: dict[str, frozenset[UUID]], counts: dict[UUID, int]) -> None:
     assert assign(subscriptions, counts) == {name: [] for name in subscriptions}
 
 
@@ -95,12 +105,16 @@ counts = st.fixed_dictionaries({topic_id: st.integers(0, 7) for topic_id in TOPI
 subscription = st.sets(st.sampled_from(TOPICS), max_size=3).map(frozenset)
 mixed = st.dictionaries(st.integers(0, 20).map(str), subscription, max_size=9)
 equal = st.builds(
-    lambda names, topics: dict.fromkeys(names, topics), st.lists(st.integers(0, 20).map(str), max_size=9, unique=True), subscription
+    lambda names, topics: dict.fromkeys(names, topics),
+    st.lists(st.integers(0, 20).map(str), max_size=9, unique=True),
+    subscription,
 )
 any_group = mixed | equal
 
 
-def check(subscriptions: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int], assigned: Assigned) -> None:
+def check(
+    subscriptions: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int], assigned: Assigned
+) -> None:
     assert list(assigned) == list(subscriptions)
     for name, found in assigned.items():
         assert len(found) == len(set(found)), "no partition twice"
@@ -112,10 +126,15 @@ def check(subscriptions: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID
 
 
 def check_round(
-    subscriptions: Mapping[str, frozenset[UUID]], partitions: Mapping[UUID, int], assigned: Assigned, topics: Sequence[UUID]
+    subscriptions: Mapping[str, frozenset[UUID]],
+    partitions: Mapping[UUID, int],
+    assigned: Assigned,
+    topics: Sequence[UUID],
 ) -> None:
     members = {
-        name: [each for each in assigned[name] if each.topic_id in topics] for name, found in subscriptions.items() if found & {*topics}
+        name: [each for each in assigned[name] if each.topic_id in topics]
+        for name, found in subscriptions.items()
+        if found & {*topics}
     }
     wanted = {topic_id for name in members for topic_id in subscriptions[name]} & {*topics}
     total = sum(partitions[topic_id] for topic_id in wanted)
@@ -131,23 +150,32 @@ def check_round(
 
 
 @given(any_group, counts)
-def test_anybody_anything(subscriptions: dict[str, frozenset[UUID]], partitions: dict[UUID, int]) -> None:  # ASG-4, ASG-7
+# ASG-4, ASG-7
+def test_anybody_anything(subscriptions: dict[str, frozenset[UUID]], partitions: dict[UUID, int]) -> None:
     assigned = assign(subscriptions, partitions)
     check(subscriptions, partitions, assigned)
-    assert assign(subscriptions, partitions, assigned) == {name: list(found) for name, found in assigned.items()}, "stable"
+    assert assign(subscriptions, partitions, assigned) == {
+        name: list(found) for name, found in assigned.items()
+    }, "stable"
     assert assign(subscriptions, partitions) == assigned, "equal input, equal output"
 
 
 @given(any_group, counts, any_group, counts)
 def test_after_any_change(
-    before: dict[str, frozenset[UUID]], counts_before: dict[UUID, int], after: dict[str, frozenset[UUID]], counts_after: dict[UUID, int]
+    before: dict[str, frozenset[UUID]],
+    counts_before: dict[UUID, int],
+    after: dict[str, frozenset[UUID]],
+    counts_after: dict[UUID, int],
 ) -> None:  # ASG-4, ASG-7
     old = assign(before, counts_before)
     check(after, counts_after, assign(after, counts_after, old))
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 4))
-def test_those_who_are_there_keep_what_their_number_allows_when_others_join(members: int, partitions: int, more: int) -> None:  # ASG-3
+# ASG-3
+def test_those_who_are_there_keep_what_their_number_allows_when_others_join(
+    members: int, partitions: int, more: int
+) -> None:
     before = assign(same_topics(members), {TOPICS[0]: partitions})
     after = assign(same_topics(members + more), {TOPICS[0]: partitions}, before)
     for name, old in before.items():
@@ -160,9 +188,15 @@ def test_all_gives_each_member_every_partition_of_its_topics(
 ) -> None:
     old = assign(before, partitions)
     members = {name: AssignorMember(topics, old.get(name, ())) for name, topics in subscriptions.items()}
-    assigned = AllAssignor().assign(members, {topic_id: range(count) for topic_id, count in partitions.items()})
+    assigned = AllAssignor().assign(
+        members, {topic_id: range(count) for topic_id, count in partitions.items()}
+    )
     assert {name: sorted(found) for name, found in assigned.items()} == {
-        name: [TopicPartition(topic_id, number) for topic_id in sorted(topics) for number in range(partitions[topic_id])]
+        name: [
+            TopicPartition(topic_id, number)
+            for topic_id in sorted(topics)
+            for number in range(partitions[topic_id])
+        ]
         for name, topics in subscriptions.items()
     }
 

@@ -1,4 +1,5 @@
-"""Who is a member of a classic group: joining, leaving, static members, and what everybody else is refused with."""
+"""Who is a member of a classic group: joining, leaving, static members, and what everybody else is
+refused with."""
 
 from __future__ import annotations
 
@@ -76,7 +77,11 @@ def test_something_in_common_is_needed(world: World) -> None:
 
 def test_most_votes_among_what_all_have(world: World) -> None:
     a, b, c = members(world, "abc")
-    a.offers, b.offers, c.offers = protocols("one", "three", "two"), protocols("two", "three"), protocols("two", "three", "four")
+    a.offers, b.offers, c.offers = (
+        protocols("one", "three", "two"),
+        protocols("two", "three"),
+        protocols("two", "three", "four"),
+    )
     world.form(a, b, c)
     assert world.group.protocol_name == "two"
     assert {row.metadata for row in a.joining.reply.members} == {b""}
@@ -96,7 +101,11 @@ def test_an_empty_group_takes_another_protocol_type(world: World) -> None:
     world.form(a)
     world.leave(a)
     b.enter(protocol_type="connect", protocols=protocols("compatible"))
-    assert (world.group.protocol_type, world.group.protocol_name, b.generation) == ("connect", "compatible", 3)
+    assert (world.group.protocol_type, world.group.protocol_name, b.generation) == (
+        "connect",
+        "compatible",
+        3,
+    )
     assert b.sync(protocol_type="consumer").code is ErrorCode.inconsistent_group_protocol
     assert b.sync(b, protocol_type="connect", protocol_name="compatible").reply.assignment == b"b"
 
@@ -254,7 +263,10 @@ def test_a_static_member_that_comes_back_keeps_what_it_had(world: World) -> None
     assert b.commit() is FENCED
     stored = world.stored()
     assert stored is not None
-    assert {(row.member_id, row.assignment) for row in stored.members} == {(a.member_id, b"a"), (new.member_id, b"b")}
+    assert {(row.member_id, row.assignment) for row in stored.members} == {
+        (a.member_id, b"a"),
+        (new.member_id, b"b"),
+    }
 
 
 @pytest.mark.parametrize("can_skip", [True, False])
@@ -384,7 +396,9 @@ def test_description_in_each_state(world: World) -> None:
     world.form(a)
     stable = world.groups.describe(GROUP)
     assert (stable.group_state, stable.protocol_type, stable.protocol_data) == ("Stable", "consumer", "range")
-    assert [(row.client_id, row.member_metadata, row.member_assignment) for row in stable.members] == [("a", b"of a", b"a")]
+    assert [(row.client_id, row.member_metadata, row.member_assignment) for row in stable.members] == [
+        ("a", b"of a", b"a")
+    ]
     b.enter()
     preparing = world.groups.describe(GROUP)
     assert (preparing.group_state, preparing.protocol_data) == ("PreparingRebalance", "")
@@ -398,9 +412,9 @@ def test_description_in_each_state(world: World) -> None:
 def test_listing_and_deleting(world: World) -> None:
     (a,) = members(world, "a")
     world.form(a)
-    assert [(row.group_id, row.protocol_type, row.group_state, row.group_type) for row in world.groups.listed()] == [
-        (GROUP, "consumer", "Stable", CLASSIC)
-    ]
+    assert [
+        (row.group_id, row.protocol_type, row.group_state, row.group_type) for row in world.groups.listed()
+    ] == [(GROUP, "consumer", "Stable", CLASSIC)]
     assert world.groups.delete(GROUP).reply is ErrorCode.non_empty_group
     world.leave(a)
     call = Call()

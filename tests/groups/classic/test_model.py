@@ -1,7 +1,8 @@
-"""Classic groups under members that come, go, fall silent and come back, with failed saves and restarts: what must hold after each step.
+"""Classic groups under members that come, go, fall silent and come back, with failed saves and
+restarts: what must hold after each step.
 
-Members believe what they were told last. Outcomes wait to be saved in order. At the end everybody falls silent and time passes: then
-nobody may wait any more, and no group may have members.
+Members believe what they were told last. Outcomes wait to be saved in order. At the end everybody
+falls silent and time passes: then nobody may wait any more, and no group may have members.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ from tests.groups.classic.world import GROUP, OK, Call, Flying, Member, World, p
 DYNAMIC = ("a", "b", "c", "d")
 STATIC = ("s", "t")
 names = st.sampled_from((*DYNAMIC, *STATIC))
-offers = st.sampled_from((protocols("range"), protocols("range", "sticky"), protocols("sticky", "range"), protocols("sticky")))
+offers = st.sampled_from(
+    (protocols("range"), protocols("range", "sticky"), protocols("sticky", "range"), protocols("sticky"))
+)
 timeouts = st.sampled_from((0, 10_000, 60_000))
 
 
 class ClassicGroupMachine(RuleBasedStateMachine):
     @initialize(delay_ms=st.sampled_from((0, 3_000)), max_size=st.sampled_from((3, 100)))
     def start(self, delay_ms: int, max_size: int) -> None:
-        self.world = World(ClassicGroupSettings(initial_rebalance_delay_ms=delay_ms, max_size=max_size), patient=True)
+        self.world = World(
+            ClassicGroupSettings(initial_rebalance_delay_ms=delay_ms, max_size=max_size), patient=True
+        )
         self.calls: list[Call] = []
         self.shares = count(1)
         self.syncs: list[tuple[int, Call]] = []
@@ -53,7 +58,10 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         client = self.clients[name]
         for _ in range(2):
             self.calls.append(client.join())
-            if client.joining.reply is None or client.joining.reply.error_code is not ErrorCode.member_id_required:
+            if (
+                client.joining.reply is None
+                or client.joining.reply.error_code is not ErrorCode.member_id_required
+            ):
                 break
 
     @rule(who=st.sets(names, min_size=1))
@@ -100,7 +108,9 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         if not isinstance(reply, JoinReply) or reply.error_code is not OK:
             return
         share = str(next(self.shares)).encode()
-        assignments = tuple((row.member_id, share) for row in reply.members) if not reply.skip_assignment else ()
+        assignments = (
+            tuple((row.member_id, share) for row in reply.members) if not reply.skip_assignment else ()
+        )
         self.syncs.append((client.generation, client.sync(assignments=assignments)))
         self.calls.append(client.syncing)
 
@@ -115,7 +125,11 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     def leave(self, name: str) -> None:
         client = self.clients[name]
         reply = self.world.leave(client)
-        assert reply is None or reply.members[0].error_code in (OK, ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id)
+        assert reply is None or reply.members[0].error_code in (
+            OK,
+            ErrorCode.unknown_member_id,
+            ErrorCode.fenced_instance_id,
+        )
         self.clients[name] = self.new_client(name)
 
     @rule(name=st.sampled_from(STATIC))
@@ -144,7 +158,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Who has got an assignment of a generation that still was, goes on in it; who waited is cut off."""
+        """Who has got an assignment of a generation that still was, goes on in it; who waited is
+        cut off."""
         go_on = [client for client in self.clients.values() if self.is_settled(client)]
         self.world.start()
         self.calls = []
@@ -188,11 +203,15 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def members_of_one_generation_are_told_the_same(self) -> None:
-        """In one life of the broker: a generation that was not saved is made anew after a restart."""
+        """In one life of the broker: a generation that was not saved is made anew after a
+        restart."""
         told: dict[int, str | None] = {}
         for call in self.calls:
             if isinstance(call.reply, JoinReply) and call.code is OK:
-                assert told.setdefault(call.reply.generation_id, call.reply.protocol_name) == call.reply.protocol_name
+                assert (
+                    told.setdefault(call.reply.generation_id, call.reply.protocol_name)
+                    == call.reply.protocol_name
+                )
 
     @invariant()
     def the_group_is_in_order(self) -> None:
@@ -207,7 +226,9 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     def whoever_waits_is_known_to_wait(self) -> None:
         group = self.world.groups.get(GROUP)
         waiting = set() if group is None else {*group.joining.values(), *group.syncing.values()}
-        waiting |= {flying.call for flying in self.world.flying if flying.call is not None} | answered_when_saved(self.world.flying)
+        waiting |= {
+            flying.call for flying in self.world.flying if flying.call is not None
+        } | answered_when_saved(self.world.flying)
         assert {call for call in self.calls if call.reply is None} <= waiting
 
     def teardown(self) -> None:
@@ -232,7 +253,9 @@ def check_members(group: ClassicGroup) -> None:
     assert set(group.joining) | set(group.syncing) | group.unsynced <= set(group.members)
     assert not group.pending & set(group.members)
     assert group.leader in group.members if group.members else group.leader is None
-    assert group.static_ids == {each.instance_id: each.member_id for each in group.members.values() if each.instance_id is not None}
+    assert group.static_ids == {
+        each.instance_id: each.member_id for each in group.members.values() if each.instance_id is not None
+    }
     offered = Counter(name for member in group.members.values() for name in member.names())
     assert group._offered == offered
     assert bool(group.members) or group.state in (GroupState.EMPTY, GroupState.PREPARING)
@@ -256,7 +279,9 @@ def check_timers(world: World, group: ClassicGroup) -> None:
         assert waits or timers.deadline_ms(TimerName(Kind.SESSION, GROUP, member.member_id)) is not None
     for member_id in group.pending:
         assert timers.deadline_ms(TimerName(Kind.SESSION, GROUP, member_id)) is not None
-    assert (group.state is GroupState.PREPARING) == (timers.deadline_ms(TimerName(Kind.JOIN, GROUP)) is not None)
+    assert (group.state is GroupState.PREPARING) == (
+        timers.deadline_ms(TimerName(Kind.JOIN, GROUP)) is not None
+    )
     if group.unsynced:
         assert timers.deadline_ms(TimerName(Kind.SYNC, GROUP)) is not None
     if group.state is GroupState.COMPLETING and group.leader in group.syncing:

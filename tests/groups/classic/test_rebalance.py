@@ -1,4 +1,5 @@
-"""How a classic group comes from one generation to the next, and what happens when somebody is late."""
+"""How a classic group comes from one generation to the next, and what happens when somebody is
+late."""
 
 from __future__ import annotations
 
@@ -32,7 +33,12 @@ def test_one_member_from_empty_to_stable(world: World) -> None:
     (a,) = members(world, "a")
     reply = a.enter().reply
     assert reply == JoinReply(
-        generation_id=1, protocol_type="consumer", protocol_name="range", leader=a.member_id, member_id=a.member_id, members=reply.members
+        generation_id=1,
+        protocol_type="consumer",
+        protocol_name="range",
+        leader=a.member_id,
+        member_id=a.member_id,
+        members=reply.members,
     )
     assert [row.member_id for row in reply.members] == [a.member_id]
     assert world.state is GroupState.COMPLETING
@@ -53,7 +59,10 @@ def test_a_second_member_waits_for_the_first_to_join_again(world: World) -> None
     assert waiting.code is OK
     assert (a.generation, waiting.reply.generation_id) == (2, 2)
     assert waiting.reply.members == ()
-    assert [(row.member_id, row.metadata) for row in a.joining.reply.members] == [(a.member_id, b"of a"), (b.member_id, b"")]
+    assert [(row.member_id, row.metadata) for row in a.joining.reply.members] == [
+        (a.member_id, b"of a"),
+        (b.member_id, b""),
+    ]
 
 
 def test_followers_wait_for_the_leader_and_all_get_their_own(world: World) -> None:
@@ -216,7 +225,12 @@ def test_the_last_to_leave_makes_the_group_empty_and_that_is_stored(world: World
     assert world.state is GroupState.EMPTY
     stored = world.stored()
     assert stored is not None
-    assert (stored.generation, stored.members, stored.protocol_type, stored.current_state_timestamp) == (2, (), "consumer", world.now_ms)
+    assert (stored.generation, stored.members, stored.protocol_type, stored.current_state_timestamp) == (
+        2,
+        (),
+        "consumer",
+        world.now_ms,
+    )
     assert world.groups.next_deadline_ms() is None or world.groups.expire(10**12).changes == ()
 
 
@@ -308,7 +322,8 @@ def test_static_members_that_are_all_late_are_waited_for_once_more(world: World)
 
 
 def test_static_members_that_give_nobody_time_do_not_keep_the_timers_busy(world: World) -> None:
-    """Regression: with a rebalance timeout of 0 such a group came to its end again and again, as fast as the timers ran, for a session."""
+    """Regression: with a rebalance timeout of 0 such a group came to its end again and again, as
+    fast as the timers ran, for a session."""
     a, b = Member(world, "a", instance_id="static-a"), Member(world, "b")
     a.enter(rebalance_timeout_ms=0)
     a.sync(a)

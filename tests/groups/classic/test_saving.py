@@ -1,4 +1,5 @@
-"""What of a classic group is stored, what comes back after a restart, and what happens when it cannot be saved."""
+"""What of a classic group is stored, what comes back after a restart, and what happens when it
+cannot be saved."""
 
 from __future__ import annotations
 
@@ -142,7 +143,11 @@ def test_members_of_a_stable_generation_go_on_after_a_restart(world: World) -> N
     stored = world.stored()
     world.now_ms += 1_000
     world.start()
-    assert (world.state, world.group.leader, world.group.protocol_name) == (GroupState.STABLE, a.member_id, "range")
+    assert (world.state, world.group.leader, world.group.protocol_name) == (
+        GroupState.STABLE,
+        a.member_id,
+        "range",
+    )
     assert stored is not None
     assert world.group.since_ms == stored.current_state_timestamp
     assert [a.heartbeat(), b.heartbeat()] == [OK, OK]
@@ -182,7 +187,11 @@ def test_an_empty_group_comes_back(world: World) -> None:
     since_ms = world.now_ms
     world.now_ms += 5_000
     world.start()
-    assert (world.state, world.group.protocol_type, world.group.generation) == (GroupState.EMPTY, "consumer", 2)
+    assert (world.state, world.group.protocol_type, world.group.generation) == (
+        GroupState.EMPTY,
+        "consumer",
+        2,
+    )
     assert world.groups.empty_since_ms(GROUP) == since_ms
     assert world.groups.is_empty(GROUP)
 

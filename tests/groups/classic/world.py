@@ -1,4 +1,5 @@
-"""Classic groups with what the broker has around them: a store, commits that may wait or fail, requests that wait, and a clock."""
+"""Classic groups with what the broker has around them: a store, commits that may wait or fail,
+requests that wait, and a clock."""
 
 from __future__ import annotations
 
@@ -62,9 +63,12 @@ class Flying:
 
 @dataclass
 class World:
-    """Saves every outcome at once, unless `patient`: then `save` and `fail` do it, in the order of the decisions."""
+    """Saves every outcome at once, unless `patient`: then `save` and `fail` do it, in the order of
+    the decisions."""
 
-    settings: ClassicGroupSettings = field(default_factory=lambda: ClassicGroupSettings(initial_rebalance_delay_ms=0))
+    settings: ClassicGroupSettings = field(
+        default_factory=lambda: ClassicGroupSettings(initial_rebalance_delay_ms=0)
+    )
     patient: bool = False
     now_ms: int = 1_000_000
 
@@ -75,7 +79,8 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """A broker's life begins with what is stored. What was being saved is lost, and nobody waits any more."""
+        """A broker's life begins with what is stored. What was being saved is lost, and nobody
+        waits any more."""
         self.flying = []
         self.group_ids = GroupIds()
         self.groups = ClassicGroups(lambda: self.settings, self.group_ids, lambda: str(next(self.numbers)))
@@ -106,7 +111,9 @@ class World:
                 assert isinstance(call, Call)
                 call.answer(NOT_SAVED)
             for group_id in flying.outcome.group_ids:
-                outcome = self.groups.not_saved(group_id, list(self.store.scan(group_prefix(group_id))), now_ms=self.now_ms)
+                outcome = self.groups.not_saved(
+                    group_id, list(self.store.scan(group_prefix(group_id))), now_ms=self.now_ms
+                )
                 assert not outcome.changes
                 self._give(outcome, None)
 
@@ -156,7 +163,8 @@ class World:
         return reply
 
     def form(self, *members: Member) -> None:
-        """The members, none of whom has joined before, are a stable group; the first leads and shares out their names."""
+        """The members, none of whom has joined before, are a stable group; the first leads and
+        shares out their names."""
         for member in members:
             member.enter()
         for member in members:
@@ -175,7 +183,8 @@ def protocols(*names: str, metadata: bytes = b"") -> tuple[Protocol, ...]:
 
 @dataclass
 class Member:
-    """A client. It remembers the last of its requests of each kind, and what it was told of itself."""
+    """A client. It remembers the last of its requests of each kind, and what it was told of
+    itself."""
 
     world: World
     name: str
@@ -196,7 +205,9 @@ class Member:
             "rebalance_timeout_ms": 60_000, "protocol_type": "consumer", "protocols": self.offers, "client_id": self.name,
         }  # fmt: skip
         call = self.joining = Call()
-        self.world.carry_out(self.world.groups.join(JoinRequest(**values | changed), call, now_ms=self.world.now_ms), call)
+        self.world.carry_out(
+            self.world.groups.join(JoinRequest(**values | changed), call, now_ms=self.world.now_ms), call
+        )
         self.note_id()
         return call
 
@@ -220,7 +231,9 @@ class Member:
             "assignments": tuple((each.member_id, each.name.encode()) for each in assigned) if self.leads() else (),
         }  # fmt: skip
         call = self.syncing = Call()
-        self.world.carry_out(self.world.groups.sync(SyncRequest(**values | changed), call, now_ms=self.world.now_ms), call)
+        self.world.carry_out(
+            self.world.groups.sync(SyncRequest(**values | changed), call, now_ms=self.world.now_ms), call
+        )
         return call
 
     def leads(self) -> bool:
@@ -228,13 +241,20 @@ class Member:
         return group is not None and group.leader == self.member_id
 
     def heartbeat(self, generation: int | None = None) -> ErrorCode:
-        request = HeartbeatRequest(GROUP, self.member_id, self.instance_id, self.generation if generation is None else generation)
+        request = HeartbeatRequest(
+            GROUP, self.member_id, self.instance_id, self.generation if generation is None else generation
+        )
         reply = self.world.groups.heartbeat(request, now_ms=self.world.now_ms).reply
         assert reply is not None
         return reply.error_code
 
     def commit(self, **changed: Any) -> ErrorCode:
-        values: dict[str, Any] = {"group_id": GROUP, "offsets": {}, "member_id": self.member_id, "instance_id": self.instance_id}
+        values: dict[str, Any] = {
+            "group_id": GROUP,
+            "offsets": {},
+            "member_id": self.member_id,
+            "instance_id": self.instance_id,
+        }
         request = CommitRequest(**values | {"generation": self.generation} | changed)
         try:
             self.world.groups.check_commit(request, now_ms=self.world.now_ms)

@@ -1,4 +1,5 @@
-"""Groups of both protocols with everything around them that the broker has, and members that speak the classic one."""
+"""Groups of both protocols with everything around them that the broker has, and members that speak
+the classic one."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ from tests.groups.consumer.world import TopicNumbers
 
 
 class World(consumer_world.World):
-    """As there, with classic groups beside: what is decided is saved at once, and answers go to the members' tickets."""
+    """As there, with classic groups beside: what is decided is saved at once, and answers go to the
+    members' tickets."""
 
     def restart(self) -> None:
         super().restart()
@@ -75,9 +77,12 @@ def subscription(topics: Iterable[str], owned: Mapping[str, tuple[int, ...]]) ->
 
 
 class ClassicClient:
-    """A consumer that speaks the classic protocol, with an assignor of its own for groups that it leads: it has everything."""
+    """A consumer that speaks the classic protocol, with an assignor of its own for groups that it
+    leads: it has everything."""
 
-    def __init__(self, world: World, name: str, *topics: str, instance: str | None = None, eager: bool = False) -> None:
+    def __init__(
+        self, world: World, name: str, *topics: str, instance: str | None = None, eager: bool = False
+    ) -> None:
         self.world = world
         self.name = name
         self.topics = topics
@@ -140,7 +145,11 @@ class ClassicClient:
             everything = {name: tuple(self.world.topics.found[name].partitions) for name in self.topics}
             shares = ((self.member_id, write_assignment(everything, 1)),)
         ticket = Ticket()
-        values: dict[str, object] = {"protocol_type": "consumer", "protocol_name": self.joined.protocol_name, "assignments": shares}
+        values: dict[str, object] = {
+            "protocol_type": "consumer",
+            "protocol_name": self.joined.protocol_name,
+            "assignments": shares,
+        }
         request = SyncRequest("g", self.member_id, self.instance, self.generation, **(values | more))  # type: ignore[arg-type]
         outcome = self.world.all.sync(request, ticket, now_ms=self.world.now_ms)
         self.world.save(outcome)
@@ -156,14 +165,18 @@ class ClassicClient:
         return self.join().sync()
 
     def heartbeat(self, generation: int | None = None) -> ErrorCode:
-        wanted = HeartbeatRequest("g", self.member_id, self.instance, self.generation if generation is None else generation)
+        wanted = HeartbeatRequest(
+            "g", self.member_id, self.instance, self.generation if generation is None else generation
+        )
         outcome = self.world.all.classic_heartbeat(wanted, now_ms=self.world.now_ms)
         self.world.save(outcome)
         assert outcome.reply is not None
         return outcome.reply.error_code
 
     def committing(self) -> CommitRequest:
-        return CommitRequest("g", {}, member_id=self.member_id, instance_id=self.instance, generation=self.generation)
+        return CommitRequest(
+            "g", {}, member_id=self.member_id, instance_id=self.instance, generation=self.generation
+        )
 
     def beat(self) -> ClassicClient:
         """A heartbeat, and what follows from it as long as the group wants something else."""

@@ -1,4 +1,5 @@
-"""Consumer groups of the new protocol: joining, epochs, the way to a target, leaving, and what is late."""
+"""Consumer groups of the new protocol: joining, epochs, the way to a target, leaving, and what is
+late."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ def world() -> World:
 def test_the_first_heartbeat_is_answered_with_the_assignment(world: World) -> None:
     member = Client(world, "m", "t").join()
     assert member.told == all_of("t", 4)
-    assert (member.epoch, member.answer.member_id, member.answer.heartbeat_interval.total_seconds()) == (2, "m", 5)
+    assert (member.epoch, member.answer.member_id, member.answer.heartbeat_interval.total_seconds()) == (
+        2,
+        "m",
+        5,
+    )
     assert world.describe().group_state == "Stable"
     assert world.group_ids.type_of("g") == CONSUMER
 
@@ -264,7 +269,10 @@ class _Moody:
     ) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
         if self.mood == "bad":
             raise PartitionAssignorError("not today")
-        return {member_id: {topic_id: tuple(numbers) for topic_id, numbers in partitions.items()} for member_id in members}
+        return {
+            member_id: {topic_id: tuple(numbers) for topic_id, numbers in partitions.items()}
+            for member_id in members
+        }
 
 
 def test_an_assignor_that_knows_no_assignment() -> None:
@@ -384,7 +392,9 @@ def test_a_late_commit_is_good_for_partitions_that_the_member_has_had_since(worl
     """KIP-1251."""
     first, second = Client(world, "m", "t").join(), Client(world, "n", "t").join()
     settle([first, second])
-    (kept, *_), (lost, *_) = ([number for _, number in each] for each in (sorted(first.has), sorted(second.has)))
+    (kept, *_), (lost, *_) = (
+        [number for _, number in each] for each in (sorted(first.has), sorted(second.has))
+    )
     assert first.epoch == 3
     assert commit(world, "m", 2, kept) is ErrorCode.none
     assert commit(world, "m", 1, kept) is ErrorCode.stale_member_epoch
@@ -416,7 +426,10 @@ def test_what_a_group_subscribes_to(world: World) -> None:
 
 
 def test_a_restart_changes_nothing_for_members(world: World) -> None:
-    first, second = Client(world, "m", "t", slow=True).join(rebalance_timeout_ms=20_000), Client(world, "n", "t").join()
+    first, second = (
+        Client(world, "m", "t", slow=True).join(rebalance_timeout_ms=20_000),
+        Client(world, "n", "t").join(),
+    )
     first.give_up()
     first.beat()
     before = world.describe()

@@ -1,4 +1,5 @@
-"""Groups that change from one protocol to the other, and members of both in one group (KIP-848, online migration)."""
+"""Groups that change from one protocol to the other, and members of both in one group (KIP-848,
+online migration)."""
 
 from __future__ import annotations
 
@@ -256,7 +257,8 @@ def test_members_come_back_after_a_restart(world: World) -> None:
 
 
 def test_a_classic_member_changes_over(world: World) -> None:
-    """A rolling restart: the static member comes back with the other protocol, without having left."""
+    """A rolling restart: the static member comes back with the other protocol, without having
+    left."""
     ClassicClient(world, "a", "t", instance="i").enter()
     back = Client(world, "n", "t", instance="i").join()
     assert back.told == all_of("t", 4)
@@ -268,7 +270,10 @@ def test_a_classic_member_changes_over(world: World) -> None:
 def test_members_of_either_protocol_leave_by_leave_group(world: World) -> None:
     old, new = mixed(world)
     static = Client(world, "s", "t", instance="i").join()
-    rows = leave(world, [Leaving("n"), Leaving("nobody"), Leaving("", "i"), Leaving("other", "i"), Leaving("", "unknown")]).members
+    rows = leave(
+        world,
+        [Leaving("n"), Leaving("nobody"), Leaving("", "i"), Leaving("other", "i"), Leaving("", "unknown")],
+    ).members
     assert [row.error_code for row in rows] == [
         ErrorCode.none,
         UNKNOWN,
@@ -284,7 +289,8 @@ def test_members_of_either_protocol_leave_by_leave_group(world: World) -> None:
 
 
 def test_a_group_whose_policy_forbids_it_stays_a_consumer_group(world: World) -> None:
-    """All of its members speak the classic protocol then: their own heartbeats notice what has changed."""
+    """All of its members speak the classic protocol then: their own heartbeats notice what has
+    changed."""
     old, new = mixed(world)
     world.set(migration_policy=MigrationPolicy.UPGRADE)
     new.leave()
@@ -345,13 +351,18 @@ def test_a_static_member_comes_back_with_another_subscription(world: World) -> N
 
 
 def test_epochs_of_a_group_that_was_classic_at_once_are_not_good_any_more(world: World) -> None:
-    """Without a rebalance everybody has its target: who had a partition before must not commit for it in the next one either."""
+    """Without a rebalance everybody has its target: who had a partition before must not commit for
+    it in the next one either."""
     old = ClassicClient(world, "a", "t").enter()
     Client(world, "n", "t", instance="i").join()
     ClassicClient(world, "b", "t", instance="i").join()
     group = world.all.classic.get("g")
     assert group is not None
-    assert (group.state.value, old.generation < group.generation, old.heartbeat()) == ("Stable", True, ErrorCode.illegal_generation)
+    assert (group.state.value, old.generation < group.generation, old.heartbeat()) == (
+        "Stable",
+        True,
+        ErrorCode.illegal_generation,
+    )
     ClassicClient(world, "c", "t").join(None)
     assert group.state.value == "PreparingRebalance"
     assert old.heartbeat() is ErrorCode.illegal_generation
@@ -381,7 +392,9 @@ def test_a_join_that_made_the_group_classic_could_not_be_saved(world: World) -> 
 # --- what consumers write ---
 
 
-@pytest.mark.parametrize("data", [b"", b"\0", b"\0\0", b"\xff\xff\0\0", b"\0\1\0\0\0\1\0", b"\0\0\xff\xff\xff\xff"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\0", b"\0\0", b"\xff\xff\0\0", b"\0\1\0\0\0\1\0", b"\0\0\xff\xff\xff\xff"]
+)
 def test_what_no_consumer_writes(data: bytes) -> None:
     for read in (read_subscription, read_assignment):
         with pytest.raises(ValueError):  # noqa: PT011

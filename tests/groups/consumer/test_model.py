@@ -1,8 +1,11 @@
-"""Consumer groups under members of both protocols, in any order, with failed saves, lost answers and restarts.
+"""Consumer groups under members of both protocols, in any order, with failed saves, lost answers
+and restarts.
 
-Outcomes are saved in order (`flying`), and whoever asked hears of it then. Clients are what real ones are: they have the partitions that
-they were told to have, give up what is taken from them when they come to it, and begin anew when they are fenced. What must hold: no
-partition is had by two clients that the group knows; what a client has it may commit. At the end everybody is heard, and has his share.
+Outcomes are saved in order (`flying`), and whoever asked hears of it then. Clients are what real
+ones are: they have the partitions that they were told to have, give up what is taken from them when
+they come to it, and begin anew when they are fenced. What must hold: no partition is had by two
+clients that the group knows; what a client has it may commit. At the end everybody is heard, and
+has his share.
 """
 
 from __future__ import annotations
@@ -35,14 +38,22 @@ from tests.groups.consumer.world import ASSIGNORS, Topics
 
 NAMES = ("a", "b", "c")
 TOPICS = ("t", "u")
-LOST = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.group_id_not_found, ErrorCode.fenced_instance_id})
+LOST = frozenset(
+    {
+        ErrorCode.unknown_member_id,
+        ErrorCode.fenced_member_epoch,
+        ErrorCode.group_id_not_found,
+        ErrorCode.fenced_instance_id,
+    }
+)
 Partition = tuple[str, int]
 subscriptions = st.sets(st.sampled_from(TOPICS), min_size=1).map(lambda found: tuple(sorted(found)))
 
 
 @dataclass(eq=False)
 class Client:
-    """`epoch` is the generation of a classic one. `asked`: a request is under way; it has no other one then."""
+    """`epoch` is the generation of a classic one. `asked`: a request is under way; it has no other
+    one then."""
 
     name: str
     speaks_classic: bool
@@ -58,7 +69,14 @@ class Client:
     joined: classic.JoinReply | None = None
 
     def abandon(self) -> None:
-        self.has, self.is_to_have, self.epoch, self.must_join, self.says_all, self.joined = set(), set(), 0, True, True, None
+        self.has, self.is_to_have, self.epoch, self.must_join, self.says_all, self.joined = (
+            set(),
+            set(),
+            0,
+            True,
+            True,
+            None,
+        )
 
     def give_up(self) -> None:
         self.has = set(self.is_to_have)
@@ -100,11 +118,15 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     # --- clients ---
 
-    @rule(name=st.sampled_from(NAMES), speaks_classic=st.booleans(), topics=subscriptions, static=st.booleans())
+    @rule(
+        name=st.sampled_from(NAMES), speaks_classic=st.booleans(), topics=subscriptions, static=st.booleans()
+    )
     def start_client(self, name: str, speaks_classic: bool, topics: tuple[str, ...], static: bool) -> None:
         """Unless it runs already; one that was killed is forgotten by everybody but the group."""
         if name not in self.clients:
-            self.clients[name] = Client(name, speaks_classic, f"instance-{name}" if static else None, topics=topics)
+            self.clients[name] = Client(
+                name, speaks_classic, f"instance-{name}" if static else None, topics=topics
+            )
             self.clients[name].member_id = "" if speaks_classic else self.new_id()
 
     @rule(name=st.sampled_from(NAMES))
@@ -142,7 +164,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 3), waits_ms=st.sampled_from((0, 1_000)))
     def all_go_on(self, rounds: int, waits_ms: int) -> None:
-        """Everybody sends what is next and is answered; who has to give something up goes on reading."""
+        """Everybody sends what is next and is answered; who has to give something up goes on
+        reading."""
         for _ in range(rounds):
             self.time_passes(waits_ms)
             for name in tuple(self.clients):
@@ -158,7 +181,14 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         request = HeartbeatRequest("g", client.member_id, epoch, client.instance, owned=owned)
         if client.says_all and epoch >= 0:
             request = HeartbeatRequest(
-                "g", client.member_id, epoch, client.instance, None, 20_000, subscribed_topic_names=client.topics, owned=owned
+                "g",
+                client.member_id,
+                epoch,
+                client.instance,
+                None,
+                20_000,
+                subscribed_topic_names=client.topics,
+                owned=owned,
             )
         call = client.asked = Call(client, what)
         self.submit(self.groups.consumer.heartbeat(request, now_ms=self.now_ms), call)
@@ -172,18 +202,28 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             member_id = client.member_id
             client.abandon()
             client.member_id = ""
-            outcome = self.groups.leave(classic.LeaveRequest("g", (classic.Leaving(member_id, client.instance),)), now_ms=self.now_ms)
+            outcome = self.groups.leave(
+                classic.LeaveRequest("g", (classic.Leaving(member_id, client.instance),)), now_ms=self.now_ms
+            )
         elif client.must_join:
             member_id = client.member_id
             client.abandon()
             client.member_id = member_id
             protocols = (classic.Protocol("range", subscription(client.topics, {})),)
-            request = classic.JoinRequest("g", member_id, client.instance, 45_000, 20_000, "consumer", protocols, client.name)
+            request = classic.JoinRequest(
+                "g", member_id, client.instance, 45_000, 20_000, "consumer", protocols, client.name
+            )
             outcome = self.groups.join(request, call, now_ms=self.now_ms)
         elif client.joined is not None:
             call.what = "sync"
             request_ = classic.SyncRequest(
-                "g", client.member_id, client.instance, client.epoch, "consumer", "range", self.shares(client.joined)
+                "g",
+                client.member_id,
+                client.instance,
+                client.epoch,
+                "consumer",
+                "range",
+                self.shares(client.joined),
             )
             outcome = self.groups.sync(request_, call, now_ms=self.now_ms)
         else:
@@ -193,10 +233,13 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.submit(outcome, call)
 
     def shares(self, joined: classic.JoinReply) -> tuple[tuple[str, bytes], ...]:
-        """What the leader gives to whom: one partition after the other to those who subscribe to it."""
+        """What the leader gives to whom: one partition after the other to those who subscribe to
+        it."""
         given: dict[str, dict[str, tuple[int, ...]]] = {member.member_id: {} for member in joined.members}
         for topic in TOPICS:
-            takers = [each.member_id for each in joined.members if topic in read_subscription(each.metadata).topics]
+            takers = [
+                each.member_id for each in joined.members if topic in read_subscription(each.metadata).topics
+            ]
             found = self.topics.by_name(topic)
             for number in range(len(found.partitions) if found is not None and takers else 0):
                 share = given[takers[number % len(takers)]]
@@ -246,7 +289,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         client.epoch = reply.member_epoch
         if reply.assignment is not None:
             client.is_to_have = {
-                (self.topics.name_of(each.topic_id), number) for each in reply.assignment.topic_partitions for number in each.partitions
+                (self.topics.name_of(each.topic_id), number)
+                for each in reply.assignment.topic_partitions
+                for number in each.partitions
             }
             if client.has <= client.is_to_have:
                 client.give_up()
@@ -257,7 +302,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             if code in (ErrorCode.none, ErrorCode.member_id_required):
                 client.member_id = reply.member_id
                 client.must_join = code is not ErrorCode.none
-                client.joined, client.epoch = (reply, reply.generation_id) if code is ErrorCode.none else (None, 0)
+                client.joined, client.epoch = (
+                    (reply, reply.generation_id) if code is ErrorCode.none else (None, 0)
+                )
                 return
         elif isinstance(reply, classic.SyncReply) and code is ErrorCode.none:
             client.joined = None
@@ -287,7 +334,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         failed, self.flying = self.flying, []
         not_available = HeartbeatReply(ErrorCode.coordinator_not_available)
         for outcome, call in failed:
-            for ticket in (call, *(effect.ticket for effect in outcome.effects if isinstance(effect, Answer))):
+            for ticket in (
+                call,
+                *(effect.ticket for effect in outcome.effects if isinstance(effect, Answer)),
+            ):
                 if isinstance(ticket, Call):
                     self.deliver(ticket, not_available, lose=False)
         for outcome, _ in failed:
@@ -323,12 +373,19 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     # --- what always holds ---
 
     def known(self) -> list[Client]:
-        """Clients whose member the group has; others are to be told that they have lost everything."""
+        """Clients whose member the group has; others are to be told that they have lost
+        everything."""
         group = self.groups.consumer.get("g")
         if group is None:
             return []
-        members = {each: group.members.get(each.member_id) for each in self.clients.values() if each.epoch > 0}
-        return [client for client, member in members.items() if member is not None and member.is_classic == client.speaks_classic]
+        members = {
+            each: group.members.get(each.member_id) for each in self.clients.values() if each.epoch > 0
+        }
+        return [
+            client
+            for client, member in members.items()
+            if member is not None and member.is_classic == client.speaks_classic
+        ]
 
     @invariant()
     def a_partition_is_had_by_one(self) -> None:
@@ -344,23 +401,36 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if self.flying or self.ids.type_of("g") != CONSUMER:
             return
         for client in self.known():
-            topics = {name: found.topic_id for name, _ in client.has if (found := self.topics.by_name(name)) is not None}
+            topics = {
+                name: found.topic_id
+                for name, _ in client.has
+                if (found := self.topics.by_name(name)) is not None
+            }
             offsets = {(topics[name], number): Commit(1) for name, number in client.has if name in topics}
             if offsets and client.joined is None:
-                self.groups.consumer.check_commit(CommitRequest("g", offsets, client.member_id, generation=client.epoch))
+                self.groups.consumer.check_commit(
+                    CommitRequest("g", offsets, client.member_id, generation=client.epoch)
+                )
 
     @invariant()
     def nothing_is_in_memory_that_is_not_stored(self) -> None:
         if self.flying or self.ids.type_of("g") != CONSUMER:
             return
-        again = ConsumerGroups(lambda group_id: self.settings, GroupIds(), self.topics, ASSIGNORS, self.new_id)
+        again = ConsumerGroups(
+            lambda group_id: self.settings, GroupIds(), self.topics, ASSIGNORS, self.new_id
+        )
         again.load(self.store.scan(GroupKey.namespace), now_ms=self.now_ms)
         rows = [[each.describe(["g"])[0], each.get("g")] for each in (again, self.groups.consumer)]
         for row, _ in rows:
             assert isinstance(row.members, tuple)
         (stored, stored_group), (present, present_group) = rows
-        assert sorted(stored.members, key=lambda each: each.member_id) == sorted(present.members, key=lambda each: each.member_id)
-        assert (stored.group_epoch, stored.assignment_epoch) == (present.group_epoch, present.assignment_epoch)
+        assert sorted(stored.members, key=lambda each: each.member_id) == sorted(
+            present.members, key=lambda each: each.member_id
+        )
+        assert (stored.group_epoch, stored.assignment_epoch) == (
+            present.group_epoch,
+            present.assignment_epoch,
+        )
         assert stored_group.owners == present_group.owners  # type: ignore[union-attr]
         assert stored_group.instances == present_group.instances  # type: ignore[union-attr]
 
@@ -389,7 +459,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert self.groups.classic.get("g") is None or self.groups.classic.is_empty("g")
 
     def leaders_see_new_topics(self) -> None:
-        """Nobody but the leader of a classic group sees that topics have grown. Who is no leader is answered as before."""
+        """Nobody but the leader of a classic group sees that topics have grown. Who is no leader is
+        answered as before."""
         for client in self.clients.values():
             client.must_join = client.must_join or client.speaks_classic
 
@@ -398,7 +469,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             self.save(1, False)
 
     def check_shares(self) -> None:
-        """Everybody has come to rest, and every partition that somebody subscribes to is had, by one."""
+        """Everybody has come to rest, and every partition that somebody subscribes to is had, by
+        one."""
         members = [client for client in self.clients.values() if client.epoch > 0]
         if self.settings.migration_policy is MigrationPolicy.BIDIRECTIONAL:
             assert len(members) == len(self.clients), self.clients

@@ -1,4 +1,5 @@
-"""Static members of consumer groups: they leave for a while, come back under another id, and are fenced."""
+"""Static members of consumer groups: they leave for a while, come back under another id, and are
+fenced."""
 
 from __future__ import annotations
 

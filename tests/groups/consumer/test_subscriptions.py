@@ -1,4 +1,5 @@
-"""What members of consumer groups subscribe to: regular expressions, and when their topics are found out."""
+"""What members of consumer groups subscribe to: regular expressions, and when their topics are
+found out."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ def world() -> World:
     return world
 
 
-def join(world: World, regex: str, *names: str, member_id: str = "m", code: ErrorCode = ErrorCode.none) -> Client:
+def join(
+    world: World, regex: str, *names: str, member_id: str = "m", code: ErrorCode = ErrorCode.none
+) -> Client:
     client = Client(world, member_id, *names)
     return client.join(code, subscribed_topic_names=names or None, subscribed_topic_regex=regex)
 

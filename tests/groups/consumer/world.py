@@ -1,4 +1,5 @@
-"""Consumer groups with everything around them that the broker has: topics, a store, members that do what they are told."""
+"""Consumer groups with everything around them that the broker has: topics, a store, members that do
+what they are told."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class Topics(group_world.Topics):
         return iter(list(self.found.values()))
 
     def name_of(self, topic_id: UUID) -> str:
-        return next((topic.name for topic in self.found.values() if topic.topic_id == topic_id), str(topic_id))
+        return next(
+            (topic.name for topic in self.found.values() if topic.topic_id == topic_id), str(topic_id)
+        )
 
 
 class World:
@@ -48,7 +51,9 @@ class World:
     def restart(self) -> None:
         """As after kill -9: only what is stored is left."""
         self.group_ids = GroupIds()
-        self.groups = ConsumerGroups(lambda group_id: self.settings, self.group_ids, self.topics, self.assignors, self.new_id)
+        self.groups = ConsumerGroups(
+            lambda group_id: self.settings, self.group_ids, self.topics, self.assignors, self.new_id
+        )
         self.groups.load(self.store.scan(GroupKey.namespace), now_ms=self.now_ms)
 
     def set(self, **settings: object) -> None:
@@ -92,11 +97,18 @@ class World:
 
 
 class Client:
-    """A member as clients are: it remembers its epoch, takes the assignments that it is given, and reports what it has. It gives up at
-    once what it is not to have, unless it is `slow`: then `give_up` does."""
+    """A member as clients are: it remembers its epoch, takes the assignments that it is given, and
+    reports what it has. It gives up at once what it is not to have, unless it is `slow`: then
+    `give_up` does."""
 
     def __init__(
-        self, world: World, member_id: str, *topics: str, group: str = "g", instance: str | None = None, slow: bool = False
+        self,
+        world: World,
+        member_id: str,
+        *topics: str,
+        group: str = "g",
+        instance: str | None = None,
+        slow: bool = False,
     ) -> None:
         self.world = world
         self.member_id = member_id
@@ -112,7 +124,11 @@ class Client:
     def join(self, code: ErrorCode = ErrorCode.none, **more: object) -> Client:
         """Epoch 0, with everything that a first heartbeat must say."""
         self.has, self.is_to_have = set(), set()
-        first: dict[str, object] = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": self.topics, "owned": {}}
+        first: dict[str, object] = {
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": self.topics,
+            "owned": {},
+        }
         return self._send(code, **(first | more | {"member_epoch": 0}))
 
     def beat(self, code: ErrorCode = ErrorCode.none, **more: object) -> Client:
@@ -134,7 +150,12 @@ class Client:
         self.has |= self.is_to_have
 
     def _send(self, code: ErrorCode, **values: object) -> Client:
-        known: dict[str, object] = {"member_epoch": self.epoch, "instance_id": self.instance, "client_id": "c", "client_host": "/h"}
+        known: dict[str, object] = {
+            "member_epoch": self.epoch,
+            "instance_id": self.instance,
+            "client_id": "c",
+            "client_host": "/h",
+        }
         request = HeartbeatRequest(self.group, self.member_id, **(known | values))  # type: ignore[arg-type]
         self.answer = self.world.send(request)
         assert self.answer.error_code is code, self.answer

@@ -1,4 +1,5 @@
-"""The share group coordinator, rule by rule: heartbeat checks, epochs, assignment, leaving, expiry, restart, failed saves."""
+"""The share group coordinator, rule by rule: heartbeat checks, epochs, assignment, leaving, expiry,
+restart, failed saves."""
 
 from __future__ import annotations
 
@@ -47,21 +48,53 @@ def orders(world: World, *numbers: int) -> set[TopicPartition]:
         (6, HeartbeatRequest(" ", "m", 0, "", None), ErrorCode.invalid_request, "GroupId can't be empty."),
         (6, HeartbeatRequest("g", "  ", 0, "", None), ErrorCode.invalid_request, "MemberId can't be empty."),
         (6, HeartbeatRequest("g", "m", 0, "", None), ErrorCode.invalid_request, "RackId can't be empty."),
-        (7, HeartbeatRequest("g", "m", 0), ErrorCode.invalid_request, "SubscribedTopicNames must be set in first request."),
-        (7, HeartbeatRequest("g", "m", 0, None, ()), ErrorCode.invalid_request, "SubscribedTopicNames must be set in first request."),
+        (
+            7,
+            HeartbeatRequest("g", "m", 0),
+            ErrorCode.invalid_request,
+            "SubscribedTopicNames must be set in first request.",
+        ),
+        (
+            7,
+            HeartbeatRequest("g", "m", 0, None, ()),
+            ErrorCode.invalid_request,
+            "SubscribedTopicNames must be set in first request.",
+        ),
         (8, HeartbeatRequest("g", "m", -2), ErrorCode.invalid_request, "MemberEpoch is invalid."),
         (9, HeartbeatRequest("none", "m", 1), ErrorCode.group_id_not_found, "Group none not found."),
         (9, HeartbeatRequest("none", "m", -1), ErrorCode.group_id_not_found, "Group none not found."),
-        (9, HeartbeatRequest("classic", "m", 0, None, ("orders",)), ErrorCode.group_id_not_found, "Group classic is not a share group."),
-        (10, HeartbeatRequest("full", "m", 0, None, ("orders",)), ErrorCode.group_max_size_reached, "2 members"),
+        (
+            9,
+            HeartbeatRequest("classic", "m", 0, None, ("orders",)),
+            ErrorCode.group_id_not_found,
+            "Group classic is not a share group.",
+        ),
+        (
+            10,
+            HeartbeatRequest("full", "m", 0, None, ("orders",)),
+            ErrorCode.group_max_size_reached,
+            "2 members",
+        ),
         (10, HeartbeatRequest("full", "kicked", 5), ErrorCode.group_max_size_reached, "2 members"),
-        (11, HeartbeatRequest("full", "stranger", -1), ErrorCode.unknown_member_id, "Member stranger is not a member of group full."),
-        (11, HeartbeatRequest("g", "stranger", 2), ErrorCode.unknown_member_id, "Member stranger is not a member of group g."),
+        (
+            11,
+            HeartbeatRequest("full", "stranger", -1),
+            ErrorCode.unknown_member_id,
+            "Member stranger is not a member of group full.",
+        ),
+        (
+            11,
+            HeartbeatRequest("g", "stranger", 2),
+            ErrorCode.unknown_member_id,
+            "Member stranger is not a member of group g.",
+        ),
         (12, HeartbeatRequest("g", "m1", 4), ErrorCode.fenced_member_epoch, "greater member epoch (4)"),
         (12, HeartbeatRequest("g", "m1", 1), ErrorCode.fenced_member_epoch, "smaller member epoch (1)"),
     ],
 )
-def test_heartbeat_checks(number: int, request_: HeartbeatRequest, code: ErrorCode, message: str | None) -> None:
+def test_heartbeat_checks(
+    number: int, request_: HeartbeatRequest, code: ErrorCode, message: str | None
+) -> None:
     # GRP-1, GRP-4, GRP-6..12, GRP-20, GRP-22
     world = World(max_size=2)
     world.topics.put("orders", 3)
@@ -74,8 +107,11 @@ def test_heartbeat_checks(number: int, request_: HeartbeatRequest, code: ErrorCo
     outcome = world.coordinator.heartbeat(request_, now_ms=world.now_ms, topics=world.topics)
     assert (outcome.changes, outcome.effects) == ((), ())
     assert outcome.reply is not None
-    assert outcome.reply == HeartbeatReply(code, outcome.reply.error_message)  # null member id, epoch 0, interval 0, no assignment
-    assert outcome.reply.error_message == message or (message is not None and message in str(outcome.reply.error_message))
+    # null member id, epoch 0, interval 0, no assignment
+    assert outcome.reply == HeartbeatReply(code, outcome.reply.error_message)
+    assert outcome.reply.error_message == message or (
+        message is not None and message in str(outcome.reply.error_message)
+    )
     assert list(world.store.scan(b"")) == before
 
 
@@ -99,7 +135,8 @@ def test_a_lost_reply_does_not_fence(world: World) -> None:  # GRP-12, GRP-13
 
 
 def test_an_assignment_that_was_lost_is_told_again(world: World) -> None:  # GRP-34, DIF-77
-    """The member comes again as it came before, because no answer reached it: also after a restart, and once only."""
+    """The member comes again as it came before, because no answer reached it: also after a restart,
+    and once only."""
     world.join("m1", "orders")
     world.join("m2", "orders")
     assert assigned(world.again("m1")) == orders(world, 0, 1)
@@ -141,7 +178,9 @@ def test_leaving(world: World) -> None:  # GRP-21, GRP-23
     assert {member_id for _, member_id in records} == {None, "m2"}
     assert isinstance(metadata := records[RecordType.SHARE_GROUP_METADATA, None], ShareGroupMetadata)
     assert metadata.epoch == 4
-    assert isinstance(target := records[RecordType.SHARE_GROUP_TARGET_METADATA, None], ShareGroupTargetMetadata)
+    assert isinstance(
+        target := records[RecordType.SHARE_GROUP_TARGET_METADATA, None], ShareGroupTargetMetadata
+    )
     assert target.assignment_epoch == 3, "not the last member: a new assignment is due"
     assert assigned(world.again("m2")) == orders(world, 0, 1, 2)
 
@@ -155,7 +194,11 @@ def test_the_last_member_leaves(world: World) -> None:  # GRP-14, GRP-23, GRP-44
     )
     assert set(records) == {
         (each, None)
-        for each in (RecordType.SHARE_GROUP_METADATA, RecordType.SHARE_GROUP_TARGET_METADATA, RecordType.SHARE_GROUP_PARTITIONS)
+        for each in (
+            RecordType.SHARE_GROUP_METADATA,
+            RecordType.SHARE_GROUP_TARGET_METADATA,
+            RecordType.SHARE_GROUP_PARTITIONS,
+        )
     }
     assert world.coordinator.describe(["g"])[0].group_state == "Empty"
     rejoin = world.join("m1", "orders")
@@ -205,8 +248,10 @@ def test_a_shorter_session_timeout_holds_from_the_next_heartbeat(world: World) -
 # --- 5.3: epochs and assignment ---
 
 
-def test_the_first_join_replies_epoch_2_with_the_assignment(world: World) -> None:  # GRP-26, GRP-35, GRP-39, INIT-2, INIT-3
-    """A.5, better than Kafka: at once instead of with the next heartbeat. The state epoch asked for is the group's."""
+# GRP-26, GRP-35, GRP-39, INIT-2, INIT-3
+def test_the_first_join_replies_epoch_2_with_the_assignment(world: World) -> None:
+    """A.5, better than Kafka: at once instead of with the next heartbeat. The state epoch asked for
+    is the group's."""
     reply = world.join("m1", "orders")
     assert reply.member_epoch == 2
     assert reply.heartbeat_interval == timedelta(seconds=5)
@@ -217,7 +262,9 @@ def test_the_first_join_replies_epoch_2_with_the_assignment(world: World) -> Non
 
 def test_member_records_are_written_when_something_changed(world: World) -> None:  # GRP-27
     def written(**changes: str) -> bool:
-        world.store.write([(key, None) for key, _ in world.store.scan(group_prefix("g")) if b"\x00\x0a\x00\x02m1" in key])
+        world.store.write(
+            [(key, None) for key, _ in world.store.scan(group_prefix("g")) if b"\x00\x0a\x00\x02m1" in key]
+        )
         world.heartbeat("m1", 2, **changes)  # type: ignore[arg-type]
         return (RecordType.SHARE_GROUP_MEMBER, "m1") in world.records()
 
@@ -237,13 +284,18 @@ def test_a_plain_heartbeat_writes_nothing(world: World) -> None:
     world.join("m1", "orders")
     world.again("m1")
     outcome = world.coordinator.heartbeat(
-        HeartbeatRequest("g", "m1", 2, client_id="c", client_host="/h"), now_ms=world.now_ms, topics=world.topics
+        HeartbeatRequest("g", "m1", 2, client_id="c", client_host="/h"),
+        now_ms=world.now_ms,
+        topics=world.topics,
     )
     assert (outcome.changes, outcome.effects, outcome.group_ids) == ((), (), ())
-    assert outcome.reply == HeartbeatReply(member_id="m1", member_epoch=2, heartbeat_interval=timedelta(seconds=5))
+    assert outcome.reply == HeartbeatReply(
+        member_id="m1", member_epoch=2, heartbeat_interval=timedelta(seconds=5)
+    )
 
 
-def test_the_assignment_is_in_the_reply_on_join_on_subscription_and_on_change(world: World) -> None:  # GRP-33, GRP-34
+# GRP-33, GRP-34
+def test_the_assignment_is_in_the_reply_on_join_on_subscription_and_on_change(world: World) -> None:
     world.join("m1", "orders")
     assert assigned(world.heartbeat("m1", 2)) is None
     assert assigned(world.heartbeat("m1", 2, ["orders"])) == orders(world, 0, 1, 2)
@@ -306,7 +358,11 @@ def test_changes_of_subscribed_topics_are_noticed(world: World, how: str) -> Non
             world.topics.put("orders", 2)
     reply = world.again("m1")
     assert reply.member_epoch == 3
-    everything = {TopicPartition(topic.topic_id, number) for topic in world.topics.found.values() for number in topic.partitions}
+    everything = {
+        TopicPartition(topic.topic_id, number)
+        for topic in world.topics.found.values()
+        for number in topic.partitions
+    }
     assert assigned(reply) == everything
     assert world.again("m1").member_epoch == 3
     assert world.coordinator.topic_ids() == {topic.topic_id for topic in world.topics.found.values()}
@@ -333,7 +389,9 @@ def test_a_restart_changes_nothing(world: World) -> None:  # GRP-43
     assert world.coordinator.next_deadline_ms() == world.now_ms + 45_000, "sessions begin anew"
     assert world.group_ids.type_of("g") == "share"
     records = world.records()
-    assert world.again("m1") == HeartbeatReply(member_id="m1", member_epoch=3, heartbeat_interval=timedelta(seconds=5))
+    assert world.again("m1") == HeartbeatReply(
+        member_id="m1", member_epoch=3, heartbeat_interval=timedelta(seconds=5)
+    )
     assert world.records() == records, "nothing to write, nothing to initialise"
 
 
@@ -342,7 +400,9 @@ def test_a_failed_save_takes_the_group_back(world: World) -> None:
     before = world.coordinator.describe(["g"])
     deadline_ms = world.coordinator.next_deadline_ms()
     world.now_ms += 1_000
-    lost = world.coordinator.heartbeat(HeartbeatRequest("g", "m2", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics)
+    lost = world.coordinator.heartbeat(
+        HeartbeatRequest("g", "m2", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
+    )
     assert world.coordinator.describe(["g"]) != before
     world.fail(lost)
     assert world.coordinator.describe(["g"]) == before
@@ -351,7 +411,9 @@ def test_a_failed_save_takes_the_group_back(world: World) -> None:
 
 
 def test_a_failed_save_of_the_first_join_leaves_no_group(world: World) -> None:
-    lost = world.coordinator.heartbeat(HeartbeatRequest("g", "m1", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics)
+    lost = world.coordinator.heartbeat(
+        HeartbeatRequest("g", "m1", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
+    )
     world.fail(lost)
     assert world.coordinator.list_groups() == []
     assert world.group_ids.type_of("g") is None
@@ -377,7 +439,13 @@ def test_statistics(world: World) -> None:
     world.topics.put("more", 2)
     world.heartbeat("m2", 0, ["more"])
     found = world.coordinator.statistics()
-    assert (found.groups, found.empty_groups, found.members, found.rebalances, found.initializing) == (2, 1, 2, 3, 2)
+    assert (found.groups, found.empty_groups, found.members, found.rebalances, found.initializing) == (
+        2,
+        1,
+        2,
+        3,
+        2,
+    )
 
 
 # --- kbroker.queue.assignment ---
@@ -407,7 +475,9 @@ def targets(world: World) -> dict[str | None, tuple[int, ...]]:
     }
 
 
-def test_another_assignor_makes_targets_at_once_and_members_have_them_with_their_next_heartbeat(world: World) -> None:
+def test_another_assignor_makes_targets_at_once_and_members_have_them_with_their_next_heartbeat(
+    world: World,
+) -> None:
     world.join("m1", "orders")
     world.join("m2", "orders")
     assert assigned(world.again("m1")) == orders(world, 0, 1)

@@ -1,7 +1,9 @@
-"""The share group coordinator under commands in any order, with failed saves and restarts: what must hold after each of them.
+"""The share group coordinator under commands in any order, with failed saves and restarts: what
+must hold after each of them.
 
-Outcomes wait to be saved in order (`flying`); their effects are carried out once they are saved, and the persister answers when it
-likes, refusing some. At the end everything is let through, and then everybody must have what there is.
+Outcomes wait to be saved in order (`flying`); their effects are carried out once they are saved,
+and the persister answers when it likes, refusing some. At the end everything is let through, and
+then everybody must have what there is.
 """
 
 from __future__ import annotations
@@ -45,14 +47,22 @@ names = st.sets(st.sampled_from((*TOPIC_NAMES, "never")), min_size=1).map(lambda
 
 
 def stored_part(group: Group) -> tuple[Any, ...]:
-    """Everything that must come back after a restart. Members in order of their ids: their order is not stored."""
+    """Everything that must come back after a restart. Members in order of their ids: their order is
+    not stored."""
     return (
         group.epoch,
         group.metadata_hash,
         group.assignment_epoch,
         group.assignment_ms,
         {
-            name: (each.rack_id, each.client_id, each.topic_names, each.member_epoch, each.previous_epoch, each.assigned)
+            name: (
+                each.rack_id,
+                each.client_id,
+                each.topic_names,
+                each.member_epoch,
+                each.previous_epoch,
+                each.assigned,
+            )
             for name, each in group.members.items()
         },
         {name: target for name, target in group.targets.items() if target},
@@ -81,13 +91,17 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.coordinator = self.replayed(self.store.scan)
 
     def replayed(self, scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]]) -> ShareGroupCoordinator:
-        coordinator = ShareGroupCoordinator(lambda group_id: replace(self.settings, assignor=self.assignors[group_id]))
+        coordinator = ShareGroupCoordinator(
+            lambda group_id: replace(self.settings, assignor=self.assignors[group_id])
+        )
         coordinator.load(scan(GroupKey.namespace), now_ms=self.now_ms)
         return coordinator
 
     # --- members ---
 
-    def heartbeat(self, group_id: str, member_id: str, epoch: int, topics: tuple[str, ...] | None) -> HeartbeatReply | None:
+    def heartbeat(
+        self, group_id: str, member_id: str, epoch: int, topics: tuple[str, ...] | None
+    ) -> HeartbeatReply | None:
         request = HeartbeatRequest(group_id, member_id, epoch, None, topics, "c", "/h")
         outcome = self.coordinator.heartbeat(request, now_ms=self.now_ms, topics=self.topics)
         self.flying.append(outcome)
@@ -100,7 +114,11 @@ class ShareGroupMachine(RuleBasedStateMachine):
     @rule(group_id=groups, member_id=members, topics=names)
     def join(self, group_id: str, member_id: str, topics: tuple[str, ...]) -> None:
         group = self.coordinator._groups.get(group_id)
-        full = group is not None and member_id not in group.members and len(group.members) >= self.settings.max_size
+        full = (
+            group is not None
+            and member_id not in group.members
+            and len(group.members) >= self.settings.max_size
+        )
         reply = self.heartbeat(group_id, member_id, 0, topics)
         assert full == (reply is not None and reply.error_code is ErrorCode.group_max_size_reached)
 
@@ -144,18 +162,25 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.flying.append(self.coordinator.expire(self.now_ms))
         deadline_ms = self.coordinator.next_deadline_ms()
         assert deadline_ms is None or deadline_ms > self.now_ms
-        assert all(member.deadline_ms > self.now_ms for group in self.coordinator._groups.values() for member in group.members.values())
+        assert all(
+            member.deadline_ms > self.now_ms
+            for group in self.coordinator._groups.values()
+            for member in group.members.values()
+        )
 
     # --- topics, groups ---
 
     @rule(group_id=groups, assignor=st.sampled_from(sorted(ASSIGNORS)))
     def alter_settings(self, group_id: str, assignor: str) -> None:
-        """The setting itself is stored before the coordinator is told, and no failed save of its targets takes it back."""
+        """The setting itself is stored before the coordinator is told, and no failed save of its
+        targets takes it back."""
         before = self.coordinator._groups.get(group_id)
         epoch = before.epoch if before else 0
         changes = before is not None and bool(before.members) and self.assignors[group_id] != assignor
         self.assignors[group_id] = assignor
-        self.flying.append(self.coordinator.settings_changed(group_id, now_ms=self.now_ms, topics=self.topics))
+        self.flying.append(
+            self.coordinator.settings_changed(group_id, now_ms=self.now_ms, topics=self.topics)
+        )
         group = self.coordinator._groups.get(group_id)
         if changes and group is not None and group.hash_topics(self.topics, assignor) != 0:
             assert (group.epoch, group.assignment_epoch) == (epoch + 1, epoch + 1), "new targets at once"
@@ -185,15 +210,32 @@ class ShareGroupMachine(RuleBasedStateMachine):
         else:
             assert (outcome.reply is None) == bool(outcome.effects)
 
-    @rule(group_id=groups, starts=st.dictionaries(st.sampled_from(TOPIC_NAMES), st.dictionaries(st.integers(0, 4), st.integers(-1, 9))))
+    @rule(
+        group_id=groups,
+        starts=st.dictionaries(
+            st.sampled_from(TOPIC_NAMES), st.dictionaries(st.integers(0, 4), st.integers(-1, 9))
+        ),
+    )
     def alter_offsets(self, group_id: str, starts: dict[str, dict[int, int]]) -> None:
-        self.administer(group_id, self.coordinator.alter_offsets(group_id, starts, self.topics), bool(starts), must_exist=False)
+        self.administer(
+            group_id,
+            self.coordinator.alter_offsets(group_id, starts, self.topics),
+            bool(starts),
+            must_exist=False,
+        )
 
     @rule(group_id=groups, names=st.lists(st.sampled_from(TOPIC_NAMES)))
     def delete_offsets(self, group_id: str, names: list[str]) -> None:
-        self.administer(group_id, self.coordinator.delete_offsets(group_id, names, self.topics), bool(names), must_exist=True)
+        self.administer(
+            group_id,
+            self.coordinator.delete_offsets(group_id, names, self.topics),
+            bool(names),
+            must_exist=True,
+        )
 
-    def administer(self, group_id: str, outcome: Outcome[OffsetsReply], is_something: bool, *, must_exist: bool) -> None:
+    def administer(
+        self, group_id: str, outcome: Outcome[OffsetsReply], is_something: bool, *, must_exist: bool
+    ) -> None:
         self.flying.append(outcome)
         assert outcome.reply is not None
         for effect in outcome.effects:
@@ -233,7 +275,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.forget_gone()
 
     def forget_gone(self) -> None:
-        """The broker deletes a topic with the groups' changes in one write, or tells the group coordinator again."""
+        """The broker deletes a topic with the groups' changes in one write, or tells the group
+        coordinator again."""
         for topic_id in self.coordinator.topic_ids() & self.gone:
             self.flying.append(self.coordinator.topic_deleted(topic_id))
 
@@ -280,7 +323,10 @@ class ShareGroupMachine(RuleBasedStateMachine):
             return
         for group in self.coordinator._groups.values():
             assert group.assignment_epoch <= group.epoch
-            assert all(member.previous_epoch <= member.member_epoch <= group.assignment_epoch for member in group.members.values())
+            assert all(
+                member.previous_epoch <= member.member_epoch <= group.assignment_epoch
+                for member in group.members.values()
+            )
             assert set(group.targets) <= set(group.members)
             waiting = {each.partition for each in group.asked_ms if each.topic_id in group.initializing}
             assert len(group.asked_ms) == 0 or waiting
@@ -303,7 +349,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
         assert {name: stored_part(group) for name, group in again._groups.items()} == found
 
     def teardown(self) -> None:
-        """Everything is let through: after two heartbeats everybody has what there is, and nothing is left out."""
+        """Everything is let through: after two heartbeats everybody has what there is, and nothing
+        is left out."""
         if not hasattr(self, "store"):
             return
         for _ in range(3):
@@ -325,7 +372,9 @@ class ShareGroupMachine(RuleBasedStateMachine):
             for effect in self.asked:
                 if isinstance(effect, InitializeSharePartitions):
                     results = [Result(each.partition) for each in effect.requests]
-                    self.flying.append(self.coordinator.initialized(effect.group_id, results, now_ms=self.now_ms))
+                    self.flying.append(
+                        self.coordinator.initialized(effect.group_id, results, now_ms=self.now_ms)
+                    )
                 else:
                     self.flying.append(self.deleted(effect, [Result(each) for each in effect.partitions]))
             self.asked.clear()
@@ -339,11 +388,14 @@ class ShareGroupMachine(RuleBasedStateMachine):
             for number in range(len(topic.partitions))
         }
         given = [
-            {TopicPartition(topic, each) for topic, found in member.assigned.items() for each in found} for member in group.members.values()
+            {TopicPartition(topic, each) for topic, found in member.assigned.items() for each in found}
+            for member in group.members.values()
         ]
         assert set().union(*given) == wanted
         for member, found in zip(group.members.values(), given, strict=True):
-            subscribed = {topic.topic_id for topic in map(self.topics.by_name, member.topic_names) if topic is not None}
+            subscribed = {
+                topic.topic_id for topic in map(self.topics.by_name, member.topic_names) if topic is not None
+            }
             assert {each.topic_id for each in found} <= subscribed
             assert bool(found) == bool(subscribed), "everybody who can have something has something"
             if self.assignors[group.group_id] == "all":

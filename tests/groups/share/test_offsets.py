@@ -1,4 +1,5 @@
-"""Administration of offsets, purely: who is refused, what is asked of the persister, what its answers make of the group and the reply."""
+"""Administration of offsets, purely: who is refused, what is asked of the persister, what its
+answers make of the group and the reply."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.share_records import NamedTopic, RecordType, ShareGroupPartitions
 from kbroker.formats.state import GroupKey, parse_key
 from kbroker.groups.ids import SHARE
-from kbroker.groups.share.messages import DeleteShareState, OffsetsReply, PartitionDone, PartitionOffset, TopicDone, TopicOffsets
+from kbroker.groups.share.messages import (
+    DeleteShareState,
+    OffsetsReply,
+    PartitionDone,
+    PartitionOffset,
+    TopicDone,
+    TopicOffsets,
+)
 from kbroker.groups.share.offsets import LogRange, described
 from kbroker.share.effects import StateBatch
 from kbroker.share.lag import Standing, least_standing, standing_of
@@ -32,7 +40,8 @@ def world() -> World:
 
 @pytest.fixture
 def empty(world: World) -> World:
-    """A group that had a member: its epoch is 3, and both partitions of "orders" are Initialized."""
+    """A group that had a member: its epoch is 3, and both partitions of "orders" are
+    Initialized."""
     world.join("m1", "orders")
     world.heartbeat("m1", -1)
     world.asked.clear()
@@ -56,7 +65,10 @@ def initialized(world: World) -> set[int]:
 
 
 def codes(reply: OffsetsReply) -> dict[str, dict[int, ErrorCode]]:
-    return {topic.topic_name: {row.partition_index: row.error_code for row in topic.partitions} for topic in reply.responses}
+    return {
+        topic.topic_name: {row.partition_index: row.error_code for row in topic.partitions}
+        for topic in reply.responses
+    }
 
 
 # --- describe ---
@@ -84,7 +96,9 @@ def test_what_cannot_be_described(world: World, group: str, wanted: list[int]) -
     with pytest.raises(KafkaError) as refusal:
         world.coordinator.describe_offsets(group, {"orders": wanted}, world.topics)
     assert refusal.value.code is ErrorCode.unknown_server_error
-    assert len(world.coordinator.describe_offsets(group, {"missing": wanted}, world.topics)) == 1, "nobody looks at what is not there"
+    assert len(world.coordinator.describe_offsets(group, {"missing": wanted}, world.topics)) == 1, (
+        "nobody looks at what is not there"
+    )
     assert world.coordinator.describe_offsets("", None, world.topics) == []
 
 
@@ -98,37 +112,59 @@ def nobody_asks(_: int) -> Standing:
 @pytest.mark.parametrize(
     ("summary", "end_offset", "row"),
     [
-        (SummaryResult(P, start_offset=2, delivery_complete_count=0, leader_epoch=5), 11, PartitionOffset(3, 2, 5, 9, first_open=2)),
-        (SummaryResult(P, start_offset=2, delivery_complete_count=9), 11, PartitionOffset(3, 2, 0, 0, first_open=2)),
-        (SummaryResult(P, start_offset=5, delivery_complete_count=0), 2, PartitionOffset(3, 5, 0, -3, first_open=5)),
+        (
+            SummaryResult(P, start_offset=2, delivery_complete_count=0, leader_epoch=5),
+            11,
+            PartitionOffset(3, 2, 5, 9, first_open=2),
+        ),
+        (
+            SummaryResult(P, start_offset=2, delivery_complete_count=9),
+            11,
+            PartitionOffset(3, 2, 0, 0, first_open=2),
+        ),
+        (
+            SummaryResult(P, start_offset=5, delivery_complete_count=0),
+            2,
+            PartitionOffset(3, 5, 0, -3, first_open=5),
+        ),
         (SummaryResult(P), 11, PartitionOffset(3)),
         (SummaryResult(P, start_offset=4, delivery_complete_count=-1), 11, PartitionOffset(3, 4)),
         (SummaryResult(P, LATE, start_offset=4, delivery_complete_count=0), 11, PartitionOffset(3)),
     ],
 )
-def test_a_row_and_its_lag(summary: SummaryResult, end_offset: int, row: PartitionOffset) -> None:  # OFF-7, OFF-9, OFF-10, OFF-12
+# OFF-7, OFF-9, OFF-10, OFF-12
+def test_a_row_and_its_lag(summary: SummaryResult, end_offset: int, row: PartitionOffset) -> None:
     assert described(summary, LogRange(0, end_offset), nobody_asks) == row
 
 
 @pytest.mark.parametrize(("done", "first_open"), [((2, 3), 4), ((4, 5), 2), ((2, 4), 3)])
-def test_the_first_open_offset_is_behind_what_is_saved_as_done(done: Sequence[int], first_open: int) -> None:  # OFF-9
+# OFF-9
+def test_the_first_open_offset_is_behind_what_is_saved_as_done(done: Sequence[int], first_open: int) -> None:
     batches = [StateBatch(offset, offset, 2, 1) for offset in done]
     summary = SummaryResult(P, start_offset=2, delivery_complete_count=2)
-    assert described(summary, LogRange(0, 11), partial(standing_of, batches)) == PartitionOffset(3, 2, 0, 7, first_open=first_open)
+    assert described(summary, LogRange(0, 11), partial(standing_of, batches)) == PartitionOffset(
+        3, 2, 0, 7, first_open=first_open
+    )
 
 
 def test_a_partition_that_goes_while_the_persister_answers() -> None:  # OFF-8
-    row = described(SummaryResult(P, start_offset=4, delivery_complete_count=0, leader_epoch=5), None, nobody_asks)
+    row = described(
+        SummaryResult(P, start_offset=4, delivery_complete_count=0, leader_epoch=5), None, nobody_asks
+    )
     assert (row.error_code, row.start_offset, row.leader_epoch, row.lag) == (GONE, 0, 0, -1)
     assert row.error_message is not None
-    assert described(SummaryResult(P), None, nobody_asks) == PartitionOffset(3), "what has no start offset needs no end offset"
+    assert described(SummaryResult(P), None, nobody_asks) == PartitionOffset(3), (
+        "what has no start offset needs no end offset"
+    )
 
 
 @pytest.mark.parametrize(
-    ("start", "complete"), [((1 << 63) - 1, (1 << 31) - 1), ((1 << 63) - 1, 0), (-(1 << 63), 0), (-(1 << 63), -7), (3, -7)]
+    ("start", "complete"),
+    [((1 << 63) - 1, (1 << 31) - 1), ((1 << 63) - 1, 0), (-(1 << 63), 0), (-(1 << 63), -7), (3, -7)],
 )
 def test_lag_fits_into_64_bits_whatever_is_stored(start: int, complete: int) -> None:
-    """Of versions that took start offsets below -1, and of writes with counts that make no sense."""
+    """Of versions that took start offsets below -1, and of writes with counts that make no
+    sense."""
     summary = SummaryResult(P, start_offset=start, delivery_complete_count=complete)
     row = described(summary, LogRange(5, 9), lambda offset: Standing(offset, 0))
     assert -(1 << 63) <= row.lag < 1 << 63
@@ -137,12 +173,16 @@ def test_lag_fits_into_64_bits_whatever_is_stored(start: int, complete: int) -> 
 
 
 @pytest.mark.parametrize(
-    ("start", "log_start", "end", "lag"), [(0, 5, 5, 0), (0, 5, 9, 2), (4, 5, 9, 2), (5, 5, 9, 2), (0, 9, 9, 0), (7, 5, 9, 1), (0, 0, 9, 6)]
+    ("start", "log_start", "end", "lag"),
+    [(0, 5, 5, 0), (0, 5, 9, 2), (4, 5, 9, 2), (5, 5, 9, 2), (0, 9, 9, 0), (7, 5, 9, 1), (0, 0, 9, 6)],
 )
 def test_lag_is_what_the_log_has(start: int, log_start: int, end: int, lag: int) -> None:  # OFF-12
-    """The group has finished 3, 6 and 8. Those below the log's start are in the count, and must not be taken off what the log has."""
+    """The group has finished 3, 6 and 8. Those below the log's start are in the count, and must not
+    be taken off what the log has."""
     batches = [StateBatch(offset, offset, 2, 1) for offset in (3, 6, 8)]
-    summary = SummaryResult(P, start_offset=start, delivery_complete_count=sum(batch.first_offset >= start for batch in batches))
+    summary = SummaryResult(
+        P, start_offset=start, delivery_complete_count=sum(batch.first_offset >= start for batch in batches)
+    )
     assert described(summary, LogRange(log_start, end), partial(standing_of, batches)).lag == lag
 
 
@@ -156,8 +196,12 @@ def test_what_surely_is_done_where_nobody_can_tell_which(complete: int, log_star
 
 def test_state_begins_anew_at_the_present_epoch(empty: World) -> None:  # OFF-13, OFF-18
     reply = empty.alter({"orders": {0: 7, 1: -1}})
-    assert reply == OffsetsReply(responses=(TopicDone("orders", orders(empty), (PartitionDone(0), PartitionDone(1))),))
-    asked = [(request.partition.partition, request.state_epoch, request.start_offset) for request in empty.asked]
+    assert reply == OffsetsReply(
+        responses=(TopicDone("orders", orders(empty), (PartitionDone(0), PartitionDone(1))),)
+    )
+    asked = [
+        (request.partition.partition, request.state_epoch, request.start_offset) for request in empty.asked
+    ]
     assert asked == [(0, 3, 7), (1, 3, -1)]
     assert empty.group_epoch() == 3
 
@@ -170,7 +214,10 @@ def test_start_offsets_that_can_be_none_are_refused_in_their_rows(empty: World) 
     assert message is not None
     assert str(lowest) in message
     assert [(request.partition.partition, request.start_offset) for request in empty.asked] == [(1, 4)]
-    assert codes(empty.alter({"orders": {0: -2}, "missing": {0: -2}})) == {"orders": {0: ErrorCode.invalid_request}, "missing": {0: GONE}}
+    assert codes(empty.alter({"orders": {0: -2}, "missing": {0: -2}})) == {
+        "orders": {0: ErrorCode.invalid_request},
+        "missing": {0: GONE},
+    }
     assert len(empty.asked) == 1
 
 
@@ -190,8 +237,11 @@ def test_what_the_group_did_not_have_becomes_initialized(world: World) -> None: 
     assert [(request.partition.partition, request.start_offset) for request in world.asked] == [(0, 0)]
 
 
-@pytest.mark.parametrize("wanted", [{}, {"missing": {0: 1}}, {"orders": {7: 1}}, {"orders": {}}, {"orders": {0: -2}}])
-def test_no_group_is_made_for_nothing(world: World, wanted: dict[str, dict[int, int]]) -> None:  # OFF-15, OFF-16
+@pytest.mark.parametrize(
+    "wanted", [{}, {"missing": {0: 1}}, {"orders": {7: 1}}, {"orders": {}}, {"orders": {0: -2}}]
+)
+# OFF-15, OFF-16
+def test_no_group_is_made_for_nothing(world: World, wanted: dict[str, dict[int, int]]) -> None:
     reply = world.alter(wanted)
     assert reply.error_code is ErrorCode.none
     assert codes(reply) == {
@@ -222,10 +272,13 @@ def test_who_may_not_alter(world: World) -> None:  # OFF-14, OFF-19, RPC-63
 
 
 def test_what_the_persister_refuses_is_its_rows_error(empty: World) -> None:
-    """A partition that the group had stays Initialized; one that it did not have is tried again by the next member."""
+    """A partition that the group had stays Initialized; one that it did not have is tried again by
+    the next member."""
     empty.topics.put("orders", 3)
     empty.refuse = {TopicPartition(orders(empty), number): LATE for number in (0, 2)}
-    assert codes(empty.alter({"orders": {0: 1, 1: 1, 2: 1}})) == {"orders": {0: LATE, 1: ErrorCode.none, 2: LATE}}
+    assert codes(empty.alter({"orders": {0: 1, 1: 1, 2: 1}})) == {
+        "orders": {0: LATE, 1: ErrorCode.none, 2: LATE}
+    }
     assert initialized(empty) == {0, 1}
     assert partitions(empty).initializing_topics == ()
     empty.refuse = {}
@@ -258,7 +311,9 @@ def test_deleted_offsets_are_deleting_and_then_gone(empty: World) -> None:  # OF
     assert partitions(empty).deleting_topics == (NamedTopic(topic_id=orders(empty), topic_name="orders"),)
     assert outcome.reply is not None
     (effect,) = outcome.effects
-    assert effect == DeleteShareState("g", (TopicPartition(orders(empty), 0), TopicPartition(orders(empty), 1)))
+    assert effect == DeleteShareState(
+        "g", (TopicPartition(orders(empty), 0), TopicPartition(orders(empty), 1))
+    )
     done = empty.coordinator.offsets_deleted("g", outcome.reply, empty.results(effect.partitions))
     empty.save(done)
     assert done.reply == OffsetsReply(responses=(TopicDone("orders", orders(empty)),))
@@ -313,7 +368,8 @@ def test_what_may_have_state_is_deleted_too(world: World) -> None:  # OFF-20
 
 
 def test_joining_behind_a_deletion_waits_for_no_old_attempt(world: World) -> None:  # OFF-20, INIT-3
-    """An initialisation that nobody answers any more: its second attempt could not be saved, for instance."""
+    """An initialisation that nobody answers any more: its second attempt could not be saved, for
+    instance."""
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
     world.pending.clear()
@@ -326,14 +382,25 @@ def test_joining_behind_a_deletion_waits_for_no_old_attempt(world: World) -> Non
 def test_deleted_offsets_begin_as_those_of_a_new_topic(empty: World) -> None:  # OFF-20, INIT-3
     empty.delete_offsets("orders")
     assert len(assigned(empty.join("m2", "orders")) or ()) == 2
-    assert {(request.partition.partition, request.start_offset) for request in empty.asked} == {(0, -1), (1, -1)}
+    assert {(request.partition.partition, request.start_offset) for request in empty.asked} == {
+        (0, -1),
+        (1, -1),
+    }
 
 
 def test_the_order_of_a_groups_tombstones(world: World) -> None:  # GRP-42, GRP-23
     """14, 13 and 10 of a member when it goes, and 12, 15 and 11 of the group at last."""
     world.join("m1", "orders")
-    member = RecordType.SHARE_GROUP_CURRENT_MEMBER, RecordType.SHARE_GROUP_TARGET_MEMBER, RecordType.SHARE_GROUP_MEMBER
-    group = RecordType.SHARE_GROUP_TARGET_METADATA, RecordType.SHARE_GROUP_PARTITIONS, RecordType.SHARE_GROUP_METADATA
+    member = (
+        RecordType.SHARE_GROUP_CURRENT_MEMBER,
+        RecordType.SHARE_GROUP_TARGET_MEMBER,
+        RecordType.SHARE_GROUP_MEMBER,
+    )
+    group = (
+        RecordType.SHARE_GROUP_TARGET_METADATA,
+        RecordType.SHARE_GROUP_PARTITIONS,
+        RecordType.SHARE_GROUP_METADATA,
+    )
     removed: list[RecordType] = []
     write = world.store.write
 

@@ -1,4 +1,5 @@
-"""How share-partitions of a group are initialised, retried and deleted; describing, listing and deleting groups."""
+"""How share-partitions of a group are initialised, retried and deleted; describing, listing and
+deleting groups."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def record(world: World) -> ShareGroupPartitions:
 
 def named(world: World, *numbers: int) -> tuple[NamedTopicPartitions, ...]:
     topic_id = partition(world, 0).topic_id
-    return (NamedTopicPartitions(topic_id=topic_id, topic_name="orders", partitions=numbers),) if numbers else ()
+    return (
+        (NamedTopicPartitions(topic_id=topic_id, topic_name="orders", partitions=numbers),) if numbers else ()
+    )
 
 
 def starts(world: World) -> dict[int, int]:
@@ -57,10 +60,14 @@ def starts(world: World) -> dict[int, int]:
 def test_a_partition_is_initializing_and_then_initialized(world: World) -> None:  # INIT-1, INIT-5, GRP-32
     world.patient = True
     assert world.heartbeat("m1", 0, ["orders"]) is None
-    assert record(world) == ShareGroupPartitions(initializing_topics=named(world, 0, 1), initialized_topics=(), deleting_topics=())
+    assert record(world) == ShareGroupPartitions(
+        initializing_topics=named(world, 0, 1), initialized_topics=(), deleting_topics=()
+    )
     assert world.coordinator.is_waiting("g", "m1")
     world.answer()
-    assert record(world) == ShareGroupPartitions(initializing_topics=(), initialized_topics=named(world, 0, 1), deleting_topics=())
+    assert record(world) == ShareGroupPartitions(
+        initializing_topics=(), initialized_topics=named(world, 0, 1), deleting_topics=()
+    )
     assert not world.coordinator.is_waiting("g", "m1")
     assert assigned(world.finish("m1")) == {partition(world, 0), partition(world, 1)}
 
@@ -120,7 +127,9 @@ def test_patience_ends_before_the_persister_answers(world: World) -> None:  # GR
 def test_a_failed_initialisation_is_answered_and_tried_again(world: World) -> None:  # INIT-5, INIT-6
     world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}
     assert assigned(world.join("m1", "orders")) == {partition(world, 0)}
-    assert record(world) == ShareGroupPartitions(initializing_topics=(), initialized_topics=named(world, 0), deleting_topics=())
+    assert record(world) == ShareGroupPartitions(
+        initializing_topics=(), initialized_topics=named(world, 0), deleting_topics=()
+    )
     assert starts(world) == {0: -1, 1: -1}
     world.again("m1")
     assert starts(world) == {1: -1}, "a topic new to the group, though one of its partitions is known by now"
@@ -183,7 +192,11 @@ def test_an_initialisation_interrupted_by_a_crash_is_sent_again_at_once(world: W
 def test_a_failed_save_does_not_ask_twice(world: World) -> None:
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
-    world.fail(world.coordinator.heartbeat(HeartbeatRequest("g", "m2", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics))
+    world.fail(
+        world.coordinator.heartbeat(
+            HeartbeatRequest("g", "m2", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
+        )
+    )
     assert world.coordinator.is_waiting("g", "m1")
     assert world.heartbeat("m3", 0, ["orders"]) is None
     assert len(world.pending) == 1
@@ -193,7 +206,9 @@ def test_a_failed_save_does_not_forget_the_decided_offset(world: World) -> None:
     world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}
     world.join("m1", "orders")
     starts(world)
-    world.fail(world.coordinator.heartbeat(HeartbeatRequest("g", "m1", -1), now_ms=world.now_ms, topics=world.topics))
+    world.fail(
+        world.coordinator.heartbeat(HeartbeatRequest("g", "m1", -1), now_ms=world.now_ms, topics=world.topics)
+    )
     world.again("m1")
     assert starts(world) == {1: -1}
 
@@ -202,7 +217,9 @@ def test_initialised_partitions_that_no_target_has_make_a_new_epoch(world: World
     """5.3 (2), as after an offset reset: the group's record says initialised, and nobody has it."""
     world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}
     world.join("m1", "orders")
-    initialized = ShareGroupPartitions(initializing_topics=(), initialized_topics=named(world, 0, 1), deleting_topics=())
+    initialized = ShareGroupPartitions(
+        initializing_topics=(), initialized_topics=named(world, 0, 1), deleting_topics=()
+    )
     world.store.write([(GroupKey(RecordType.SHARE_GROUP_PARTITIONS, "g").encode(), initialized.encode())])
     world.restart()
     reply = world.again("m1")
@@ -216,7 +233,9 @@ def test_a_topic_deleted_while_it_is_initialised(world: World) -> None:  # INIT-
     world.save(world.coordinator.topic_deleted(world.topics.remove("orders")))
     assert not world.coordinator.is_waiting("g", "m1")
     world.answer()
-    assert record(world) == ShareGroupPartitions(initializing_topics=(), initialized_topics=(), deleting_topics=())
+    assert record(world) == ShareGroupPartitions(
+        initializing_topics=(), initialized_topics=(), deleting_topics=()
+    )
     assert assigned(world.finish("m1")) == set()
     assert world.coordinator.initialized("gone", [], now_ms=0).changes == ()
 
@@ -260,13 +279,17 @@ def test_describe_what_is_no_share_group(world: World) -> None:  # GRP-52, RPC-6
         ([], ["no such type"], []),
     ],
 )
-def test_list_groups(world: World, states: list[str], types: list[str], found: list[str]) -> None:  # GRP-44, GRP-49
+# GRP-44, GRP-49
+def test_list_groups(world: World, states: list[str], types: list[str], found: list[str]) -> None:
     world.join("m1", "orders")
     world.join("m1", "orders", group="h")
     world.heartbeat("m1", -1, group="h")
     listed = world.coordinator.list_groups(states, types)
     assert [each.group_id for each in listed] == found
-    assert all(each == ListedGroup(each.group_id, "share", {"g": "Stable", "h": "Empty"}[each.group_id], "share") for each in listed)
+    assert all(
+        each == ListedGroup(each.group_id, "share", {"g": "Stable", "h": "Empty"}[each.group_id], "share")
+        for each in listed
+    )
 
 
 def test_delete_a_group(world: World) -> None:  # OFF-24, OFF-28, RPC-62

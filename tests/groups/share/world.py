@@ -1,4 +1,5 @@
-"""A share group coordinator with everything around it that the broker has: topics, a store, a persister that answers when told."""
+"""A share group coordinator with everything around it that the broker has: topics, a store, a
+persister that answers when told."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class Topics:
 
 
 class World:
-    """Saves every outcome at once. Initialisations are answered at once too, unless `patient` holds them back."""
+    """Saves every outcome at once. Initialisations are answered at once too, unless `patient` holds
+    them back."""
 
     def __init__(self, **settings: int) -> None:
         self.settings = ShareGroupSettings(**settings)
@@ -87,7 +89,9 @@ class World:
     ) -> HeartbeatReply | None:
         names = None if topics is None else tuple(topics)
         outcome = self.coordinator.heartbeat(
-            HeartbeatRequest(group, member_id, epoch, rack, names, client, "/h"), now_ms=self.now_ms, topics=self.topics
+            HeartbeatRequest(group, member_id, epoch, rack, names, client, "/h"),
+            now_ms=self.now_ms,
+            topics=self.topics,
         )
         self.save(outcome)
         if not self.patient:
@@ -116,7 +120,9 @@ class World:
                 self.asked += effect.requests
                 results = self.results(request.partition for request in effect.requests)
                 self.save(self.coordinator.initialized(effect.group_id, results, now_ms=self.now_ms))
-        self.pending = [effect for effect in self.pending if not isinstance(effect, InitializeSharePartitions)]
+        self.pending = [
+            effect for effect in self.pending if not isinstance(effect, InitializeSharePartitions)
+        ]
 
     def results(self, partitions: Iterable[TopicPartition]) -> list[Result]:
         return [Result(each, self.refuse.get(each, ErrorCode.none)) for each in partitions]
@@ -191,4 +197,8 @@ def assigned(reply: HeartbeatReply | None) -> set[TopicPartition] | None:
     assert reply is not None
     if reply.assignment is None:
         return None
-    return {TopicPartition(each.topic_id, number) for each in reply.assignment.topic_partitions for number in each.partitions}
+    return {
+        TopicPartition(each.topic_id, number)
+        for each in reply.assignment.topic_partitions
+        for number in each.partitions
+    }

@@ -1,4 +1,5 @@
-"""Chunks and the decisions over them, where the contract suites do not reach: sizes beyond a chunk, holes, odd cuts."""
+"""Chunks and the decisions over them, where the contract suites do not reach: sizes beyond a chunk,
+holes, odd cuts."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ from kbroker.storage.keyvalue import chunks
 from kbroker.storage.lmdb import engine as lmdb_store
 from kbroker.storage.rocksdb import engine as rocksdb_store
 from kbroker.storage.spi import LogSettings, LogStore, LogStoreFactory, StampedBatch
-from kbroker.testing.log_store_model import EVERYTHING, LOG, SETTINGS, batch, check_segments, everything, joined, read_all, sized_batch
+from kbroker.testing.log_store_model import (
+    EVERYTHING,
+    LOG,
+    SETTINGS,
+    batch,
+    check_segments,
+    everything,
+    joined,
+    read_all,
+    sized_batch,
+)
 
 ENGINES = {"lmdb": lmdb_store.LOG_STORE, "rocksdb": rocksdb_store.LOG_STORE}
 
@@ -25,7 +36,9 @@ def opened(factory: LogStoreFactory, directory: Path) -> LogStore:
     return factory.open(directory, {}, 1)
 
 
-def test_a_chunk_ends_before_it_is_too_large(factory: LogStoreFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_ends_before_it_is_too_large(
+    factory: LogStoreFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("kbroker.storage.keyvalue.chunked_log.CHUNK_BYTES", 2000)
     store = opened(factory, tmp_path)
     store.create(LOG, SETTINGS)
@@ -47,11 +60,25 @@ def test_a_chunk_ends_before_it_is_too_large(factory: LogStoreFactory, tmp_path:
 
 @pytest.mark.parametrize("per_call", [1, 2, 8])
 @pytest.mark.parametrize("segment_bytes", [1, 500, 1 << 20])
-def test_truncation_into_holes(factory: LogStoreFactory, tmp_path: Path, per_call: int, segment_bytes: int) -> None:
-    """To every offset at which the log may be cut, those in a hole included; also when the log is opened again."""
+def test_truncation_into_holes(
+    factory: LogStoreFactory, tmp_path: Path, per_call: int, segment_bytes: int
+) -> None:
+    """To every offset at which the log may be cut, those in a hole included; also when the log is
+    opened again."""
     offsets = [0, 10, 11, 20, 40, 41, 60, 90]
     written = [batch(offset, 1 if offset % 10 == 0 else 3, timestamp_ms=offset) for offset in offsets]
-    ends = sorted({0, *(each.base_offset for each in written), *(each.last_offset + 1 for each in written), 5, 33, 70, 91, 200})
+    ends = sorted(
+        {
+            0,
+            *(each.base_offset for each in written),
+            *(each.last_offset + 1 for each in written),
+            5,
+            33,
+            70,
+            91,
+            200,
+        }
+    )
     for new_end in ends:
         store = opened(factory, tmp_path / str(new_end))
         model = memory_store.LOG_STORE.open(tmp_path / "model" / str(new_end), {}, 1)

@@ -1,5 +1,6 @@
-"""A reader that opens a sub-database while another thread is in a write transaction; for a process of its own, as the two may
-keep each other from going on with the GIL held, which nothing in that process survives.
+"""A reader that opens a sub-database while another thread is in a write transaction; for a process
+of its own, as the two may keep each other from going on with the GIL held, which nothing in that
+process survives.
 
     python -m tests.storage.lmdb.opening DIRECTORY
 

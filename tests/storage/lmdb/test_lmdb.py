@@ -1,4 +1,5 @@
-"""LMDB: the shipped contracts, then what is LMDB's own: handles, the map, keys beyond its limit, readers, failures."""
+"""LMDB: the shipped contracts, then what is LMDB's own: handles, the map, keys beyond its limit,
+readers, failures."""
 
 from __future__ import annotations
 
@@ -23,7 +24,17 @@ from kbroker.storage.lmdb.state_store import REDO, LmdbStateReader, LmdbStateSto
 from kbroker.storage.segment.reader import SegmentLogReader
 from kbroker.storage.spi import Change, LogId, LogSettings
 from kbroker.testing.log_store_contract import LogStoreContract
-from kbroker.testing.log_store_model import LOG, OTHER, SETTINGS, TOPIC, batch, check_segments, joined, read_all, sized_batch
+from kbroker.testing.log_store_model import (
+    LOG,
+    OTHER,
+    SETTINGS,
+    TOPIC,
+    batch,
+    check_segments,
+    joined,
+    read_all,
+    sized_batch,
+)
 from kbroker.testing.state_store_contract import StateStoreContract
 
 
@@ -76,7 +87,9 @@ def test_removed_segments_give_their_pages_back(store: LmdbLogStore) -> None:
     assert store.statistics().environment.file_bytes < 1.5 * size_after_first_round
 
 
-def test_what_was_removed_but_not_freed_is_freed_at_the_next_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_removed_but_not_freed_is_freed_at_the_next_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = LOG_STORE.open(tmp_path, {}, 1)
     store.create(LOG, LogSettings(segment_bytes=1))
     store.write([batch(offset) for offset in range(10)], now_ms=0)
@@ -148,11 +161,15 @@ def test_a_small_map_is_a_full_disk(tmp_path: Path) -> None:
 
 def test_a_smaller_map_is_taken_where_a_large_one_is_refused(tmp_path: Path) -> None:
     program = (
-        "import resource, sys; from pathlib import Path; resource.setrlimit(resource.RLIMIT_AS, (1 << 33, 1 << 33));"
-        "from kbroker.storage.lmdb.engine import STATE_STORE; store = STATE_STORE.open(Path(sys.argv[1]), {}, 1);"
+        "import resource, sys; from pathlib import Path; resource.setrlimit(resource.RLIMIT_AS, (1 << 33, "
+        "1 << 33));"
+        "from kbroker.storage.lmdb.engine import STATE_STORE; store = STATE_STORE.open(Path(sys.argv[1]), "
+        "{}, 1);"
         "store.write([(b'a', b'1')]); print(store.get(b'a'), store.statistics().map_bytes)"
     )
-    shown = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
+    )
     assert shown.stdout.split() == ["b'1'", str(1 << 32)]
 
 
@@ -195,7 +212,8 @@ def test_any_other_error_stops_all_writes(store: LmdbLogStore) -> None:
 
 
 def test_a_full_disk_that_broke_the_environment_stops_all_writes(store: LmdbLogStore) -> None:
-    """LMDB panics when it could not write its meta page: whatever the first error was, nothing more may be written."""
+    """LMDB panics when it could not write its meta page: whatever the first error was, nothing more
+    may be written."""
     store.create(LOG, SETTINGS)
     real = store._env._env
     errors: list[Exception] = [lmdb.DiskError("mdb_txn_commit"), lmdb.PanicError("mdb_txn_begin")]
@@ -261,7 +279,20 @@ def test_keys_of_any_length_keep_their_order(tmp_path: Path, length: int) -> Non
     """LMDB itself takes no key beyond 511 bytes."""
     store = STATE_STORE.open(tmp_path, {}, 1)
     stem = b"k" * length
-    keys = sorted([stem, stem[:-1], stem[:-1] + b"a", stem + b"\0", stem + b"\0\0", stem + b"a", stem + b"\xff", b"j", b"l", stem[:100]])
+    keys = sorted(
+        [
+            stem,
+            stem[:-1],
+            stem[:-1] + b"a",
+            stem + b"\0",
+            stem + b"\0\0",
+            stem + b"a",
+            stem + b"\xff",
+            b"j",
+            b"l",
+            stem[:100],
+        ]
+    )
     store.write([(key, key[-9:]) for key in reversed(keys)])
     assert list(store.scan(b"")) == [(key, key[-9:]) for key in keys]
     for prefix in (stem, stem[:-1], stem + b"\0", stem + b"b", b"k"):
@@ -289,9 +320,14 @@ def test_state_that_is_only_in_the_redo_log_is_there_after_a_kill(tmp_path: Path
     assert dict(again.scan(b"")) == {b"b": b"2", b"c": b"3"}
     again.close()
     reader = LmdbStateReader(
-        open_environment(tmp_path / "state", read_only=True, map_bytes=1 << 30, max_handles=0), SegmentLogReader(tmp_path / "state" / REDO)
+        open_environment(tmp_path / "state", read_only=True, map_bytes=1 << 30, max_handles=0),
+        SegmentLogReader(tmp_path / "state" / REDO),
     )
-    assert (dict(reader.scan(b"")), reader.get(b"a"), reader.get(b"c")) == ({b"b": b"2", b"c": b"3"}, None, b"3")
+    assert (dict(reader.scan(b"")), reader.get(b"a"), reader.get(b"c")) == (
+        {b"b": b"2", b"c": b"3"},
+        None,
+        b"3",
+    )
     reader.close()
     store.close()
 
@@ -370,8 +406,14 @@ def test_free_pages_may_be_missing_at_the_end(tmp_path: Path) -> None:
     """LMDB does not write pages that the transaction which allocated them gave back."""
     env = open_environment(tmp_path, read_only=False, map_bytes=1 << 30, max_handles=0)
     keys = [b"%05d" % number for number in range(300)]
-    for changes in ([(key, bytes(900)) for key in keys], [(key, None) for key in keys], [(b"a", b"0")], [(b"a", b"0")]):
-        _put(env, changes)  # leaves free pages, so that the end of the file is taken for the large value alone
+    for changes in (
+        [(key, bytes(900)) for key in keys],
+        [(key, None) for key in keys],
+        [(b"a", b"0")],
+        [(b"a", b"0")],
+    ):
+        # leaves free pages, so that the end of the file is taken for the large value alone
+        _put(env, changes)
     _put(env, [(b"a", b"1"), (b"b", bytes(8 << 20)), (b"b", None)])
     file_bytes = env.statistics().file_bytes
     env.close()

@@ -16,8 +16,9 @@ from kbroker.storage.lmdb.environment import LmdbEnvironment, open_environment
 
 
 def test_opening_a_sub_database_waits_for_a_writer_without_the_gil(tmp_path: Path) -> None:
-    """A broker stood still for good when a read of an older segment met a commit: the reader waited with the GIL held for LMDB's writer
-    lock, and the writer, between two calls of its transaction, for the GIL."""
+    """A broker stood still for good when a read of an older segment met a commit: the reader waited
+    with the GIL held for LMDB's writer lock, and the writer, between two calls of its transaction,
+    for the GIL."""
     env = open_environment(tmp_path, read_only=False, map_bytes=1 << 30, max_handles=128)
     with env.write() as transaction:
         transaction.put(b"key", b"was there", db=env.handle_in(transaction, b"s1"))
@@ -41,7 +42,9 @@ def made_by_a_write(env: LmdbEnvironment) -> None:
 
 
 @pytest.mark.parametrize("other", [opened_by_a_read, made_by_a_write])
-def test_a_sub_database_that_another_thread_opens_meanwhile(tmp_path: Path, other: Callable[[LmdbEnvironment], None]) -> None:
+def test_a_sub_database_that_another_thread_opens_meanwhile(
+    tmp_path: Path, other: Callable[[LmdbEnvironment], None]
+) -> None:
     """LMDB gives a read transaction no cursor there: it began before."""
     env = open_environment(tmp_path, read_only=False, map_bytes=1 << 30, max_handles=128)
     with env.write() as transaction:

@@ -1,4 +1,5 @@
-"""RocksDB: the shipped contracts, then what is RocksDB's own: chunks, readers' snapshots, failures, coming back from a full disk."""
+"""RocksDB: the shipped contracts, then what is RocksDB's own: chunks, readers' snapshots, failures,
+coming back from a full disk."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from kbroker.storage.rocksdb.log_store import RocksdbLogStore
 from kbroker.storage.rocksdb.state_store import RocksdbStateStore
 from kbroker.storage.spi import LogSettings
 from kbroker.testing.log_store_contract import LogStoreContract
-from kbroker.testing.log_store_model import EVERYTHING, LOG, OTHER, SETTINGS, base_offsets, batch, joined, read_all, sized_batch
+from kbroker.testing.log_store_model import (
+    EVERYTHING,
+    LOG,
+    OTHER,
+    SETTINGS,
+    base_offsets,
+    batch,
+    joined,
+    read_all,
+    sized_batch,
+)
 from kbroker.testing.state_store_contract import StateStoreContract
 
 FULL = "IO error: No space left on device: While appending to file: 000004.log: No space left on device"
@@ -70,7 +81,10 @@ def test_the_batches_of_a_call_are_one_value(store: RocksdbLogStore) -> None:
     store.write([batch(offset) for offset in range(100)], now_ms=0)
     store.write([batch(100)], now_ms=0)
     with store._database.reading() as db:
-        assert list(db.keys()) == [bytes.fromhex("00000001" + "00" * 8), bytes.fromhex("00000001" + "00" * 7 + "64")]
+        assert list(db.keys()) == [
+            bytes.fromhex("00000001" + "00" * 8),
+            bytes.fromhex("00000001" + "00" * 7 + "64"),
+        ]
 
 
 def test_a_failed_sync_stops_all_writes(store: RocksdbLogStore) -> None:
@@ -129,8 +143,11 @@ class HeldUpRdict(FailingRdict):
 
 
 @pytest.mark.parametrize("count", [1, 5, 10])
-def test_a_held_up_write_is_tried_again(store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """As when memtables fill faster than they are written out. Left to RocksDB, a full disk held a write up for good."""
+def test_a_held_up_write_is_tried_again(
+    store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """As when memtables fill faster than they are written out. Left to RocksDB, a full disk held a
+    write up for good."""
     monkeypatch.setattr(rocksdb_database, "MAX_STALLS", 10)
     database = store._database
     real = database._db
@@ -146,9 +163,16 @@ def test_a_held_up_write_is_tried_again(store: RocksdbLogStore, monkeypatch: pyt
     database._db = real
 
 
-def test_what_was_written_before_the_disk_was_full_is_still_synced(store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_written_before_the_disk_was_full_is_still_synced(
+    store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.write([batch(0)], now_ms=0)
-    break_database(store, write=FULL, flush_wal="IO error: Writer has previous error.", close="IO error: Writer has previous error.")
+    break_database(
+        store,
+        write=FULL,
+        flush_wal="IO error: Writer has previous error.",
+        close="IO error: Writer has previous error.",
+    )
     with pytest.raises(NoSpace):
         store.write([batch(1)], now_ms=0)
     synced: list[int] = []
@@ -173,7 +197,9 @@ def test_what_was_written_before_the_disk_was_full_is_still_synced(store: Rocksd
         store.write([batch(1)], now_ms=0)
 
 
-def test_reads_go_on_when_it_cannot_be_opened_again_at_once(store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_go_on_when_it_cannot_be_opened_again_at_once(
+    store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.write([batch(0)], now_ms=0)
     repair = break_database(store, write=FULL)
     with pytest.raises(NoSpace):
@@ -220,7 +246,8 @@ def test_it_is_not_opened_again_under_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_reading_state_writes_no_tables(tmp_path: Path) -> None:
-    """Each read waited for a table file to be written and synced, and the whole broker with it, as the GIL was held meanwhile."""
+    """Each read waited for a table file to be written and synced, and the whole broker with it, as
+    the GIL was held meanwhile."""
     store = STATE_STORE.open(tmp_path, {}, 1)
     for number in range(5):
         store.write([(b"%d" % number, b"value")])
@@ -236,7 +263,9 @@ def test_reading_state_writes_no_tables(tmp_path: Path) -> None:
 def test_snapshots_of_readers_are_removed(tmp_path: Path) -> None:
     store = LOG_STORE.open(tmp_path, {}, 1)
     store.create(LOG, SETTINGS)
-    program = "import os, sys; from pathlib import Path; from kbroker.storage.rocksdb.engine import LOG_STORE; "
+    program = (
+        "import os, sys; from pathlib import Path; from kbroker.storage.rocksdb.engine import LOG_STORE; "
+    )
     killed = program + "reader = LOG_STORE.open_reader(Path(sys.argv[1])); os.kill(os.getpid(), 9)"
     subprocess.run([sys.executable, "-c", killed, str(tmp_path)], check=False)
     left_over = set((tmp_path / "readers").iterdir())
@@ -254,7 +283,8 @@ def test_snapshots_of_readers_are_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_reader_left_goes_with_the_next_reader(tmp_path: Path) -> None:
-    """Beside a broker that goes on for months; and by the lock, as process ids mean nothing in another container."""
+    """Beside a broker that goes on for months; and by the lock, as process ids mean nothing in
+    another container."""
     store = LOG_STORE.open(tmp_path, {}, 1)
     store.create(LOG, SETTINGS)
     left_over = tmp_path / "readers" / f"{os.getpid()}-left-over"
@@ -270,19 +300,24 @@ def test_what_a_killed_reader_left_goes_with_the_next_reader(tmp_path: Path) -> 
     store.close()
 
 
-def test_readers_in_other_processes_see_no_holes(store: RocksdbLogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_in_other_processes_see_no_holes(
+    store: RocksdbLogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Memtables are written out and compacted while the reader makes its copies."""
     program = (
         "import sys; from pathlib import Path; from kbroker.storage.rocksdb.engine import LOG_STORE\n"
         "from kbroker.testing.log_store_model import base_offsets\n"
         "print('ready', flush=True)\n"
         "for line in range(6):\n"
-        " reader = LOG_STORE.open_reader(Path(sys.argv[1])); log = next(iter(reader.logs())); start, end = reader.bounds(log)\n"
+        " reader = LOG_STORE.open_reader(Path(sys.argv[1])); log = next(iter(reader.logs())); start, end = "
+        "reader.bounds(log)\n"
         " found = base_offsets(b''.join(reader.read(log, 0, max_bytes=1 << 40, end_offset=end)))\n"
         " assert found == list(range(start, end)), (start, end, len(found)); reader.close()\n"
         " print(end, flush=True)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         child.stdout.readline()
         store.create(LOG, LogSettings(segment_bytes=1 << 20))

@@ -18,7 +18,9 @@ def crash(store: SegmentLogStore) -> None:
 
 
 @contextmanager
-def reopened(directory: Path, files: FaultyFiles | None = None, options: Mapping[str, str] | None = None) -> Iterator[SegmentLogStore]:
+def reopened(
+    directory: Path, files: FaultyFiles | None = None, options: Mapping[str, str] | None = None
+) -> Iterator[SegmentLogStore]:
     store = SegmentLogStore(directory, options, files=files)
     try:
         yield store

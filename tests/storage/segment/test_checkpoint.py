@@ -1,4 +1,5 @@
-"""Checkpoints of unsealed segments: they save reading after a crash, and whatever becomes of them, no record is lost or made up."""
+"""Checkpoints of unsealed segments: they save reading after a crash, and whatever becomes of them,
+no record is lost or made up."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def reopened(directory: Path, files: FaultyFiles | None = None) -> AbstractConte
     return segment_crash.reopened(directory, files, ALWAYS)
 
 
-def synced(directory: Path, files: FaultyFiles | None = None, options: dict[str, str] = ALWAYS) -> SegmentLogStore:
+def synced(
+    directory: Path, files: FaultyFiles | None = None, options: dict[str, str] = ALWAYS
+) -> SegmentLogStore:
     """BATCHES in LOG, the checkpoint written in several pieces."""
     store = SegmentLogStore(directory, options, files=files)
     store.create(LOG, SETTINGS)
@@ -102,7 +105,9 @@ def test_checkpoints_are_written_when_the_rest_outgrows_the_budget(directory: Pa
     counting = CountingFiles()
     with reopened(directory, counting) as store:
         for log in SEVERAL:
-            assert read_all(store, log) == joined(sized_batch(offset, 1500, log=log) for offset in range(ends[log]))
+            assert read_all(store, log) == joined(
+                sized_batch(offset, 1500, log=log) for offset in range(ends[log])
+            )
     assert counting.bytes_read < sum(ends.values()) * 1500 / 2
 
 
@@ -193,7 +198,8 @@ def go_on(directory: Path) -> None:
 
 
 def test_a_piece_behind_a_torn_one_never_counts_again(directory: Path) -> None:
-    """Once the torn piece is written anew, byte for byte, what lay behind it must not join it: other batches are there by now."""
+    """Once the torn piece is written anew, byte for byte, what lay behind it must not join it:
+    other batches are there by now."""
     crash(synced(directory))
     content = checkpoint_path(directory).read_bytes()
     end = len(content) - (8 + 2 * 32)
@@ -212,8 +218,11 @@ def test_a_piece_behind_a_torn_one_never_counts_again(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["zeros", "garbage", "other batches"])
-def test_data_that_does_not_fit_its_checkpoint_is_left_as_it_is(directory: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It was on disk once, so something else than a crash changed it: nothing is cut, and new records go behind it."""
+def test_data_that_does_not_fit_its_checkpoint_is_left_as_it_is(
+    directory: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was on disk once, so something else than a crash changed it: nothing is cut, and new
+    records go behind it."""
     crash(synced(directory))
     data = segment_path(directory) / "data.ninja"
     size = len(joined(BATCHES))
@@ -235,20 +244,25 @@ def test_data_that_does_not_fit_its_checkpoint_is_left_as_it_is(directory: Path,
         assert data.read_bytes()[:size] == content
 
 
-def test_a_file_that_is_shorter_than_its_checkpoint_is_read_as_a_whole(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_is_shorter_than_its_checkpoint_is_read_as_a_whole(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     crash(synced(directory))
     kept = joined(BATCHES[:2])
     with (segment_path(directory) / "data.ninja").open("r+b") as file:
         file.truncate(len(kept) + 100)
     with reopened(directory) as store:
         assert read_all(store) == kept
-    assert [record.levelno for record in caplog.records if "was cut from outside" in record.message] == [logging.ERROR]
+    assert [record.levelno for record in caplog.records if "was cut from outside" in record.message] == [
+        logging.ERROR
+    ]
     with reopened(directory) as store:
         assert read_all(store) == kept
 
 
 def test_a_truncated_segment_begins_a_new_checkpoint(directory: Path) -> None:
-    """Batches of the same size and time take the place of others: only the bytes tell them apart."""
+    """Batches of the same size and time take the place of others: only the bytes tell them
+    apart."""
     store = synced(directory)
     old = checkpoint_path(directory).read_bytes()
     store.truncate(LOG, 3)
@@ -278,7 +292,9 @@ def test_a_sealed_segment_has_none(directory: Path) -> None:
     store.create(LOG, LogSettings(segment_bytes=1))
     store.write([sized_batch(8, 900)], now_ms=0)
     store.sync()
-    assert sorted(path.name for path in segment_path(directory).iterdir() if not path.name.endswith(".ninja")) == [".index"]
+    assert sorted(
+        path.name for path in segment_path(directory).iterdir() if not path.name.endswith(".ninja")
+    ) == [".index"]
     assert checkpoint_path(directory, 8).exists()
     crash(store)
     with reopened(directory) as store:

@@ -1,4 +1,5 @@
-"""What recovery keeps of bytes that it cuts off a log: whole batches are not destroyed, whoever damaged what lies before them."""
+"""What recovery keeps of bytes that it cuts off a log: whole batches are not destroyed, whoever
+damaged what lies before them."""
 
 from __future__ import annotations
 
@@ -54,8 +55,14 @@ def overwrite(path: Path, position: int, content: bytes) -> None:
         file.write(content)
 
 
-@pytest.mark.parametrize("damage", [b"\x5a" * 40, bytes(4096), b"\x02" * 6000], ids=["garbage", "a lost page", "what looks like headers"])
-def test_batches_behind_damage_are_kept_aside(directory: Path, data: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [b"\x5a" * 40, bytes(4096), b"\x02" * 6000],
+    ids=["garbage", "a lost page", "what looks like headers"],
+)
+def test_batches_behind_damage_are_kept_aside(
+    directory: Path, data: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     overwrite(data, len(KEPT), damage)
     rest = data.read_bytes()[len(KEPT) :]
     with reopened(directory) as store:
@@ -71,7 +78,9 @@ def test_batches_behind_damage_are_kept_aside(directory: Path, data: Path, damag
     assert str(kept) in line.message
 
 
-def test_a_torn_end_is_cut_without_a_word_of_batches(directory: Path, data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_end_is_cut_without_a_word_of_batches(
+    directory: Path, data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """What every kill -9 may leave."""
     overwrite(data, len(joined(BATCHES)) - 1000, bytes(900) + b"x" * 100)
     with reopened(directory) as store:
@@ -93,7 +102,8 @@ def test_reserved_space_is_not_searched(directory: Path, data: Path) -> None:
 
 
 def test_the_search_is_bounded(directory: Path, data: Path) -> None:
-    """Bytes that look like headers of large batches everywhere: what would take too long to search is kept."""
+    """Bytes that look like headers of large batches everywhere: what would take too long to search
+    is kept."""
     size = 600_000
     header = HEADER.pack(50, 300_000, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1)
     overwrite(data, len(KEPT), header * (size // len(header)))
@@ -130,7 +140,9 @@ def test_a_full_disk_refuses_the_start_and_changes_nothing(directory: Path, data
     assert [path.name for path in data.parent.parent.iterdir()] == [data.parent.name]
 
 
-def test_segments_behind_the_damage_are_kept_as_well(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_segments_behind_the_damage_are_kept_as_well(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     store = SegmentLogStore(directory)
     store.create(LOG, LogSettings(segment_bytes=4 * len(BATCHES[0].data)))
     store.write(BATCHES[:10], now_ms=0)

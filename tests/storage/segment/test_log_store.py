@@ -1,4 +1,5 @@
-"""What the segment engine does beyond the contract: its files, full and broken disks, bounds on handles."""
+"""What the segment engine does beyond the contract: its files, full and broken disks, bounds on
+handles."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.segment.log_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.faulty_files import FaultyFiles
-from kbroker.testing.log_store_model import LOG, OTHER, SETTINGS, TOPIC, batch, check_segments, joined, read_all, sized_batch
+from kbroker.testing.log_store_model import (
+    LOG,
+    OTHER,
+    SETTINGS,
+    TOPIC,
+    batch,
+    check_segments,
+    joined,
+    read_all,
+    sized_batch,
+)
 from tests.storage.segment.crashing import crash
 
 SMALL = LogSettings(segment_bytes=1)
@@ -97,7 +108,8 @@ def test_reads_are_views_of_the_mapping(store: SegmentLogStore) -> None:
 def test_what_was_written_is_loaded_before_it_is_mapped(
     store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have left the page cache, and through the mapping the kernel would read zeros around it. Once for each mapping."""
+    """It may have left the page cache, and through the mapping the kernel would read zeros around
+    it. Once for each mapping."""
     loaded: list[tuple[int, int]] = []
     monkeypatch.setattr(files, "load", lambda path, start, end: loaded.append((start, end)))
     store.create(LOG, LogSettings(segment_bytes=1 << 20))
@@ -108,7 +120,9 @@ def test_what_was_written_is_loaded_before_it_is_mapped(
     assert loaded == [(len(written[0].data), sum(len(each.data) for each in written))]
 
 
-def test_a_range_that_cannot_be_loaded_is_not_mapped(store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_that_cannot_be_loaded_is_not_mapped(
+    store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its pages would end the process."""
 
     def fail(path: Path, start: int, end: int) -> None:
@@ -133,7 +147,9 @@ def test_the_disk_space_of_an_empty_log_is_small(store: SegmentLogStore, directo
 
 
 @pytest.mark.parametrize("can_allocate", [True, False])
-def test_no_space_keeps_nothing_of_the_call(store: SegmentLogStore, files: FaultyFiles, directory: Path, can_allocate: bool) -> None:
+def test_no_space_keeps_nothing_of_the_call(
+    store: SegmentLogStore, files: FaultyFiles, directory: Path, can_allocate: bool
+) -> None:
     files.can_allocate = can_allocate
     for log in (LOG, OTHER):
         store.create(log, LogSettings(segment_bytes=1 << 20))
@@ -151,7 +167,9 @@ def test_no_space_keeps_nothing_of_the_call(store: SegmentLogStore, files: Fault
 
 
 @pytest.mark.parametrize("can_allocate", [True, False])
-def test_no_space_in_a_new_segment_leaves_no_trace(store: SegmentLogStore, files: FaultyFiles, directory: Path, can_allocate: bool) -> None:
+def test_no_space_in_a_new_segment_leaves_no_trace(
+    store: SegmentLogStore, files: FaultyFiles, directory: Path, can_allocate: bool
+) -> None:
     files.can_allocate = can_allocate
     store.create(LOG, LogSettings(segment_bytes=100_000))
     store.write([sized_batch(0, 60_000)], now_ms=0)
@@ -170,8 +188,11 @@ def test_no_space_in_a_new_segment_leaves_no_trace(store: SegmentLogStore, files
 @pytest.mark.parametrize("operation", ["mkdir", "open", "write", "ftruncate", "allocate", "pwritev"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("after", range(6))
-def test_no_space_anywhere_in_a_roll(store: SegmentLogStore, files: FaultyFiles, operation: str, number: int, after: int) -> None:
-    """Wherever the space ends: either nothing was needed there, or the call is refused as a whole."""
+def test_no_space_anywhere_in_a_roll(
+    store: SegmentLogStore, files: FaultyFiles, operation: str, number: int, after: int
+) -> None:
+    """Wherever the space ends: either nothing was needed there, or the call is refused as a
+    whole."""
     store.create(LOG, LogSettings(segment_bytes=300))
     store.create(OTHER, LogSettings(segment_bytes=300))
     store.write([sized_batch(0, 200)], now_ms=0)
@@ -202,7 +223,9 @@ def test_a_short_write_is_continued(store: SegmentLogStore, files: FaultyFiles) 
     assert read_all(store) == joined(written)
 
 
-def test_a_short_write_on_a_full_disk_is_undone(store: SegmentLogStore, files: FaultyFiles, directory: Path) -> None:
+def test_a_short_write_on_a_full_disk_is_undone(
+    store: SegmentLogStore, files: FaultyFiles, directory: Path
+) -> None:
     store.create(LOG, SETTINGS)
     store.write([batch(0)], now_ms=0)
     written = [sized_batch(offset, 500) for offset in range(1, 6)]
@@ -262,7 +285,9 @@ def test_no_space_for_an_index_waits(store: SegmentLogStore, files: FaultyFiles)
 
 
 @pytest.mark.parametrize("after", range(3))
-def test_truncate_without_space_changes_nothing(store: SegmentLogStore, files: FaultyFiles, after: int) -> None:
+def test_truncate_without_space_changes_nothing(
+    store: SegmentLogStore, files: FaultyFiles, after: int
+) -> None:
     store.create(LOG, SETTINGS)
     written = [batch(offset) for offset in range(5)]
     store.write(written, now_ms=0)
@@ -279,13 +304,20 @@ def test_truncate_without_space_changes_nothing(store: SegmentLogStore, files: F
 
 
 @pytest.mark.parametrize("operation", ["pwritev", "allocate", "open", "mkdir", "ftruncate"])
-def test_any_other_error_of_a_write_stops_the_store(store: SegmentLogStore, files: FaultyFiles, operation: str) -> None:
+def test_any_other_error_of_a_write_stops_the_store(
+    store: SegmentLogStore, files: FaultyFiles, operation: str
+) -> None:
     store.create(LOG, SMALL)
     store.write([batch(0)], now_ms=0)
     files.fail(operation, errno.EIO)
     with pytest.raises(StoreFailed, match=os.strerror(errno.EIO)):
         store.write([batch(1)], now_ms=0)
-    for again in (lambda: store.write([batch(1)], now_ms=0), store.sync, lambda: store.trim(LOG, 1), lambda: store.create(OTHER, SMALL)):
+    for again in (
+        lambda: store.write([batch(1)], now_ms=0),
+        store.sync,
+        lambda: store.trim(LOG, 1),
+        lambda: store.create(OTHER, SMALL),
+    ):
         with pytest.raises(StoreFailed):
             again()
     assert read_all(store) == batch(0).data
@@ -326,8 +358,11 @@ def test_sync_touches_what_is_dirty_and_nothing_else(store: SegmentLogStore, fil
     assert files.counts["fdatasync"] + files.counts["syncfs"] == 1
 
 
-def test_a_write_during_a_sync_waits_for_the_next_one(store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They may overlap in the broker's durability `os`: the second write must not be taken for synced."""
+def test_a_write_during_a_sync_waits_for_the_next_one(
+    store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may overlap in the broker's durability `os`: the second write must not be taken for
+    synced."""
     store.create(LOG, SETTINGS)
     store.write([batch(0)], now_ms=0)
     real = files.fdatasync
@@ -418,7 +453,9 @@ def test_closing_gives_everything_back(directory: Path) -> None:
 # Options and odds
 
 
-@pytest.mark.parametrize("options", [{"speed": "high"}, {"sync": "never"}, {"max_maps": "-1"}, {"max_open_files": "many"}])
+@pytest.mark.parametrize(
+    "options", [{"speed": "high"}, {"sync": "never"}, {"max_maps": "-1"}, {"max_open_files": "many"}]
+)
 def test_wrong_options_are_the_operators_business(directory: Path, options: dict[str, str]) -> None:
     with pytest.raises(OperatorError, match=next(iter(options))):
         SegmentLogStore(directory, options)

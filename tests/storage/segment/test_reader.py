@@ -1,4 +1,5 @@
-"""A reader on the segment engine's files: beside a live writer, over torn ends, while segments come and go."""
+"""A reader on the segment engine's files: beside a live writer, over torn ends, while segments come
+and go."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from kbroker.formats.batches import crc_is_valid, iter_headers
 from kbroker.storage.segment.log_store import SegmentLogStore
 from kbroker.storage.segment.reader import SegmentLogReader
 from kbroker.storage.spi import LogSettings
-from kbroker.testing.log_store_model import EVERYTHING, LOG, OTHER, batch, check_segments, everything, joined, read_all
+from kbroker.testing.log_store_model import (
+    EVERYTHING,
+    LOG,
+    OTHER,
+    batch,
+    check_segments,
+    everything,
+    joined,
+    read_all,
+)
 
 SETTINGS = LogSettings(segment_bytes=1 << 16)
 SMALL = LogSettings(segment_bytes=1)
@@ -56,19 +66,25 @@ def test_no_directory_no_logs(reader: SegmentLogReader) -> None:
         reader.bounds(LOG)
 
 
-def test_a_write_under_way_is_not_seen(store: SegmentLogStore, reader: SegmentLogReader, directory: Path) -> None:
+def test_a_write_under_way_is_not_seen(
+    store: SegmentLogStore, reader: SegmentLogReader, directory: Path
+) -> None:
     store.create(LOG, SETTINGS)
     store.write([batch(0)], now_ms=0)
     data, at = batch(1).data, len(batch(0).data)
     for written in range(1, len(data)):
         overwrite(segment_path(directory, 0) / "data.ninja", at, bytes(data[:written]))
-        assert reader.bounds(LOG) == (0, 2 if not any(data[written:]) else 1), f"{written} of {len(data)} bytes"
+        assert reader.bounds(LOG) == (0, 2 if not any(data[written:]) else 1), (
+            f"{written} of {len(data)} bytes"
+        )
     overwrite(segment_path(directory, 0) / "data.ninja", at, bytes(len(data)))
     store.write([batch(1)], now_ms=0)
     assert read_all(reader) == joined([batch(0), batch(1)])
 
 
-def test_a_torn_end_is_not_seen_and_not_changed(store: SegmentLogStore, reader: SegmentLogReader, directory: Path) -> None:
+def test_a_torn_end_is_not_seen_and_not_changed(
+    store: SegmentLogStore, reader: SegmentLogReader, directory: Path
+) -> None:
     store.create(LOG, SETTINGS)
     store.write([batch(0), batch(1)], now_ms=0)
     path = segment_path(directory, 0) / "data.ninja"
@@ -90,8 +106,11 @@ def test_sealing_goes_unnoticed(store: SegmentLogStore, reader: SegmentLogReader
     assert b"".join(views) == joined(batch(offset, timestamp_ms=offset) for offset in range(6))
 
 
-def test_a_new_segment_waits_for_the_end_of_the_one_before(store: SegmentLogStore, reader: SegmentLogReader, directory: Path) -> None:
-    """write() makes new segments first: between that and the last bytes of the old one there must be no gap to see."""
+def test_a_new_segment_waits_for_the_end_of_the_one_before(
+    store: SegmentLogStore, reader: SegmentLogReader, directory: Path
+) -> None:
+    """write() makes new segments first: between that and the last bytes of the old one there must
+    be no gap to see."""
     store.create(LOG, LogSettings(segment_bytes=len(joined([batch(0), batch(1)]))))
     written = [batch(offset) for offset in range(3)]
     store.write(written, now_ms=0)
@@ -103,7 +122,9 @@ def test_a_new_segment_waits_for_the_end_of_the_one_before(store: SegmentLogStor
     assert read_all(reader) == joined(written)
 
 
-def test_a_segment_without_data_is_not_there_yet(store: SegmentLogStore, reader: SegmentLogReader, directory: Path) -> None:
+def test_a_segment_without_data_is_not_there_yet(
+    store: SegmentLogStore, reader: SegmentLogReader, directory: Path
+) -> None:
     store.create(LOG, SETTINGS)
     store.write([batch(0)], now_ms=0)
     segment_path(directory, 1).mkdir()
@@ -167,7 +188,9 @@ store.close()
 
 def test_reading_beside_writing_sealing_and_retention(directory: Path, reader: SegmentLogReader) -> None:
     """What is read is whole and without gaps, from wherever the log begins at that moment."""
-    with subprocess.Popen([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True) as writer:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True
+    ) as writer:
         assert writer.stdout is not None
         assert writer.stdout.readline() == "ready\n"
         end_offset, rounds = 0, 0

@@ -1,4 +1,5 @@
-"""What the segment engine makes of what a crash left behind: torn tails, unfinished removals, missing and wrong indexes."""
+"""What the segment engine makes of what a crash left behind: torn tails, unfinished removals,
+missing and wrong indexes."""
 
 from __future__ import annotations
 
@@ -17,7 +18,16 @@ from kbroker.formats.batches import iter_headers
 from kbroker.storage.segment.log_store import LOG_STORE, SegmentLogStore
 from kbroker.storage.spi import LogId, LogSettings
 from kbroker.testing.faulty_files import Crashed, FaultyFiles
-from kbroker.testing.log_store_model import LOG, OTHER, TOPIC, batch, check_segments, joined, read_all, sized_batch
+from kbroker.testing.log_store_model import (
+    LOG,
+    OTHER,
+    TOPIC,
+    batch,
+    check_segments,
+    joined,
+    read_all,
+    sized_batch,
+)
 from tests.storage.segment.crashing import crash, reopened
 
 SMALL = LogSettings(segment_bytes=1)
@@ -85,7 +95,9 @@ def test_what_was_cut_does_not_come_back(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [0, 8, 16, 17, 23, 60, 70])
-def test_a_damaged_batch_ends_the_log(directory: Path, position: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_batch_ends_the_log(
+    directory: Path, position: int, caplog: pytest.LogCaptureFixture
+) -> None:
     crash(written(directory))
     at = len(THREE[0].data) + position
     overwrite(segment_path(directory, 0) / "data.ninja", at, b"\xee")
@@ -123,7 +135,12 @@ def test_a_file_that_lost_its_length(directory: Path, size: int) -> None:
 def test_large_batches_are_read_again(directory: Path) -> None:
     store = SegmentLogStore(directory)
     store.create(LOG, SETTINGS)
-    large = [sized_batch(0, 3_000_000), *(batch(offset) for offset in range(1, 3000)), sized_batch(3000, 9_000_000), batch(3001)]
+    large = [
+        sized_batch(0, 3_000_000),
+        *(batch(offset) for offset in range(1, 3000)),
+        sized_batch(3000, 9_000_000),
+        batch(3001),
+    ]
     store.write(large, now_ms=0)
     crash(store)
     with reopened(directory) as store:
@@ -300,7 +317,9 @@ def test_a_bad_index_is_made_anew(directory: Path, damage: Callable[[Path], None
         assert files.counts["preadv"] == 0
 
 
-def test_bytes_that_are_no_batches_stay_in_a_sealed_segment(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_bytes_that_are_no_batches_stay_in_a_sealed_segment(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Synced once, so it is damage and not a torn write: nothing is cut, and somebody is told."""
     store = written(directory, TWO_SEGMENTS)
     store.sync()
@@ -313,7 +332,10 @@ def test_bytes_that_are_no_batches_stay_in_a_sealed_segment(directory: Path, cap
         assert read_all(store) == joined([THREE[0], THREE[2]])
         store.sync()
     assert data.read_bytes() == before
-    assert any(f"{len(THREE[1].data)} bytes at its end are not batches" in record.message for record in caplog.records)
+    assert any(
+        f"{len(THREE[1].data)} bytes at its end are not batches" in record.message
+        for record in caplog.records
+    )
 
 
 # A crash at every operation
@@ -321,9 +343,14 @@ def test_bytes_that_are_no_batches_stay_in_a_sealed_segment(directory: Path, cap
 Step = Callable[[SegmentLogStore], None]
 STEPS: dict[str, tuple[Step, dict[LogId, set[int]]]] = {
     "create": (lambda store: store.create(LogId(TOPIC, 2), SETTINGS), {}),
-    "write": (lambda store: store.write([batch(60, 2), batch(60, log=OTHER)], now_ms=0), {LOG: {60, 62}, OTHER: {60, 61}}),
+    "write": (
+        lambda store: store.write([batch(60, 2), batch(60, log=OTHER)], now_ms=0),
+        {LOG: {60, 62}, OTHER: {60, 61}},
+    ),
     "roll": (
-        lambda store: store.write([*(batch(offset, 10) for offset in range(60, 100, 10)), batch(60, log=OTHER)], now_ms=0),
+        lambda store: store.write(
+            [*(batch(offset, 10) for offset in range(60, 100, 10)), batch(60, log=OTHER)], now_ms=0
+        ),
         {LOG: {60, 70, 80, 90, 100}, OTHER: {60, 61}},
     ),
     "begin elsewhere": (lambda store: store.write([batch(7, log=LogId(TOPIC, 3))], now_ms=0), {}),
@@ -353,8 +380,9 @@ def test_a_crash_at_every_operation(tmp_path: Path, name: str, syncs: int) -> No
 
 
 def crash_at_each(tmp_path: Path, name: str, syncs: int, every: int) -> None:
-    """The step is cut off at its first operation, its second, and so on; what is found afterwards is the state before the
-    step, the one after it, or one on the way that promises nothing more than before."""
+    """The step is cut off at its first operation, its second, and so on; what is found afterwards
+    is the state before the step, the one after it, or one on the way that promises nothing more
+    than before."""
     step, ends = STEPS[name]
     for after in range(0, 1000, every):
         directory = tmp_path / str(after)
@@ -375,8 +403,8 @@ def crash_at_each(tmp_path: Path, name: str, syncs: int, every: int) -> None:
 
 
 def prepare(directory: Path, files: FaultyFiles, syncs: int) -> SegmentLogStore:
-    """LOG in six segments, OTHER in one; a third log is empty. One sync seals some segments, two seal all, and every sync writes
-    checkpoints."""
+    """LOG in six segments, OTHER in one; a third log is empty. One sync seals some segments, two
+    seal all, and every sync writes checkpoints."""
     store = SegmentLogStore(directory, {"checkpoint_bytes": "0"}, files=files)
     for log, settings in ((LOG, SMALL), (OTHER, SETTINGS), (LogId(TOPIC, 3), SETTINGS)):
         store.create(log, settings)
@@ -397,7 +425,14 @@ def check_after_crash(directory: Path, name: str, ends: dict[LogId, set[int]]) -
         assert end in ends.get(log, {60}), f"{name}: {log.partition} ends at {end}"
         assert start in (STARTS.get(name, {0}) if log == LOG else {0}), f"{name}: starts at {start}"
         offsets = [header.base_offset for _, header in iter_headers(read_all(found, log))]
-        assert offsets == [offset for offset in [*range(0, 60, 10), *sorted(ends.get(log, {60}))] if start <= offset < end][: len(offsets)]
+        assert (
+            offsets
+            == [
+                offset
+                for offset in [*range(0, 60, 10), *sorted(ends.get(log, {60}))]
+                if start <= offset < end
+            ][: len(offsets)]
+        )
         assert len(set(offsets)) == len(offsets)
         check_segments(found, log)
         found.create(log, SETTINGS)
@@ -432,7 +467,9 @@ while True:
 
 def test_kill_9_loses_nothing_that_was_written(directory: Path) -> None:
     for seed in range(4):
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True) as writer:
+        with subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True
+        ) as writer:
             assert writer.stdout is not None
             for _ in range(random.Random(seed).randrange(20, 60)):
                 writer.stdout.readline()

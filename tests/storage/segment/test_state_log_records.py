@@ -1,4 +1,5 @@
-"""The one pass over a batch of state changes: it must say what the records say, and of damage what everybody's reader says."""
+"""The one pass over a batch of state changes: it must say what the records say, and of damage what
+everybody's reader says."""
 
 from __future__ import annotations
 
@@ -34,8 +35,17 @@ share_keys = st.builds(
     lambda partition, group, number: ShareStateKey(TOPIC, partition, group, number).encode(),
     st.integers(0, 9), st.sampled_from(["", "g", "gr\u00fcppe", "g" * 255]), st.integers(0, 600),
 )  # fmt: skip
-keys = share_keys | share_keys | st.binary(min_size=1, max_size=80) | st.binary(max_size=300).map(lambda rest: b"share/" + rest)
-values = st.none() | st.binary(max_size=200) | st.sampled_from([bytes(63), bytes(64), bytes(8191), bytes(8192), bytes(1 << 20)])
+keys = (
+    share_keys
+    | share_keys
+    | st.binary(min_size=1, max_size=80)
+    | st.binary(max_size=300).map(lambda rest: b"share/" + rest)
+)
+values = (
+    st.none()
+    | st.binary(max_size=200)
+    | st.sampled_from([bytes(63), bytes(64), bytes(8191), bytes(8192), bytes(1 << 20)])
+)
 changes = st.lists(st.tuples(keys, values), min_size=1, max_size=200)
 
 
@@ -65,8 +75,12 @@ def test_changes_come_back(written: list[Change]) -> None:
 def test_the_bytes_are_those_of_build_batch(written: list[Change]) -> None:
     records = []
     for key, value, headers in [to_record(*change) for change in written]:
-        records.append(Record(0, NO_TIMESTAMP, key, value, () if headers == NO_HEADERS else (("n", headers[-8:]),)))
-    assert build_timeless_batch([to_record(*change) for change in written], base_offset=7) == build_batch(records, base_offset=7)
+        records.append(
+            Record(0, NO_TIMESTAMP, key, value, () if headers == NO_HEADERS else (("n", headers[-8:]),))
+        )
+    assert build_timeless_batch([to_record(*change) for change in written], base_offset=7) == build_batch(
+        records, base_offset=7
+    )
 
 
 @given(changes.filter(lambda written: all(len(value or b"") < 300 for _, value in written)), st.data())
@@ -116,7 +130,11 @@ def test_what_no_broker_writes(payload: str, count: int) -> None:
 
 
 def test_what_is_compressed_or_has_other_headers_is_read_too() -> None:
-    records = [Record(0, 5, b"a", b"1", (("x", b"y"),)), Record(0, 6, b"\0\xffb", b"2"), Record(0, 7, None, b"3")]
+    records = [
+        Record(0, 5, b"a", b"1", (("x", b"y"),)),
+        Record(0, 6, b"\0\xffb", b"2"),
+        Record(0, 7, None, b"3"),
+    ]
     for codec in (Codec.NONE, Codec.GZIP):
         assert fast(build_batch(records, codec=codec)) == [(b"a", b"1"), (b"b", b"2"), (b"", b"3")]
 
@@ -125,7 +143,8 @@ def test_a_start_opens_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state's usual keys and values of every size are read in the one pass."""
     monkeypatch.delattr(state_log_records, "iter_records")
     written: list[Change] = [
-        (ShareStateKey(TOPIC, 3, "g", number).encode(), bytes(number * 20) if number % 3 else None) for number in range(9000)
+        (ShareStateKey(TOPIC, 3, "g", number).encode(), bytes(number * 20) if number % 3 else None)
+        for number in range(9000)
     ]
     written += [(b"topic/1", b"{}"), (b"log_start/1", bytes(1 << 20))]
     assert fast(build_timeless_batch([to_record(*change) for change in written])) == written

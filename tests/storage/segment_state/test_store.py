@@ -1,4 +1,5 @@
-"""State in a log: the shipped contract, Kafka's own bytes in the records, and the rewriting that keeps the log short."""
+"""State in a log: the shipped contract, Kafka's own bytes in the records, and the rewriting that
+keeps the log short."""
 
 from __future__ import annotations
 
@@ -90,14 +91,21 @@ def test_keys_come_back(key: bytes) -> None:
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_state_store, "SETTINGS", log_state_store.SETTINGS.__class__(segment_bytes=4096, segment_ms=1 << 62))
+    monkeypatch.setattr(
+        log_state_store,
+        "SETTINGS",
+        log_state_store.SETTINGS.__class__(segment_bytes=4096, segment_ms=1 << 62),
+    )
     monkeypatch.setattr(log_state_store, "SMALLEST_DEAD_BYTES", 8192)
     monkeypatch.setattr(log_state_store, "PIECE_BYTES", 512)
 
 
 def overwrite(store: LogStateStore, rounds: int, model: dict[bytes, bytes], rng: random.Random) -> None:
     for number in range(rounds):
-        changes = [(b"key%03d" % rng.randrange(60), None if rng.random() < 0.2 else b"%030d" % number) for _ in range(3)]
+        changes = [
+            (b"key%03d" % rng.randrange(60), None if rng.random() < 0.2 else b"%030d" % number)
+            for _ in range(3)
+        ]
         store.write(changes)
         for key, value in changes:
             model.update({key: value}) if value is not None else model.pop(key, None)
@@ -141,7 +149,10 @@ def test_the_log_is_rewritten_beside_writes(tmp_path: Path) -> None:
     rng = random.Random(5)
     with syncing(store) as syncs:
         while syncs.more() or store.statistics().rewrites < 3:
-            changes = [(b"key%03d" % rng.randrange(60), None if rng.random() < 0.2 else rng.randbytes(30)) for _ in range(3)]
+            changes = [
+                (b"key%03d" % rng.randrange(60), None if rng.random() < 0.2 else rng.randbytes(30))
+                for _ in range(3)
+            ]
             store.write(changes)
             for key, value in changes:
                 model.update({key: value}) if value is not None else model.pop(key, None)
@@ -216,8 +227,11 @@ class _UnsyncedLog(_CutLog):
 
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize("overlay_changes", [None, 0, 10, 100])
-def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut(tmp_path: Path, overlay_changes: int | None) -> None:
-    """Once wrong: it removed the keys that a rewriting had left to write, and their values went before the write was synced.
+def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut(
+    tmp_path: Path, overlay_changes: int | None
+) -> None:
+    """Once wrong: it removed the keys that a rewriting had left to write, and their values went
+    before the write was synced.
 
     With a size of the overlay: keys go to and fro between memory and LMDB, in one write each."""
     log = _UnsyncedLog()
@@ -225,7 +239,9 @@ def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut(tmp_path:
     some, others = (b"y", b"b") if overlay_changes is None else (b"y", ON_DISK)
 
     def opened(log: MemoryLogStore, directory: Path) -> LogStateStore:
-        return LogStateStore(log, None if overlay_changes is None else OverlaidMap(directory, most_changes=overlay_changes))
+        return LogStateStore(
+            log, None if overlay_changes is None else OverlaidMap(directory, most_changes=overlay_changes)
+        )
 
     store = opened(log, living)
     rng = random.Random(1)
@@ -237,7 +253,8 @@ def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut(tmp_path:
         seen.append(dict(store.scan(b"")))
 
     def work() -> None:
-        """Mostly overwrite keys that sort first; now and then move what those that sort last have, or back."""
+        """Mostly overwrite keys that sort first; now and then move what those that sort last have,
+        or back."""
         nonlocal moves
         if rng.random() < 0.7:
             change([(b"a%02d" % rng.randrange(20), rng.randbytes(40)) for _ in range(8)])
@@ -287,7 +304,8 @@ def test_a_full_disk_postpones_the_rewriting() -> None:
 
 
 def test_zeros_in_a_state_log_are_damage(tmp_path: Path) -> None:
-    """Once wrong: they pass for empty batches with a right CRC and the offset 0, and opening began anew behind those for ever."""
+    """Once wrong: they pass for empty batches with a right CRC and the offset 0, and opening began
+    anew behind those for ever."""
     store = STATE_STORE.open(tmp_path, {}, 1)
     for number in range(3):
         store.write([(b"%d" % number, b"1")])

@@ -1,1 +1,2 @@
-"""Share state as control records of the topic partition itself (kbroker.persister=control-records)."""
+"""Share state as control records of the topic partition itself
+(kbroker.persister=control-records)."""

@@ -1,10 +1,12 @@
-"""Where a log has the broker's own control records: they are no records of anybody's, so lag must not count them.
+"""Where a log has the broker's own control records: they are no records of anybody's, so lag must
+not count them.
 
     firsts, lasts    runs of control offsets, in offset order, all of those from `known_from` on
     before           how many control offsets there are in the runs before
 
-What is appended in this broker life is noted as it becomes visible; what lies below is looked for when somebody asks about a group that
-is that far behind. The number of runs is limited: the oldest are forgotten then, and looked for again.
+What is appended in this broker life is noted as it becomes visible; what lies below is looked for
+when somebody asks about a group that is that far behind. The number of runs is limited: the oldest
+are forgotten then, and looked for again.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class ControlOffsets:
         self._lasts.append(last)
 
     def learn(self, start: int, found: Sequence[tuple[int, int]]) -> None:
-        """`found` are the control batches of [start, known_from). Of too many the older ones are not kept."""
+        """`found` are the control batches of [start, known_from). Of too many the older ones are
+        not kept."""
         newer = list(zip(self._firsts, self._lasts, strict=True))
         self.known_from = start
         del self._firsts[:], self._lasts[:], self._before[:]
@@ -47,14 +50,19 @@ class ControlOffsets:
             self.append(first, last)
 
     def count(self, start: int) -> int:
-        """How many control offsets there are from `start` on, or from `known_from` if that is higher."""
+        """How many control offsets there are from `start` on, or from `known_from` if that is
+        higher."""
         place = bisect_right(self._firsts, start) - 1
         if not self._firsts:
             return 0
         total = self._before[-1] + self._lasts[-1] + 1 - self._firsts[-1]
         if place < 0:
             return total
-        return total - self._before[place] - min(start - self._firsts[place], self._lasts[place] + 1 - self._firsts[place])
+        return (
+            total
+            - self._before[place]
+            - min(start - self._firsts[place], self._lasts[place] + 1 - self._firsts[place])
+        )
 
     def _forget(self, runs: int) -> None:
         self.known_from = self._lasts[runs - 1] + 1

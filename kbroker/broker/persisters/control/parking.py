@@ -1,4 +1,5 @@
-"""Parked records beside control records: two stores without a common commit, so an order takes its place.
+"""Parked records beside control records: two stores without a common commit, so an order takes its
+place.
 
     1  what is parked is put into the state store, and synced, whatever the durability
     2  the write is decided, and its control record appended: now the places in the window are final
@@ -9,9 +10,9 @@ still has. Killed behind 2, a parked record may have an old place as well: a pla
 offset does not name is no place, and goes when it is read. The number of parked records is that of
 the keys by offset, and changes with them, so it is right after each step.
 
-A later write could overtake this one between 1 and 2, and its start offset pass a record that is not
-parked yet. So the writes and loads of a share-partition take turns while one of them parks, and when one fails
-before it is decided, those that waited behind it fail as well.
+A later write could overtake this one between 1 and 2, and its start offset pass a record that is
+not parked yet. So the writes and loads of a share-partition take turns while one of them parks, and
+when one fails before it is decided, those that waited behind it fail as well.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import OnDone
 from kbroker.broker.persisters.parked_reader import PIECE, ParkedReader, blocks
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.formats.parked_records import BY_OFFSET, NO_GENERATION, by_key_key, by_offset_key, kept_key, place_key, record_by_offset
+from kbroker.formats.parked_records import (
+    BY_OFFSET,
+    NO_GENERATION,
+    by_key_key,
+    by_offset_key,
+    kept_key,
+    place_key,
+    record_by_offset,
+)
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import TopicPartition, WriteRequest
 from kbroker.share_state.coordinator import ShareStateCoordinator
@@ -39,12 +48,15 @@ from kbroker.storage.spi import Change, StateReader
 logger = logging.getLogger(__name__)
 
 OVERTAKEN = KafkaError(ErrorCode.coordinator_not_available, "A write before this one has failed.")
-BEGUN_ANEW = KafkaError(ErrorCode.coordinator_not_available, "The state was initialized again before this write was decided.")
+BEGUN_ANEW = KafkaError(
+    ErrorCode.coordinator_not_available, "The state was initialized again before this write was decided."
+)
 _LOOKS_ON_LOOP = 64
 
 
 class Step(NamedTuple):
-    """What is left to do of a write that parks: `removals` in step 3, of which `gone` are keys by offset."""
+    """What is left to do of a write that parks: `removals` in step 3, of which `gone` are keys by
+    offset."""
 
     generation: int
     prefix: bytes
@@ -62,14 +74,21 @@ class _Turns:
 
 
 class ControlParking:
-    def __init__(self, coordinator: ShareStateCoordinator, store: StateReader, state: GroupCommit[Change], reader: ParkedReader) -> None:
+    def __init__(
+        self,
+        coordinator: ShareStateCoordinator,
+        store: StateReader,
+        state: GroupCommit[Change],
+        reader: ParkedReader,
+    ) -> None:
         self._coordinator = coordinator
         self._store = store
         self._state = state
         self._reader = reader
         self._turns: dict[SharePartitionKey, _Turns] = {}
         self._counts: dict[bytes, int] = {}
-        """Keys by offset, by the prefix of their generation, with what is on its way to the disk."""
+        """Keys by offset, by the prefix of their generation, with what is on its way to the
+        disk."""
         self.dropped = 0
         """Parked records that the window had as well."""
 
@@ -79,9 +98,9 @@ class ControlParking:
 
     @asynccontextmanager
     async def turn(self, keys: Iterable[SharePartitionKey]) -> AsyncIterator[Callable[[], None]]:
-        """Have share-partitions alone, behind those that asked before. Gives what to call when not all of
-        the write is decided; raising, or being cancelled, says the same. Raises KafkaError where one that
-        this one waited for has failed."""
+        """Have share-partitions alone, behind those that asked before. Gives what to call when not
+        all of the write is decided; raising, or being cancelled, says the same. Raises KafkaError
+        where one that this one waited for has failed."""
         turns = [(key, self._turns.setdefault(key, _Turns())) for key in sorted(dict.fromkeys(keys))]
         failures = [turn.failures for _, turn in turns]
         taken: list[_Turns] = []
@@ -111,17 +130,20 @@ class ControlParking:
                 if not turn.users and self._turns.get(key) is turn:
                     del self._turns[key]
 
-    # -- writes -------------------------------------------------------------------------------------------------------
+    # -- writes
+    # ----------------------------------------------------------------------------------------------
 
     async def put(self, group_id: str, requests: Sequence[WriteRequest]) -> Mapping[TopicPartition, Step]:
-        """Step 1, of requests that have their turn: synced on return. What would be refused is left out.
-        Raises NoSpace, StoreFailed."""
+        """Step 1, of requests that have their turn: synced on return. What would be refused is left
+        out. Raises NoSpace, StoreFailed."""
         parking: dict[TopicPartition, list[ParkingChange]] = {}
         generations: dict[TopicPartition, int] = {}
         for request in requests:
             if request.parking:
                 with suppress(KafkaError):  # The decision will say so.
-                    generations[request.partition] = self._coordinator.generation_to_park_in(group_id, request)
+                    generations[request.partition] = self._coordinator.generation_to_park_in(
+                        group_id, request
+                    )
                     parking.setdefault(request.partition, []).extend(request.parking)
         steps: dict[TopicPartition, Step] = {}
         changes: list[Change] = []
@@ -133,7 +155,9 @@ class ControlParking:
             puts, removals = _parted(changes_of(prefix, wanted))
             there = await self._there(prefix, [key for key, _ in (*puts, *removals)])
             new = sum(_is_by_offset(prefix, key) and key not in there for key, _ in puts)
-            steps[partition] = Step(generations[partition], prefix, removals, sum(key in there for key, _ in removals))
+            steps[partition] = Step(
+                generations[partition], prefix, removals, sum(key in there for key, _ in removals)
+            )
             if puts:
                 changes += [*puts, self._counted(prefix, new)]
         try:
@@ -191,11 +215,12 @@ class ControlParking:
         self._counts[prefix] = max(0, known + more)
         return counter(prefix, self._counts[prefix])
 
-    # -- loads --------------------------------------------------------------------------------------------------------
+    # -- loads
+    # ----------------------------------------------------------------------------------------------
 
     async def settle(self, group_id: str, partition: TopicPartition, start_offset: int) -> None:
-        """Have nothing parked that the window has. For a share-partition that has its turn, before it is
-        loaded. Raises KafkaError."""
+        """Have nothing parked that the window has. For a share-partition that has its turn, before
+        it is loaded. Raises KafkaError."""
         prefix = self._reader.prefix(group_id, partition)
         if prefix is None:
             return
@@ -203,7 +228,9 @@ class ControlParking:
         try:
             while found := await self._reader.from_offset(group_id, partition, at, PIECE):
                 at = found[-1].offset + 1
-                both = set(self._coordinator.in_window(group_id, partition, [parked.offset for parked in found]))
+                both = set(
+                    self._coordinator.in_window(group_id, partition, [parked.offset for parked in found])
+                )
                 removals: list[Change] = []
                 for parked in found:
                     if parked.offset in both:
@@ -219,7 +246,8 @@ class ControlParking:
         if dropped:
             self.dropped += dropped
             logger.warning(
-                "share group %s on %s-%d: %d records that wait were not given up by the window, and are delivered from there",
+                "share group %s on %s-%d: %d records that wait were not given up by the window, and are "
+                "delivered from there",
                 group_id, partition.topic_id, partition.partition, dropped,
             )  # fmt: skip
 
@@ -227,11 +255,14 @@ class ControlParking:
         known = self._counts.get(prefix)
         return stored_count(self._store.get, prefix) if known is None else known
 
-    async def in_lane(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
+    async def in_lane(
+        self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
+    ) -> list[Parked]:
         """As ParkedReader, without old places that a kill has left; these are removed.
 
-        A record may have been written anew since the piece was read, at the same place: to be kept, for instance. That place is as
-        valid as before, and what the key by offset says of the record is newer."""
+        A record may have been written anew since the piece was read, at the same place: to be kept,
+        for instance. That place is as valid as before, and what the key by offset says of the
+        record is newer."""
         found: list[Parked] = []
         while len(found) < limit:
             piece = await self._reader.in_lane(group_id, partition, lane, after, limit - len(found))
@@ -244,7 +275,11 @@ class ControlParking:
             found += valid
             if old:
                 removals = [(place_key(prefix, each.lane, each.due_ms, each.offset), None) for each in old]
-                blocked = [each for each in old if each.key_hash is not None and not blocks(named[each.offset], each.key_hash)]
+                blocked = [
+                    each
+                    for each in old
+                    if each.key_hash is not None and not blocks(named[each.offset], each.key_hash)
+                ]
                 removals += [(by_key_key(prefix, each.key_hash or 0, each.offset), None) for each in blocked]
                 self._state.submit(removals, _report)
         return found
@@ -260,15 +295,20 @@ def _is_by_offset(prefix: bytes, key: bytes) -> bool:
     return key[len(prefix)] == BY_OFFSET
 
 
-def _told_apart(piece: Iterable[Parked], named: Mapping[int, bytes | None]) -> tuple[list[Parked], list[Parked]]:
-    """Those that stand where their keys by offset say, as these say they are, and old places. Raises KafkaError."""
+def _told_apart(
+    piece: Iterable[Parked], named: Mapping[int, bytes | None]
+) -> tuple[list[Parked], list[Parked]]:
+    """Those that stand where their keys by offset say, as these say they are, and old places.
+    Raises KafkaError."""
     valid, old = [], []
     for each in piece:
         value = named[each.offset]
         try:
             record = None if value is None else parked_of(record_by_offset(each.offset, value))
         except ValueError as error:
-            raise KafkaError(ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}") from error
+            raise KafkaError(
+                ErrorCode.unknown_server_error, f"A parked record cannot be read: {error}"
+            ) from error
         if record is not None and (record.lane, record.due_ms) == (each.lane, each.due_ms):
             valid.append(record)
         else:

@@ -1,12 +1,15 @@
-"""One topic partition of the `control-records` persister: its chains, loaded once, its hint, and where its control records are.
+"""One topic partition of the `control-records` persister: its chains, loaded once, its hint, and
+where its control records are.
 
-The hint is in the state store (state_records.ControlHint). It is what the early draft of KIP-932 calls the share snapshot file, and it
-makes a load cheap however long the log is: chains end where it says, or further on if it is open, and only from its offset on is the
-log looked through. A log is opened, durably, before the first control record of a broker life is appended, and closed by a clean stop:
-a log without a hint has no control records, and behind a closed one there are no more. Chains that begin below the log's start have ended.
+The hint is in the state store (state_records.ControlHint). It is what the early draft of KIP-932
+calls the share snapshot file, and it makes a load cheap however long the log is: chains end where
+it says, or further on if it is open, and only from its offset on is the log looked through. A log
+is opened, durably, before the first control record of a broker life is appended, and closed by a
+clean stop: a log without a hint has no control records, and behind a closed one there are no more.
+Chains that begin below the log's start have ended.
 
-A power cut with durability `os` may leave a hint that speaks of records which the log has lost. Then a chain does not end where the
-hint says, and the whole log is looked through.
+A power cut with durability `os` may leave a hint that speaks of records which the log has lost.
+Then a chain does not end where the hint says, and the whole log is looked through.
 """
 
 from __future__ import annotations
@@ -20,7 +23,14 @@ from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import OnDone
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.persisters.control.offsets import ControlOffsets
-from kbroker.broker.persisters.control.scan import offsets_now, read_at, scan, scan_offsets, walk_back, walk_back_now
+from kbroker.broker.persisters.control.scan import (
+    offsets_now,
+    read_at,
+    scan,
+    scan_offsets,
+    walk_back,
+    walk_back_now,
+)
 from kbroker.errors import KafkaError
 from kbroker.formats.control_records import build_control_batch
 from kbroker.formats.state import ControlHint, ControlHintKey
@@ -53,10 +63,12 @@ class ControlPartition:
         """Whether the log has control records; without a look at it."""
         return self._is_loaded or self._store.get(self._key) is not None
 
-    # -- loading ------------------------------------------------------------------------------------------------------
+    # -- loading
+    # ----------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Learn where the chains end; at most once. Raises KafkaError for a log that cannot be read."""
+        """Learn where the chains end; at most once. Raises KafkaError for a log that cannot be
+        read."""
         if self._is_loaded:
             return
         async with self._changing:
@@ -72,7 +84,10 @@ class ControlPartition:
             chains = ControlChains.of_hint(hint, self.partition.log_start_offset)
             await self._replay(chains, hint.offset if hint.is_open else end, end)
             if not await self._end_as_they_say(chains):
-                logger.warning("%s-%d: the log has lost control records, the newest are looked for in all of it", *self._name)
+                logger.warning(
+                    "%s-%d: the log has lost control records, the newest are looked for in all of it",
+                    *self._name,
+                )
                 chains = ControlChains()
                 await self._replay(chains, 0, end)
             self.chains, self._had_hint = chains, True
@@ -101,7 +116,8 @@ class ControlPartition:
         return True
 
     async def entries(self, group_id: str) -> list[tuple[int, bytes]]:
-        """What the share coordinator would find in a store: (number, value). Raises KafkaError, and ValueError for a broken chain."""
+        """What the share coordinator would find in a store: (number, value). Raises KafkaError, and
+        ValueError for a broken chain."""
         chain = self.chains.chain(group_id)
         if chain is None:
             return []
@@ -118,10 +134,12 @@ class ControlPartition:
         walk_back_now(self.partition, walk)
         return walk.entries()
 
-    # -- writing ------------------------------------------------------------------------------------------------------
+    # -- writing
+    # ----------------------------------------------------------------------------------------------
 
     def append(self, changes: Sequence[ShareChange], on_done: OnDone) -> bool:
-        """Queue what says these changes, with the commit of the log. False: nothing has to be said, and nobody is told."""
+        """Queue what says these changes, with the commit of the log. False: nothing has to be said,
+        and nobody is told."""
         assert self.is_open, "the open hint was waited for"
         to_append = self.chains.records(changes, self.partition.next_offset)
         if not to_append.controls:
@@ -142,7 +160,8 @@ class ControlPartition:
         self.partition.append_control(batch, done)
         return True
 
-    # -- hints --------------------------------------------------------------------------------------------------------
+    # -- hints
+    # ----------------------------------------------------------------------------------------------
 
     def _hint(self, *, is_open: bool) -> Change:
         self._hinted_at_bytes = self.partition.appended_bytes
@@ -159,7 +178,8 @@ class ControlPartition:
         return self._hint(is_open=True) if is_due and not self.partition.deleted else None
 
     def open_hint(self) -> Change:
-        """For the first append of a broker life, to be durable before that; then the log is open."""
+        """For the first append of a broker life, to be durable before that; then the log is
+        open."""
         return self._hint(is_open=True)
 
     def closed_hint(self) -> Change | None:
@@ -173,7 +193,8 @@ class ControlPartition:
         if error is not None:
             logger.warning("%s-%d: a hint to its control records was not saved: %s", *self._name, error)
 
-    # -- lag ----------------------------------------------------------------------------------------------------------
+    # -- lag
+    # ----------------------------------------------------------------------------------------------
 
     async def know_offsets(self, start: int) -> None:
         """Find out where the control records from `start` on are. Raises KafkaError."""
@@ -188,8 +209,8 @@ class ControlPartition:
                 self._offsets.learn(start, [*found, *forgotten])
 
     async def count_between(self, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 are those of control records. Only that range is
-        scanned, and only where it is not known. Raises KafkaError."""
+        """How many of the offsets `first` to `end` - 1 are those of control records. Only that
+        range is scanned, and only where it is not known. Raises KafkaError."""
         await self.load()
         assert self._offsets is not None
         first = max(first, self.partition.log_start_offset)
@@ -201,5 +222,6 @@ class ControlPartition:
         return own + self.count_offsets(known_from) - self.count_offsets(end) if known_from < end else own
 
     def count_offsets(self, start: int) -> int:
-        """How many offsets from `start` on are those of control records, as far as that is known."""
+        """How many offsets from `start` on are those of control records, as far as that is
+        known."""
         return 0 if self._offsets is None else self._offsets.count(start)

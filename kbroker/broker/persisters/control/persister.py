@@ -1,14 +1,18 @@
-"""The `control-records` persister (kbroker.persister=control-records): share state in the topic partition itself, as control records.
+"""The `control-records` persister (kbroker.persister=control-records): share state in the topic
+partition itself, as control records.
 
-The design of an early draft of KIP-932 (control_records.py has the format, docs/persisters.md the comparison). What the five verbs do is
-decided by the same share coordinator as with the default persister; what it changes becomes SHARE_CHECKPOINT and SHARE_DELTA records,
-appended with the log's own group commit: an acknowledgement is one append and one sync, shared with whatever is produced at that time.
+The design of an early draft of KIP-932 (control_records.py has the format, docs/persisters.md the
+comparison). What the five verbs do is decided by the same share coordinator as with the default
+persister; what it changes becomes SHARE_CHECKPOINT and SHARE_DELTA records, appended with the log's
+own group commit: an acknowledgement is one append and one sync, shared with whatever is produced at
+that time.
 
     verb ─▶ control_partition: load, open ─▶ share coordinator decides ─▶ control_chains: records ─▶ Partition.append_control
                                               └────────── no await between ──────────┘
 
-A log's start does not move past a checkpoint before a newer one is written behind it. `read_summary` counts the control records from the
-start offset on as done with, so that they are not lag. What is answered with code none counts as far as --durability goes.
+A log's start does not move past a checkpoint before a newer one is written behind it.
+`read_summary` counts the control records from the start offset on as done with, so that they are
+not lag. What is answered with code none counts as far as --durability goes.
 """
 
 from __future__ import annotations
@@ -64,7 +68,9 @@ Q_in = TypeVar("Q_in", bound=_Request, contravariant=True)
 
 
 class _Decide(Protocol[Q_in, R]):
-    def __call__(self, group_id: str, requests: Sequence[Q_in], /, *, now_ms: int) -> ShareStateOutcome[R]: ...
+    def __call__(
+        self, group_id: str, requests: Sequence[Q_in], /, *, now_ms: int
+    ) -> ShareStateOutcome[R]: ...
 
 
 _STOPPING = KafkaError(ErrorCode.coordinator_not_available, "the broker is stopping")
@@ -73,7 +79,8 @@ _ANY_NUMBER = share_state_number(0)
 
 @dataclass(frozen=True, slots=True)
 class ControlRecordsStatistics:
-    """`logs`: topic partitions whose control records are known; `scanned`: offsets that were looked through to know them."""
+    """`logs`: topic partitions whose control records are known; `scanned`: offsets that were looked
+    through to know them."""
 
     logs: int
     groups: int
@@ -90,7 +97,8 @@ class ControlRecordsPersister:
         self._read_ahead: dict[SharePartitionKey, tuple[ControlChain, list[tuple[int, bytes]]]] = {}
         self._asked: set[SharePartitionKey] = set()
         self._keys: dict[bytes, SharePartitionKey] = {}
-        """By the prefix of their keys: what had changes, without what was deleted since. (Not what was asked for: names cost nothing.)"""
+        """By the prefix of their keys: what had changes, without what was deleted since. (Not what
+        was asked for: names cost nothing.)"""
         self._is_closed = False
         self.write_seconds = Histogram(SECONDS)
         self._coordinator = ShareStateCoordinator(
@@ -112,11 +120,15 @@ class ControlRecordsPersister:
         groups = sum(len(control.chains.groups) for control in controls)
         return ControlRecordsStatistics(len(controls), groups, sum(control.scanned for control in controls))
 
-    # -- the five verbs -----------------------------------------------------------------------------------------------
+    # -- the five verbs
+    # ----------------------------------------------------------------------------------------------
 
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
-        """Synced on return, with durability `os` as well: the group is told so in the state store next, and could not go on without."""
-        return await self._synced(await self._ask(group_id, requests, Result, self._coordinator.initialize, opens=True))
+        """Synced on return, with durability `os` as well: the group is told so in the state store
+        next, and could not go on without."""
+        return await self._synced(
+            await self._ask(group_id, requests, Result, self._coordinator.initialize, opens=True)
+        )
 
     async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
         """`written_in` is never told: state cannot be ahead of the log that it lies in."""
@@ -136,8 +148,9 @@ class ControlRecordsPersister:
         return results
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
-        """Synced on return, with durability `os` as well: the group goes from the state store next, and a power cut that takes the log's
-        end must not leave its state to the next group of that name."""
+        """Synced on return, with durability `os` as well: the group goes from the state store next,
+        and a power cut that takes the log's end must not leave its state to the next group of that
+        name."""
 
         def decide(group_id: str, wanted: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
             return self._coordinator.delete(group_id, [request.partition for request in wanted])
@@ -146,8 +159,9 @@ class ControlRecordsPersister:
         return await self._synced(await self._ask(group_id, requests, Result, decide))
 
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
-        """What is saved, and what is counted, at the moment of the answer. Control records that went with the log's start are not counted:
-        nobody knows afterwards how many of the offsets there were some."""
+        """What is saved, and what is counted, at the moment of the answer. Control records that
+        went with the log's start are not counted: nobody knows afterwards how many of the offsets
+        there were some."""
         partitions = [request.partition for request in requests]
         refused = await self._prepare(group_id, partitions)
         wanted = [request for request in requests if request.partition not in refused]
@@ -169,10 +183,13 @@ class ControlRecordsPersister:
         return replace(row, delivery_complete_count=row.delivery_complete_count + own)
 
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
-        return self._coordinator.stands_from(group_id, partition, offset, partial(self.count_own_offsets, partition))
+        return self._coordinator.stands_from(
+            group_id, partition, offset, partial(self.count_own_offsets, partition)
+        )
 
     async def aclose(self) -> None:
-        """After everything that was asked: what is on its way is saved, and the next start need not look for it."""
+        """After everything that was asked: what is on its way is saved, and the next start need not
+        look for it."""
         try:
             await self._logs.commit([])
             self._is_closed = True
@@ -182,7 +199,8 @@ class ControlRecordsPersister:
             self._is_closed = True
             logger.warning("the next start has to look for control records: %s", error)
 
-    # -- how it is done -----------------------------------------------------------------------------------------------
+    # -- how it is done
+    # ----------------------------------------------------------------------------------------------
 
     def _partition(self, key: TopicPartition) -> Partition | None:
         partition = self._topics.partition(*key)
@@ -195,7 +213,15 @@ class ControlRecordsPersister:
             control = self._controls[key] = ControlPartition(partition, self._store, self._state)
         return control
 
-    async def _ask(self, group_id: str, requests: Sequence[Q], result: type[R], decide: _Decide[Q, R], *, opens: bool = False) -> list[R]:
+    async def _ask(
+        self,
+        group_id: str,
+        requests: Sequence[Q],
+        result: type[R],
+        decide: _Decide[Q, R],
+        *,
+        opens: bool = False,
+    ) -> list[R]:
         partitions = [request.partition for request in requests]
         refused = await self._prepare(group_id, partitions, opens=opens)
         wanted = [request for request in requests if request.partition not in refused]
@@ -207,8 +233,8 @@ class ControlRecordsPersister:
     async def _prepare(
         self, group_id: str, partitions: Iterable[TopicPartition], *, opens: bool = False
     ) -> dict[TopicPartition, KafkaError]:
-        """Have everything in memory that the coordinator will ask for, and every log opened that it may want to append to. What could
-        not be done, by partition."""
+        """Have everything in memory that the coordinator will ask for, and every log opened that it
+        may want to append to. What could not be done, by partition."""
         refused: dict[TopicPartition, KafkaError] = {}
         to_open: list[ControlPartition] = []
         for key in dict.fromkeys(partitions):
@@ -222,7 +248,9 @@ class ControlRecordsPersister:
             except KafkaError as error:
                 refused[key] = error
             except ValueError as error:
-                refused[key] = KafkaError(ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}")
+                refused[key] = KafkaError(
+                    ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}"
+                )
             else:
                 if not control.is_open and (opens or control.chains.chain(group_id) is not None):
                     to_open.append(control)
@@ -230,11 +258,15 @@ class ControlRecordsPersister:
             await self._open(to_open)
         except (NoSpace, StoreFailed) as error:
             message = str(error)
-            refused |= {TopicPartition(*each.partition.log): KafkaError(ErrorCode.coordinator_not_available, message) for each in to_open}
+            refused |= {
+                TopicPartition(*each.partition.log): KafkaError(ErrorCode.coordinator_not_available, message)
+                for each in to_open
+            }
         return refused
 
     async def _open(self, controls: Sequence[ControlPartition]) -> None:
-        """Before the first append to a log in this broker life. Durable, with durability `os` as well. Raises NoSpace, StoreFailed."""
+        """Before the first append to a log in this broker life. Durable, with durability `os` as
+        well. Raises NoSpace, StoreFailed."""
         there = [control for control in controls if not control.partition.deleted]
         if there:
             await self._state.commit([control.open_hint() for control in there])
@@ -243,26 +275,29 @@ class ControlRecordsPersister:
                 control.is_open = True
 
     async def _read_group_ahead(self, key: SharePartitionKey, control: ControlPartition) -> None:
-        """The first time that a share-partition is asked for: what is far back may lie on a disk that is slow. What is not saved yet
-        cannot be read, and is in memory."""
+        """The first time that a share-partition is asked for: what is far back may lie on a disk
+        that is slow. What is not saved yet cannot be read, and is in memory."""
         chain = control.chains.chain(key.group_id)
         if key not in self._asked and chain is not None and chain == control.chains.groups.get(key.group_id):
             try:
                 self._read_ahead[key] = chain, await control.entries(key.group_id)
             except (KafkaError, ValueError):
                 if chain == control.chains.chain(key.group_id):
-                    raise  # Otherwise the log's start has moved meanwhile, and what was written anew before that is in memory.
+                    # Otherwise the log's start has moved meanwhile, and what was written anew
+                    # before that is in memory.
+                    raise
             self._asked.add(key)
 
     def _stored(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The share coordinator's scan of a share-partition. (It also scans a topic, for those that it has not in memory: there are none
-        that a store would have to be told of.)"""
+        """The share coordinator's scan of a share-partition. (It also scans a topic, for those that
+        it has not in memory: there are none that a store would have to be told of.)"""
         parsed = self._keys.get(prefix) or _parsed(prefix)
         control = None if parsed is None else self._controls.get(parsed.partition)
         if parsed is None or control is None:
             return
         chain, entries = self._read_ahead.pop(parsed, (None, []))
-        if chain != control.chains.chain(parsed.group_id):  # It has grown meanwhile, or nothing was read ahead.
+        # It has grown meanwhile, or nothing was read ahead.
+        if chain != control.chains.chain(parsed.group_id):
             try:
                 entries = control.entries_now(parsed.group_id)
             except StoreFailed as error:
@@ -276,7 +311,9 @@ class ControlRecordsPersister:
             await self._logs.flush()
         except (NoSpace, StoreFailed) as error:
             failed = ErrorCode.coordinator_not_available, str(error)
-            return [Result(each.partition, *failed) if each.code is ErrorCode.none else each for each in results]
+            return [
+                Result(each.partition, *failed) if each.code is ErrorCode.none else each for each in results
+            ]
         return results
 
     async def _save(self, outcome: ShareStateOutcome[R]) -> list[R]:
@@ -286,8 +323,11 @@ class ControlRecordsPersister:
         await pending.wait()
         return results
 
-    def _begin(self, outcome: ShareStateOutcome[R], steps: Mapping[TopicPartition, Step] | None = None) -> tuple[list[R], Pending]:
-        """Have an outcome that must wait saved; `steps`: what of its parked records is left to do then."""
+    def _begin(
+        self, outcome: ShareStateOutcome[R], steps: Mapping[TopicPartition, Step] | None = None
+    ) -> tuple[list[R], Pending]:
+        """Have an outcome that must wait saved; `steps`: what of its parked records is left to do
+        then."""
         results = list(outcome.results)
         pending = Pending(1)
         left = 0
@@ -301,7 +341,13 @@ class ControlRecordsPersister:
             if failure is None:
                 self._coordinator.confirm(outcome)
                 decided = (
-                    [steps[row.partition] for row in results if row.code is ErrorCode.none and row.partition in steps] if steps else ()
+                    [
+                        steps[row.partition]
+                        for row in results
+                        if row.code is ErrorCode.none and row.partition in steps
+                    ]
+                    if steps
+                    else ()
                 )
                 if decided and self._parking.submit_removals(decided, removed):
                     return
@@ -334,14 +380,18 @@ class ControlRecordsPersister:
             if encoded.startswith(ParkedKey.namespace) or (value is None and encoded[-8:] != _ANY_NUMBER):
                 continue  # The one is in the state store, and a checkpoint removes its deltas without a word.
             key = self._key_of(encoded[:-8])
-            changes.setdefault(key.partition, []).append((key.group_id, int.from_bytes(encoded[-8:], "big"), value))
+            changes.setdefault(key.partition, []).append(
+                (key.group_id, int.from_bytes(encoded[-8:], "big"), value)
+            )
             if value is None:
                 del self._keys[encoded[:-8]]
                 self._asked.discard(key)
         if self._is_closed:
             raise _STOPPING
         if self._logs.failed:
-            raise KafkaError(ErrorCode.coordinator_not_available, "the log store has failed; restart the broker")
+            raise KafkaError(
+                ErrorCode.coordinator_not_available, "the log store has failed; restart the broker"
+            )
         found = [(self._controls[key], wanted) for key, wanted in changes.items()]
         if any(control.partition.deleted for control, _ in found):
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
@@ -353,27 +403,38 @@ class ControlRecordsPersister:
         self._keys[prefix] = key
         return key
 
-    # -- parked records -----------------------------------------------------------------------------------------------
+    # -- parked records
+    # ----------------------------------------------------------------------------------------------
 
     @property
     def parks_records(self) -> bool:
         return self._parked.can_park
 
-    async def read_parked(self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int) -> list[Parked]:
+    async def read_parked(
+        self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
+    ) -> list[Parked]:
         await self._prepared(group_id, partition)
         return await self._parking.in_lane(group_id, partition, lane, after, limit)
 
-    async def parked_from(self, group_id: str, partition: TopicPartition, offset: int, limit: int) -> list[Parked]:
+    async def parked_from(
+        self, group_id: str, partition: TopicPartition, offset: int, limit: int
+    ) -> list[Parked]:
         await self._prepared(group_id, partition)
         return await self._parked.from_offset(group_id, partition, offset, limit)
 
-    async def parked_of_keys(self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]) -> dict[int, list[int]]:
+    async def parked_of_keys(
+        self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
+    ) -> dict[int, list[int]]:
         await self._prepared(group_id, partition)
         return await self._parked.of_keys(group_id, partition, key_hashes)
 
-    async def count_parked(self, group_id: str, partition: TopicPartition, first: int, end: int | None) -> int:
+    async def count_parked(
+        self, group_id: str, partition: TopicPartition, first: int, end: int | None
+    ) -> int:
         await self._prepared(group_id, partition)
-        return await self._parked.count(group_id, partition, first, end, self._coordinator.waiting(group_id, partition))
+        return await self._parked.count(
+            group_id, partition, first, end, self._coordinator.waiting(group_id, partition)
+        )
 
     async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
         await self._prepared(group_id, partition)
@@ -407,16 +468,26 @@ class ControlRecordsPersister:
         """See control/parking.py."""
         partitions = [request.partition for request in requests]
         try:
-            async with self._parking.turn(SharePartitionKey(group_id, partition) for partition in partitions) as failed:
+            async with self._parking.turn(
+                SharePartitionKey(group_id, partition) for partition in partitions
+            ) as failed:
                 refused = await self._prepare(group_id, partitions)
-                steps = await self._parking.put(group_id, [request for request in requests if request.partition not in refused])
-                anew = [request.partition for request in requests if not self._parking.is_as_put(group_id, request, steps)]
+                steps = await self._parking.put(
+                    group_id, [request for request in requests if request.partition not in refused]
+                )
+                anew = [
+                    request.partition
+                    for request in requests
+                    if not self._parking.is_as_put(group_id, request, steps)
+                ]
                 refused |= dict.fromkeys(anew, BEGUN_ANEW)
                 if refused:
                     failed()
                 wanted = [request for request in requests if request.partition not in refused]
                 outcome = self._coordinator.write(group_id, wanted, now_ms=wall_clock_ms())
-                results, pending = self._begin(outcome, steps) if outcome.must_wait else (list(outcome.results), Pending())
+                results, pending = (
+                    self._begin(outcome, steps) if outcome.must_wait else (list(outcome.results), Pending())
+                )
         except (NoSpace, StoreFailed) as error:
             return [Result(each, ErrorCode.coordinator_not_available, str(error)) for each in partitions]
         except KafkaError as error:
@@ -455,10 +526,12 @@ class ControlRecordsPersister:
             return [ReadResult(each, error.code, error.message) for each in partitions]
         return _merged(group_id, partitions, refused, done, ReadResult)
 
-    # -- lag ----------------------------------------------------------------------------------------------------------
+    # -- lag
+    # ----------------------------------------------------------------------------------------------
 
     async def know_own_offsets(self, key: TopicPartition, start_offset: int) -> None:
-        """So that `count_own_offsets` from there on is right. Raises KafkaError for a log that cannot be read."""
+        """So that `count_own_offsets` from there on is right. Raises KafkaError for a log that
+        cannot be read."""
         partition = self._partition(key)
         if partition is not None:
             await self._control(partition).know_offsets(start_offset)
@@ -486,19 +559,27 @@ class ControlRecordsPersister:
         partition = self._partition(key)
         return 0 if partition is None else await self._control(partition).count_between(first, end)
 
-    # -- retention and housekeeping -----------------------------------------------------------------------------------
+    # -- retention and housekeeping
+    # -----------------------------------------------------------------------------------
 
     async def before_log_start_moves(self, partition: Partition, offset: int) -> None:
-        """Checkpoints that would go are written anew, behind. Raises NoSpace and StoreFailed: then the log start must stay.
+        """Checkpoints that would go are written anew, behind. Raises NoSpace and StoreFailed: then
+        the log start must stay.
 
-        A full disk must not keep retention from making room: what is set aside for deletions is used."""
+        A full disk must not keep retention from making room: what is set aside for deletions is
+        used."""
         control = self._control(partition)
         if not control.has_state:
             return
         try:
             await control.load()
         except KafkaError as error:
-            logger.error("%s-%d: share state is lost where it cannot be read: %s", partition.topic_name, partition.log.partition, error)
+            logger.error(
+                "%s-%d: share state is lost where it cannot be read: %s",
+                partition.topic_name,
+                partition.log.partition,
+                error,
+            )
             return
         group_ids = control.chains.below(offset)
         try:
@@ -519,7 +600,11 @@ class ControlRecordsPersister:
             if result.code is ErrorCode.coordinator_not_available:
                 raise NoSpace(result.message)
             if result.code is not ErrorCode.none:
-                logger.error("%s: share state that cannot be read goes with the log: %s", control.partition.topic_name, result.message)
+                logger.error(
+                    "%s: share state that cannot be read goes with the log: %s",
+                    control.partition.topic_name,
+                    result.message,
+                )
 
     async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]:
         """Cold snapshots, fresh hints, and nothing of topics that are gone."""
@@ -537,7 +622,9 @@ class ControlRecordsPersister:
                 logger.warning("hints to control records were not saved: %s", error)
         return results
 
-    async def _snapshot_cold(self, keys: Sequence[SharePartitionKey], now_ms: int, interval_ms: int) -> list[Result]:
+    async def _snapshot_cold(
+        self, keys: Sequence[SharePartitionKey], now_ms: int, interval_ms: int
+    ) -> list[Result]:
         def wanted(state: ShareState) -> bool:
             return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)
 
@@ -570,13 +657,21 @@ def _failed(row: R, refusal: KafkaError) -> R:
 
 
 def _merged(
-    group_id: str, partitions: Sequence[TopicPartition], refused: dict[TopicPartition, KafkaError], done: Sequence[R], result: type[R]
+    group_id: str,
+    partitions: Sequence[TopicPartition],
+    refused: dict[TopicPartition, KafkaError],
+    done: Sequence[R],
+    result: type[R],
 ) -> list[R]:
-    """One row for each that was asked for, in that order; none at all where the group id is empty, as in Kafka."""
+    """One row for each that was asked for, in that order; none at all where the group id is empty,
+    as in Kafka."""
     if not group_id:
         return []
     rest = iter(done)
-    return [result(each, refused[each].code, refused[each].message) if each in refused else next(rest) for each in partitions]
+    return [
+        result(each, refused[each].code, refused[each].message) if each in refused else next(rest)
+        for each in partitions
+    ]
 
 
 def open_control_records(context: PersisterContext) -> Persister:

@@ -1,7 +1,9 @@
-"""Reading the broker's own control records out of a topic partition: one, a chain, all of a range, or where they are.
+"""Reading the broker's own control records out of a topic partition: one, a chain, all of a range,
+or where they are.
 
-Ranges are read in a worker thread, as look-ups by time are, and few at a time: what is looked for may be far back. Only headers are
-looked at, apart from the control batches themselves. Damage in the way is an error: share state must not be older than it was.
+Ranges are read in a worker thread, as look-ups by time are, and few at a time: what is looked for
+may be far back. Only headers are looked at, apart from the control batches themselves. Damage in
+the way is an error: share state must not be older than it was.
 """
 
 from __future__ import annotations
@@ -27,10 +29,15 @@ _threads: Final = trio.CapacityLimiter(_SCANS_AT_ONCE)
 
 
 async def scan(partition: Partition, start: int, end: int) -> list[tuple[int, ShareControl]]:
-    """(offset, record) of the share state in control batches of [start, end). Raises KafkaError for what cannot be read."""
+    """(offset, record) of the share state in control batches of [start, end). Raises KafkaError for
+    what cannot be read."""
 
     def search() -> list[tuple[int, ShareControl]]:
-        return [found for view, position, header in _control_batches(partition, start, end) for found in read_state(view, position, header)]
+        return [
+            found
+            for view, position, header in _control_batches(partition, start, end)
+            for found in read_state(view, position, header)
+        ]
 
     return await _in_thread(partition, search)
 
@@ -42,17 +49,21 @@ async def scan_offsets(partition: Partition, start: int, end: int) -> list[tuple
 
 def offsets_now(partition: Partition, start: int, end: int) -> list[tuple[int, int]]:
     """The same at once, for a range that is small."""
-    return [(header.base_offset, header.last_offset) for _, _, header in _control_batches(partition, start, end)]
+    return [
+        (header.base_offset, header.last_offset) for _, _, header in _control_batches(partition, start, end)
+    ]
 
 
 async def read_at(partition: Partition, offset: int) -> ShareControl | None:
-    """The share state that a record at `offset` holds, None where there is no such record. Raises KafkaError."""
+    """The share state that a record at `offset` holds, None where there is no such record. Raises
+    KafkaError."""
     views = await partition.read(offset, max_bytes=1, end_offset=offset + 1)
     return decoded_at(views, offset)
 
 
 async def walk_back(partition: Partition, walk: ChainWalk) -> None:
-    """Read the chain to its checkpoint. Raises KafkaError, and ValueError where the chain is broken."""
+    """Read the chain to its checkpoint. Raises KafkaError, and ValueError where the chain is
+    broken."""
     reading = walking(walk)
     wanted = next(reading, None)
     while wanted is not None:
@@ -79,7 +90,9 @@ def walk_back_now(partition: Partition, walk: ChainWalk) -> None:
         wanted = advanced(reading, views)
 
 
-def _control_batches(partition: Partition, start: int, end: int) -> Iterator[tuple[memoryview, int, BatchHeader]]:
+def _control_batches(
+    partition: Partition, start: int, end: int
+) -> Iterator[tuple[memoryview, int, BatchHeader]]:
     offset = start
     while offset < end and (views := partition.read_stored(offset, max_bytes=_CHUNK_BYTES, end_offset=end)):
         for view, position, header in iter_possible(views, end):
