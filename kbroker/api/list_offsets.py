@@ -51,7 +51,7 @@ async def _earliest(request: Request, partition: Partition) -> _Found:
 
 
 async def _max_timestamp(request: Request, partition: Partition) -> _Found:
-    return _record(partition, await record_with_max_timestamp(partition, request.broker.logs))
+    return _record(partition, await record_with_max_timestamp(partition, request.broker.log_commits))
 
 
 async def _tiered(request: Request, partition: Partition) -> _Found:

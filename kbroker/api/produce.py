@@ -74,7 +74,7 @@ class _Produce:
             or request.body.transactional_id is not None
             or request.version < _ZSTD_FROM
         )
-        self.pending = Pending(start=request.broker.logs.start)
+        self.pending = Pending(start=request.broker.log_commits.start)
 
     def append_topic(self, name: str | UUID, batches: Mapping[int, bytes | memoryview | None]) -> None:
         if not batches:

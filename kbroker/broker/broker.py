@@ -125,23 +125,23 @@ class Broker:
         self.metrics = BrokerMetrics()
         self.log_store = log_store
         self.state_store = state_store
-        self.logs: GroupCommit[StampedBatch] = self._commits(
+        self.log_commits: GroupCommit[StampedBatch] = self._commits(
             "log", lambda batches: log_store.write(batches, now_ms=wall_clock_ms()), log_store
         )
-        self.state: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
+        self.state_commits: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
         reserve = SpaceReserve(options.data_dir)
         self.topics = Topics(
             self.config,
             log_store,
             state_store,
-            self.logs,
-            self.state,
+            self.log_commits,
+            self.state_commits,
             leader_epoch=generation,
             reserve=reserve,
         )
         self.missing_topics = MissingTopics(self.topics)
-        self.configs = Configs(self.config, state_store, self.state)
-        self.producer_ids = ProducerIds(state_store, self.state)
+        self.configs = Configs(self.config, state_store, self.state_commits)
+        self.producer_ids = ProducerIds(state_store, self.state_commits)
         self.deadlines = Deadlines()
         share_state = ShareStateCoordinator(
             state_store.scan,
@@ -149,9 +149,15 @@ class Broker:
             updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
             parking=parking_store(state_store, generation),
         )
-        self.share_state = LocalPersister(share_state, self.state, state_store)
+        self.share_state = LocalPersister(share_state, self.state_commits, state_store)
         context = PersisterContext(
-            self.share_state, self.config, self.topics, self.logs, self.state, state_store, generation
+            self.share_state,
+            self.config,
+            self.topics,
+            self.log_commits,
+            self.state_commits,
+            state_store,
+            generation,
         )
         persister = plugins.persister_factory(self.config["kbroker.persister"])(context)
         self.persister: Persister = persister
@@ -165,7 +171,9 @@ class Broker:
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
         self.append_queues = AppendQueues()
         writer = DeadLetterWriter(self.topics, self.config)
-        letters = DeadLetters(self.topics, self.configs, self.share_groups, persister, writer, self.state)
+        letters = DeadLetters(
+            self.topics, self.configs, self.share_groups, persister, writer, self.state_commits
+        )
         self.dead_letters = self.share_groups.dead_letters = letters
         self.group_ids = GroupIds()
         clock = SessionClock()
@@ -179,7 +187,7 @@ class Broker:
             self.share_groups,
             self.configs,
             state_store,
-            self.state,
+            self.state_commits,
             clock,
         )
         self.share_groups.member_lives_ms = self.group_coordinator.member_lives_ms
@@ -191,9 +199,11 @@ class Broker:
         groups_of = share_coordinator.groups_of
         removed = RemovedRecords(persister, self.share_groups, groups_of)
         self.topics.count_unfinished = removed.before_removal
-        self.held_logs = HeldLogs(persister, (self.state, self.logs), groups_of, self.configs.reset_policy)
+        self.held_logs = HeldLogs(
+            persister, (self.state_commits, self.log_commits), groups_of, self.configs.reset_policy
+        )
         self.kept_records = KeptRecords(
-            persister, self.share_groups, self.held_logs, self.topics, (self.logs,), removed.report
+            persister, self.share_groups, self.held_logs, self.topics, (self.log_commits,), removed.report
         )
         self.group_coordinator.before_reset = self.kept_records.before_reset
         self.consumer_groups = self._consumer_groups(clock)
@@ -209,7 +219,7 @@ class Broker:
             settings=self.configs.share_settings,
             reset_policy=self.configs.reset_policy,
             longest_lock_ms=lambda: self.config["group.share.max.record.lock.duration.ms"],
-            flush=self.state.flush,
+            flush=self.state_commits.flush,
         )
 
     def _group_settings_changed(self, group_id: str | None) -> None:
@@ -224,7 +234,7 @@ class Broker:
             StateHousekeeping(
                 self.share_state, self.state_store, self.topics, interval_ms=cold_ms, other=self.persister
             ),
-            ParkedCleaner(self.persister, self.state_store, self.state, interval_s=cold_ms / 1000),
+            ParkedCleaner(self.persister, self.state_store, self.state_commits, interval_s=cold_ms / 1000),
         )
 
     def _consumer_groups(self, clock: SessionClock) -> ConsumerGroups:
@@ -245,7 +255,7 @@ class Broker:
             self.topics,
             configs,
             self.state_store,
-            self.state,
+            self.state_commits,
             clock,
             expiry_interval_s=expiry_interval_s,
         )
@@ -267,8 +277,8 @@ class Broker:
         return BrokerStatistics(
             topics=self.topics.statistics(),
             missing_topics=self.missing_topics.statistics(),
-            log_commits=self.logs.statistics(),
-            state_commits=self.state.statistics(),
+            log_commits=self.log_commits.statistics(),
+            state_commits=self.state_commits.statistics(),
             configs=self.configs.statistics(),
             producer_ids=self.producer_ids.statistics(),
             deadlines=self.deadlines.statistics(),
@@ -288,7 +298,7 @@ class Broker:
     def connection_closed(self, connection: Connection) -> None:
         """A client's connection has ended: what it held is free again, and what it sent and did not
         wait for is written."""
-        self.logs.start()
+        self.log_commits.start()
         self.share_groups.connection_closed(connection.id)
 
     def start_closing(self) -> None:
@@ -333,10 +343,10 @@ class Broker:
                 return False
             # It replaces one that a power cut leaves good. It must not itself speak of what a power
             # cut takes.
-            await self.logs.flush()
+            await self.log_commits.flush()
             if partition.deleted:
                 return False
-            await self.state.commit(changes)
+            await self.state_commits.commit(changes)
             return True
 
     async def run_producer_snapshots(self) -> None:
@@ -438,7 +448,7 @@ def _recover(options: StartOptions, cluster_id: str, log_store: LogStore, state_
 @asynccontextmanager
 async def _running(broker: Broker) -> AsyncIterator[None]:
     async with trio.open_nursery() as committers:
-        for commits in (broker.logs, broker.state):
+        for commits in (broker.log_commits, broker.state_commits):
             committers.start_soon(_shielded, commits.run)
         try:
             async with trio.open_nursery() as workers:
@@ -462,8 +472,8 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
             await broker.persister.aclose()
             await broker.save_producers(least_bytes=1, may_replay=False)
         finally:
-            broker.logs.close()
-            broker.state.close()
+            broker.log_commits.close()
+            broker.state_commits.close()
 
 
 async def _shielded(run: Callable[[], object]) -> None:

@@ -85,7 +85,7 @@ async def pass_time(client: Client, clock: MockClock, seconds: float) -> None:
         await wait_all_tasks_blocked()
         while any(
             commits._idle_task is None or commits._is_in_flight
-            for commits in (client.broker.logs, client.broker.state)
+            for commits in (client.broker.log_commits, client.broker.state_commits)
         ):
             await trio.lowlevel.checkpoint()
 

@@ -218,7 +218,7 @@ async def test_beginnings_and_ends_are_synced_with_durability_os(tmp_path: Path)
     """What the group is told next lies in the other store: it must not be there alone."""
     async with opened_with_os(tmp_path) as client:
         key = await a_group_with_state(client)
-        partition, logs = client.partition("orders"), client.broker.logs
+        partition, logs = client.partition("orders"), client.broker.log_commits
         seen, sync = list[int](), logs._sync
 
         def noted() -> None:
@@ -241,6 +241,6 @@ async def test_what_cannot_be_synced_is_not_done(tmp_path: Path) -> None:
         def fails() -> None:
             raise StoreFailed("the disk is gone")
 
-        client.broker.logs._sync = fails
+        client.broker.log_commits._sync = fails
         assert await delete(client, key, GROUP) is ErrorCode.coordinator_not_available
         assert await begin(client, key, OTHER, 1, 0) is ErrorCode.coordinator_not_available

@@ -106,7 +106,7 @@ async def test_hints_are_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         await member.fetch([key], wait_ms=5000)
         for offset in range(40):
             await member.acknowledge({key: [(offset, offset, [ACCEPT])]})
-        await client.broker.state.commit([])
+        await client.broker.state_commits.commit([])
         seen = hint(client, key)
         assert seen is not None
         assert seen.is_open
@@ -319,7 +319,7 @@ async def test_a_full_disk_refuses_an_acknowledgement_and_nothing_else_breaks(tm
         member = Member(client, "M1")
         await member.fetch([key], wait_ms=5000)
         await member.acknowledge({key: [(0, 0, [ACCEPT])]})
-        commits: Any = client.broker.logs
+        commits: Any = client.broker.log_commits
         write = commits._write
 
         def refuse(batches: object) -> None:
@@ -384,7 +384,7 @@ async def test_the_log_start_stays_where_no_checkpoint_can_be_written(tmp_path: 
     async with opened(tmp_path) as client:
         key, _ = await work_a_little(client)
         before = await read_state(client, key)
-        partition, commits = client.partition("orders"), client.broker.logs
+        partition, commits = client.partition("orders"), client.broker.log_commits
         write, partition_end = commits._write, partition.high_watermark
 
         def refuse(batches: object) -> None:

@@ -27,7 +27,7 @@ class HeldCommits:
     """The logs' commits wait until `release`, in the thread where this engine writes."""
 
     def __init__(self, client: Client) -> None:
-        self._commits: Any = client.broker.logs
+        self._commits: Any = client.broker.log_commits
         self._write, self._may_write = self._commits._write, threading.Event()
         assert self._commits._in_thread
         self._commits._write = self._wait_and_write

@@ -87,7 +87,7 @@ async def test_a_full_disk_is_waited_for(
     the record."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)
-        with full(client.broker.logs) as refused, caplog.at_level(logging.WARNING):
+        with full(client.broker.log_commits) as refused, caplog.at_level(logging.WARNING):
             await reject(client, key, 0)
             await pass_time(client, jump_clock, 250)
         gaps = [round(after - before) for before, after in pairwise(refused)]
@@ -112,7 +112,7 @@ async def test_what_waits_does_not_hide_what_is_given_up(
     """DLQ-15: of either kind the log says something, although they follow each other closely."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)
-        with full(client.broker.logs) as refused:
+        with full(client.broker.log_commits) as refused:
             await reject(client, key, 0)
             await until(lambda: refused)
             await set_up_group(client, {NAME: ""})
@@ -139,7 +139,7 @@ async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, jum
         await member.fetch([key], wait_ms=5000)
         await member.acknowledge({key: [(0, 0, [RELEASE])]})
         assert acquired(await member.fetch(wait_ms=5000)) == [(0, 0, 2)]
-        with full(client.broker.state) as refused:
+        with full(client.broker.state_commits) as refused:
             await pass_time(client, jump_clock, 100)
         assert len(refused) > 5
         assert (archiving(client), letters_of(client)) == (1, [])
@@ -184,7 +184,7 @@ async def test_a_cursor_that_cannot_be_saved_holds_the_dead_letter_back(
     """With a persister of its own ARCHIVING may be saved where the cursor is not."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 2)
-        submit, refuse = client.broker.state.submit, True
+        submit, refuse = client.broker.state_commits.submit, True
 
         def no_cursors(items: Any, on_done: Any, *more: Any, **options: Any) -> None:
             if refuse and any(name.startswith(DeadLetterKey.namespace) for name, _ in items):
@@ -192,7 +192,7 @@ async def test_a_cursor_that_cannot_be_saved_holds_the_dead_letter_back(
             else:
                 submit(items, on_done, *more, **options)
 
-        monkeypatch.setattr(client.broker.state, "submit", no_cursors)
+        monkeypatch.setattr(client.broker.state_commits, "submit", no_cursors)
         await reject(client, key, 0)
         await pass_time(client, jump_clock, 100)
         assert (letters_of(client), archiving(client)) == ([], 1)
@@ -223,7 +223,7 @@ async def stopped_with_one_archiving(client: Client, *, queue: dict[str, str] | 
     """Record 0 rejected after one delivery and record 1 released after the last, and no dead letter
     written: the log is full."""
     key = await prepare_dead_letters(client, 3, queue=queue, configs={"share.delivery.count.limit": "2"})
-    client.broker.logs._write = refuse_everything
+    client.broker.log_commits._write = refuse_everything
     member = await reject(client, key, 0)
     await member.acknowledge({key: [(1, 1, [RELEASE])]})
     assert acquired(await member.fetch(wait_ms=5000)) == [(1, 1, 2)]
@@ -249,7 +249,7 @@ async def test_a_restart_goes_on_without_a_client(connect: Connect, every_engine
             (1, 2, "Offset delivery count exceeded the threshold."),
         ]
         assert client.broker.share_groups.statistics().share_partitions == 0
-        await client.broker.state.commit([])
+        await client.broker.state_commits.commit([])
         assert cursors_of(client) == []
     async with connect(engine=every_engine) as client:
         found = client.broker.topics.by_name("orders")
@@ -284,7 +284,7 @@ async def test_a_group_that_was_deleted_just_before_a_crash_has_none(connect: Co
     async with connect() as client:
         assert len(cursors_of(client)) == 1
         await until(lambda: not client.broker.dead_letters.statistics().share_partitions)
-        await client.broker.state.commit([])
+        await client.broker.state_commits.commit([])
         assert (cursors_of(client), letters_of(client)) == ([], [])
 
 
@@ -326,7 +326,7 @@ async def test_the_queue_is_deleted_and_made_again(connect: Connect) -> None:
     async with connect() as client:
         await stopped_with_one_archiving(client)
     async with connect() as client:
-        with full(client.broker.logs) as refused:
+        with full(client.broker.log_commits) as refused:
             await until(lambda: refused)
             await delete_topic(client, QUEUE)
             await client.create_topic(QUEUE, configs=ENABLED)
@@ -357,7 +357,7 @@ async def test_the_group_is_deleted(connect: Connect) -> None:
         await client.call("share_group_heartbeat", 1, member_epoch=-1, **heartbeat)
         (row,) = (await client.call("delete_groups", 2, groups_names=[GROUP])).results
         assert row.error_code == 0
-        await client.broker.state.commit([])
+        await client.broker.state_commits.commit([])
         assert cursors_of(client) == []
         found = client.broker.dead_letters.statistics()
         assert (found.share_partitions, found.groups) == (0, {})
@@ -399,7 +399,7 @@ async def test_the_log_start_moves_past_them(connect: Connect) -> None:
         assert archiving(client) == 0
     async with connect() as client:
         await until(lambda: not client.broker.dead_letters.statistics().share_partitions)
-        await client.broker.state.commit([])
+        await client.broker.state_commits.commit([])
         assert (cursors_of(client), letters_of(client)) == ([], [])
 
 
@@ -418,9 +418,9 @@ async def test_a_share_partition_that_is_fenced_is_loaded_again(connect: Connect
             topics=[{"topic_id": found.topic_id, "partitions": rows_}],
         )
         client.broker.share_groups.forget(GROUP, [TopicPartition(found.topic_id, 0)])
-        with full(client.broker.logs):
+        with full(client.broker.log_commits):
             await until(lambda: not client.broker.dead_letters.statistics().share_partitions)
-        await client.broker.state.commit([])
+        await client.broker.state_commits.commit([])
         assert (cursors_of(client), letters_of(client)) == ([], [])
 
 

@@ -80,7 +80,7 @@ async def test_a_write_that_is_still_on_its_way(connect: Connect, every_engine: 
     looked for."""
     async with connect(every_engine) as client:
         topic = await a_topic(client)
-        key, commits = TopicPartition(topic.topic_id, 0), client.broker.state
+        key, commits = TopicPartition(topic.topic_id, 0), client.broker.state_commits
         persister, epoch = client.broker.share_state, client.partition("orders").leader_epoch
         await persister.initialize(GROUP, [InitializeRequest(key, 1, 0)])
         await persister.read(GROUP, [ReadRequest(key, epoch)])

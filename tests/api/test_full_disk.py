@@ -25,7 +25,7 @@ def refusing(client: Client, error: Exception) -> Iterator[None]:
     def refuse(changes: object) -> NoReturn:
         raise error
 
-    commits: Any = client.broker.state
+    commits: Any = client.broker.state_commits
     commits._write, write = refuse, commits._write
     try:
         yield
@@ -84,7 +84,7 @@ async def test_a_topic_is_deleted_with_the_space_that_is_set_aside(
                 raise NoSpace("the disk is full")
             write(changes)
 
-        client.broker.state._write = store.write = full_until_something_goes
+        client.broker.state_commits._write = store.write = full_until_something_goes
         (deleted,) = (
             await client.call("delete_topics", 6, topics=[{"name": "a", "topic_id": None}])
         ).responses
@@ -92,7 +92,7 @@ async def test_a_topic_is_deleted_with_the_space_that_is_set_aside(
         assert [topic.name for topic in client.broker.topics] == ["b"]
         assert len(list(client.broker.log_store.logs())) == 1
         assert reserve.exists(), "taken again, for the next one"
-        client.broker.state._write = store.write = write
+        client.broker.state_commits._write = store.write = write
     assert not reserve.exists(), "no use while no broker runs"
     async with connect(every_engine) as client:
         assert [topic.name for topic in client.broker.topics] == ["b"]
@@ -106,7 +106,7 @@ async def test_a_store_that_does_not_go_on_with_the_space_set_aside(connect: Con
         def refuse(changes: object) -> NoReturn:
             raise NoSpace("the disk is full")
 
-        client.broker.state._write, write = refuse, store.write
+        client.broker.state_commits._write, write = refuse, store.write
         store.write = refuse
         (deleted,) = (
             await client.call("delete_topics", 6, topics=[{"name": "a", "topic_id": None}])
@@ -114,7 +114,7 @@ async def test_a_store_that_does_not_go_on_with_the_space_set_aside(connect: Con
         assert deleted.error_code is ErrorCode.kafka_storage_error
         assert not client.partition("a").deleted
         assert (client.broker.options.data_dir / "reserve").exists()
-        client.broker.state._write = store.write = write
+        client.broker.state_commits._write = store.write = write
 
 
 async def test_a_deletion_that_is_cut_off_is_finished_when_there_is_room(
@@ -251,7 +251,7 @@ async def test_the_end_of_the_broker(
         await client.append_raw(
             "a", build_batch([Record(0, 1000, None, b"x", ())], producer=ProducerInfo(7, 0, 0))
         )
-        commits: Any = client.broker.state
+        commits: Any = client.broker.state_commits
         commits._write = refuse
     assert f"producer state was not saved: {error}" in caplog.text
 

@@ -160,7 +160,7 @@ async def test_what_cannot_be_saved_is_refused_row_by_row(connect: Connect) -> N
         topic = await client.create_topic("orders", 2)
         await commit(client, 9, topic, {0: (1, -1, "")})
         not_available, unknown = ErrorCode.coordinator_not_available, ErrorCode.unknown_topic_or_partition
-        with refusing(client.broker.state, NoSpace()):
+        with refusing(client.broker.state_commits, NoSpace()):
             codes = await commit(client, 9, topic, {0: (2, -1, ""), 1: (2, -1, ""), 2: (2, -1, "")})
             assert codes == {0: not_available, 1: not_available, 2: unknown}
             assert await commit(client, 9, topic, {0: (2, -1, "")}, group="new") == {0: not_available}

@@ -215,7 +215,7 @@ class TestParkedRecords:
             await member.fetch([key], wait_ms=5000)
             gate, held = threading.Event(), dict[str, int]()
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(client.broker.state.perform, gate.wait)
+                nursery.start_soon(client.broker.state_commits.perform, gate.wait)
                 await trio.testing.wait_all_tasks_blocked()
                 nursery.start_soon(partial(member.acknowledge, {key: [(0, 0, [RELEASE]), (1, 1, [ACCEPT])]}))
                 await trio.testing.wait_all_tasks_blocked()

@@ -313,7 +313,7 @@ async def test_a_disk_that_is_full_meanwhile(connect: Connect, gate_of: Callable
 
     async with connect() as client:
         topic = (await client.create_topic("orders", configs=CHECKED)).topic_id
-        commits: Any = client.broker.logs
+        commits: Any = client.broker.log_commits
         write = commits._write
         async with trio.open_nursery() as nursery:
             gate, sent = gate_of(), Sent(nursery)

@@ -99,7 +99,7 @@ async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) ->
         fill_the_rest(disk)
         with suppress(NoSpace):
             while True:
-                await broker.state.commit([(b"x", bytes(10_000))])
+                await broker.state_commits.commit([(b"x", bytes(10_000))])
         for name in ("empty", "full"):
             (deleted,) = (
                 await client.call("delete_topics", 6, topics=[{"name": name, "topic_id": None}])

@@ -200,7 +200,7 @@ class TestAltering:
                 may_go_on.set()
             assert acquired(answers[0]) == [(1, 2, 1)]
             await trio.testing.wait_all_tasks_blocked()
-            await client.broker.state.perform(lambda: None)  # What was to be saved before is.
+            await client.broker.state_commits.perform(lambda: None)  # What was to be saved before is.
             assert await starts(client) == {0: (1, 2)}
 
     async def test_back_to_the_reset_policy(self, connect: Connect) -> None:  # OFF-18, LOAD-2
@@ -236,7 +236,7 @@ class TestAltering:
             key = await known(client, 1, 1, 1)
             snapshot = encode_share_snapshot(9, 1, 0, start, 1, 1, 0, -1, ())
             await client.broker.share_state.delete(GROUP, [TopicPartition(*key)])
-            await client.broker.state.commit([(ShareStateKey(*key, GROUP, 0).encode(), snapshot)])
+            await client.broker.state_commits.commit([(ShareStateKey(*key, GROUP, 0).encode(), snapshot)])
             deleted = [{"name": "orders", "partitions": [{"partition_index": 0, "offset": 1}]}]
             await client.call("delete_records", 2, topics=deleted)
             assert await starts(client) == {0: (start, 2)}
@@ -445,7 +445,7 @@ async def test_a_full_disk_changes_nothing(connect: Connect, monkeypatch: pytest
     async with connect() as client:
         key = await known(client, 3)
         with monkeypatch.context() as patched:
-            patched.setattr(client.broker.state, "_write", full)
+            patched.setattr(client.broker.state_commits, "_write", full)
             assert await alter(client, 2) == [ErrorCode.coordinator_not_available]
             assert await alter(client, 2, group="new") == [ErrorCode.coordinator_not_available]
             assert await delete(client, "orders") == [ErrorCode.coordinator_not_available]

@@ -95,7 +95,7 @@ async def test_what_an_earlier_version_has_stored(connect: Connect, every_engine
         stored = [
             (share_partition_prefix(GROUP, *key) + share_state_number(number), None) for number in range(5)
         ]
-        await client.broker.state.commit([*stored[1:], (stored[0][0], snapshot)])
+        await client.broker.state_commits.commit([*stored[1:], (stored[0][0], snapshot)])
     async with connect(every_engine) as client:
         await set_up_group(client, {"share.auto.offset.reset": "earliest"})
         assert await drain(client, key) == [0, 1, 3, 4, 5]

@@ -74,7 +74,7 @@ async def test_the_loop_goes_on_while_a_look_up_reads(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(search, "by time", lambda: record_at_time(partition, 2005))
             nursery.start_soon(
-                search, "newest", lambda: record_with_max_timestamp(partition, client.broker.logs)
+                search, "newest", lambda: record_with_max_timestamp(partition, client.broker.log_commits)
             )
             await held.begun()
             await held.begun()

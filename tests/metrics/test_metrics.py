@@ -153,7 +153,7 @@ async def administration(world: World) -> None:
 async def commits(world: World) -> None:
     client, broker = world.client, world.broker
     async with trio.open_nursery() as nursery:
-        with blocked(broker.logs):
+        with blocked(broker.log_commits):
             nursery.start_soon(client.append, "wire", 1)
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(client.append, "wire", 1)  # The next group.
@@ -166,12 +166,12 @@ async def commits(world: World) -> None:
         "subscribed_topic_names": ["wire"],
     }
     async with trio.open_nursery() as nursery:
-        with blocked(broker.state):
+        with blocked(broker.state_commits):
             nursery.start_soon(partial(client.call, "share_group_heartbeat", 1, **heartbeat))
             await world.until("kbroker_share_partitions_initializing")
     await client.call("share_group_heartbeat", 1, **{**heartbeat, "member_epoch": -1})
     async with trio.open_nursery() as nursery:
-        with blocked(broker.state):
+        with blocked(broker.state_commits):
             nursery.start_soon(partial(client.call, "delete_groups", 2, groups_names=["joining"]))
             await world.until("kbroker_share_groups_in_administration")
     await client.call("share_group_heartbeat", 1, **{**heartbeat, "group_id": "idle"})
@@ -189,7 +189,7 @@ async def consuming(world: World) -> None:
     assert acquired(await member.fetch([key], max_records=5, wait_ms=5000))[0][:2] == (0, 7)
     await world.scrape()
     async with trio.open_nursery() as nursery:
-        with blocked(broker.state):
+        with blocked(broker.state_commits):
             nursery.start_soon(
                 member.acknowledge, {key: [(0, 1, [ACCEPT]), (2, 2, [RELEASE]), (3, 3, [REJECT])]}
             )
@@ -197,9 +197,9 @@ async def consuming(world: World) -> None:
     await member.acknowledge({key: [(4, 5, [RENEW])]}, renew=True)
     await world.until("kbroker_share_partition_lock_timeouts_total")
     await member.fetch(wait_ms=5000)
-    with refusing(broker.state, NoSpace()):
+    with refusing(broker.state_commits, NoSpace()):
         await member.acknowledge({key: [(6, 6, [GAP])]})
-    with refusing(broker.logs, NoSpace()):
+    with refusing(broker.log_commits, NoSpace()):
         await member.acknowledge({key: [(7, 8, [REJECT])]})
         await world.until("kbroker_share_group_dead_letter_failures_total")
     await world.until("kbroker_share_group_dead_letters_without_copy_total")
@@ -329,7 +329,7 @@ async def ordinary_groups(world: World) -> None:
 
 async def housekeeping(world: World) -> None:
     later_ms = wall_clock_ms() + 600_000
-    with refusing(world.broker.state, NoSpace()):
+    with refusing(world.broker.state_commits, NoSpace()):
         await world.broker.state_housekeeping.work(later_ms)
     await world.broker.state_housekeeping.work(later_ms)
     await world.scrape()
@@ -368,7 +368,10 @@ async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(share_numbers, "PATIENCE_S", 0)
         world.broker.share_groups.forget_group(GROUP)
         await world.scrape()
-        with refusing(world.broker.logs, StoreFailed("broken by a test")), pytest.raises(AssertionError):
+        with (
+            refusing(world.broker.log_commits, StoreFailed("broken by a test")),
+            pytest.raises(AssertionError),
+        ):
             await world.client.append("wire", 1)
         await world.scrape()
         moved, samples = world.moved, world.seen

@@ -294,16 +294,18 @@ class TestPowerCuts:
             done: list[str] = []
             broker = lives.running
             sync, write, state_sync, trim = (
-                broker.logs._sync,
-                broker.state._write,
-                broker.state._sync,
+                broker.log_commits._sync,
+                broker.state_commits._write,
+                broker.state_commits._sync,
                 broker.log_store.trim,
             )
-            monkeypatch.setattr(broker.logs, "_sync", lambda: (sync(), done.append("log synced")))
+            monkeypatch.setattr(broker.log_commits, "_sync", lambda: (sync(), done.append("log synced")))
             monkeypatch.setattr(
-                broker.state, "_write", lambda changes: (write(changes), done.append("start written"))
+                broker.state_commits, "_write", lambda changes: (write(changes), done.append("start written"))
             )
-            monkeypatch.setattr(broker.state, "_sync", lambda: (state_sync(), done.append("start synced")))
+            monkeypatch.setattr(
+                broker.state_commits, "_sync", lambda: (state_sync(), done.append("start synced"))
+            )
             monkeypatch.setattr(
                 broker.log_store, "trim", lambda *log: (trim(*log), done.append("log trimmed"))
             )
@@ -318,10 +320,10 @@ class TestPowerCuts:
             await fill(partition, range(3))
             done: list[str] = []
             broker = lives.running
-            sync, write = broker.logs._sync, broker.state._write
-            monkeypatch.setattr(broker.logs, "_sync", lambda: (sync(), done.append("log synced")))
+            sync, write = broker.log_commits._sync, broker.state_commits._write
+            monkeypatch.setattr(broker.log_commits, "_sync", lambda: (sync(), done.append("log synced")))
             monkeypatch.setattr(
-                broker.state, "_write", lambda changes: (write(changes), done.append("saved"))
+                broker.state_commits, "_write", lambda changes: (write(changes), done.append("saved"))
             )
             await broker.save_producers(least_bytes=1)
             assert done == ["log synced", "saved"]
@@ -332,8 +334,8 @@ class TestPowerCuts:
     ) -> None:
         async with lives.broker(durability, {"kbroker.sync.interval.ms": "60000"}) as broker:
             syncs: list[None] = []
-            sync = broker.state._sync
-            monkeypatch.setattr(broker.state, "_sync", lambda: syncs.append(sync()))
+            sync = broker.state_commits._sync
+            monkeypatch.setattr(broker.state_commits, "_sync", lambda: syncs.append(sync()))
             assert await broker.producer_ids.take() == 0
             assert len(syncs) == 1
             assert await broker.producer_ids.take() == 1
@@ -455,7 +457,7 @@ class TestTrouble:
             await fill(partition, range(4))
             broker = lives.running
             broker.topics.reserve.give_up()
-            with no_room(broker.state):
+            with no_room(broker.state_commits):
                 await broker.topics.move_log_start(partition, 4, to_free_space=True)
             assert (partition.log_start_offset, snapshots(broker, partition.log)) == (4, [])
             await broker.save_producers(least_bytes=SNAPSHOT_BYTES)

@@ -84,14 +84,14 @@ async def test_the_persister_is_changed_without_groups_only(
 
     group = GroupKey(RecordType.SHARE_GROUP_METADATA, "workers").encode()
     async with open_broker(with_persister(kept_by)) as broker:
-        await broker.state.commit([(group, ShareGroupMetadata(epoch=1, metadata_hash=0).encode())])
+        await broker.state_commits.commit([(group, ShareGroupMetadata(epoch=1, metadata_hash=0).encode())])
     with pytest.raises(OperatorError, match=f"kbroker.persister={kept_by}, and {other} would not find it"):
         async with open_broker(with_persister(other)):
             raise AssertionError("it has started")
     async with open_broker(with_persister(kept_by)) as broker:
-        await broker.state.commit([(group, None)])
+        await broker.state_commits.commit([(group, None)])
     async with open_broker(with_persister(other)) as broker:
-        await broker.state.commit([(group, ShareGroupMetadata(epoch=1, metadata_hash=0).encode())])
+        await broker.state_commits.commit([(group, ShareGroupMetadata(epoch=1, metadata_hash=0).encode())])
     with pytest.raises(OperatorError, match=f"kbroker.persister={other}, and {kept_by} would not find it"):
         async with open_broker(with_persister(kept_by)):
             raise AssertionError("it has started")
@@ -198,8 +198,8 @@ async def test_a_topic_is_synced_before_it_is_answered(
         replace(options(tmp_path, engine), config=config, durability=durability)
     ) as broker:  # type: ignore[arg-type]
         syncs: list[None] = []
-        sync = broker.state._sync
-        monkeypatch.setattr(broker.state, "_sync", lambda: syncs.append(sync()))
+        sync = broker.state_commits._sync
+        monkeypatch.setattr(broker.state_commits, "_sync", lambda: syncs.append(sync()))
         topic = await broker.topics.create("orders", 2, {})
         assert len(syncs) == 1
         await broker.topics.grow(topic, 3)

@@ -80,7 +80,7 @@ async def found_in(directory: Path, engine: str) -> Found:
         assert state.code is ErrorCode.none
         shelf = Shelf(asked, there={each.offset: each for each in await all_parked(broker)})
         await shelf.check()
-        await broker.state.commit([])  # behind the removal of old places
+        await broker.state_commits.commit([])  # behind the removal of old places
         check_store(broker)
         return Found({offset: each.due_ms for offset, each in shelf.there.items()}, in_window(state))
 
@@ -194,9 +194,13 @@ def test_what_is_parked_is_synced_before_its_record_is_appended(
 
     async def run() -> None:
         async with opened(tmp_path, NAME) as broker:
-            broker.state._sync_each = broker.logs._sync_each = False
+            broker.state_commits._sync_each = broker.log_commits._sync_each = False
             shelf = await before(broker)
-            states, logs, flush = broker.state._write, broker.logs._write, broker.state.flush
+            states, logs, flush = (
+                broker.state_commits._write,
+                broker.log_commits._write,
+                broker.state_commits.flush,
+            )
 
             async def noted() -> None:
                 seen.append("sync")
@@ -214,9 +218,9 @@ def test_what_is_parked_is_synced_before_its_record_is_appended(
                 seen.append("append")
                 logs(batches)
 
-            monkeypatch.setattr(broker.state, "flush", noted)
-            monkeypatch.setattr(broker.state, "_write", write)
-            monkeypatch.setattr(broker.logs, "_write", append)
+            monkeypatch.setattr(broker.state_commits, "flush", noted)
+            monkeypatch.setattr(broker.state_commits, "_write", write)
+            monkeypatch.setattr(broker.log_commits, "_write", append)
             assert await the_write(shelf) is ErrorCode.none
             assert seen == ["put", "sync", "append", "remove"]
 
@@ -275,7 +279,9 @@ def test_a_step_that_fails_is_a_failure_that_the_next_write_makes_good(
         async with opened(tmp_path, NAME) as broker:
             shelf = await before(broker)
             full = Full(
-                broker.logs if step == 2 else broker.state, monkeypatch, _removes if step == 3 else bool
+                broker.log_commits if step == 2 else broker.state_commits,
+                monkeypatch,
+                _removes if step == 3 else bool,
             )
             assert await the_write(shelf) is ErrorCode.coordinator_not_available
             full.is_full = False
@@ -302,7 +308,7 @@ def test_what_waits_behind_a_write_that_fails_to_park_fails_as_well(
     async def run() -> None:
         async with opened(tmp_path, NAME) as broker:
             shelf = await before(broker)
-            full = Full(broker.state, monkeypatch)
+            full = Full(broker.state_commits, monkeypatch)
 
             async def write(name: str, request: WriteRequest) -> None:
                 (result,) = await shelf.asked.persister.write(GROUP, [request])
@@ -358,13 +364,13 @@ def test_a_load_waits_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest
     async def run() -> None:
         async with opened(tmp_path, NAME, "lmdb") as broker:
             shelf = await before(broker)
-            write = broker.logs._write
+            write = broker.log_commits._write
 
             def held(batches: Any) -> None:
                 assert may_write.wait(30)
                 write(batches)
 
-            monkeypatch.setattr(broker.logs, "_write", held)
+            monkeypatch.setattr(broker.log_commits, "_write", held)
             found: list[ReadResult] = []
 
             async def read() -> None:
@@ -408,10 +414,10 @@ def test_a_load_drops_what_the_window_has_not_given_up(
                     )
                     for kind in (1, 3)
                 ]
-                await broker.state.commit(
+                await broker.state_commits.commit(
                     [(keys[0].encode(), stray.encode()), (keys[1].encode(), stray.encode_place())]
                 )
-            await broker.state.commit([(prefix + b"\0", ParkedCount(len(shelf.there) + 3).encode())])
+            await broker.state_commits.commit([(prefix + b"\0", ParkedCount(len(shelf.there) + 3).encode())])
         async with opened(tmp_path, NAME, "segment") as broker:
             shelf.asked = Asked(broker)
             await shelf.asked.read()
@@ -446,7 +452,7 @@ def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(
 
             monkeypatch.setattr(persister._parked, "in_lane", read_before)
             found = await persister.read_parked(GROUP, shelf.partition, Lane.REDELIVERY, (-1, -1), 10)
-            await broker.state.commit([])  # behind the removal of old places
+            await broker.state_commits.commit([])  # behind the removal of old places
             assert [(each.offset, each.kept) for each in found] == [(MOVED, True), (ACCEPTED, False)]
             await shelf.check()
 

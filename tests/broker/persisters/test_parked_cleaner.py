@@ -108,7 +108,7 @@ def test_what_a_crash_has_left_goes_at_the_next_start(persister: str, tmp_path: 
             await broker.parked_cleaner.work()
             assert len(generations(broker)) == 1
         async with opened(tmp_path, persister) as broker:
-            await broker.state.commit(left)
+            await broker.state_commits.commit(left)
             assert len(generations(broker)) == 2
             await broker.parked_cleaner.work(ParkedKey.namespace)
             assert list(generations(broker).values()) == [5]
@@ -124,7 +124,7 @@ def test_all_are_looked_at_some_seconds_after_the_start(tmp_path: Path) -> None:
         async with opened(tmp_path) as broker:
             shelf = await filled(broker, 3)
             stray = generation_prefix(parked_prefix("gone", *shelf.partition), 7) + b"\x09of a later format"
-            await broker.state.commit([(stray, b"?"), (b"parked/damaged", b"?")])
+            await broker.state_commits.commit([(stray, b"?"), (b"parked/damaged", b"?")])
             await until(lambda: broker.state_store.get(stray) is None)
             assert broker.state_store.get(b"parked/damaged") is not None
             await shelf.check()
@@ -189,7 +189,7 @@ def test_state_that_cannot_be_read_keeps_what_it_has(tmp_path: Path) -> None:
             broker.share_state.coordinator.failed(
                 broker.share_state.coordinator.delete(GROUP, [shelf.partition])
             )
-            await broker.state.commit([(snapshot, b"damaged")])
+            await broker.state_commits.commit([(snapshot, b"damaged")])
             await broker.parked_cleaner.work(ParkedKey.namespace)
             assert list(generations(broker).values()) == [7]
 
@@ -207,7 +207,7 @@ def test_a_store_that_fails_ends_the_round_and_no_more(
                 raise StoreFailed("no more")
 
             with monkeypatch.context() as patched:
-                patched.setattr(broker.state, "commit", commit)
+                patched.setattr(broker.state_commits, "commit", commit)
                 assert await shelf.asked.delete() is ErrorCode.none
                 await until(lambda: broker.parked_cleaner.statistics().failures == 1)
                 assert list(generations(broker).values()) == [7]

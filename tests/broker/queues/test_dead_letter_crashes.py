@@ -189,7 +189,7 @@ async def crashed(path: Path, moment: Moment, after: After, *, seed: int | None 
         await drain(client)
         check(client)
         disk.is_open = False
-        await client.broker.state.commit([])  # What was submitted is written.
+        await client.broker.state_commits.commit([])  # What was submitted is written.
         assert disk.refused or list(client.broker.state_store.scan(DeadLetterKey.namespace)) == [], (
             "a cursor is left"
         )
