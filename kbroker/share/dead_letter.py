@@ -1,7 +1,8 @@
 """The record that a dead letter is (KIP-1191), how many of them make a batch, and which record one
 stands for. Pure.
 
-    headers     __dlq.errors.topic, .partition, .offset, .group, .delivery.count, .message    where it comes from, and why
+    headers     __dlq.errors.topic, .partition, .offset, .group     the source record
+                __dlq.errors.delivery.count, .message               why it was given up
     key, value  null, or those of the record
     timestamp   when it is written
 

@@ -1,11 +1,11 @@
 """The in-flight window of a share-partition: what is known of each offset from the SPSO to the
 SPEO, in four columns.
 
-    offset        base   ...   start_offset (SPSO)               ...               end_offset (SPEO)
-    states        2 2 4  ...   1  1  1  0  0  8+2  8+2  5  5  1  ...  1            RecordState, HOLE or CONTROL, and flags (record_state.py)
-    counts        1 1 5  ...   1  1  2  1  1  1    1    0  0  1  ...  1            deliveries so far
-    marks         1 0 0  ...   0  0  1  0  0  0    0    1  0  1  ...  0            1: a cached batch, or a hole, begins here
-    lock_numbers  . . .  ...   7  7  9  .  .  7    7    .  .  8  ...  8            the Lock that holds (or last held) the offset
+    offset        base  ..  SPSO                       ..  SPEO
+    states        2 2 4 ..  1 1 1 0 0 8+2 8+2 5 5 1    ..  1      RecordState, HOLE, CONTROL; flags
+    counts        1 1 5 ..  1 1 2 1 1 1   1   0 0 1    ..  1      deliveries so far
+    marks         1 0 0 ..  0 0 1 0 0 0   0   1 0 1    ..  0      1: a cached batch or hole begins
+    lock_numbers  . . . ..  7 7 9 . . 7   7   . . 8    ..  8      the Lock that holds, or last held
 
 Three bytearrays and one array of 32-bit numbers, because one bytes operation then works on a whole
 range: find, count, strip and translate take well under a microsecond for 500 records, 100 000

@@ -6,10 +6,10 @@ and the record is parked: a key in the store says when it is due. When that has 
 acquires it by its offset, like any record. Only an accept, a rejection or the delivery limit
 removes the key.
 
-    lane          in order of                                 due by
-    REDELIVERY    due time                                    the life clock: no step of the wall clock
-    SCHEDULE      due time                                    the wall clock
-    ARCHIVING     offset (`due_ms` is 0)                      at once: a dead letter is to be written
+    lane          in order of               due by
+    REDELIVERY    due time                  the life clock: no step of the wall clock
+    SCHEDULE      due time                  the wall clock
+    ARCHIVING     offset (`due_ms` is 0)    at once: a dead letter is to be written
 
 These are values, shared by the share engine, which decides, and persisters, which keep them.
 """

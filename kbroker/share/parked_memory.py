@@ -49,9 +49,21 @@ class Entry:
     the head of this file."""
 
     __slots__ = (
-        "code", "count", "deadline_ms", "due_ms", "expired", "kept", "key_hash", "lane", "member_id", "offset", "places", "record",
-        "rejected", "since_ms",
-    )  # fmt: skip
+        "code",
+        "count",
+        "deadline_ms",
+        "due_ms",
+        "expired",
+        "kept",
+        "key_hash",
+        "lane",
+        "member_id",
+        "offset",
+        "places",
+        "record",
+        "rejected",
+        "since_ms",
+    )
 
     def __init__(self, parked: Parked) -> None:
         self.offset = parked.offset

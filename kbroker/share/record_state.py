@@ -4,7 +4,7 @@ that says what follows.
     not read yet --ACQUIRE--> ACQUIRED --ACCEPT--> ACKNOWLEDGED
                                  |  ^---RENEW
                                  |------GAP, REJECT, EXHAUST--> ARCHIVED
-                                 |------RELEASE--> AVAILABLE --ACQUIRE--> ACQUIRED again, delivery count + 1
+                                 |------RELEASE--> AVAILABLE --ACQUIRE--> ACQUIRED, count + 1
                                  '------DEAD_LETTER--> ARCHIVING --DEAD_LETTERED--> ARCHIVED
 
 RELEASE stands for everything that gives a record back: the client's RELEASE, the end of its

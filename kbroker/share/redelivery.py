@@ -1,8 +1,8 @@
 """Redelivery delays: how long a record that came back waits, and which records of a share-partition
 are waiting. Pure.
 
-    delivery        1st      2nd      3rd      4th
-    then it waits   delay    x m      x m^2    ...    at most `max_ms`, each up to `jitter` of itself longer
+    delivery        1st      2nd      3rd
+    then it waits   delay    x m      x m^2  ...  at most `max_ms`, plus up to `jitter` of itself
 
 A wait is drawn once. The window marks the records (WAITING of record_state.py); this keeps when
 each of them is due. Only short waits stay in the window: a record that waits is in flight, and

@@ -10,8 +10,8 @@ Parking takes time. Where a long log is not scanned yet, batches that have somet
 are therefore placed ahead of the scan. What lies before them is a hole until the scan has filled
 it:
 
-    SPSO  | scanned | hole hole hole hole | placed ahead | hole hole | placed ahead |  SPEO
-                    scan_from                                                          look ahead from here
+    SPSO | scanned | hole hole hole | placed ahead | hole hole | placed ahead | SPEO
+                   scan_from                                                    look ahead from here
 """
 
 from __future__ import annotations

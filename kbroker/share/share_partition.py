@@ -1,18 +1,21 @@
 """A share-partition: the queue that one share group has over one topic partition (KIP-932).
 Decides, and gives back effects.
 
-    log       ... | terminal | in flight: available, acquired, acknowledged, archived ... | not read yet ...
-                             SPSO                                                       SPEO
+    log   ... terminal | in flight: available, acquired, acknowledged, archived | not read yet ...
+                       SPSO                                                  SPEO
 
     acquire ----------> ACQUIRED until its lock's deadline
-    acknowledge ------> pending --persisted--> final, SPSO moves     (persist_failed: back to its holder, or to everybody
-    release_member ---> pending --persisted--> AVAILABLE              if the lock has run out meanwhile)
+    acknowledge ------> pending --persisted--> final, SPSO moves
+    release_member ---> pending --persisted--> AVAILABLE
+                                --persist_failed--> its holder's again, or AVAILABLE if the lock
+                                                    has run out meanwhile
     expire -----------> AVAILABLE at once; saving that is best effort
 
 With a dead letter queue (KIP-1191) rejected and exhausted records become ARCHIVING, and once that
 is saved
 
-    take_dead_letters -> the broker writes them there -> dead_lettered -> ARCHIVED at once, SPSO moves; saving is best effort
+    take_dead_letters -> the broker writes them there -> dead_lettered
+        -> ARCHIVED at once, SPSO moves; saving that is best effort
 
 Everything is synchronous and pure: no bytes, no clock (`now_ms` is any monotonic milliseconds), no
 I/O. A method that must be saved returns a Persist; the broker saves it and then calls persisted()

@@ -1,8 +1,9 @@
 """Fewer records per answer near the delivery limit (KAFKA-17541), so that one poison record does
 not take its neighbours along.
 
-    limit 5, cached batch of 500:   delivered 3 times -> 250 per answer,   4 times (next is the last attempt) -> alone
-    limit 10:                       5 -> 250,  6 -> 125,  7 -> 62,  8 -> 31,  9 -> alone
+    delivered so far               3      4      5      6      7      8      9 times
+    limit 5,  batch of 500       250  alone                                          records at once
+    limit 10, batch of 500                     250    125     62     31  alone
 
 Pure arithmetic over two columns of the in-flight window; it changes nothing.
 """

@@ -1,9 +1,9 @@
 """One topic partition's share state in control records: where each group's newest ones are, and
 what is appended next. Pure.
 
-    log     ...  C g1  ...  D g1  ...  C g2  ...  D g1  ...  D g2  ...          C: SHARE_CHECKPOINT, D: SHARE_DELTA
-                  ^----------'^-------------------'
-    chain of g1  (checkpoint)                   (newest)
+    log     ...  C g1  ...  D g1  ...  C g2  ...  D g1  ...  D g2  ...
+                  ^----------'^-------------------'            C: SHARE_CHECKPOINT
+    chain of g1  (checkpoint)                   (newest)       D: SHARE_DELTA
 
 The share coordinator (share_state/coordinator.py) decides as it does over a StateStore; here its
 changes become records, and a scan of a share-partition's keys becomes a walk along its chain.

@@ -6,11 +6,11 @@ request row, in order. What was decided shows in memory immediately, so several 
 share-partition may be on their way to the disk together (group commit). The caller keeps this
 order:
 
-    outcome = coordinator.write(group_id, requests, now_ms=now_ms)      no await between here
-    ticket = commit.submit(outcome.changes)                             and here: changes are saved in the order decided
-    await the ticket                                                    only if outcome.must_wait; else answer at once
-    saved:   coordinator.confirm(outcome)                               then answer with outcome.results
-    failed:  results = coordinator.failed(outcome)                      then answer with these
+    outcome = coordinator.write(group_id, requests, now_ms=now_ms)
+    ticket = commit.submit(outcome.changes)            no await before this: saved in order
+    await the ticket                                   only if outcome.must_wait
+    saved:   coordinator.confirm(outcome)              then answer with outcome.results
+    failed:  results = coordinator.failed(outcome)     then answer with these
 
 `must_wait` may be true with no changes at all: what is answered may rest on changes that are not
 saved yet. Then submit the empty changes too, or wait in another way for everything submitted

@@ -31,9 +31,16 @@ def test_keys(key: str, group_id: str, topic_id: UUID, partition: int) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "", "g", "g:0", ":ASNFZ4mrze8BI0VniavN7w:7", "g:short:7", "g:a:7", "g:ASNFZ4mrze8BI0VniavN7w:x", "g:ASNFZ4mrze8BI0VniavN7w:",
+        "",
+        "g",
+        "g:0",
+        ":ASNFZ4mrze8BI0VniavN7w:7",
+        "g:short:7",
+        "g:a:7",
+        "g:ASNFZ4mrze8BI0VniavN7w:x",
+        "g:ASNFZ4mrze8BI0VniavN7w:",
     ],
-)  # fmt: skip
+)
 def test_malformed_keys(key: str) -> None:
     with pytest.raises(KafkaError) as refused:
         parse_share_coordinator_key(key)
