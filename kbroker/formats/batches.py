@@ -6,7 +6,8 @@
         12     4  partition leader epoch      stamped by the broker; not under the CRC
         16     1  magic                       2
         17     4  CRC-32C                     of everything from byte 21 to the end
-        21     2  attributes                  0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 delete horizon
+        21     2  attributes                  bits: 0-2 codec, 3 LogAppendTime, 4 transactional,
+                                              5 control, 6 delete horizon
         23     4  last offset delta
         27     8  base timestamp (ms)
         35     8  max timestamp (ms)
@@ -16,8 +17,8 @@
         57     4  record count
         61     …  records, compressed as one piece by the codec
 
-    record: length (varint), attributes (1), timestamp delta (varlong), offset delta (varint), key, value, headers
-            (lengths are zigzag varints, -1 is null)
+    record: length (varint), attributes (1), timestamp delta (varlong), offset delta (varint),
+            key, value, headers (lengths are zigzag varints, -1 is null)
 
 The broker handles batches as opaque bytes with one 61-byte unpack; records are opened only for work
 that is about single records (timestamps, dead letters, inspection).
@@ -398,7 +399,8 @@ def _with_header(
     assert count, "a batch has at least one record"
     batch = bytearray(HEADER_SIZE)
     HEADER.pack_into(
-        batch, 0, base_offset, HEADER_SIZE - LENGTH_END + len(payload), leader_epoch, MAGIC, 0, attributes, count - 1, *times,
+        batch, 0, base_offset, HEADER_SIZE - LENGTH_END + len(payload), leader_epoch, MAGIC, 0,
+        attributes, count - 1, *times,
         producer.producer_id, producer.producer_epoch, producer.base_sequence, count,
     )  # fmt: skip
     batch += payload

@@ -7,7 +7,7 @@
     0          -                        how many are parked (8)
     1          offset (8)               lane (1), due (8), delivery count (2), leader epoch (4)
     2, 3, 4    due (8), offset (8)      delivery count (2), leader epoch (4)
-    5          offset (8)               the record: a batch of format v2, plain, that holds nothing else
+    5          offset (8)               the record, alone in an uncompressed batch v2
     6          key hash (8), offset (8) -
 
 A parked record has two keys, written together: kind 1, by its offset, and that of its lane, by due
@@ -17,7 +17,7 @@ One that is `kept` has kind 5 as well: it can be delivered when the log has it n
 Where a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8).
 While such a record waits for its redelivery (lane 2) it has a third key, kind 6, in the same write.
 
-The generation is the one in the share-partition's snapshot (coordinator_records.ShareSnapshot).
+The generation is the one in the share-partition's snapshot (share_records.ShareSnapshot).
 What lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`, bit 1
 says that the hash is there, bit 2 is `expired`, bit 3 is `kept`. A later format sets another bit
 for each member that it adds behind these: a reader that does not know it refuses.

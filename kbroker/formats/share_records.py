@@ -2,7 +2,8 @@
 hold for share groups (for the other groups: formats/group_records.py).
 
     key     record type (2)   fields, encoded as a non-flexible message
-    value   version 0 (2)     fields, encoded as a flexible message: compact lengths, tagged fields at the end of each struct
+    value   version 0 (2)     fields, encoded as a flexible message: compact lengths, tagged fields
+                              at the end of each struct
 
     type  topic                  key                                     value
        0  __share_group_state    group, topic id (16), partition (4)     ShareSnapshot
@@ -14,8 +15,10 @@ hold for share groups (for the other groups: formats/group_records.py).
       14  __consumer_offsets     group, member                           ShareGroupCurrentMember
       15  __consumer_offsets     group                                   ShareGroupPartitions
 
-    ShareUpdate in full: 00 00 | snapshot epoch (4) | leader epoch (4) | start offset (8) | batch count + 1 (varint)
-        | per batch: first (8) last (8) state (1) delivery count (2) 00 | 00, or 01 00 04 and the delivery-complete count (4)
+    ShareUpdate in full: 00 00 | snapshot epoch (4) | leader epoch (4) | start offset (8)
+        | batch count + 1 (varint)
+        | per batch: first (8) last (8) state (1) delivery count (2) 00
+        | 00, or 01 00 04 and the delivery-complete count (4)
 
 kio has no schemas for these records, so the messages are declared here the way kio declares its own
 and are written and read by kio. Only ShareUpdate, which is written with every acknowledgement, and
@@ -194,7 +197,8 @@ def encode_share_snapshot(
     """The same bytes as ShareSnapshot(...).encode(), ten times as fast. A batch is (first, last,
     state, delivery count)."""
     head = _SNAPSHOT_HEAD.pack(
-        VALUE_VERSION, snapshot_epoch, state_epoch, leader_epoch, start_offset, create_timestamp, write_timestamp
+        VALUE_VERSION, snapshot_epoch, state_epoch, leader_epoch, start_offset,
+        create_timestamp, write_timestamp,
     )  # fmt: skip
     tags = (
         [] if delivery_complete_count == UNKNOWN_COUNT else [_COUNT_TAG.pack(0, 4, delivery_complete_count)]

@@ -12,7 +12,7 @@ name. Strings are UTF-8; `str` below is length (2) and UTF-8. Negative numbers d
     leader_epoch/  topic id (16), partition (4), epoch (4)           LeaderEpoch: JSON
     producers/     topic id (16), partition (4), offset (8)          ProducerSnapshot: JSON
     group/         group str, record type (2) [, member str]         GROUP_VALUES
-    offset/        group str, topic id (16), partition (4)           consumer_group_records.AnyGroupOffset
+    offset/        group str, topic id (16), partition (4)           group_records.AnyGroupOffset
     share/         topic id (16), partition (4), group str,          number 0: ShareSnapshot
                    number (8)                                        number > 0: ShareUpdate
     dead_letter/   topic id (16), partition (4), group str           DeadLetterCursor: JSON

@@ -164,7 +164,8 @@ def _counted(name: str) -> Callable[..., Any]:
 
 
 for _name in (
-    "open", "stat", "listdir", "preadv", "ftruncate", "fdatasync", "fsync_dir", "syncfs", "rename", "unlink", "mkdir",
-    "remove_tree", "has_data_behind", "data_end", "map", "read", "write", "write_atomically", "load", "save_rows",
+    "open", "stat", "listdir", "preadv", "ftruncate", "fdatasync", "fsync_dir", "syncfs", "rename",
+    "unlink", "mkdir", "remove_tree", "has_data_behind", "data_end", "map", "read", "write",
+    "write_atomically", "load", "save_rows",
 ):  # fmt: skip
     setattr(FaultyFiles, _name, _counted(_name))

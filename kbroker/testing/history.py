@@ -6,8 +6,8 @@ an interval:
 
     a delivery  was acquired between `asked_ns` and `at_ns`
     a hold      lasts from there until, at the earliest, the client sent its acknowledgement or
-                began to close, or the lock
-                duration after `asked_ns` (a confirmed renewal starts it again), whichever came first
+                began to close, or the lock duration has passed since `asked_ns` (a confirmed
+                renewal restarts it), whichever came first
     an answer   that never came leaves both possibilities open for good
 
 and a rule speaks only where every reading of the intervals breaks it. The other way round nothing

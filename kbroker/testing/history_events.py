@@ -5,8 +5,9 @@ A history is a sequence of these, from several processes, each process writing i
 `at_ns` is CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of one machine share. Two
 habits make a history worth something:
 
-    what a process asks for is written down before it asks        (Sent, AckSent, CommitSent, Closing, LifeBegan)
-    what a process was told is written down after it was told     (SendConfirmed, Delivered, AckAnswered, CommitAnswered, LifeEnded)
+    a request is written down before it is sent      (Sent, AckSent, CommitSent, Closing, LifeBegan)
+    a response is written down after it has arrived  (SendConfirmed, Delivered, AckAnswered,
+                                                     CommitAnswered, LifeEnded)
 
 so that every event bounds, from the right side, the moment at which the broker acted. On disk an
 event is one line of JSON. Knows nothing of brokers, clients and files: the judges are
@@ -328,7 +329,7 @@ class CommittedAtEnd:
     offset: int
 
 
-# --- producers that keep their id and sequence over the lives of a broker, and logs that are purged ---
+# --- producers that keep id and sequence over the lives of a broker, and purged logs ---
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
 """What `kbroker.queue.ordering=key` promises, as rules for queue_history.py.
 
-    key order      of the records of a key that are not scheduled, one is delivered only when all
-                   older ones in
-                   its partition have come to their ends: accepted, rejected, or given up at the limit
-    two of a key   members never have two records of a key at a time, scheduled ones included
+    key order      a record of a key that is not scheduled is delivered only when all older ones in
+                   its partition are finished: accepted, rejected, or given up at the limit
+    two of a key   members never hold two records of a key at a time, scheduled ones included
 
 The end of a record cannot be before its accept or rejection was sent, nor, with a dead letter of an
 exhausted one, before its last delivery was asked for. Only what is certain is called a violation.

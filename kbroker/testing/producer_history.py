@@ -14,7 +14,8 @@ them in words) are the rules below:
     id twice       no producer id is given out twice in the life of a data directory
     start          a log's start never goes back and never lies behind the log's end
     removed        a log's start goes no further than DeleteRecords asked, or retention may
-    missing, contradiction, invented, duplicated, reordered    as for every log (kbroker.testing.log_rules)
+    missing, contradiction, invented, duplicated, reordered
+                   as for every log (kbroker.testing.log_rules)
 
 One process asks for the batches, purges and bounds of a log, one after the other. Other producers
 (Sent, SendConfirmed) may write beside it. A history ends with a read of each log (LogRead,

@@ -3,21 +3,20 @@ records keep every promise?
 
 What history.py asks of every share group, and:
 
-    early          a scheduled record comes when it is due, by the wall clock; after a confirmed
-                   release the
-                   record comes when delay x multiplier^(count - 1) has passed, counted from when the release
-                   was sent, over any number of restarts, as the due time is stored with the release
+    early          a scheduled record is not delivered before it is due, by the wall clock. After a
+                   confirmed release a record is not redelivered before
+                   delay x multiplier^(count - 1) has passed since the release was sent, over any
+                   number of restarts: the due time is stored with the release
     passed over    what an operator removed, or put behind the group, is not delivered
-    unfinished     every other record of the log may have been accepted, or has a dead letter; where
-                   the
-                   log's front goes as it is finished (`cuts`), so it is of every record that was there
-    altered        a record comes with the key, value, headers and timestamp that it was sent with,
-                   from the log or from beside it, and its dead letter has them
-    dead letters   there is at most one for a record, none for one that was certainly accepted; its
-                   cause, count
-                   and value are right
+    unfinished     every other record of the log may have been accepted, or has a dead letter. Where
+                   the log's finished front is removed (`cuts`), this holds for every record that
+                   was there
+    altered        a record is delivered with the key, value, headers and timestamp it was sent
+                   with, from the log or from beside it, and so is its dead letter
+    dead letters   there is at most one for a record, and none for one that was certainly accepted;
+                   its cause, count and value are right
     key order, two of a key   where the group is `ordered`: see key_order_rules.py
-    left           at the end the lag is 0, and nothing is parked, nor counted, nor kept
+    left           at the end the lag is 0, and nothing is parked, counted or kept
 
 Only what is certain is called a violation. A lock that ran out, or a session that ended, gives no
 certain bound.

@@ -312,8 +312,8 @@ def test_snapshots_are_packed_by_hand_as_kio_does_it(
 def test_a_snapshot_with_parked_records_as_bytes_and_one_without_as_ever() -> None:
     head = "0000 00000001 00000002 00000003 0000000000000004 0000000000000005 0000000000000006 01"
     snapshot = ShareSnapshot(
-        snapshot_epoch=1, state_epoch=2, leader_epoch=3, start_offset=4, create_timestamp=5, write_timestamp=6, state_batches=(),
-        delivery_complete_count=7, written_in=8,
+        snapshot_epoch=1, state_epoch=2, leader_epoch=3, start_offset=4,
+        create_timestamp=5, write_timestamp=6, state_batches=(), delivery_complete_count=7, written_in=8,
     )  # fmt: skip
     without, parking = (
         f"{head} 02 00 04 00000007 e807 04 00000008",

@@ -3,21 +3,23 @@
 The model, stricter than any one file system and never beyond what POSIX lets one do:
 
     file content   a write, a change of size and an allocation are in memory first. A successful
-                   fsync or fdatasync of the file
-                   (or syncfs) makes everything safe that was logged before the sync began; a write through an O_DSYNC
-                   descriptor is safe when it returns. Of the rest, each 4 KiB page is there in any version that it had since it
-                   was last safe, independently of all others; the size may be old or new; pages never written read as zeros.
+                   fsync or fdatasync of the file (or syncfs) makes everything durable that was
+                   logged before the sync began. A write through an O_DSYNC descriptor is durable
+                   when it returns. Of the rest, each 4 KiB page is there in any version that it had
+                   since it was last durable, independently of all others; the size may be old or
+                   new; pages never written read as zeros.
     shrinking      a truncation belongs to the metadata of the file and is ordered: nothing written
                    after it is there without it.
-    directories    creating, linking, renaming, unlinking, mkdir and rmdir are in memory first and
-                   safe after fsync of a
-                   directory that they concern; fsync of a file says nothing about its name. Of the rest either any subset is
-                   there ("strict") or a prefix in order ("ordered", what journalling file systems do). A rename is atomic; a
-                   lost unlink brings the old file back; what lies in a directory whose name was lost is gone.
-                   RocksDB alone relies on what Linux file systems do beyond POSIX (fsync of a new file keeps its name too):
-                   it renames CURRENT to name a manifest that it has synced, and syncs the directory only afterwards. For its
-                   files, and for no others, the model grants that (`names_by_fsync`).
-    failed syncs   make nothing safe.
+    directories    creating, linking, renaming, unlinking, mkdir and rmdir are in memory first, and
+                   durable after fsync of a directory that they concern; fsync of a file does not
+                   cover its name. Of the rest either any subset is there ("strict") or a prefix in
+                   order ("ordered", what journalling file systems do). A rename is atomic; a lost
+                   unlink brings the old file back; the contents of a directory whose name was lost
+                   are gone. RocksDB alone relies on what Linux file systems do beyond POSIX (fsync
+                   of a new file keeps its name too): it renames CURRENT to name a manifest that it
+                   has synced, and syncs the directory only afterwards. For its files, and for no
+                   others, the model grants that (`names_by_fsync`).
+    failed syncs   make nothing durable.
 
 Knows the recorder's log entries, and nothing of brokers and engines.
 """

@@ -10,9 +10,10 @@ With durability `os` a cut takes what was not synced, answered or not. What the 
 what counts from there on, and only ids count over the cut (PowerLost in
 kbroker.testing.history_events).
 
-    python -m tests.powercut.purge_cuts STORAGE STATE_STORAGE DURABILITY SEED COUNT WHERE      WHERE: ids, purges, ends, marks, everywhere
+    python -m tests.powercut.purge_cuts STORAGE STATE_STORAGE DURABILITY SEED COUNT WHERE
 
-says what a broker does wrong where it is cut in one way.
+prints what a broker does wrong where it is cut in one way (WHERE: ids, purges, ends, marks,
+everywhere).
 """
 
 from __future__ import annotations

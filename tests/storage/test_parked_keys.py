@@ -87,7 +87,8 @@ class Kills:
         self.wrong: list[str] = []
         self._looking = False
         for owner, name in (
-            (SegmentLogStore, "write"), (SegmentLogStore, "sync"), (SegmentLogStore, "trim"), (OnDiskMap, "write"), (OverlaidMap, "move"),
+            (SegmentLogStore, "write"), (SegmentLogStore, "sync"), (SegmentLogStore, "trim"),
+            (OnDiskMap, "write"), (OverlaidMap, "move"),
         ):  # fmt: skip
             monkeypatch.setattr(owner, name, self._around(f"{owner.__name__}.{name}", getattr(owner, name)))
         write = LmdbEnvironment.write
@@ -409,7 +410,8 @@ from kbroker import plugins
 from kbroker.storage.spi import ON_DISK, keys_on_disk_of
 
 def anonymous():
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon")) >> 10
+    lines = open("/proc/self/status")
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) >> 10
 
 what, engine, directory, count, options = sys.argv[1:]
 options = dict(option.split("=") for option in options.split(",") if option)
@@ -421,7 +423,8 @@ before = anonymous()
 store = factory.open(Path(directory) / "state", options, 1)
 if what == "fill":
     for first in range(0, int(count), 500):
-        store.write([(ON_DISK + b"%080d" % (number * 7919 % int(count)), bytes(30)) for number in range(first, first + 500)])
+        numbers = [number * 7919 % int(count) for number in range(first, first + 500)]
+        store.write([(ON_DISK + b"%080d" % number, bytes(30)) for number in numbers])
         store.sync()
 found = sum(1 for _ in keys_on_disk_of(store).scan_range(ON_DISK, b"parked0"))
 after = anonymous()

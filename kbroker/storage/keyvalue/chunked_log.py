@@ -7,7 +7,8 @@ segments. The engine's small ordered table `meta` holds:
 
     key                                           value
     "L" topic id (16) partition (4)               log number (4) segment_bytes (8) segment_ms (8)
-    "S" log number (4) base offset (8)            segment number (8) end offset (8) bytes (8) max timestamp (8)
+    "S" log number (4) base offset (8)            segment number (8) end offset (8) bytes (8)
+                                                  max timestamp (8)
 
 The last segment of a log is the active one. Its totals are not kept up to date in `meta` (that
 would be a second write with every chunk): they are read from the head of its last chunk.

@@ -306,7 +306,8 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
     while True:
         try:
             env = lmdb.open(
-                str(directory), map_size=map_bytes, max_dbs=max_handles, max_readers=MAX_READERS, max_spare_txns=SPARE_TRANSACTIONS,
+                str(directory), map_size=map_bytes, max_dbs=max_handles, max_readers=MAX_READERS,
+                max_spare_txns=SPARE_TRANSACTIONS,
                 readonly=read_only, create=not read_only, sync=True, metasync=True, writemap=False, lock=True,
             )  # fmt: skip
         except (lmdb.Error, OSError) as error:

@@ -3,7 +3,7 @@ deleting records.
 
     sub-database       key                                  value
     "meta"             chunked_log's "L" and "S" entries
-                       "G" segment number (8)               empty: a segment that was removed and is still to be freed
+                       "G" segment number (8)               empty: removed, not yet freed
     "s" number (hex)   base offset (8)                      chunk
 
 Everything is one transaction per call, synced at its commit: what write() returned needs no sync()

@@ -6,7 +6,8 @@ stored as they are; longer ones share an entry with all keys that begin with the
 so that the order of keys is kept:
 
     key  up to 480 bytes                     value
-    key  first 480 bytes, one zero byte      per long key, in order: rest length (4) rest, value length (4) value
+    key  first 480 bytes, one zero byte      per long key, in order: rest length (4),
+                                             rest, value length (4), value
     500 times ff                             position (8): see lmdb/state_store.py, overlaid_map.py
 
 This module must not know what keys mean.

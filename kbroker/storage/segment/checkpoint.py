@@ -4,8 +4,10 @@ crash need not read them.
     <segment>/checkpoint:  b"kbroker checkpoint 1 little\\n"     version and byte order
                            pieces, each:
                                u32 batches
-                               u32 CRC-32C of the batches field and the rows, going on from the CRC before it (at first: of the head)
-                               int64 index rows of these batches: base offsets, last offsets, ends, newest timestamps
+                               u32 CRC-32C of the batches field and the rows, chained to the CRC of
+                                   the piece before (the first piece: of the head)
+                               int64 index rows of these batches: base offsets, last offsets,
+                                   ends, newest timestamps
 
 A piece is appended after a sync() that covered its batches, never before, so whatever the file says
 is true of the data file beside it, however old it is. It is not synced itself: that would cost a

@@ -170,7 +170,8 @@ class SegmentLogStore:
             logger.info(
                 "%s was not closed in good order: read %d segments of %d logs again, cut %d bytes, removed "
                 "%d segments",
-                self._directory, found.segments_read_again, len(self._logs), found.cut_bytes, found.removed_segments,
+                self._directory, found.segments_read_again, len(self._logs), found.cut_bytes,
+                found.removed_segments,
             )  # fmt: skip
 
     # Reading

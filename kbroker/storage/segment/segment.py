@@ -15,8 +15,8 @@ that any tool can map it:
                                     disk (segment/checkpoint.py)
         .index/                     only in a sealed segment, a mmap-ninja int64 array of shape (4,
                                     batches):
-            row 0  base offset of each batch         row 2  position in data.ninja behind it
-            row 1  last offset                       row 3  highest max timestamp (ms) up to and with it
+            row 0  base offset of each batch      row 2  its end position in data.ninja
+            row 1  last offset                    row 3  highest max timestamp (ms) so far
 
 Batches are appended with pwritev and read through a read-only mapping: both are the same page
 cache. Nothing is ever written through the mapping, where a full disk would be a SIGBUS, and no view
@@ -397,7 +397,8 @@ def segment_path(log_path: Path, base_offset: int) -> Path:
 
 
 def create_segment(
-    log_path: Path, base_offset: int, capacity: int, follows: int | None, *, files: Files, handles: OpenHandles
+    log_path: Path, base_offset: int, capacity: int, follows: int | None,
+    *, files: Files, handles: OpenHandles,
 ) -> Segment:  # fmt: skip
     """A new empty segment, its file open. Not durable; the data file is made last, so a segment
     that has one is complete."""

@@ -1,10 +1,12 @@
 """How the changes of a state log (segment_state/store.py) lie in its batches: as records, in
 Kafka's own bytes where Kafka has such state.
 
-    change of                     record key                                               headers    value
-    share/… number 0              Kafka's ShareSnapshot key: 00 00, group, topic, partition   -        as stored; null: removed
-    share/… number n              Kafka's ShareUpdate key: 00 01, group, topic, partition     n: i64   as stored; null: removed
-    any other key                 the key, behind 00 ff if it begins with a zero byte         -        as stored; null: removed
+    change of          record key                                                   headers
+    share/… number 0   Kafka's ShareSnapshot key: 00 00, group, topic, partition    -
+    share/… number n   Kafka's ShareUpdate key: 00 01, group, topic, partition      n: i64
+    any other key      the key, after 00 ff if it begins with a zero byte           -
+
+A record's value is the value as stored; null removes the key.
 
 Batches have no times, no producer and no compression. A start reads all there are, so a batch that
 is written as here is read in one pass that opens no records; any other, and one that cannot be

@@ -30,7 +30,9 @@ T = TypeVar("T")
 FILE = "log.sqlite"
 _TABLES = """
     CREATE TABLE IF NOT EXISTS meta (key BLOB PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-    CREATE TABLE IF NOT EXISTS chunk (log INTEGER, base_offset INTEGER, value BLOB NOT NULL, PRIMARY KEY (log, base_offset));
+    CREATE TABLE IF NOT EXISTS chunk (
+        log INTEGER, base_offset INTEGER, value BLOB NOT NULL, PRIMARY KEY (log, base_offset)
+    );
 """
 _META_FROM = "SELECT key, value FROM meta WHERE key >= ? AND key < ? ORDER BY key"
 _FLOOR = (

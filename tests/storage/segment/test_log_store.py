@@ -421,8 +421,7 @@ def test_open_files_and_maps_are_bounded(directory: Path) -> None:
         check_segments(store, log)
     assert len(views) == 40 * 6
     store.close()
-    assert b"".join(views[:6]) == joined([batch(0, log=logs[0]), batch(0, log=logs[1]), batch(0, log=logs[2]), batch(0, log=logs[3]),
-                                          batch(0, log=logs[4]), batch(0, log=logs[5])])  # fmt: skip
+    assert b"".join(views[:6]) == joined(batch(0, log=log) for log in logs[:6])
 
 
 def test_unsynced_files_stay_open(directory: Path) -> None:
