@@ -119,7 +119,7 @@ async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
             raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
         finally:
             if broker.topics.by_id(topic.topic_id) is None:
-                broker.share_groups.forget_topic(topic.partitions)
+                broker.share_partitions.forget_topic(topic.partitions)
                 broker.fetch_sessions.topic_deleted()
                 await broker.group_coordinator.topic_deleted(topic.topic_id)
                 await broker.consumer_groups.topic_deleted(topic.topic_id)

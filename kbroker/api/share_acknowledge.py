@@ -32,11 +32,11 @@ again and again."""
 
 async def handle(request: Request) -> Raw:
     body = request.body
-    share_groups = request.broker.share_groups
+    share_partitions = request.broker.share_partitions
     try:
         check_identity(body)
         acknowledged = listed_partitions(body.topics)
-        plan = share_groups.sessions.acknowledge(
+        plan = share_partitions.sessions.acknowledge(
             body.group_id, body.member_id, body.share_session_epoch, acknowledged=acknowledged
         )
     except KafkaError as error:
@@ -46,7 +46,7 @@ async def handle(request: Request) -> Raw:
         return Raw((packed,), (error.code,))
     results = await acknowledge(request, body.topics, is_renew_ack=getattr(body, "is_renew_ack", False))
     if plan.is_final:
-        share_groups.close_session(plan.session)
+        share_partitions.close_session(plan.session)
     topics: dict[int, tuple[UUID, list[ShareAcknowledgeRow]]] = {}
     if has_batches(body.topics):
         for (topic_id, index), refused in results:
@@ -56,7 +56,7 @@ async def handle(request: Request) -> Raw:
                 else ShareAcknowledgeRow(index, int(refused.code), refused.message)
             )
             topics.setdefault(topic_id.int, (topic_id, []))[1].append(row)
-    lock_ms = share_groups.settings(body.group_id).lock_duration_ms
+    lock_ms = share_partitions.settings(body.group_id).lock_duration_ms
     packed = share_acknowledge_response(request.version, list(topics.values()), lock_timeout_ms=lock_ms)
     return Raw((packed,), [refused.code for _, refused in results if refused is not None])
 
@@ -113,7 +113,7 @@ async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: 
     if valid:
         for place, error in zip(
             places,
-            await request.broker.share_groups.acknowledge(body.group_id, body.member_id, valid),
+            await request.broker.share_partitions.acknowledge(body.group_id, body.member_id, valid),
             strict=True,
         ):
             if error is not None:

@@ -40,7 +40,7 @@ _MODES = {int(mode): mode for mode in AcquireMode}
 
 async def handle(request: Request) -> Raw:
     body = request.body
-    share_groups = request.broker.share_groups
+    share_partitions = request.broker.share_partitions
     is_renew_ack: bool = getattr(body, "is_renew_ack", False)
     try:
         check_identity(body)
@@ -51,11 +51,11 @@ async def handle(request: Request) -> Raw:
     except KafkaError as error:
         return _refusal(request, error)
     if plan.replaced is not None:
-        share_groups.release_session(plan.replaced)
+        share_partitions.release_session(plan.replaced)
     results = await acknowledge(request, acknowledging, is_renew_ack=is_renew_ack) if acknowledging else []
     rows: dict[TopicPartition, ShareFetchRow] = {}
     if plan.is_final:
-        share_groups.close_session(plan.session)
+        share_partitions.close_session(plan.session)
     elif not is_renew_ack and plan.places:
         try:
             limits = _limits(request)
@@ -72,7 +72,7 @@ async def handle(request: Request) -> Raw:
                 empty_rows=empty_rows,
             )
             rows = _due_rows(
-                plan, await fetching.run(plan.places, partial(share_groups.sessions.is_current, plan))
+                plan, await fetching.run(plan.places, partial(share_partitions.sessions.is_current, plan))
             )
     if plan.is_overtaken:
         return _refusal(
@@ -89,7 +89,7 @@ def _refusal(request: Request, error: KafkaError, lock_ms: int = 0) -> Raw:
 
 
 def _lock_duration_ms(request: Request) -> int:
-    return request.broker.share_groups.settings(request.body.group_id).lock_duration_ms
+    return request.broker.share_partitions.settings(request.body.group_id).lock_duration_ms
 
 
 async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
@@ -99,7 +99,7 @@ async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
         forgotten |= dict.fromkeys(
             TopicPartition(topic.topic_id or NO_TOPIC_ID, index) for index in topic.partitions
         )
-    sessions = request.broker.share_groups.sessions
+    sessions = request.broker.share_partitions.sessions
     try:
         plan = sessions.fetch(
             body.group_id,

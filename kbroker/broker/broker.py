@@ -52,7 +52,7 @@ from kbroker.broker.queues.dead_letters import DeadLetters, DeadLettersStatistic
 from kbroker.broker.queues.held_logs import HeldLogs
 from kbroker.broker.queues.kept_records import KeptRecords, KeptRecordsStatistics
 from kbroker.broker.queues.opened_batches import OpenedBatches, OpenedBatchesStatistics
-from kbroker.broker.queues.share_partitions import ShareGroups, ShareGroupsStatistics
+from kbroker.broker.queues.share_partitions import SharePartitions, SharePartitionsStatistics
 from kbroker.broker.queues.unattended import Unattended
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError, NoSpace, OperatorError, StoreFailed
@@ -92,7 +92,7 @@ class BrokerStatistics:
     producer_ids: ProducerIdsStatistics
     deadlines: DeadlinesStatistics
     fetch_sessions: FetchSessionsStatistics
-    share_groups: ShareGroupsStatistics
+    share_partitions: SharePartitionsStatistics
     share_sessions: ShareSessionsStatistics
     opened_batches: OpenedBatchesStatistics
     share_state: ShareStateStatistics
@@ -165,16 +165,16 @@ class Broker:
             persister if isinstance(persister, CountsShareState) else self.share_state
         )
         self.state_housekeeping, self.parked_cleaner = self._house_keepers()
-        self.share_groups = self._share_groups(persister)
-        self.configs.parks_records = self.share_groups.parked.is_possible
-        self.configs.finds_keys = self.share_groups.scanner.finds_keys
+        self.share_partitions = self._share_partitions(persister)
+        self.configs.parks_records = self.share_partitions.parked.is_possible
+        self.configs.finds_keys = self.share_partitions.scanner.finds_keys
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
         self.append_queues = AppendQueues()
         writer = DeadLetterWriter(self.topics, self.config)
         letters = DeadLetters(
-            self.topics, self.configs, self.share_groups, persister, writer, self.state_commits
+            self.topics, self.configs, self.share_partitions, persister, writer, self.state_commits
         )
-        self.dead_letters = self.share_groups.dead_letters = letters
+        self.dead_letters = self.share_partitions.dead_letters = letters
         self.group_ids = GroupIds()
         clock = SessionClock()
         share_coordinator = ShareGroupCoordinator(
@@ -184,34 +184,34 @@ class Broker:
             share_coordinator,
             self.topics,
             persister,
-            self.share_groups,
+            self.share_partitions,
             self.configs,
             state_store,
             self.state_commits,
             clock,
         )
-        self.share_groups.member_lives_ms = self.group_coordinator.member_lives_ms
+        self.share_partitions.member_lives_ms = self.group_coordinator.member_lives_ms
         self.unattended = Unattended(
-            self.share_groups, share_coordinator.group_ids, share_coordinator.partitions_of
+            self.share_partitions, share_coordinator.group_ids, share_coordinator.partitions_of
         )
         self.group_coordinator.on_state_altered = self.unattended.look
         self.configs.on_group_changed = self._group_settings_changed
         groups_of = share_coordinator.groups_of
-        removed = RemovedRecords(persister, self.share_groups, groups_of)
+        removed = RemovedRecords(persister, self.share_partitions, groups_of)
         self.topics.count_unfinished = removed.before_removal
         self.held_logs = HeldLogs(
             persister, (self.state_commits, self.log_commits), groups_of, self.configs.reset_policy
         )
         self.kept_records = KeptRecords(
-            persister, self.share_groups, self.held_logs, self.topics, (self.log_commits,), removed.report
+            persister, self.share_partitions, self.held_logs, self.topics, (self.log_commits,), removed.report
         )
         self.group_coordinator.before_reset = self.kept_records.before_reset
         self.consumer_groups = self._consumer_groups(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
 
-    def _share_groups(self, persister: Persister) -> ShareGroups:
-        return ShareGroups(
+    def _share_partitions(self, persister: Persister) -> SharePartitions:
+        return SharePartitions(
             self.topics,
             persister,
             self.deadlines,
@@ -223,7 +223,7 @@ class Broker:
         )
 
     def _group_settings_changed(self, group_id: str | None) -> None:
-        self.share_groups.settings_changed(group_id)
+        self.share_partitions.settings_changed(group_id)
         self.group_coordinator.settings_changed(group_id)
         if group_id is not None:
             self.unattended.look(group_id)
@@ -283,8 +283,8 @@ class Broker:
             producer_ids=self.producer_ids.statistics(),
             deadlines=self.deadlines.statistics(),
             fetch_sessions=self.fetch_sessions.statistics(),
-            share_groups=self.share_groups.statistics(),
-            share_sessions=self.share_groups.sessions.statistics(),
+            share_partitions=self.share_partitions.statistics(),
+            share_sessions=self.share_partitions.sessions.statistics(),
             opened_batches=self.opened_batches.statistics(),
             share_state=self.state_counts.statistics(),
             state_housekeeping=self.state_housekeeping.statistics(),
@@ -299,14 +299,14 @@ class Broker:
         """A client's connection has ended: what it held is free again, and what it sent and did not
         wait for is written."""
         self.log_commits.start()
-        self.share_groups.connection_closed(connection.id)
+        self.share_partitions.connection_closed(connection.id)
 
     def start_closing(self) -> None:
         """Waiting requests are answered with what there is."""
         self.closing = True
         for partition in self.topics.partitions():
             partition.waiters.wake_all()
-        self.share_groups.start_closing()
+        self.share_partitions.start_closing()
         self.consumer_groups.wake_all()
 
     async def save_producers(self, *, least_bytes: int, may_replay: bool = True) -> None:
@@ -460,7 +460,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 workers.start_soon(broker.deadlines.run)
                 workers.start_soon(broker.state_housekeeping.run)
                 workers.start_soon(broker.parked_cleaner.run)
-                broker.share_groups.work_in(workers)
+                broker.share_partitions.work_in(workers)
                 broker.group_coordinator.work_in(workers)
                 broker.consumer_groups.work_in(workers)
                 broker.dead_letters.work_in(workers)

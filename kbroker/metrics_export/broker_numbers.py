@@ -183,12 +183,12 @@ def _add_share_state(scrape: Scrape, broker: Broker) -> None:
 
 
 def _add_share_sessions(scrape: Scrape, broker: Broker) -> None:
-    sessions = broker.share_groups.sessions.statistics()
+    sessions = broker.share_partitions.sessions.statistics()
     scrape.add("kbroker_share_sessions", sessions.sessions)
     scrape.add("kbroker_share_session_partitions", sessions.partitions)
     scrape.add("kbroker_share_session_evictions_total", sessions.evictions)
     scrape.add("kbroker_share_sessions_refused_total", sessions.refused)
-    scrape.add("kbroker_share_partitions_loaded", len(broker.share_groups.loaded()))
+    scrape.add("kbroker_share_partitions_loaded", len(broker.share_partitions.loaded()))
 
 
 def _add_opened_batches(scrape: Scrape, broker: Broker) -> None:

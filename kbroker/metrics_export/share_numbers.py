@@ -62,7 +62,7 @@ _RecordId: TypeAlias = tuple[UUID, int, int]
 
 async def add_groups(scrape: Scrape, broker: Broker) -> None:
     """What groups count, apart from their share-partitions."""
-    for group_id, counted in list(broker.share_groups.metrics.items()):
+    for group_id, counted in list(broker.share_partitions.metrics.items()):
         labels = {"group": group_id}
         for name, count in zip(ACK_TYPES, counted.acknowledged, strict=True):
             scrape.add("kbroker_share_group_acknowledged_records_total", count, {**labels, "type": name})
@@ -141,7 +141,7 @@ class _Turn:
 
     async def run(self) -> None:
         loaded: dict[str, list[TopicPartition]] = {}
-        for each in self._broker.share_groups.loaded():
+        for each in self._broker.share_partitions.loaded():
             loaded.setdefault(each.key[0], []).append(each.key[1])
         group_ids = [group.group_id for group in self._broker.group_coordinator.coordinator.list_groups()]
         for group_id in dict.fromkeys([*group_ids, *loaded]):
@@ -156,7 +156,7 @@ class _Turn:
         places = {place.key: place for place in self._initialized(group_id)}
         for key in loaded:
             # Now: what has left the memory is counted among the unloaded.
-            each = self._broker.share_groups.find(group_id, key)
+            each = self._broker.share_partitions.find(group_id, key)
             if each is None or each.engine is None or each.partition.deleted:
                 continue
             place = places.pop(key, None) or _Place(group_id, each.partition.topic_name, each.partition)
@@ -257,7 +257,7 @@ class _Turn:
 
     def _add_counters(self, place: _Place, statistics: SharePartitionStatistics | None) -> None:
         """Nothing for a share-partition that was not loaded since the start."""
-        counted = self._broker.share_groups.metrics.get(place.group_id)
+        counted = self._broker.share_partitions.metrics.get(place.group_id)
         if counted is None or (statistics is None and place.key not in counted.unloaded):
             return
         labels = place.labels

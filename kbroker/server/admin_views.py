@@ -50,7 +50,7 @@ class AdminViews:
         raise HttpRefusal(404, "there is nothing here; / lists what there is")
 
     def _in_flight(self, group_id: str, topic: str | None) -> AsyncGenerator[bytes, None]:
-        loaded = [each for each in self._broker.share_groups.loaded() if each.key[0] == group_id]
+        loaded = [each for each in self._broker.share_partitions.loaded() if each.key[0] == group_id]
         if not loaded and not self._is_group(group_id):
             raise HttpRefusal(404, self._why_not(group_id))
         if topic is not None and self._broker.topics.by_name(topic) is None:
@@ -186,7 +186,7 @@ def _holder(broker: Broker, group_id: str, member_id: str | None) -> dict[str, o
     its session or its locks end."""
     if member_id is None:
         return dict.fromkeys(_HOLDER)
-    session = broker.share_groups.sessions.get(group_id, member_id)
+    session = broker.share_partitions.sessions.get(group_id, member_id)
     client = (None, None) if session is None else (session.client_id, session.client_host)
     in_group = broker.group_coordinator.coordinator.has_member(group_id, member_id)
     return dict(zip(_HOLDER, (member_id, *client, in_group), strict=True))

@@ -94,7 +94,7 @@ async def append(broker: Broker, batches: int) -> None:
 
 async def work(broker: Broker, group_id: str, key: TopicPartition, batches: int) -> None:
     """One group: load its share-partition, then take and accept batch after batch."""
-    loaded = await broker.share_groups.load(group_id, key)
+    loaded = await broker.share_partitions.load(group_id, key)
     engine = loaded.engine
     assert engine is not None
     done = 0
@@ -109,7 +109,7 @@ async def work(broker: Broker, group_id: str, key: TopicPartition, batches: int)
             now_ms=_NOW_MS,
         )  # fmt: skip
         for first, last, _ in ranges:
-            results = await broker.share_groups.acknowledge(
+            results = await broker.share_partitions.acknowledge(
                 group_id, "m", [(key, [AckBatch(first, last, (1,))])]
             )
             assert results == [None]
@@ -157,7 +157,7 @@ async def load(setting: Setting, directory: Path) -> tuple[float, float]:
         began = time.process_time()
         async with trio.open_nursery() as nursery:
             for number in range(setting.groups):
-                nursery.start_soon(broker.share_groups.load, f"group-{number}", key)
+                nursery.start_soon(broker.share_partitions.load, f"group-{number}", key)
         load_ms = (time.process_time() - began) * 1000
         log = LogId(*key)
         views = broker.log_store.read(

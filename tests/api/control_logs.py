@@ -74,7 +74,7 @@ def hint(client: Client, key: Key) -> ControlHint | None:
 async def drain(client: Client, key: Key, group_id: str = GROUP) -> list[int]:
     """Accept everything there is; the offsets in the order of delivery."""
     consumer = Member(client.another(99), "drain", group_id)
-    await client.broker.share_groups.load(group_id, TopicPartition(*key))
+    await client.broker.share_partitions.load(group_id, TopicPartition(*key))
     answer = await consumer.fetch([key])
     offsets = []
     while runs := acquired(answer):

@@ -92,7 +92,9 @@ async def pass_time(client: Client, clock: MockClock, seconds: float) -> None:
 
 def is_done(client: Client, group_id: str = GROUP) -> bool:
     """Nothing of the group is ARCHIVING, or said to be on disk."""
-    engines = [loaded.engine for loaded in client.broker.share_groups.loaded() if loaded.key[0] == group_id]
+    engines = [
+        loaded.engine for loaded in client.broker.share_partitions.loaded() if loaded.key[0] == group_id
+    ]
     return not any(engine is None or engine.has_archiving for engine in engines)
 
 

@@ -76,7 +76,7 @@ async def test_it_does_not_feed_itself(tmp_path: Path, engine: str) -> None:
             for member in members:
                 assert acquired(await member.fetch()) == []
         assert client.partition("orders").high_watermark == end
-        for loaded in client.broker.share_groups.loaded():
+        for loaded in client.broker.share_partitions.loaded():
             assert loaded.engine is not None
             statistics = loaded.engine.statistics()
             assert (statistics.in_flight, statistics.start_offset, loaded.engine.next_fetch_offset()) == (
@@ -86,7 +86,7 @@ async def test_it_does_not_feed_itself(tmp_path: Path, engine: str) -> None:
             )
         await client.append("orders", 5)
         assert acquired(await members[2].fetch(wait_ms=5000)) == [(end, end, 1)]
-        statistics = client.broker.share_groups.find("g2", TopicPartition(*key)).engine.statistics()  # type: ignore[union-attr]
+        statistics = client.broker.share_partitions.find("g2", TopicPartition(*key)).engine.statistics()  # type: ignore[union-attr]
         assert statistics.in_flight == 1
 
 

@@ -84,7 +84,7 @@ async def test_after_a_crash_the_tail_is_looked_through(tmp_path: Path) -> None:
         await set_up_group(client, {"share.auto.offset.reset": "latest"})
         await initialize(client, key[0], 1)
         member = Member(client, "M1")
-        await client.broker.share_groups.load(GROUP, TopicPartition(*key))
+        await client.broker.share_partitions.load(GROUP, TopicPartition(*key))
         await member.fetch([key])
         await client.append("orders", *range(4))
         ((first, last, _),) = acquired(await member.fetch(wait_ms=5000))
@@ -345,7 +345,7 @@ async def test_a_full_disk_refuses_an_acknowledgement_and_nothing_else_breaks(tm
 
 
 def write_request(client: Client, key: Key, offset: int) -> WriteRequest:
-    engine = client.broker.share_groups.find(GROUP, TopicPartition(*key)).engine  # type: ignore[union-attr]
+    engine = client.broker.share_partitions.find(GROUP, TopicPartition(*key)).engine  # type: ignore[union-attr]
     assert engine is not None
     return WriteRequest(
         TopicPartition(*key),

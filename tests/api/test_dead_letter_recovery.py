@@ -71,7 +71,7 @@ def cursors_of(client: Client) -> list[DeadLetterCursor]:
 def archiving(client: Client) -> int:
     return sum(
         loaded.engine.statistics().archiving
-        for loaded in client.broker.share_groups.loaded()
+        for loaded in client.broker.share_partitions.loaded()
         if loaded.engine is not None
     )
 
@@ -167,7 +167,7 @@ async def test_archived_that_was_not_saved_is_saved_later(
         await reject(client, key, 0)
         await pass_time(client, jump_clock, 100)
         assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
-        (loaded,) = client.broker.share_groups.loaded()
+        (loaded,) = client.broker.share_partitions.loaded()
         assert loaded.engine is not None
         assert (loaded.engine.start_offset, loaded.engine.has_archiving) == (1, True), "in memory it goes on"
         assert len(cursors_of(client)) == 1
@@ -248,7 +248,7 @@ async def test_a_restart_goes_on_without_a_client(connect: Connect, every_engine
             (0, 1, "Offset rejected by client."),
             (1, 2, "Offset delivery count exceeded the threshold."),
         ]
-        assert client.broker.share_groups.statistics().share_partitions == 0
+        assert client.broker.share_partitions.statistics().share_partitions == 0
         await client.broker.state_commits.commit([])
         assert cursors_of(client) == []
     async with connect(engine=every_engine) as client:
@@ -371,7 +371,7 @@ async def test_a_deleted_groups_counters_do_not_come_back(
         append, ended = DeadLetterWriter.append, trio.Event()
 
         async def deleted_meanwhile(*arguments: Any) -> Any:
-            client.broker.share_groups.forget_group(GROUP)
+            client.broker.share_partitions.forget_group(GROUP)
             ended.set()
             return await append(*arguments)
 
@@ -417,7 +417,7 @@ async def test_a_share_partition_that_is_fenced_is_loaded_again(connect: Connect
             group_id=GROUP,
             topics=[{"topic_id": found.topic_id, "partitions": rows_}],
         )
-        client.broker.share_groups.forget(GROUP, [TopicPartition(found.topic_id, 0)])
+        client.broker.share_partitions.forget(GROUP, [TopicPartition(found.topic_id, 0)])
         with full(client.broker.log_commits):
             await until(lambda: not client.broker.dead_letters.statistics().share_partitions)
         await client.broker.state_commits.commit([])

@@ -60,7 +60,7 @@ def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start_offset(client: Client) -> int:
-    (loaded,) = client.broker.share_groups.loaded()
+    (loaded,) = client.broker.share_partitions.loaded()
     assert loaded.engine is not None
     return loaded.engine.start_offset
 
@@ -114,7 +114,7 @@ async def test_the_answer_does_not_wait_for_the_dead_letter(
         monkeypatch.setattr(client.partition(QUEUE), "append", lambda *arguments: waiting.append(arguments))
         member = await reject(client, key, *range(10))
         await until(lambda: waiting)
-        (loaded,) = client.broker.share_groups.loaded()
+        (loaded,) = client.broker.share_partitions.loaded()
         assert loaded.engine is not None
         assert (loaded.engine.statistics().archiving, loaded.engine.start_offset) == (10, 0)
         found: list[Any] = []

@@ -162,7 +162,7 @@ async def test_every_kind_of_record_and_batch(
             finished = {offset for offset, _, (verdict,) in verdicts if verdict != RELEASE}
             assert not finished & done, "nothing that is done comes again"
             done |= finished
-        (loaded,) = client.broker.share_groups.loaded()
+        (loaded,) = client.broker.share_partitions.loaded()
         assert loaded.engine is not None
         assert loaded.engine.start_offset == end_offset
 
@@ -370,7 +370,7 @@ async def test_nothing_is_acquired_where_things_changed_meanwhile(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(fetch)
                 await gate.until_reached()
-                (loaded,) = client.broker.share_groups.loaded()
+                (loaded,) = client.broker.share_partitions.loaded()
                 await happening(client, member, key)
                 gate.let_go()
         assert offsets_of(answers[0]) == []
@@ -413,7 +413,7 @@ async def test_a_batch_is_not_in_memory_as_long_as_an_answer_to_a_slow_client(co
         await Member(client, "M1").fetch([key], max_records=2, wait_ms=5000, **EXACT)
         opened = client.broker.opened_batches
         (batch,) = opened._batches.values()
-        (loaded,) = client.broker.share_groups.loaded()
+        (loaded,) = client.broker.share_partitions.loaded()
         (header_and_records,) = _pieces(client, loaded, batch)
         assert all(not isinstance(piece, memoryview) for piece in header_and_records)
 

@@ -8,8 +8,7 @@ import pytest
 import trio
 
 from kbroker.broker import configs
-from kbroker.broker.queues import expiry
-from kbroker.broker.queues import share_partitions as share_groups
+from kbroker.broker.queues import expiry, share_partitions
 from kbroker.broker.queues.expiry import times_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
@@ -42,7 +41,7 @@ def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """By how much the wall clock of the broker is ahead."""
     step, real = [0], wall_clock_ms
-    for module in (expiry, share_groups):
+    for module in (expiry, share_partitions):
         monkeypatch.setattr(module, "wall_clock_ms", lambda: real() + step[0])
     monkeypatch.setattr("kbroker.broker.queues.scanner.wall_clock_ms", lambda: real() + step[0])
     return step
@@ -300,7 +299,7 @@ class TestExpired:
         async with connect(config=FAST) as client:
             key = await prepare_dead_letters(client, configs=SETTINGS)
             await heartbeat(client, "m1", 0)
-            persister = client.broker.share_groups._persister
+            persister = client.broker.share_partitions._persister
             write, refused = persister.write, [0]
 
             async def refuse(group_id: str, requests: object) -> object:

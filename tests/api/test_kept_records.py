@@ -329,7 +329,7 @@ class TestOperator:
             await set_up_group(client, {"kbroker.queue.scheduling": "false"})
         async with connect("segment", FAST) as client:
             await delete_before(client, -1)
-            assert not client.broker.share_groups.loaded()
+            assert not client.broker.share_partitions.loaded()
             assert (await lag(client), removed(client)) == (0, 1)
 
     async def test_new_start_offsets_take_what_is_kept(
@@ -531,7 +531,7 @@ class TestGroups:
             await take(Member(client.another(2), "m2"), key)
             assert await look(client, 3) == 0
             assert await keeps(client, key) == 0
-            assert client.broker.share_groups.find("new", TopicPartition(*key)) is None
+            assert client.broker.share_partitions.find("new", TopicPartition(*key)) is None
 
     async def test_a_backlog_stays_in_the_log(self, connect: Connect) -> None:
         async with connect("segment", LONG_LOCKS) as client:

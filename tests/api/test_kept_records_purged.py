@@ -93,7 +93,7 @@ async def test_another_write_takes_the_removal_along(
         await one(worker, key)
         await take(rest, key)
         start = await look(client)
-        engine, groups = engine_of(client, key), client.broker.share_groups
+        engine, groups = engine_of(client, key), client.broker.share_partitions
         loaded = groups.find(GROUP, TopicPartition(*key))
         assert loaded is not None
         removal_may_go, left = trio.Event(), list[int]()
@@ -127,7 +127,7 @@ async def test_a_purge_of_a_share_partition_that_leaves_the_memory_meanwhile(
         await one(worker, key)
         await take(rest, key)
         start = await look(client)
-        groups = client.broker.share_groups
+        groups = client.broker.share_partitions
         loaded = groups.find(GROUP, TopicPartition(*key))
         assert loaded is not None
         write, may_go = client.broker.persister.write, trio.Event()

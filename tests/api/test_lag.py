@@ -76,7 +76,7 @@ async def test_the_example_of_the_kip(connect: Connect) -> None:  # OFF-9, OFF-1
         again = Member(client.another(3), "M2")
         assert acquired(await again.fetch([key], max_records=1, share_acquire_mode=1)) == [(3, 3, 2)]
         await again.acknowledge({key: [(3, 3, [RELEASE])]})
-        loaded = client.broker.share_groups.loaded()[0].engine
+        loaded = client.broker.share_partitions.loaded()[0].engine
         assert loaded is not None
         seen = loaded.statistics()
         assert (

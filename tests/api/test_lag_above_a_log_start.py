@@ -140,7 +140,7 @@ async def test_lag_and_age_count_what_is_there(
         await delete_before(client, end if case.log_start is None else case.log_start)
         lag = len(case.left) + case.later
         age_s = YOUNGEST_S * (RECORDS - case.left[0]) if case.left else case.later
-        assert len(client.broker.share_groups.loaded()) == 1
+        assert len(client.broker.share_partitions.loaded()) == 1
         await check(client, lag, age_s, now_ms)
         ((shown,), drawn) = (await in_flight(client))["share_partitions"], draw(await in_flight(client), 80)
         assert shown["start_offset"] >= partition.log_start_offset or case.log_start == 4
@@ -148,11 +148,11 @@ async def test_lag_and_age_count_what_is_there(
         if case.log_start is None and persister == "default":
             assert f"nothing in flight, next offset {end}, {case.later} behind it" in drawn[2].plain
         consumer.disconnect()
-        await until(lambda: not client.broker.share_groups.loaded())
+        await until(lambda: not client.broker.share_partitions.loaded())
         await check(client, lag, age_s, now_ms)
     async with opened(tmp_path, engine, persister) as client:
         await check(client, lag, age_s, now_ms)
-        assert not client.broker.share_groups.loaded()
+        assert not client.broker.share_partitions.loaded()
         await check(client, lag, age_s, now_ms)
 
 
@@ -177,7 +177,7 @@ async def test_lag_is_what_can_be_consumed(tmp_path: Path, persister: str, seed:
         await delete_before(client, case.log_start or 0)
         lag = (await described(client))[1]
         consumer.disconnect()
-        await until(lambda: not client.broker.share_groups.loaded())
+        await until(lambda: not client.broker.share_partitions.loaded())
         assert (await described(client))[1] == lag
         key = (client.partition("orders").log.topic_id, 0)
         member = Member(client.another(3), "M2")

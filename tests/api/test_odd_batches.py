@@ -169,7 +169,7 @@ async def test_consumers_that_end_over_one(connect: Connect, kind: str, by_recor
         assert sorted(offsets_of(letters)) == given_up
         if kind not in _FIRST_READABLE:
             assert [(letter.key, letter.value) for letter in letters] == [(None, None)] * CLAIMED
-        (loaded,) = client.broker.share_groups.loaded() or (None,)
+        (loaded,) = client.broker.share_partitions.loaded() or (None,)
         assert loaded is None or loaded.engine is None or loaded.engine.start_offset == 2 + CLAIMED
 
 
@@ -181,7 +181,7 @@ async def test_gaps_are_taken_for_one(connect: Connect) -> None:
         assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 4, 1)]
         answer = await member.acknowledge({key: [(0, 0, [ACCEPT]), (1, 3, [GAP]), (4, 4, [ACCEPT])]})
         assert rows(answer)[key].error_code == 0
-        loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
+        loaded = client.broker.share_partitions.find(GROUP, TopicPartition(*key))
         assert loaded is not None
         assert loaded.engine is not None
         assert loaded.engine.start_offset == 5

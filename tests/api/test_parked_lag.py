@@ -85,12 +85,12 @@ async def test_what_waits_is_lag(tmp_path: Path, engine: str, persister: str) ->
         key = await begun(client, now_ms)
         await park(client, key, *WAITING)
         await check(client, 3 + 6 + 1, YOUNGEST_S * (RECORDS - 1), now_ms)
-        assert not client.broker.share_groups.loaded()
+        assert not client.broker.share_partitions.loaded()
     async with opened(tmp_path, engine, persister) as client:
         await check(client, 10, YOUNGEST_S * (RECORDS - 1), now_ms)
         member = Member(client.another(2), "M1")
         assert acquired(await member.fetch([key], wait_ms=5000)) == [(5, 6, 1), (8, RECORDS - 1, 1)]
-        assert len(client.broker.share_groups.loaded()) == 1
+        assert len(client.broker.share_partitions.loaded()) == 1
         document = await in_flight(client)
         (shown,) = document["share_partitions"]
         assert (shown["parked"], shown["next_due_ms"]) == (4, DUE_MS + 1)
@@ -107,7 +107,7 @@ async def test_what_waits_is_lag(tmp_path: Path, engine: str, persister: str) ->
         await delete_before(client, 3)
         await check(client, 2, YOUNGEST_S * (RECORDS - 4), now_ms)
         member.client.disconnect()
-        await until(lambda: not client.broker.share_groups.loaded())
+        await until(lambda: not client.broker.share_partitions.loaded())
         await check(client, 2, YOUNGEST_S * (RECORDS - 4), now_ms)
         await delete_before(client, RECORDS)
         assert (await described(client))[1] == 0

@@ -44,12 +44,12 @@ def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def is_loaded(client: Client, key: tuple[UUID, int]) -> bool:
-    loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
+    loaded = client.broker.share_partitions.find(GROUP, TopicPartition(*key))
     return loaded is not None and loaded.engine is not None
 
 
 def engine_of(client: Client, key: tuple[UUID, int]) -> SharePartition:
-    loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
+    loaded = client.broker.share_partitions.find(GROUP, TopicPartition(*key))
     assert loaded is not None
     assert loaded.engine is not None
     return loaded.engine
@@ -201,7 +201,7 @@ class TestParkedRecords:
             assert acquired(await member.fetch()) == []
             await until(lambda: parked(client, key) == 0)
             assert await client.broker.held_logs.holders(client.partition("orders")) == {GROUP: 3}
-            assert client.broker.share_groups.metrics[GROUP].removed_records == 1
+            assert client.broker.share_partitions.metrics[GROUP].removed_records == 1
 
     async def test_a_record_that_is_being_parked_holds_the_log(
         self, connect: Connect, every_engine: str

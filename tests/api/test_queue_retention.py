@@ -75,7 +75,7 @@ async def retain(client: Client) -> int:
 
 
 def removed(client: Client, group_id: str = GROUP) -> int:
-    metrics = client.broker.share_groups.metrics.get(group_id)
+    metrics = client.broker.share_partitions.metrics.get(group_id)
     return 0 if metrics is None else metrics.removed_records
 
 

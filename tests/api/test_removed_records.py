@@ -93,7 +93,7 @@ def data_offsets(client: Client, key: Key) -> list[int]:
 async def unloaded(client: Client) -> None:
     """When all is saved that the session has given back."""
     with trio.fail_after(20):
-        while client.broker.share_groups.loaded():  # noqa: ASYNC110 - a task of the broker does it
+        while client.broker.share_partitions.loaded():  # noqa: ASYNC110 - a task of the broker does it
             await trio.sleep(0.01)
 
 
@@ -140,11 +140,11 @@ async def test_the_number_is_right_in_memory_and_after_a_restart(
         await member.fetch(epoch=-1)
     async with opened(tmp_path / "data", engine, persister) as client:
         offsets = data_offsets(client, key)
-        assert client.broker.share_groups.loaded() == []
+        assert client.broker.share_partitions.loaded() == []
         assert await delete(client, offsets[5], topic=TOPIC) == (0, offsets[5])
         assert said(caplog) == [line(5)]
         assert await counted(client) == {GROUP: 5}
-        assert client.broker.share_groups.loaded() == [], "counted, and not loaded"
+        assert client.broker.share_partitions.loaded() == [], "counted, and not loaded"
 
 
 @pytest.mark.parametrize("persister", ["default", "control-records"])
@@ -257,7 +257,7 @@ async def test_a_round_of_retention_asks_only_for_what_moves(
                 jump_clock.jump(1)
             nursery.cancel_scope.cancel()
         assert client.broker.share_state.statistics().loads == before + 1
-        assert client.broker.share_groups.loaded() == []
+        assert client.broker.share_partitions.loaded() == []
 
 
 class FiveVerbs:
@@ -295,7 +295,7 @@ def use(client: Client) -> FiveVerbs:
         return groups(key)
 
     client.broker.topics.count_unfinished = RemovedRecords(
-        verbs, client.broker.share_groups, groups_of
+        verbs, client.broker.share_partitions, groups_of
     ).before_removal
     return verbs
 

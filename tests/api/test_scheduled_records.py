@@ -265,7 +265,10 @@ class TestScheduled:
             await client.append_raw("orders", build_batch([record, record]))
             assert await take(Member(client, "m1"), key) == [(0, 1, 1)]
             assert "2 records for share group g1 have a schedule that is no number" in caplog.text
-            assert client.broker.share_groups.metrics["g1"].odd_schedules == {"malformed": 2, "too_far": 0}
+            assert client.broker.share_partitions.metrics["g1"].odd_schedules == {
+                "malformed": 2,
+                "too_far": 0,
+            }
 
     async def test_a_scan_that_cannot_save_is_said_once_and_goes_on(
         self, connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

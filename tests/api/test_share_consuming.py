@@ -106,7 +106,7 @@ async def test_a_session_does_not_grow_by_what_a_client_names(connect: Connect) 
         await member.fetch([a, b], wait_ms=5000)
         await member.acknowledge({(UUID(int=number), 0): [(0, 0, [ACCEPT])] for number in range(500)})
         await member.fetch(forget=[b, *((topic_id, index) for index in range(2, 500))])
-        found = client.broker.share_groups.sessions.statistics()
+        found = client.broker.share_partitions.sessions.statistics()
         assert (found.sessions, found.partitions, found.held_elsewhere) == (1, 1, 1)
 
 
@@ -469,10 +469,10 @@ async def test_a_batch_that_cannot_be_read_fails_its_share_partition_only(connec
 async def test_settings_altered_while_a_share_partition_loads(connect: Connect) -> None:  # CFG-42
     async with connect() as client:
         key = await prepare(client, 1)
-        client.broker.share_groups.find_or_load(GROUP, TopicPartition(*key))
+        client.broker.share_partitions.find_or_load(GROUP, TopicPartition(*key))
         await set_up_group(client, {"share.record.lock.duration.ms": "20000"})
         await Member(client, "m").fetch([key], wait_ms=5000)
-        loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
+        loaded = client.broker.share_partitions.find(GROUP, TopicPartition(*key))
         assert loaded is not None
         assert loaded.engine is not None
         assert loaded.engine.settings.lock_duration_ms == 20_000

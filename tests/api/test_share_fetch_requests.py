@@ -146,7 +146,7 @@ async def test_older_segments_are_not_waited_for(connect: Connect) -> None:  # F
 
 async def _load(client: Client, *keys: tuple[UUID, int]) -> None:
     for key in keys:
-        loaded = client.broker.share_groups.find_or_load(GROUP, TopicPartition(*key))
+        loaded = client.broker.share_partitions.find_or_load(GROUP, TopicPartition(*key))
         while loaded.engine is None:
             await trio.lowlevel.checkpoint()
 
@@ -211,7 +211,7 @@ async def test_what_was_acquired_before_a_fencing_is_available(connect: Connect)
         )
         fenced = await member.acknowledge({key: [(0, 0, [ACCEPT])]})
         assert rows(fenced)[key].error_code == ErrorCode.not_leader_or_follower
-        assert client.broker.share_groups.find(GROUP, TopicPartition(*key)) is None
+        assert client.broker.share_partitions.find(GROUP, TopicPartition(*key)) is None
         assert acquired(await Member(client.another(2), "n").fetch([key], wait_ms=5000)) == [(0, 1, 1)]
 
 

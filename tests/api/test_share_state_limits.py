@@ -25,7 +25,7 @@ Batch = tuple[int, int, int, int]
 async def served(client: Client, key: tuple[UUID, int]) -> list[tuple[int, int, int]]:
     """What a member gets; it can accept it."""
     member = Member(client.another(50), "M")
-    await client.broker.share_groups.load(GROUP, TopicPartition(*key))
+    await client.broker.share_partitions.load(GROUP, TopicPartition(*key))
     answer = await member.fetch([key], wait_ms=5000)
     assert rows(answer)[key].error_code == 0
     found = acquired(answer)
@@ -73,7 +73,7 @@ async def test_batches_before_the_start_is_decided(
                 0: ErrorCode.none
             }
         if reset == "latest":
-            await client.broker.share_groups.load(GROUP, TopicPartition(*key))
+            await client.broker.share_partitions.load(GROUP, TopicPartition(*key))
             offset = await client.append("orders", 3)
             assert await served(client, key) == [(offset, offset, 1)]
         else:

@@ -27,11 +27,11 @@ async def settled(client: Client, group_id: str = GROUP) -> int:
     """How many share-partitions are loaded when everything under way is saved."""
     while any(
         engine.statistics().writes_under_way
-        for loaded in client.broker.share_groups.loaded()
+        for loaded in client.broker.share_partitions.loaded()
         if (engine := loaded.engine)
     ):
         await trio.lowlevel.checkpoint()
-    return client.broker.share_groups.statistics().share_partitions
+    return client.broker.share_partitions.statistics().share_partitions
 
 
 @pytest.mark.parametrize("ends", ["by leaving", "by its connection"])
@@ -51,7 +51,7 @@ async def test_share_partitions_are_unloaded_with_the_last_session_of_their_grou
             await one.acknowledge({}, epoch=-1)
         else:
             one.client.disconnect()
-        assert client.broker.share_groups.statistics().share_partitions == 1, "it is not saved yet"
+        assert client.broker.share_partitions.statistics().share_partitions == 1, "it is not saved yet"
         assert await settled(client) == 0
         assert acquired(await Member(client, "M3").fetch([key], wait_ms=5000)) == [(1, 2, 2)]
 
@@ -98,16 +98,16 @@ async def test_nothing_is_kept_of_deleted_groups_and_topics(connect: Connect) ->
                 **fields,
             )
             await Member(client, "M1", group_id).fetch([(topic.topic_id, 0)], wait_ms=100)
-        share_groups = client.broker.share_groups
-        assert share_groups.statistics().share_partitions == 2
+        share_partitions = client.broker.share_partitions
+        assert share_partitions.statistics().share_partitions == 2
         await client.call(
             "share_group_heartbeat", 1, group_id="g1", member_epoch=-1, subscribed_topic_names=None, **fields
         )
         deleted = await client.call("delete_groups", 2, groups_names=["g1"])
         assert deleted.results[0].error_code == 0
-        assert [loaded.key[0] for loaded in share_groups.loaded()] == ["g2"]
+        assert [loaded.key[0] for loaded in share_partitions.loaded()] == ["g2"]
         await client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])
-        assert share_groups.loaded() == []
+        assert share_partitions.loaded() == []
         assert list(client.broker.state_store.scan(ShareStateKey.namespace)) == []
 
 
@@ -116,14 +116,14 @@ async def test_a_fetch_that_waited_for_a_session_that_ended_keeps_nothing_loaded
         key = await prepare(client)
         opener, waiting = client.another(2), client.another(3)
         await Member(opener, "M1").fetch([key])
-        while client.broker.share_groups.loaded()[0].engine is None:
+        while client.broker.share_partitions.loaded()[0].engine is None:
             await trio.lowlevel.checkpoint()
         later = Member(waiting, "M1")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: later.fetch(epoch=1, wait_ms=60_000))
             await trio.testing.wait_all_tasks_blocked()
             opener.disconnect()
-            client.broker.share_groups.wake_all()
+            client.broker.share_partitions.wake_all()
         assert await settled(client) == 0
 
 
@@ -135,9 +135,9 @@ async def test_an_idle_session_keeps_nothing_of_a_deleted_topic(connect: Connect
         member = Member(client.another(2), "M1")
         assert acquired(await member.fetch([key])) == []
         assert await settled(client) == 1
-        (loaded,) = map(weakref.ref, client.broker.share_groups.loaded())
+        (loaded,) = map(weakref.ref, client.broker.share_partitions.loaded())
         await client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])
-        assert client.broker.share_groups.loaded() == []
+        assert client.broker.share_partitions.loaded() == []
         gc.collect()
         assert loaded() is None
         assert rows(await member.fetch(wait_ms=0))[key].error_code == ErrorCode.unknown_topic_id.value
@@ -148,8 +148,8 @@ async def test_a_session_finds_what_was_loaded_anew(connect: Connect) -> None:
         key = await prepare(client, 3)
         member = Member(client.another(2), "M1")
         assert acquired(await member.fetch([key], max_records=1, wait_ms=5000)) == [(0, 2, 1)]
-        (before,) = client.broker.share_groups.loaded()
-        client.broker.share_groups.forget(GROUP, [before.key[1]])
+        (before,) = client.broker.share_partitions.loaded()
+        client.broker.share_partitions.forget(GROUP, [before.key[1]])
         assert acquired(await member.fetch(wait_ms=5000)) == [(0, 2, 1)], "nothing of it was saved"
-        (after,) = client.broker.share_groups.loaded()
+        (after,) = client.broker.share_partitions.loaded()
         assert after is not before

@@ -20,7 +20,7 @@ ELSEWHERE = {
     "persister": "the share state, or a plugin",
     "held_logs": "asks the persister; what retention saw last of each log is a metric",
     "metrics": "nothing but numbers itself",
-    "unattended": "what it loads is counted by `share_groups`",
+    "unattended": "what it loads is counted by `share_partitions`",
 }
 
 
@@ -32,7 +32,7 @@ async def test_every_part_of_a_broker_has_statistics_that_cannot_be_changed(conn
             if not isinstance(part, WITHOUT_STATE) and name not in ELSEWHERE
         }
         assert len(parts) > 10
-        parts["sessions"] = client.broker.share_groups.sessions
+        parts["sessions"] = client.broker.share_partitions.sessions
         parts["share_state_coordinator"] = client.broker.share_state.coordinator
         parts["share_group_coordinator"] = client.broker.group_coordinator.coordinator
         await client.create_topic("a")
@@ -78,7 +78,7 @@ async def test_the_brokers_statistics_count_what_is_there(connect: Connect) -> N
         assert (found.group_coordinator.initializations, found.group_coordinator.in_administration) == (0, 0)
         assert (found.share_state.loaded, found.share_state.unsaved) == (2, 0)
         assert (
-            found.share_groups.share_partitions,
+            found.share_partitions.share_partitions,
             found.share_sessions.sessions,
             found.deadlines.scheduled,
         ) == (0, 0, 0)

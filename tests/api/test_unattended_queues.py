@@ -91,4 +91,4 @@ class TestUnattended:
             await begin_at(client)
             await send(client, 3_600_000)
             await set_up_group(client, {"kbroker.queue.redelivery.delay.ms": "1000"})
-            assert client.broker.share_groups.find(GROUP, TopicPartition(*key)) is None
+            assert client.broker.share_partitions.find(GROUP, TopicPartition(*key)) is None

@@ -111,7 +111,7 @@ class TestPrefetch:
             while more := acquired(await member.fetch(forget=keys[:1])):
                 taken += more
             assert sum(last + 1 - first for first, last, _ in taken) == 4
-            assert client.broker.share_groups.held[GROUP].of("m0") == 4
+            assert client.broker.share_partitions.held[GROUP].of("m0") == 4
 
     async def test_the_limit_is_altered_while_records_are_held(self, connect: Connect) -> None:
         async with connect(config=FAST) as client:
@@ -120,13 +120,13 @@ class TestPrefetch:
             assert acquired(await member.fetch([key], wait_ms=5000, max_records=3, share_acquire_mode=1)) == [
                 (0, 2, 1)
             ]
-            assert not client.broker.share_groups.held
+            assert not client.broker.share_partitions.held
             await set_up_group(client, {"kbroker.queue.prefetch": "2"})
-            assert client.broker.share_groups.held[GROUP].counts() == {"m0": 3}, "nothing is taken back"
+            assert client.broker.share_partitions.held[GROUP].counts() == {"m0": 3}, "nothing is taken back"
             assert acquired(await member.fetch(acks={key: [(0, 0, [ACCEPT])]})) == []
             assert acquired(await member.fetch(acks={key: [(1, 1, [ACCEPT])]})) == [(3, 3, 1)]
             await set_up_group(client, {"kbroker.queue.prefetch": "0"})
-            assert not client.broker.share_groups.held
+            assert not client.broker.share_partitions.held
             assert acquired(await member.fetch()) == [(4, 9, 1)]
 
     async def test_a_record_wakes_the_member_that_waits_longest(self, connect: Connect) -> None:
@@ -149,7 +149,7 @@ class TestPrefetch:
                     await client.append("orders", 1000)
                     await until(lambda expected=offset + 1: len(got) == expected)
                     assert got[offset:] == [(f"m{offset}", [(offset, offset, 1)])]
-            held = client.broker.share_groups.held[GROUP]
+            held = client.broker.share_partitions.held[GROUP]
             assert (held.counts(), held.notify) == ({f"m{number}": 1 for number in range(5)}, {})
 
     async def test_a_member_that_leaves_passes_its_turn_on(self, connect: Connect) -> None:
@@ -215,7 +215,7 @@ class TestRedelivery:
                 await first.fetch(epoch=-1)
             else:
                 first.client.disconnect()
-            engine = client.broker.share_groups.loaded()[0].engine
+            engine = client.broker.share_partitions.loaded()[0].engine
             assert engine is not None
             await until(lambda: not engine.statistics().writes_under_way)
             if in_order:
@@ -232,7 +232,7 @@ class TestRedelivery:
             assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
             assert acquired(await second.fetch([key], wait_ms=20_000)) == [(0, 0, 2)]
             assert now_ms() - began >= LOCK_MS + DELAY_MS
-            assert client.broker.share_groups.held[GROUP].counts() == {"m1": 1}
+            assert client.broker.share_partitions.held[GROUP].counts() == {"m1": 1}
 
     async def test_many_releases_are_no_busy_loop(self, connect: Connect) -> None:
         async with connect(config=FAST) as client:
@@ -278,7 +278,7 @@ class TestLongJobs:
                 epoch = await heartbeat(first.client, "m0", epoch)
             answer = await first.acknowledge({key: [(0, 0, [ACCEPT])]})
             assert answer.responses[0].partitions[0].error_code == 0
-            engine = client.broker.share_groups.loaded()[0].engine
+            engine = client.broker.share_partitions.loaded()[0].engine
             assert engine is not None
             assert engine.statistics().prolonged_locks >= 3
         assert "locks" not in caplog.text
@@ -307,7 +307,7 @@ class TestLongJobs:
             await heartbeat(first.client, "m0", 0)
             assert acquired(await first.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
             assert acquired(await second.fetch([key], wait_ms=20_000)) == [(0, 0, 2)]
-            engine = client.broker.share_groups.loaded()[0].engine
+            engine = client.broker.share_partitions.loaded()[0].engine
             assert engine is not None
             assert engine.statistics().prolonged_locks >= 1
 

@@ -366,7 +366,7 @@ async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pyte
         await jobs_of_one_key(world, monkeypatch)
         monkeypatch.setattr(world.broker.group_coordinator._persister, "read_summary", never)
         monkeypatch.setattr(share_numbers, "PATIENCE_S", 0)
-        world.broker.share_groups.forget_group(GROUP)
+        world.broker.share_partitions.forget_group(GROUP)
         await world.scrape()
         with (
             refusing(world.broker.log_commits, StoreFailed("broken by a test")),
@@ -492,7 +492,7 @@ async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None
         joined = await client.call("share_group_heartbeat", 1, **heartbeat)
         key = (joined.assignment.topic_partitions[0].topic_id, 0)
         assert "kbroker_share_partition_lag" not in await world.scrape(), "no start offset is decided"
-        assert not world.broker.share_groups.loaded(), "a scrape loads nothing"
+        assert not world.broker.share_partitions.loaded(), "a scrape loads nothing"
         another = client.another(1002)
         member = Member(another, "M1")
         await member.fetch([key], wait_ms=5000)
@@ -512,7 +512,7 @@ async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None
             for kind in ("gap", "accept", "release", "reject", "renew")
         ] == [0, 3, 1, 1, 0]
         another.disconnect()
-        await queues.until(lambda: not world.broker.share_groups.loaded())
+        await queues.until(lambda: not world.broker.share_partitions.loaded())
         found = await world.scrape()
         assert found["kbroker_share_partition_lag"][at] == 2 == await lag_as_described(client)
         assert "kbroker_share_partition_in_flight" not in found
@@ -548,7 +548,7 @@ async def test_what_leaves_the_memory_during_a_scrape_is_counted_once(
         async def add_and_leave(self: share_numbers._Turn, *arguments: Any) -> None:
             await add_loaded(self, *arguments)
             another.disconnect()
-            await queues.until(lambda: not world.broker.share_groups.loaded())
+            await queues.until(lambda: not world.broker.share_partitions.loaded())
 
         monkeypatch.setattr(share_numbers._Turn, "_add_loaded", add_and_leave)
         name = "kbroker_share_partition_deliveries_total"
@@ -568,7 +568,7 @@ async def test_what_is_done_has_no_age_and_what_is_deleted_no_samples(tmp_path: 
         await world.client.call("delete_topics", 6, topics=[{"name": "orders", "topic_id": None}])
         found = await world.scrape()
         assert not any(("topic", "orders") in labels for samples in found.values() for labels in samples)
-        assert world.broker.share_groups.metrics[GROUP].unloaded == {}
+        assert world.broker.share_partitions.metrics[GROUP].unloaded == {}
 
 
 async def test_lag_of_many_share_partitions_of_which_few_are_in_memory(tmp_path: Path) -> None:
@@ -596,7 +596,7 @@ async def test_lag_of_many_share_partitions_of_which_few_are_in_memory(tmp_path:
         assert lags == {
             tuple(sorted(place(partition=index).items())): index % 5 + 1 for index in range(partitions)
         }
-        assert len(world.broker.share_groups.loaded()) == 2
+        assert len(world.broker.share_partitions.loaded()) == 2
 
 
 async def test_what_is_not_answered_in_time_is_left_out(

@@ -27,9 +27,9 @@ async def test_in_flight_is_given_a_share_partition_at_a_time(tmp_path: Path) ->
         async for piece in answer.body:
             assert piece.count(b'"ranges"') <= 1
             text += piece
-            for loaded in world.broker.share_groups.loaded():
+            for loaded in world.broker.share_partitions.loaded():
                 if loaded.key[1].partition in (0, 2):
-                    world.broker.share_groups.forget(GROUP, [loaded.key[1]])
+                    world.broker.share_partitions.forget(GROUP, [loaded.key[1]])
         document = json.loads(text)
         assert (text.count(b"\n"), document["group"]) == (1, GROUP)
         assert [row["partition"] for row in document["share_partitions"]] == [1, 3]

@@ -30,7 +30,7 @@ from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.configs import Configs
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.parked_left import parked_left
-from kbroker.broker.queues.share_partitions import ShareGroups
+from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.state import GroupKey, group_prefix
 from kbroker.groups.share.coordinator import ShareGroupCoordinator, check_form
@@ -92,7 +92,7 @@ class GroupCoordinator:
         coordinator: ShareGroupCoordinator,
         topics: Topics,
         persister: Persister,
-        share_groups: ShareGroups,
+        share_partitions: SharePartitions,
         configs: Configs,
         store: StateStore,
         commits: GroupCommit[Change],
@@ -101,7 +101,7 @@ class GroupCoordinator:
         self.coordinator = coordinator
         self._topics = topics
         self._persister = persister
-        self._share_groups = share_groups
+        self._share_partitions = share_partitions
         self._configs = configs
         self._store = store
         self._commits = commits
@@ -345,13 +345,13 @@ class GroupCoordinator:
             assert isinstance(effect, InitializeSharePartitions)
             partitions = [request.partition for request in effect.requests]
             report = None if self.before_reset is None else await self.before_reset(group_id, partitions)
-            self._share_groups.forget(group_id, partitions)
+            self._share_partitions.forget(group_id, partitions)
             requests = tuple(
                 each for request in effect.requests for each in begin_anew(self._told_of_the_log(request))
             )
             results = await self._initialized_by_persister(replace(effect, requests=requests))
             # One that was loaded before the persister had done it is of old.
-            self._share_groups.forget(group_id, partitions)
+            self._share_partitions.forget(group_id, partitions)
             altered = self.coordinator.offsets_altered(
                 group_id, outcome.reply, results, now_ms=self._clock.now_ms()
             )
@@ -401,10 +401,10 @@ class GroupCoordinator:
         return outcome.reply
 
     async def _deleted_by_persister(self, effect: DeleteShareState) -> Sequence[Result]:
-        self._share_groups.forget(effect.group_id, effect.partitions)
+        self._share_partitions.forget(effect.group_id, effect.partitions)
         deletion = self._persister.delete(effect.group_id, effect.partitions)
         results = await _answered(deletion, effect.group_id, effect.partitions, Result)
-        self._share_groups.forget(effect.group_id, effect.partitions)
+        self._share_partitions.forget(effect.group_id, effect.partitions)
         return results
 
     async def delete_group(self, group_id: str) -> ErrorCode:
@@ -445,7 +445,7 @@ class GroupCoordinator:
                 def gone() -> None:
                     self.coordinator.deletion_saved(group_id)
                     self._configs.group_removed(group_id)
-                    self._share_groups.forget_group(group_id)
+                    self._share_partitions.forget_group(group_id)
 
                 settings = self._configs.removal_of_group(group_id)
                 saved = await self._save(replace(outcome, changes=(*outcome.changes, *settings)), gone)

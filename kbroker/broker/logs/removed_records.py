@@ -20,7 +20,7 @@ import trio
 
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.parked_left import keeps_of, parks_of
-from kbroker.broker.queues.share_partitions import ShareGroups
+from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
 from kbroker.share.persister import CountsUnfinished, Persister, ReadRequest, Result, TopicPartition
@@ -46,11 +46,11 @@ class RemovedRecords:
     def __init__(
         self,
         persister: Persister,
-        share_groups: ShareGroups,
+        share_partitions: SharePartitions,
         groups_of: Callable[[TopicPartition], Iterable[str]],
     ) -> None:
         self._persister = persister
-        self._share_groups = share_groups
+        self._share_partitions = share_partitions
         self._groups_of = groups_of
 
     async def before_removal(self, partition: Partition, offset: int, cause: str) -> Callable[[], None]:
@@ -58,7 +58,7 @@ class RemovedRecords:
         when it is gone. Raises nothing."""
         key = TopicPartition(*partition.log)
         found: dict[str, int] = {}
-        groups = dict.fromkeys([*self._groups_of(key), *self._share_groups.groups_of(key)])
+        groups = dict.fromkeys([*self._groups_of(key), *self._share_partitions.groups_of(key)])
         with trio.move_on_after(PATIENCE_S) as scope:
             for group_id in groups:
                 try:
@@ -81,7 +81,7 @@ class RemovedRecords:
 
     def report(self, partition: Partition, cause: str, group_id: str, records: int) -> None:
         """Count them, and say it."""
-        metrics = self._share_groups.metrics.setdefault(group_id, ShareGroupMetrics())
+        metrics = self._share_partitions.metrics.setdefault(group_id, ShareGroupMetrics())
         metrics.removed_records += records
         what_to_do = _WHAT_TO_DO.get(cause, "").format(group=shlex.quote(group_id))
         logger.warning(
@@ -93,7 +93,7 @@ class RemovedRecords:
         """How many of the offsets from the log's start to `end` - 1 the group is not done with."""
         first, persister = partition.log_start_offset, self._persister
         counts = persister if isinstance(persister, CountsUnfinished) else None
-        loaded = self._share_groups.find(group_id, key)
+        loaded = self._share_partitions.find(group_id, key)
         if loaded is not None and loaded.engine is not None:
             unfinished = loaded.engine.unfinished(first, end)
             behind = max(first, loaded.engine.unread_from)

@@ -2,7 +2,7 @@
 partition, what do they hold.
 
 Everything is looked at anew for every portion, since topics and settings may change meanwhile. What
-is wrong with the settings is a `Refusal`: the records are archived without a dead letter then. What
+is wrong with the settings is a `NoDeadLetter`: the records are archived without a dead letter then. What
 is wrong with the disk is raised, and whoever asked tries again.
 
 It must not know which records are waiting, nor what is noted about them (dead_letters.py).
@@ -39,7 +39,7 @@ _READS_AT_ONCE = 2
 _threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
 
 
-class Refusal(NamedTuple):
+class NoDeadLetter(NamedTuple):
     """Why there can be no dead letter; for a person."""
 
     reason: str
@@ -70,40 +70,40 @@ class DeadLetterWriter:
         self._topics = topics
         self._config = config
 
-    async def find_partition(self, name: str, source: Partition) -> Partition | Refusal:
+    async def find_partition(self, name: str, source: Partition) -> Partition | NoDeadLetter:
         """Where dead letters of `source` go, or why nowhere; the topic is made if it may be. Raises
         NoSpace and StoreFailed."""
         refusal = self._refusal(name, source)
         if refusal is not None:
             return refusal
         topic = self._topics.by_name(name) or await self._create(name)
-        if isinstance(topic, Refusal):
+        if isinstance(topic, NoDeadLetter):
             return topic
         return topic.partitions[source.log.partition % len(topic.partitions)]
 
-    def _refusal(self, name: str, source: Partition) -> Refusal | None:
+    def _refusal(self, name: str, source: Partition) -> NoDeadLetter | None:
         """Kafka's checks in Kafka's order; the last one is kbroker's own."""
         topic = self._topics.by_name(name)
         prefix = self._config["errors.deadletterqueue.topic.name.prefix"]
         if not name:
-            return Refusal("errors.deadletterqueue.topic.name is empty")
+            return NoDeadLetter("errors.deadletterqueue.topic.name is empty")
         if name.startswith("__"):
-            return Refusal(f"topic {name} is internal")
+            return NoDeadLetter(f"topic {name} is internal")
         if topic is not None and not topic.config["errors.deadletterqueue.group.enable"]:
-            return Refusal(f"topic {name} does not have errors.deadletterqueue.group.enable=true")
+            return NoDeadLetter(f"topic {name} does not have errors.deadletterqueue.group.enable=true")
         if topic is None and not self._config["errors.deadletterqueue.auto.create.topics.enable"]:
-            return Refusal(
+            return NoDeadLetter(
                 f"there is no topic {name}, and errors.deadletterqueue.auto.create.topics.enable is false"
             )
         if topic is None and not name.startswith(prefix):
-            return Refusal(
+            return NoDeadLetter(
                 f"there is no topic {name}, and only topics whose names begin with {prefix} are made"
             )
         if name == source.topic_name:
-            return Refusal(f"topic {name} is the queue itself: its records are there already")
+            return NoDeadLetter(f"topic {name} is the queue itself: its records are there already")
         return None
 
-    async def _create(self, name: str) -> Topic | Refusal:
+    async def _create(self, name: str) -> Topic | NoDeadLetter:
         configs = {"errors.deadletterqueue.group.enable": "true", "message.timestamp.type": "CreateTime"}
         try:
             return await self._topics.create(name, self._config["num.partitions"], configs)
@@ -111,7 +111,7 @@ class DeadLetterWriter:
             # Somebody else is making it: it is there at the next try.
             if error.code is ErrorCode.topic_already_exists:
                 raise NotYet(f"topic {name} is being made") from error
-            return Refusal(f"topic {name} cannot be made: {error.message}")
+            return NoDeadLetter(f"topic {name} cannot be made: {error.message}")
 
     async def append(
         self, target: Partition, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents

@@ -41,14 +41,14 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.dead_letter_writer import (
     DeadLetterWriter,
+    NoDeadLetter,
     NotYet,
     Portion,
-    Refusal,
     Written,
     read_records,
     search,
 )
-from kbroker.broker.queues.share_partitions import Key, LoadedSharePartition, ShareGroups
+from kbroker.broker.queues.share_partitions import Key, LoadedSharePartition, SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
@@ -146,21 +146,21 @@ class _Work:
 
 
 class DeadLetters:
-    """What ShareGroups tells (DeadLetterHooks in share_partitions.py), and the tasks that follow
+    """What SharePartitions tells (DeadLetterHooks in share_partitions.py), and the tasks that follow
     from it."""
 
     def __init__(
         self,
         topics: Topics,
         configs: Configs,
-        share_groups: ShareGroups,
+        share_partitions: SharePartitions,
         persister: Persister,
         writer: DeadLetterWriter,
         commits: GroupCommit[Change],
     ) -> None:
         self._topics = topics
         self._configs = configs
-        self._share_groups = share_groups
+        self._share_partitions = share_partitions
         self._persister = persister
         self._writer = writer
         self._commits = commits
@@ -188,7 +188,7 @@ class DeadLetters:
         for work in self._works.values():
             self._start(work)
 
-    # -- what ShareGroups tells
+    # -- what SharePartitions tells
     # --------------------------------------------------------------------------------------
 
     def before_save(self, loaded: LoadedSharePartition) -> None:
@@ -324,7 +324,7 @@ class DeadLetters:
     def _end(self, work: _Work, loaded: LoadedSharePartition) -> None:
         """There was nothing to be done for a while. Mostly that is the end of it, and nothing is
         kept."""
-        present = self._share_groups.find(*work.key)
+        present = self._share_partitions.find(*work.key)
         if (
             loaded.engine is None
             or loaded.engine.has_archiving
@@ -332,7 +332,7 @@ class DeadLetters:
         ):
             return
         self._close(work)
-        self._share_groups.retire_unless_used(loaded)
+        self._share_partitions.retire_unless_used(loaded)
 
     async def _find(self, work: _Work) -> LoadedSharePartition | None:
         """The share-partition, loaded; None if there is none any more. Raises KafkaError."""
@@ -342,7 +342,7 @@ class DeadLetters:
             return None
         if source.deleted:
             raise NotYet("its topic is being deleted")
-        loaded = self._share_groups.find(group_id, partition)
+        loaded = self._share_partitions.find(group_id, partition)
         if loaded is None:
             # A group that was deleted just before a crash, or whose start is undecided again, has
             # no records that are ARCHIVING.
@@ -351,7 +351,7 @@ class DeadLetters:
             )[0]
             if summary.code is ErrorCode.none and summary.start_offset < 0:
                 return None
-        return await self._share_groups.load(group_id, partition)
+        return await self._share_partitions.load(group_id, partition)
 
     async def _turn(self, work: _Work, loaded: LoadedSharePartition) -> bool:
         """Do a portion of what is to be done; False if there is nothing. Raises whatever stands in
@@ -387,7 +387,7 @@ class DeadLetters:
         Raises KafkaError."""
         nothing_under_way = not engine.statistics().writes_under_way
         persist = engine.retry_unsaved()
-        if persist is not None and (error := await self._share_groups.save(loaded, persist)) is not None:
+        if persist is not None and (error := await self._share_partitions.save(loaded, persist)) is not None:
             raise error
         if nothing_under_way and work.known is engine:
             work.uncertain = False
@@ -420,7 +420,7 @@ class DeadLetters:
         _have_cursor, and KafkaError."""
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
-        if isinstance(target, Refusal):
+        if isinstance(target, NoDeadLetter):
             refused = {offset for offset, _ in _each(letters)}
             self._refused(work, target.reason, len(refused))
             return refused, None
@@ -451,7 +451,7 @@ class DeadLetters:
         records = dict(portion.records)
         for offset in offsets:
             if offset <= portion.last_offset and offset not in records and parking.may_be_kept(offset):
-                batch = await self._share_groups.parked.record_of(loaded, offset)
+                batch = await self._share_partitions.parked.record_of(loaded, offset)
                 records.update({record.offset: record for record in iter_records(batch)} if batch else {})
         return portion._replace(records=records)
 
@@ -462,7 +462,7 @@ class DeadLetters:
         persist = engine.dead_lettered(runs_of(offsets))
         loaded.waiters.wake_all()
         if persist is not None:
-            error = await self._share_groups.save(loaded, persist)
+            error = await self._share_partitions.save(loaded, persist)
             if error is not None:
                 work.uncertain = True
                 raise error

@@ -105,7 +105,7 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
 
 
 class Expiry:
-    """`save_later(loaded, persist)`: as ShareGroups has it. `record_of(loaded, offset)`: as
+    """`save_later(loaded, persist)`: as SharePartitions has it. `record_of(loaded, offset)`: as
     ParkedReading has it."""
 
     def __init__(

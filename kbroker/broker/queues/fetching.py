@@ -149,7 +149,7 @@ class ShareFetching:
                 if self._is_watching:
                     self._unwatch(loaded, waiter)
                 if loaded.retiring:
-                    self._broker.share_groups.retire(loaded)
+                    self._broker.share_partitions.retire(loaded)
 
     def _count(self, watched: _Watched, wanted: int) -> None:
         """Each topic counts once for a fetch, as in Kafka."""
@@ -159,7 +159,7 @@ class ShareFetching:
         for topic in topics:
             topic.share_fetch_requests += 1
             topic.failed_share_fetch_requests += topic in self._failed
-        group = self._broker.share_groups.metrics.get(self._group_id)
+        group = self._broker.share_partitions.metrics.get(self._group_id)
         if group is not None and wanted:
             group.fetch_ratio.observe(100 * self._usable / wanted)
 
@@ -193,7 +193,7 @@ class ShareFetching:
                 continue
             if place.memo is None or (loaded := place.memo()) is None or loaded.gone:
                 try:
-                    loaded = self._broker.share_groups.find_or_load(self._group_id, place.partition)
+                    loaded = self._broker.share_partitions.find_or_load(self._group_id, place.partition)
                 except KafkaError as error:
                     self._fail(place.partition, error)
                     continue
@@ -205,9 +205,9 @@ class ShareFetching:
 
     async def _attempt(self, watched: _Watched, *, expired: bool) -> bool:
         """True if something was acquired, or there is an error that must not wait."""
-        if (held := self._broker.share_groups.held) or self._held is not None:
+        if (held := self._broker.share_partitions.held) or self._held is not None:
             self._see_to_prefetch(held.get(self._group_id))
-        unusual = self._broker.share_groups.unusual
+        unusual = self._broker.share_partitions.unusual
         settings = unusual.get(self._group_id) if unusual else None
         if settings is not None and settings.paused:
             return False
@@ -220,10 +220,10 @@ class ShareFetching:
             if self._empty_rows and place.partition not in self._rows:
                 self._rows[place.partition] = ShareFetchRow(place.partition.partition)
             if engine.start_offset < (log_start_offset := loaded.partition.log_start_offset):
-                self._broker.share_groups.save_later(loaded, engine.log_start_moved(log_start_offset))
+                self._broker.share_partitions.save_later(loaded, engine.log_start_moved(log_start_offset))
             offset = engine.offset_to_acquire()
             if engine.parking is not None:
-                self._broker.share_groups.save_later(loaded, engine.parked_below(log_start_offset))
+                self._broker.share_partitions.save_later(loaded, engine.parked_below(log_start_offset))
                 if engine.parked_ready and (
                     loaded.is_parked_turn or offset is None or offset >= loaded.partition.high_watermark
                 ):
@@ -320,7 +320,7 @@ class ShareFetching:
                     return False
                 continue  # Others may have acquired its records meanwhile.
             if engine.settings.ttl_ms:
-                has_changed = await self._broker.share_groups.expiry.give_up(loaded, engine, batches)
+                has_changed = await self._broker.share_partitions.expiry.give_up(loaded, engine, batches)
                 if loaded.gone or not self._is_current():
                     return False
                 if has_changed:
@@ -391,13 +391,13 @@ class ShareFetching:
         engine, opener = loaded.engine, BatchOpener(self._broker.opened_batches, loaded.partition.log)
         while engine is not None and engine.parked_ready and self._budget > 0 and not must_wait(engine):
             self._has_read = True
-            record_of = partial(self._broker.share_groups.parked.record_of, loaded)
+            record_of = partial(self._broker.share_partitions.parked.record_of, loaded)
             plan = await plan_parked(loaded.partition, engine, opener, self._budget, share_bytes, record_of)
             if loaded.gone or not self._is_current():
                 return False
-            self._broker.share_groups.save_later(loaded, engine.parked_lost(plan.lost))
+            self._broker.share_partitions.save_later(loaded, engine.parked_lost(plan.lost))
             if engine.settings.ttl_ms:
-                has_expired = await self._broker.share_groups.expiry.give_up_parked(
+                has_expired = await self._broker.share_partitions.expiry.give_up_parked(
                     loaded, engine, plan.batches, plan.offsets
                 )
                 if loaded.gone or not self._is_current():
@@ -410,7 +410,7 @@ class ShareFetching:
                 self._answer(
                     partition, loaded, ranges, loaded.records.of(plan.batches, ranges, opener, share_bytes)
                 )
-                self._broker.share_groups.parked.see_to(loaded)
+                self._broker.share_partitions.parked.see_to(loaded)
                 return True
             if not plan.lost and not plan.offsets:
                 return False
@@ -423,8 +423,8 @@ class ShareFetching:
         ranges: list[AcquiredRange],
         records: Sequence[Buffer],
     ) -> None:
-        self._broker.share_groups.schedule(loaded)
-        self._broker.share_groups.scanner.resume(loaded)
+        self._broker.share_partitions.schedule(loaded)
+        self._broker.share_partitions.scanner.resume(loaded)
         for first, last, _ in ranges:
             size = last - first + 1
             self._budget -= size
@@ -448,7 +448,7 @@ class ShareFetching:
     def _room(self) -> int:
         """How many more records the member may hold."""
         held = 0 if self._held is None else self._held.of(self._member_id)
-        return self._broker.share_groups.settings(self._group_id).prefetch - held
+        return self._broker.share_partitions.settings(self._group_id).prefetch - held
 
     def _watch(self, loaded: LoadedSharePartition, waiter: Waiter) -> None:
         self._watched_in_turn = self._held is not None

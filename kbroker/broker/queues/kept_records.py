@@ -33,7 +33,7 @@ from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.held_logs import HeldLogs, Hold
 from kbroker.broker.queues.parked_left import keeps_of, parks_of
-from kbroker.broker.queues.share_partitions import LoadedSharePartition, ShareGroups
+from kbroker.broker.queues.share_partitions import LoadedSharePartition, SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.batches import LOG_APPEND_TIME, build_batch, crc_is_valid, stored_records
 from kbroker.formats.compression import CorruptPayload
@@ -82,7 +82,7 @@ class KeptRecords:
     def __init__(
         self,
         persister: Persister,
-        share_groups: ShareGroups,
+        share_partitions: SharePartitions,
         held_logs: HeldLogs,
         topics: Topics,
         logs: Sequence[GroupCommit[StampedBatch]],
@@ -90,7 +90,7 @@ class KeptRecords:
     ) -> None:
         self._parks = parks_of(persister)
         self._keeps = keeps_of(persister)
-        self._share_groups = share_groups
+        self._share_partitions = share_partitions
         self._held_logs = held_logs
         self._topics = topics
         self._logs = logs
@@ -155,20 +155,20 @@ class KeptRecords:
             for group in groups:
                 assert group.engine.parking is not None
                 group.engine.parking.end_look(group.look)
-                self._share_groups.retire_unless_used(group.loaded)
+                self._share_partitions.retire_unless_used(group.loaded)
 
     async def _look(self, group_id: str, partition: Partition, hold: Hold, end_offset: int) -> _Group | None:
         """What the group holds below `end_offset`. None: it cannot be told now, or is too much as
         far as is known."""
         assert self._parks is not None
         key, stuck = TopicPartition(*partition.log), self._stuck.setdefault(partition, {})
-        is_here = self._share_groups.find(group_id, key) is not None
+        is_here = self._share_partitions.find(group_id, key) is not None
         if not is_here and group_id in stuck and stuck[group_id] == hold.window_from:
             return None
-        loaded = await self._share_groups.load(group_id, key)
+        loaded = await self._share_partitions.load(group_id, key)
         engine = loaded.engine
         assert engine is not None
-        self._share_groups.parked.prepare(engine, 0, engine.settings, must=True)
+        self._share_partitions.parked.prepare(engine, 0, engine.settings, must=True)
         parking = engine.parking
         if parking is None:
             return None
@@ -230,7 +230,7 @@ class KeptRecords:
         await self._saved(
             loaded, engine, engine.leave_log(wanted, now_ms=now_ms()) if wanted and not loaded.gone else None
         )
-        self._share_groups.schedule(loaded)
+        self._share_partitions.schedule(loaded)
         loaded.waiters.wake_all()
         self._kept += len(wanted) + len(parked)
 
@@ -240,13 +240,13 @@ class KeptRecords:
         """Raises KafkaError. Then the next write of the share-partition says it again."""
         if persist is None:
             return
-        error = await self._share_groups.save(loaded, persist)
+        error = await self._share_partitions.save(loaded, persist)
         if error is not None and self._topics.reserve.is_there:
             # A full disk must not keep the log from making room: what is set aside for that is
             # used.
             self._topics.reserve.give_up()
             again = engine.retry_unsaved()
-            error = None if again is None else await self._share_groups.save(loaded, again)
+            error = None if again is None else await self._share_partitions.save(loaded, again)
         if error is not None:
             raise error
 
@@ -290,15 +290,15 @@ class KeptRecords:
         return report
 
     async def _purge(self, group_id: str, partition: Partition, key: TopicPartition, offset: int) -> None:
-        loaded = await self._share_groups.load(group_id, key)
+        loaded = await self._share_partitions.load(group_id, key)
         engine = loaded.engine
         assert engine is not None
         if engine.parking is not None:
             await self._purge_memory(loaded, engine, engine.parking, offset)
-            await self._share_groups.parked.sweep(loaded, engine, engine.parking)
+            await self._share_partitions.parked.sweep(loaded, engine, engine.parking)
             if loaded.gone:
                 raise KafkaError(ErrorCode.not_leader_or_follower)
-        self._share_groups.retire_unless_used(loaded)
+        self._share_partitions.retire_unless_used(loaded)
 
     async def _purge_memory(
         self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking, offset: int
@@ -312,7 +312,7 @@ class KeptRecords:
                 waiter.rearm()
                 persist = engine.purge_parked(offset)
                 if persist is not None:
-                    if (error := await self._share_groups.save(loaded, persist)) is not None:
+                    if (error := await self._share_partitions.save(loaded, persist)) is not None:
                         raise error
                 elif parking.is_pending_below(offset):
                     await waiter.wait()

@@ -28,17 +28,19 @@ from kbroker.share.persister import Persister
 from kbroker.share.share_partition import SharePartition
 
 if TYPE_CHECKING:
-    from kbroker.broker.queues.share_partitions import LoadedSharePartition, ShareGroups
+    from kbroker.broker.queues.share_partitions import LoadedSharePartition, SharePartitions
 
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 
 class ParkedReading:
-    def __init__(self, persister: Persister, share_groups: ShareGroups, start: Callable[..., None]) -> None:
+    def __init__(
+        self, persister: Persister, share_partitions: SharePartitions, start: Callable[..., None]
+    ) -> None:
         self._persister = parks_of(persister)
         self._keeps = keeps_of(persister)
-        self._share_groups = share_groups
+        self._share_partitions = share_partitions
         self._start = start
         self._life_ahead_ms = wall_clock_ms() - now_ms()
         self._at_work: set[LoadedSharePartition] = set()
@@ -103,7 +105,7 @@ class ParkedReading:
                     await trio.sleep(_RETRY_S)
         finally:
             self._at_work.discard(loaded)
-        self._share_groups.retire(loaded)
+        self._share_partitions.retire(loaded)
 
     async def _read(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
         """Raises KafkaError."""
@@ -118,7 +120,7 @@ class ParkedReading:
                 raise
             if not loaded.gone:
                 parking.end_read(lane, found, engine.settings, partial(is_lost, loaded.partition))
-                self._share_groups.parked_changed(loaded)
+                self._share_partitions.parked_changed(loaded)
 
     async def sweep(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
         """Have nothing parked below the log's start but what is kept; saved on return. Raises
@@ -139,7 +141,7 @@ class ParkedReading:
                 at = found[-1].offset + 1 if found else at
                 if (
                     persist is not None
-                    and (error := await self._share_groups.save(loaded, persist)) is not None
+                    and (error := await self._share_partitions.save(loaded, persist)) is not None
                 ):
                     raise error
         except BaseException:

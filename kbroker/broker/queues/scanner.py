@@ -40,7 +40,7 @@ from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.share_partition import SharePartition
 
 if TYPE_CHECKING:
-    from kbroker.broker.queues.share_partitions import LoadedSharePartition, ShareGroups
+    from kbroker.broker.queues.share_partitions import LoadedSharePartition, SharePartitions
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +68,12 @@ _MEANING = {
 class Scanner:
     def __init__(
         self,
-        share_groups: ShareGroups,
+        share_partitions: SharePartitions,
         persister: Persister,
         start: Callable[..., None],
         flush: Callable[[], Awaitable[None]],
     ) -> None:
-        self._share_groups = share_groups
+        self._share_partitions = share_partitions
         self._lookup = KeyLookup(persister)
         self._flush = flush
         self._start = start
@@ -140,13 +140,13 @@ class Scanner:
         """False: there is nothing to be done for now. Raises KafkaError and StoreFailed."""
         partition = loaded.partition
         if engine.start_offset < partition.log_start_offset:
-            self._share_groups.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
+            self._share_partitions.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
         persist = engine.park_again(wall_clock_ms())
         if persist is not None:
             await self._save(loaded, persist)
         if engine.key_order is not None:
             await self._see_to_keys(loaded, engine)
-        has_expired = engine.settings.ttl_ms > 0 and await self._share_groups.expiry.look(loaded, engine)
+        has_expired = engine.settings.ttl_ms > 0 and await self._share_partitions.expiry.look(loaded, engine)
         return await self._scan(loaded, engine, known) or has_expired
 
     async def _look_ahead(self, loaded: LoadedSharePartition, engine: SharePartition, ahead: int) -> int:
@@ -176,7 +176,7 @@ class Scanner:
                 if persist is not None:
                     await self._save(loaded, persist)
             if found:
-                self._share_groups.schedule(loaded)
+                self._share_partitions.schedule(loaded)
                 loaded.waiters.wake_all()
         return ahead
 
@@ -246,14 +246,14 @@ class Scanner:
         persist = engine.scanned(
             offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys
         )
-        self._share_groups.schedule(loaded)
+        self._share_partitions.schedule(loaded)
         loaded.waiters.wake_all()
         return persist
 
     async def _save(self, loaded: LoadedSharePartition, persist: Persist) -> None:
         """Synced on return, so that a scan cannot outrun a store that keeps the latest in memory.
         Raises KafkaError, StoreFailed."""
-        if (error := await self._share_groups.save(loaded, persist)) is not None:
+        if (error := await self._share_partitions.save(loaded, persist)) is not None:
             raise error
         await self._flush()
 

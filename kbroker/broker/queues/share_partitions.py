@@ -119,13 +119,13 @@ _Save: TypeAlias = tuple[LoadedSharePartition, Persist]
 
 
 @dataclass(frozen=True, slots=True)
-class ShareGroupsStatistics:
+class SharePartitionsStatistics:
     share_partitions: int
     sessions: int
     in_flight: int
 
 
-class ShareGroups:
+class SharePartitions:
     """`settings(group_id)` and `reset_policy(group_id)` give the group's effective configs.
     `longest_lock_ms()`: the broker's bound of lock durations. `flush` syncs the state store."""
 
@@ -173,10 +173,10 @@ class ShareGroups:
             max_sessions, lambda group_id, partition: (group_id, partition) in self._loaded
         )
 
-    def statistics(self) -> ShareGroupsStatistics:
+    def statistics(self) -> SharePartitionsStatistics:
         engines = [loaded.engine for loaded in self._loaded.values() if loaded.engine is not None]
         in_flight = sum(engine.statistics().in_flight for engine in engines)
-        return ShareGroupsStatistics(len(self._loaded), self.sessions.statistics().sessions, in_flight)
+        return SharePartitionsStatistics(len(self._loaded), self.sessions.statistics().sessions, in_flight)
 
     def work_in(self, nursery: trio.Nursery) -> None:
         """Where to start the tasks that load and save behind the clients' backs. Nothing may be

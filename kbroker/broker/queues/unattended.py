@@ -19,7 +19,7 @@ from kbroker.errors import KafkaError
 from kbroker.share.persister import TopicPartition
 
 if TYPE_CHECKING:
-    from kbroker.broker.queues.share_partitions import ShareGroups
+    from kbroker.broker.queues.share_partitions import SharePartitions
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +30,11 @@ class Unattended:
 
     def __init__(
         self,
-        share_groups: ShareGroups,
+        share_partitions: SharePartitions,
         groups: Callable[[], Iterable[str]],
         partitions_of: Callable[[str], Iterable[TopicPartition]],
     ) -> None:
-        self._share_groups = share_groups
+        self._share_partitions = share_partitions
         self._groups = groups
         self._partitions_of = partitions_of
         self._to_load: deque[str] = deque()
@@ -57,7 +57,7 @@ class Unattended:
         self._woken.set()
 
     async def _load(self, group_id: str) -> None:
-        if not self._share_groups.settings(group_id).works_alone:
+        if not self._share_partitions.settings(group_id).works_alone:
             return
         for partition in self._partitions_of(group_id):
             if partition not in self._partitions_of(group_id):
@@ -65,9 +65,9 @@ class Unattended:
                 # again.
                 continue
             try:
-                loaded = await self._share_groups.load(group_id, partition)
+                loaded = await self._share_partitions.load(group_id, partition)
             # Its topic is being deleted, or its state cannot be read: members are told that.
             except KafkaError as error:
                 logger.debug("share-partition %s:%s-%d stays where it is: %s", group_id, *partition, error)
             else:
-                self._share_groups.retire_unless_used(loaded)
+                self._share_partitions.retire_unless_used(loaded)

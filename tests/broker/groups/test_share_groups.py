@@ -16,7 +16,7 @@ from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs
 from kbroker.broker.groups.share_groups import JOIN_PATIENCE_S, GroupCoordinator
-from kbroker.broker.queues.share_partitions import ShareGroups
+from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.groups.ids import SHARE, GroupIds
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
@@ -89,7 +89,7 @@ class World:
             cast(Any, self.commits),
         )
         configs = Configs(BrokerConfig({}), store, commits)
-        share_groups = ShareGroups(
+        share_partitions = SharePartitions(
             topics,
             persister,
             Deadlines(),
@@ -103,7 +103,7 @@ class World:
         self.settings = ShareGroupSettings()
         pure = ShareGroupCoordinator(lambda _: self.settings, self.group_ids)
         self.coordinator = GroupCoordinator(
-            pure, topics, persister, share_groups, configs, store, commits, SessionClock()
+            pure, topics, persister, share_partitions, configs, store, commits, SessionClock()
         )
         self.coordinator.load()
 

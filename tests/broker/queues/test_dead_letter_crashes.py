@@ -142,7 +142,7 @@ async def drain(client: Client) -> None:
 
 def is_drained(client: Client, key: tuple[UUID, int]) -> bool:
     """Every record is done with. The start offset may stay behind where loaded state had a gap."""
-    loaded = client.broker.share_groups.find(GROUP, TopicPartition(*key))
+    loaded = client.broker.share_partitions.find(GROUP, TopicPartition(*key))
     if loaded is None or loaded.engine is None:
         return False
     found = loaded.engine.statistics()
