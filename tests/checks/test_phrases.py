@@ -1,0 +1,47 @@
+"""Prose reads as technical English: none of the phrases of tests/checks/phrases.py. Folders are
+added to DONE when their prose has been revised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.checks.phrases import ROOT, search
+
+DONE = ("kbroker/clock.py",)
+
+
+@pytest.mark.parametrize("path", DONE)
+def test_prose_is_free_of_listed_phrases(path: str) -> None:
+    assert search([ROOT / path]) == [], f"python -m tests.checks.phrases {path}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("A waiter that is told\nof it", [(1, "is told")]),
+        ("Two lines.\nWhat is stored is read.", [(2, "What is")]),
+        ("What is it? A store.", []),
+        ('Say `anew` or "anew", not like this.', []),
+        ("```\nwhoever\n```\n\nWhoever reads this", [(5, "Whoever")]),
+    ],
+)
+def test_the_search(
+    text: str, found: list[tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.checks.phrases.ROOT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    assert [
+        (hit.line, hit.phrase[: len(phrase)]) for hit, (_, phrase) in zip(search([page]), found, strict=True)
+    ] == found
+
+
+def test_comments_docstrings_and_strings_are_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.checks.phrases.ROOT", tmp_path)
+    file = tmp_path / "module.py"
+    file.write_text('"""Reads it anew."""\n\n# It goes\n# on.\nx = f"{1} is told"\n')
+    assert {(hit.line, hit.phrase) for hit in search([file])} == {(1, "anew"), (3, "goes on"), (5, "is told")}
