@@ -179,7 +179,8 @@ class ShareGroupMetrics:
     share-partitions that have left the memory since, in the order of ENGINE_COUNTERS."""
 
     __slots__ = (
-        "acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "odd_schedules", "removed_records", "unloaded",
+        "acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "odd_schedules", "removed_records",
+        "unloaded",
     )  # fmt: skip
 
     def __init__(self) -> None:

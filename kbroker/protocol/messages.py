@@ -223,6 +223,7 @@ def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int
 
 
 __all__ = [
-    "CORRELATION", "Message", "RequestHead", "TZAware", "build", "build_response", "encode", "encode_response", "i32", "i64",
-    "milliseconds", "read_request", "read_request_head", "request_schema", "response_header", "response_schema",
+    "CORRELATION", "Message", "RequestHead", "TZAware", "build", "build_response", "encode",
+    "encode_response", "i32", "i64", "milliseconds", "read_request", "read_request_head", "request_schema",
+    "response_header", "response_schema",
 ]  # fmt: skip

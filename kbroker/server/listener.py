@@ -313,8 +313,8 @@ class _Peer:
     """One client connection."""
 
     __slots__ = (
-        "_broker", "_frames", "_metrics", "_server", "busy", "connection", "is_stalled", "last_active", "name", "reserved_bytes", "sock",
-        "was_active",
+        "_broker", "_frames", "_metrics", "_server", "busy", "connection", "is_stalled", "last_active",
+        "name", "reserved_bytes", "sock", "was_active",
     )  # fmt: skip
 
     def __init__(

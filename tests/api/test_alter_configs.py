@@ -343,10 +343,13 @@ async def test_what_is_altered_over_the_start_says_how_to_end_that(
     async with connect("segment", config={ms: "8", size: "1", ASSIGNMENT_INTERVAL: "9"}) as client:
         delete = "kbroker configs delete --broker"
         ended = {
-            f"{ms}=5 was altered while running and wins over the 8 of this start": f"{delete} 1 {ms} && "
-            f'{delete} "" {ms}',
+            f"{ms}=5 was altered while running and wins over the 8 of this start": (
+                f'{delete} 1 {ms} && {delete} "" {ms}'
+            ),
             f"{size}=2 was altered while running and wins over the 1 of this start": f'{delete} "" {size}',
-            f"{ASSIGNMENT_INTERVAL}=7 was altered while running and wins over the 9 of this start": f"{delete} 1 {ASSIGNMENT_INTERVAL}",
+            f"{ASSIGNMENT_INTERVAL}=7 was altered while running and wins over the 9 of this start": (
+                f"{delete} 1 {ASSIGNMENT_INTERVAL}"
+            ),
         }
         said = [record.getMessage() for record in caplog.records if "wins over" in record.getMessage()]
         assert sorted(said) == sorted(f"{what}; to end that: {how}" for what, how in ended.items())

@@ -97,8 +97,9 @@ async def fetch(
         for index in range(partitions)
     ]
     answer = await client.call(
-        "fetch", 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
-        topics=[{"topic": topic, "partitions": rows}], forgotten_topics_data=(), rack_id="",
+        "fetch", 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0,
+        session_id=0, session_epoch=-1, topics=[{"topic": topic, "partitions": rows}],
+        forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
     return [(row.error_code, offsets_of(row.records)) for row in answer.responses[0].partitions]
 
@@ -141,8 +142,9 @@ class Member:
             for each, row in zip(self._assigned, rows, strict=True)
         ]
         answer = await self._client.call(
-            "share_fetch", 1, group_id="g", member_id="m", share_session_epoch=self._epoch, max_wait=50, min_bytes=1, max_bytes=1 << 20,
-            max_records=10, batch_size=10, topics=topics if self._epoch == 0 else (), forgotten_topics_data=(),
+            "share_fetch", 1, group_id="g", member_id="m", share_session_epoch=self._epoch, max_wait=50,
+            min_bytes=1, max_bytes=1 << 20, max_records=10, batch_size=10,
+            topics=topics if self._epoch == 0 else (), forgotten_topics_data=(),
         )  # fmt: skip
         self._epoch += 1
         found: dict[str, list[tuple[ErrorCode, list[int]]]] = {}

@@ -33,8 +33,9 @@ async def fetch(client: Client, topic: str, partitions: int) -> dict[int, tuple[
         for index in range(partitions)
     ]
     answer = await client.call(
-        "fetch", 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
-        topics=[{"topic": topic, "partitions": rows}], forgotten_topics_data=(), rack_id="",
+        "fetch", 11, replica_id=-1, max_wait=0, min_bytes=0, max_bytes=1 << 20, isolation_level=0,
+        session_id=0, session_epoch=-1, topics=[{"topic": topic, "partitions": rows}],
+        forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
     return {
         row.partition_index: (row.error_code, bool(row.records)) for row in answer.responses[0].partitions
@@ -60,8 +61,8 @@ async def share_fetch(client: Client, topic: str) -> list[tuple[ErrorCode, bool]
                 }
             ]
             answer = await client.call(
-                "share_fetch", 1, **group, share_session_epoch=0, max_wait=100, min_bytes=1, max_bytes=1 << 20, max_records=10,
-                batch_size=10, topics=topics, forgotten_topics_data=(),
+                "share_fetch", 1, **group, share_session_epoch=0, max_wait=100, min_bytes=1,
+                max_bytes=1 << 20, max_records=10, batch_size=10, topics=topics, forgotten_topics_data=(),
             )  # fmt: skip
             ((row,),) = [topic.partitions for topic in answer.responses]
             found.append((row.error_code, bool(row.acquired_records)))

@@ -201,7 +201,9 @@ async def test_what_is_listed_twice_counts_once(connect: Connect) -> None:  # BA
         topic, other = await client.create_topic("orders", 2), await client.create_topic("other")
         for version in (12, 13):
             rows = [
-                {"topic_id": topic.topic_id, "name": "orders", "partition_data": [{"index": 0, "records": batch(b"lost")}]},
+                {"topic_id": topic.topic_id, "name": "orders", "partition_data": [
+                    {"index": 0, "records": batch(b"lost")}
+                ]},
                 {"topic_id": other.topic_id, "name": "other", "partition_data": []},
                 {"topic_id": topic.topic_id, "name": "orders", "partition_data": [
                     {"index": 1, "records": batch(b"a")}, {"index": 0, "records": batch(b"b", b"c")}
@@ -401,13 +403,15 @@ async def test_errors_that_do_not_wait(connect: Connect) -> None:  # BASE-45
 
         async def fetch_both(wait_ms: int, partition: int = 0, **more: int) -> Any:
             rows = [
-                {"partition": index, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
-                 "partition_max_bytes": 1 << 20, **(more if index == partition else {})}
+                {"partition": index, "current_leader_epoch": -1, "fetch_offset": 0,
+                 "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": 1 << 20,
+                 **(more if index == partition else {})}
                 for index in (partition, 1)
             ]  # fmt: skip
             return await client.call(
-                "fetch", 18, replica_id=-1, max_wait=wait_ms, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
-                session_epoch=-1, topics=[{"topic_id": topic, "partitions": rows}], forgotten_topics_data=[], rack_id="",
+                "fetch", 18, replica_id=-1, max_wait=wait_ms, min_bytes=1, max_bytes=1 << 20,
+                isolation_level=0, session_id=0, session_epoch=-1,
+                topics=[{"topic_id": topic, "partitions": rows}], forgotten_topics_data=[], rack_id="",
             )  # fmt: skip
 
         with trio.fail_after(5):
@@ -442,11 +446,13 @@ async def test_where_the_epoch_fetched_last_ended(connect: Connect) -> None:
         await client.append("orders", 3)
 
         async def ask(epoch: int, offset: int) -> Any:
-            row = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": epoch,
-                   "log_start_offset": -1, "partition_max_bytes": 1 << 20}  # fmt: skip
+            row = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": offset,
+                   "last_fetched_epoch": epoch, "log_start_offset": -1,
+                   "partition_max_bytes": 1 << 20}  # fmt: skip
             answer = await client.call(
-                "fetch", 18, replica_id=-1, max_wait=60_000, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0,
-                session_epoch=-1, topics=[{"topic_id": topic, "partitions": [row]}], forgotten_topics_data=[], rack_id="",
+                "fetch", 18, replica_id=-1, max_wait=60_000, min_bytes=1, max_bytes=1 << 20,
+                isolation_level=0, session_id=0, session_epoch=-1,
+                topics=[{"topic_id": topic, "partitions": [row]}], forgotten_topics_data=[], rack_id="",
             )  # fmt: skip
             found = answer.responses[0].partitions[0]
             return (
@@ -475,14 +481,14 @@ async def test_fetched_rows_that_are_listed_twice_or_taken_apart(connect: Connec
         asked = [(one, 0, 7), (two, 0, 0), (one, 1, 0), (one, 0, 0)]
         topics = [
             {"topic_id": topic, "partitions": [
-                {"partition": index, "current_leader_epoch": -1, "fetch_offset": offset, "last_fetched_epoch": -1,
-                 "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+                {"partition": index, "current_leader_epoch": -1, "fetch_offset": offset,
+                 "last_fetched_epoch": -1, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
             ]}
             for topic, index, offset in asked
         ]  # fmt: skip
         answer = await client.call(
-            "fetch", 18, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
-            topics=topics, forgotten_topics_data=[], rack_id="",
+            "fetch", 18, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0,
+            session_id=0, session_epoch=-1, topics=topics, forgotten_topics_data=[], rack_id="",
         )  # fmt: skip
         rows = [
             (topic.topic_id, row.partition_index, row.error_code)
@@ -590,11 +596,14 @@ class TestFetchSessions:
             assert session != 0, "a session may begin with nothing"
             for epoch, forgotten, rows in ((1, [topic], 0), (2, [], 1)):
                 forgets = [{"topic_id": each, "partitions": (0,)} for each in forgotten]
-                row = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
+                row = {"partition": 0, "current_leader_epoch": -1, "fetch_offset": 0,
+                       "last_fetched_epoch": -1, "log_start_offset": -1,
                        "partition_max_bytes": 100}  # fmt: skip
                 answer = await client.call(
-                    "fetch", 18, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=100, isolation_level=0, session_id=session,
-                    session_epoch=epoch, topics=[{"topic_id": topic, "partitions": [row]}], forgotten_topics_data=forgets, rack_id="",
+                    "fetch", 18, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=100, isolation_level=0,
+                    session_id=session, session_epoch=epoch,
+                    topics=[{"topic_id": topic, "partitions": [row]}], forgotten_topics_data=forgets,
+                    rack_id="",
                 )  # fmt: skip
                 assert len(answer.responses) == rows
 

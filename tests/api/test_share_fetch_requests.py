@@ -39,9 +39,12 @@ async def test_without_max_bytes(connect: Connect) -> None:  # RPC-15
         for _ in range(3):
             await client.append_raw("orders", build_batch([Record(0, 1, None, b"x" * 600_000, ())]))
         asked = {
-            "group_id": GROUP, "share_session_epoch": 0, "max_wait": 60_000, "min_bytes": 1_000_000, "max_records": 500, "batch_size": 500,
-            "share_acquire_mode": 0, "is_renew_ack": False, "forgotten_topics_data": (),
-            "topics": [{"topic_id": key[0], "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}],
+            "group_id": GROUP, "share_session_epoch": 0, "max_wait": 60_000, "min_bytes": 1_000_000,
+            "max_records": 500, "batch_size": 500, "share_acquire_mode": 0, "is_renew_ack": False,
+            "forgotten_topics_data": (),
+            "topics": [{"topic_id": key[0], "partitions": [
+                {"partition_index": 0, "acknowledgement_batches": ()}
+            ]}],
         }  # fmt: skip
         assert batches(await client.call("share_fetch", 2, member_id="m", max_bytes=1 << 20, **asked)) == [
             (0, 0)

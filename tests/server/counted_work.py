@@ -6,9 +6,12 @@ process with a profile hook in it and in every thread that it starts; requests (
 come over a socket from a thread without one. What a request costs is the least of several windows:
 what may come between (a background task, one more look of the loop) mostly adds.
 
-    python -m tests.server.counted_work                          the counts as they are now, beside those of counted_work.txt
-    python -m tests.server.counted_work --write                  puts them into counted_work.txt, which the test compares with
-    python -m tests.server.counted_work segment-os --calls fetch what is called how often for requests with `fetch` in their name
+    python -m tests.server.counted_work
+        print the counts, beside those of counted_work.txt
+    python -m tests.server.counted_work --write
+        write them to counted_work.txt, which the test compares with
+    python -m tests.server.counted_work segment-os --calls fetch
+        print how often each function is called, for requests with `fetch` in their name
 """
 
 from __future__ import annotations
@@ -231,7 +234,8 @@ def counted_broker(
 _HEAD = f"{'broker':14}{'request':34}" + "".join(f"{field:>10}" for field in Work._fields)
 _ABOUT = """\
 Calls and system calls for one request; `encodes` are messages that went through kio's encoder.
-Written by `python -m tests.server.counted_work --write`; test_counted_work.py fails where a count grows by more than a tenth.
+Written by `python -m tests.server.counted_work --write`.
+test_counted_work.py fails where a count grows by more than a tenth.
 
 """
 

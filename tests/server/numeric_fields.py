@@ -126,8 +126,9 @@ def _of_topic(world: World, *rows: Values, key: str = "partitions") -> list[Valu
 def share_fetch(world: World) -> Values:
     row = {"partition_index": 0, "acknowledgement_batches": ()}
     return {
-        "group_id": world.share_group, "member_id": "m", "share_session_epoch": 0, "max_wait": 0, "min_bytes": 0, "max_bytes": 1 << 20,
-        "max_records": 2, "batch_size": 2, "topics": [{"topic_id": world.topic.topic_id, "partitions": [row]}], "forgotten_topics_data": (),
+        "group_id": world.share_group, "member_id": "m", "share_session_epoch": 0, "max_wait": 0,
+        "min_bytes": 0, "max_bytes": 1 << 20, "max_records": 2, "batch_size": 2,
+        "topics": [{"topic_id": world.topic.topic_id, "partitions": [row]}], "forgotten_topics_data": (),
     }  # fmt: skip
 
 
@@ -243,26 +244,37 @@ def _describe_partitions(world: World) -> Values:
 
 REQUESTS: Mapping[str, Callable[[World], Values]] = {
     "produce": lambda w: {
-        "acks": -1, "timeout": 1000, "topic_data": _of_topic(w, {"index": 0, "records": batch()}, key="partition_data"),
+        "acks": -1, "timeout": 1000,
+        "topic_data": _of_topic(w, {"index": 0, "records": batch()}, key="partition_data"),
     },
     "fetch": _fetch,
     "list_offsets": lambda w: {
-        "replica_id": -1, "isolation_level": 0, "topics": _of_topic(w, {"partition_index": 0, "timestamp": -1}), "timeout": 1000,
+        "replica_id": -1, "isolation_level": 0,
+        "topics": _of_topic(w, {"partition_index": 0, "timestamp": -1}), "timeout": 1000,
     },
-    "metadata": lambda w: {"topics": (), "include_topic_authorized_operations": False, "include_cluster_authorized_operations": False},
+    "metadata": lambda w: {
+        "topics": (), "include_topic_authorized_operations": False,
+        "include_cluster_authorized_operations": False,
+    },
     "offset_commit": _offset_commit,
     "offset_fetch": _offset_fetch,
     "find_coordinator": lambda w: {"coordinator_keys": ["g"], "key": "g"},
     "join_group": _join_group,
     "heartbeat": lambda w: _classic(w, group_instance_id=None),
-    "leave_group": lambda w: {"group_id": "classic", "members": [{"member_id": "nobody"}], "member_id": "nobody"},
+    "leave_group": lambda w: {
+        "group_id": "classic", "members": [{"member_id": "nobody"}], "member_id": "nobody",
+    },
     "sync_group": lambda w: _classic(w, assignments=()),
     "describe_groups": lambda w: {"groups": ["classic"], "include_authorized_operations": False},
     "list_groups": lambda w: {},
     "api_versions": lambda w: {"client_software_name": "x", "client_software_version": "1"},
     "create_topics": _create_topics,
-    "delete_topics": lambda w: {"topics": [{"name": "none", "topic_id": None}], "topic_names": ["none"], "timeout": 1000},
-    "delete_records": lambda w: {"topics": _of_topic(w, {"partition_index": 0, "offset": 1}), "timeout": 1000},
+    "delete_topics": lambda w: {
+        "topics": [{"name": "none", "topic_id": None}], "topic_names": ["none"], "timeout": 1000,
+    },
+    "delete_records": lambda w: {
+        "topics": _of_topic(w, {"partition_index": 0, "offset": 1}), "timeout": 1000,
+    },
     "init_producer_id": lambda w: {"transactional_id": None, "transaction_timeout": 1000},
     "offset_for_leader_epoch": lambda w: {"topics": _of_topic(w, {"partition": 0, "leader_epoch": 0})},
     "describe_configs": lambda w: {"resources": _resources(w, configuration_keys=None)},
@@ -271,20 +283,25 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
     "create_partitions": _create_partitions,
     "delete_groups": lambda w: {"groups_names": ["none"]},
     "incremental_alter_configs": lambda w: {
-        "resources": _resources(w, configs=[{"name": "retention.ms", "config_operation": 0, "value": "7"}]), "validate_only": False,
+        "resources": _resources(w, configs=[{"name": "retention.ms", "config_operation": 0, "value": "7"}]),
+        "validate_only": False,
     },
     "offset_delete": lambda w: {"group_id": "committed", "topics": _of_topic(w, {"partition_index": 0})},
-    "describe_cluster": lambda w: {"include_cluster_authorized_operations": False, "include_fenced_brokers": False},
+    "describe_cluster": lambda w: {
+        "include_cluster_authorized_operations": False, "include_fenced_brokers": False,
+    },
     "consumer_group_heartbeat": _consumer_heartbeat,
     "consumer_group_describe": lambda w: {"group_ids": ["none"], "include_authorized_operations": False},
     "get_telemetry_subscriptions": lambda w: {"client_instance_id": None},
     "push_telemetry": lambda w: {
-        "client_instance_id": UUID(int=9), "subscription_id": 1, "terminating": False, "compression_type": 0, "metrics": b"",
+        "client_instance_id": UUID(int=9), "subscription_id": 1, "terminating": False, "compression_type": 0,
+        "metrics": b"",
     },
     "list_config_resources": lambda w: {"resource_types": [2]},
     "describe_topic_partitions": _describe_partitions,
     "share_group_heartbeat": lambda w: {
-        "group_id": w.share_group, "member_id": "m", "member_epoch": 0, "subscribed_topic_names": [w.topic.name],
+        "group_id": w.share_group, "member_id": "m", "member_epoch": 0,
+        "subscribed_topic_names": [w.topic.name],
     },
     "share_group_describe": lambda w: {"group_ids": ["none"], "include_authorized_operations": False},
     "share_fetch": lambda w: {
@@ -303,14 +320,16 @@ REQUESTS: Mapping[str, Callable[[World], Values]] = {
         "group_id": w.share_group,
         "topics": [{"topic_name": w.topic.name, "partitions": [{"partition_index": 0, "start_offset": 1}]}],
     },
-    "delete_share_group_offsets": lambda w: {"group_id": w.share_group, "topics": [{"topic_name": w.topic.name}]},
+    "delete_share_group_offsets": lambda w: {
+        "group_id": w.share_group, "topics": [{"topic_name": w.topic.name}],
+    },
 }  # fmt: skip
 
 CHANGES_TOPIC = frozenset({"produce", "delete_records", "create_partitions", "incremental_alter_configs"})
 NEEDS_STATE = frozenset(
     {
-        "read_share_group_state", "write_share_group_state", "share_fetch", "share_acknowledge", "describe_share_group_offsets",
-        "read_share_group_state_summary", "initialize_share_group_state",
+        "read_share_group_state", "write_share_group_state", "share_fetch", "share_acknowledge",
+        "describe_share_group_offsets", "read_share_group_state_summary", "initialize_share_group_state",
     }
 )  # fmt: skip
 
@@ -381,7 +400,8 @@ def frame_with(field: Numeric, values: Values, number: int) -> bytes:
     """The request with `number` in the field, length included."""
     schema = request_schema(field.api.key, field.version)
     head = {
-        "request_api_key": field.api.key, "request_api_version": field.version, "correlation_id": CORRELATION_ID, "client_id": "x",
+        "request_api_key": field.api.key, "request_api_version": field.version,
+        "correlation_id": CORRELATION_ID, "client_id": "x",
     }  # fmt: skip
     header = encode(build(schema.__header_schema__, head))
     one, other = (bytearray(encode(build(schema, _put(values, field.path, each)))) for each in (4, 5))

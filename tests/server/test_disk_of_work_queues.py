@@ -52,7 +52,8 @@ class Member:
         if time.monotonic() < self._beats_from:
             return
         answer = self._connection.call(
-            "share_group_heartbeat", 1, group_id=self._group, member_id=self._member_id, member_epoch=self._member_epoch, rack_id=None,
+            "share_group_heartbeat", 1, group_id=self._group, member_id=self._member_id,
+            member_epoch=self._member_epoch, rack_id=None,
             subscribed_topic_names=["jobs"] if not self._member_epoch else None,
         )  # fmt: skip
         assert answer.error_code == 0, answer
@@ -70,9 +71,10 @@ class Member:
             "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}],
         }
         answer = self._connection.call(
-            "share_fetch", 2, group_id=self._group, member_id=self._member_id, share_session_epoch=self._epoch, share_acquire_mode=1,
-            topics=[topic], forgotten_topics_data=[], is_renew_ack=False, max_wait=wait_ms, min_bytes=1, max_bytes=16 << 20,
-            max_records=max_records, batch_size=max_records,
+            "share_fetch", 2, group_id=self._group, member_id=self._member_id,
+            share_session_epoch=self._epoch, share_acquire_mode=1, topics=[topic], forgotten_topics_data=[],
+            is_renew_ack=False, max_wait=wait_ms, min_bytes=1, max_bytes=16 << 20, max_records=max_records,
+            batch_size=max_records,
         )  # fmt: skip
         assert answer.error_code == 0, answer
         self._epoch += 1

@@ -37,8 +37,9 @@ WAITS = frozenset({"max_wait"})
 WAITS_S = 0.3
 STORES = frozenset(
     {
-        "alter_share_group_offsets", "create_partitions", "create_topics", "delete_records", "incremental_alter_configs",
-        "initialize_share_group_state", "offset_commit", "read_share_group_state", "share_acknowledge", "write_share_group_state",
+        "alter_share_group_offsets", "create_partitions", "create_topics", "delete_records",
+        "incremental_alter_configs", "initialize_share_group_state", "offset_commit",
+        "read_share_group_state", "share_acknowledge", "write_share_group_state",
     }
 )  # fmt: skip
 """What they leave behind is looked at after each number."""
