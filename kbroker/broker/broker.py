@@ -25,6 +25,7 @@ import trio
 
 from kbroker import plugins
 from kbroker.broker.client_telemetry import ClientTelemetry
+from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines, DeadlinesStatistics, now_ms
 from kbroker.broker.commits.group_commit import GroupCommit, GroupCommitStatistics
 from kbroker.broker.commits.session_clock import SessionClock
@@ -142,6 +143,7 @@ class Broker:
         self.missing_topics = MissingTopics(self.topics)
         self.configs = Configs(self.config, state_store, self.state_commits)
         self.producer_ids = ProducerIds(state_store, self.state_commits)
+        self.background = Background()
         self.deadlines = Deadlines()
         share_state = ShareStateCoordinator(
             state_store.scan,
@@ -169,10 +171,16 @@ class Broker:
         self.configs.parks_records = self.share_partitions.parked.is_possible
         self.configs.finds_keys = self.share_partitions.scanner.finds_keys
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
-        self.append_queues = AppendQueues()
+        self.append_queues = AppendQueues(self.background)
         writer = DeadLetterWriter(self.topics, self.config)
         letters = DeadLetters(
-            self.topics, self.configs, self.share_partitions, persister, writer, self.state_commits
+            self.topics,
+            self.configs,
+            self.share_partitions,
+            persister,
+            writer,
+            self.state_commits,
+            self.background,
         )
         self.dead_letters = self.share_partitions.dead_letters = letters
         self.group_ids = GroupIds()
@@ -189,6 +197,7 @@ class Broker:
             state_store,
             self.state_commits,
             clock,
+            self.background,
         )
         self.share_partitions.member_lives_ms = self.group_coordinator.member_lives_ms
         self.unattended = Unattended(
@@ -215,6 +224,7 @@ class Broker:
             self.topics,
             persister,
             self.deadlines,
+            self.background,
             max_sessions=self.config["group.share.max.share.sessions"],
             settings=self.configs.share_settings,
             reset_policy=self.configs.reset_policy,
@@ -451,24 +461,19 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
         for commits in (broker.log_commits, broker.state_commits):
             committers.start_soon(_shielded, commits.run)
         try:
-            async with trio.open_nursery() as workers:
+            async with broker.background.running():
                 interval_ms = broker.config["log.retention.check.interval.ms"]
-                workers.start_soon(
-                    run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records
-                )
-                workers.start_soon(broker.run_producer_snapshots)
-                workers.start_soon(broker.deadlines.run)
-                workers.start_soon(broker.state_housekeeping.run)
-                workers.start_soon(broker.parked_cleaner.run)
-                broker.share_partitions.work_in(workers)
-                broker.group_coordinator.work_in(workers)
-                broker.consumer_groups.work_in(workers)
-                broker.dead_letters.work_in(workers)
-                broker.append_queues.work_in(workers)
-                workers.start_soon(broker.unattended.run)
+                start = broker.background.start
+                start(run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records)
+                start(broker.run_producer_snapshots)
+                start(broker.deadlines.run)
+                start(broker.state_housekeeping.run)
+                start(broker.parked_cleaner.run)
+                start(broker.consumer_groups.run_timers)
+                start(broker.consumer_groups.run_expiry)
+                start(broker.unattended.run)
                 settle_memory()
                 yield
-                workers.cancel_scope.cancel()
             await broker.persister.aclose()
             await broker.save_producers(least_bytes=1, may_replay=False)
         finally:

@@ -106,11 +106,6 @@ class ConsumerGroups:
             self._store.scan(GroupKey.namespace), self._store.scan(GroupOffsetKey.namespace), now_ms=now_ms
         )
 
-    def work_in(self, nursery: trio.Nursery) -> None:
-        """Where the timers run."""
-        nursery.start_soon(self._run_timers)
-        nursery.start_soon(self._run_expiry)
-
     # -- asking
     # ----------------------------------------------------------------------------------------------
 
@@ -243,7 +238,7 @@ class ConsumerGroups:
     # -- time
     # ----------------------------------------------------------------------------------------------
 
-    async def _run_timers(self) -> None:
+    async def run_timers(self) -> None:
         """Sessions, rebalances, whatever else the groups wait for."""
         for topic_id in self.groups.offsets.topic_ids():
             if self._topics.by_id(topic_id) is None:
@@ -264,7 +259,7 @@ class ConsumerGroups:
         if self._sleeper is not None and deadline_ms is not None:
             self._sleeper.deadline = min(self._sleeper.deadline, self._clock.trio_time(deadline_ms))
 
-    async def _run_expiry(self) -> None:
+    async def run_expiry(self) -> None:
         """Offsets that are old, groups that are empty."""
         while True:
             await trio.sleep(self._expiry_interval_s)

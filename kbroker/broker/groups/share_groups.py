@@ -24,6 +24,7 @@ from uuid import UUID
 
 import trio
 
+from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.commits.waiting import Pending
@@ -97,6 +98,7 @@ class GroupCoordinator:
         store: StateStore,
         commits: GroupCommit[Change],
         clock: SessionClock,
+        background: Background,
     ) -> None:
         self.coordinator = coordinator
         self._topics = topics
@@ -110,7 +112,8 @@ class GroupCoordinator:
         self._in_administration: set[str] = set()
         # the group of each initialisation, from the decision to the persister's answer
         self._asking: list[str] = []
-        self._nursery: trio.Nursery | None = None
+        self._background = background
+        background.start(self._run)
         self.on_state_altered: Callable[[str], None] = lambda _: None
         """Called with a group whose share state an administrator has altered."""
         self.before_reset: Callable[[str, Sequence[TopicPartition]], Awaitable[Callable[[], None]]] | None = (
@@ -133,11 +136,6 @@ class GroupCoordinator:
         """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are
         told on the first `run`."""
         self.coordinator.load(self._store.scan(GroupKey.namespace), now_ms=self._clock.now_ms())
-
-    def work_in(self, nursery: trio.Nursery) -> None:
-        """Where the coordinator's own tasks run. Nothing may be asked before."""
-        self._nursery = nursery
-        nursery.start_soon(self._run)
 
     async def _run(self) -> None:
         """Session timers, and what a crash left to do."""
@@ -236,8 +234,7 @@ class GroupCoordinator:
         finally:
             for effect in initializations:
                 if saved:
-                    assert self._nursery is not None, "work_in() was called"
-                    self._nursery.start_soon(self._initialize, effect)
+                    self._background.start(self._initialize, effect)
                 else:
                     self._asking.remove(effect.group_id)
         return saved

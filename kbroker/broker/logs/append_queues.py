@@ -30,6 +30,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from kbroker.broker.commits.background import Background
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
 from kbroker.broker.logs.payload_check import check_quickly, is_quick, refusal_of
 from kbroker.broker.logs.validation import validate
@@ -69,12 +70,9 @@ class AppendQueuesStatistics(NamedTuple):
 class AppendQueues:
     """`queues`: of partitions with batches that wait; every Produce looks whether there are any."""
 
-    def __init__(self) -> None:
+    def __init__(self, background: Background) -> None:
         self.queues: dict[Partition, deque[_Waiting]] = {}
-        self._nursery: trio.Nursery | None = None
-
-    def work_in(self, nursery: trio.Nursery) -> None:
-        self._nursery = nursery
+        self._background = background
 
     def statistics(self) -> AppendQueuesStatistics:
         return AppendQueuesStatistics(len(self.queues), sum(map(len, self.queues.values())))
@@ -108,8 +106,7 @@ class AppendQueues:
         waiting = _Waiting(batch, header, is_checked, producing, on_written)
         if queue is None:
             queue = self.queues[partition] = deque((waiting,))
-            assert self._nursery is not None, "work_in() was called"
-            self._nursery.start_soon(self._work_off, partition, queue)
+            self._background.start(self._work_off, partition, queue)
         else:
             queue.append(waiting)
         return None

@@ -34,6 +34,7 @@ from typing import NamedTuple
 
 import trio
 
+from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import Decision
 from kbroker.broker.configs import Configs
@@ -157,6 +158,7 @@ class DeadLetters:
         persister: Persister,
         writer: DeadLetterWriter,
         commits: GroupCommit[Change],
+        background: Background,
     ) -> None:
         self._topics = topics
         self._configs = configs
@@ -166,7 +168,7 @@ class DeadLetters:
         self._commits = commits
         self._works: dict[Key, _Work] = {}
         self._groups: dict[str, GroupDeadLetters] = {}
-        self._nursery: trio.Nursery | None = None
+        self._background = background
 
     def statistics(self) -> DeadLettersStatistics:
         return DeadLettersStatistics(
@@ -181,11 +183,6 @@ class DeadLetters:
             work = self._work((key.group_id, TopicPartition(key.topic_id, key.partition)))
             work.cursor = cursor
             work.saved.decide(None)
-
-    def work_in(self, nursery: trio.Nursery) -> None:
-        """Where the tasks run; those of stored cursors begin now."""
-        self._nursery = nursery
-        for work in self._works.values():
             self._start(work)
 
     # -- what SharePartitions tells
@@ -286,8 +283,7 @@ class DeadLetters:
         work.woken.set()
         if not work.is_running:
             work.is_running = True
-            assert self._nursery is not None, "work_in() was called"
-            self._nursery.start_soon(self._run, work)
+            self._background.start(self._run, work)
 
     def _close(self, work: _Work) -> None:
         """There is nothing more to be done for it; its cursor goes."""

@@ -18,6 +18,7 @@ from typing import Protocol, TypeAlias
 
 import trio
 
+from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines, now_ms
 from kbroker.broker.commits.waiting import Waiter, Waiters
 from kbroker.broker.logs.partition import Partition
@@ -134,6 +135,7 @@ class SharePartitions:
         topics: Topics,
         persister: Persister,
         deadlines: Deadlines,
+        background: Background,
         *,
         max_sessions: int,
         settings: Callable[[str], ShareSettings],
@@ -145,16 +147,17 @@ class SharePartitions:
         self._persister = persister
         self._shields_writes = not getattr(persister, "writes_to_the_end", False)
         self._deadlines = deadlines
+        self._start = background.start
         self.settings = settings
         self._reset_policy = reset_policy
         self._lock_reports = LockReports(settings, longest_lock_ms)
+        self._start(self._lock_reports.run)
         self.longest_lock_ms = longest_lock_ms
         self.parked = ParkedReading(persister, self, self._start)
         self.scanner = Scanner(self, persister, self._start, flush)
         self.expiry = Expiry(self.save_later, self.parked.record_of)
         self._loaded: dict[Key, LoadedSharePartition] = {}
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
-        self._nursery: trio.Nursery | None = None
         self.dead_letters: DeadLetterHooks = _NoDeadLetters()
         self.member_lives_ms: Callable[[str, str], float] = lambda *_: 0
         """For how long a member of a group keeps its membership if it sends no heartbeat from now
@@ -177,12 +180,6 @@ class SharePartitions:
         engines = [loaded.engine for loaded in self._loaded.values() if loaded.engine is not None]
         in_flight = sum(engine.statistics().in_flight for engine in engines)
         return SharePartitionsStatistics(len(self._loaded), self.sessions.statistics().sessions, in_flight)
-
-    def work_in(self, nursery: trio.Nursery) -> None:
-        """Where to start the tasks that load and save behind the clients' backs. Nothing may be
-        asked before."""
-        self._nursery = nursery
-        nursery.start_soon(self._lock_reports.run)
 
     # -- share-partitions
     # ---------------------------------------------------------------------------------------------
@@ -513,10 +510,6 @@ class SharePartitions:
 
     # -- what happens without a client
     # ----------------------------------------------------------------------------------
-
-    def _start(self, function: Callable[..., object], *arguments: object) -> None:
-        assert self._nursery is not None, "work_in() was called"
-        self._nursery.start_soon(function, *arguments)  # type: ignore[arg-type]
 
     def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
         """Save in the background what nobody waits for: expired locks, released records, a moved

@@ -177,7 +177,8 @@ async def opened(world: World | None = None) -> AsyncIterator[tuple[World, trio.
     async with trio.open_nursery() as nursery:
         world.groups.load()
         nursery.start_soon(world.commits.run)
-        world.groups.work_in(nursery)
+        nursery.start_soon(world.groups.run_timers)
+        nursery.start_soon(world.groups.run_expiry)
         yield world, nursery
         nursery.cancel_scope.cancel()
 

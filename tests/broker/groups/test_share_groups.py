@@ -12,6 +12,7 @@ from uuid import UUID
 import trio
 import trio.testing
 
+from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs
@@ -88,11 +89,13 @@ class World:
             cast(Any, self.persister),
             cast(Any, self.commits),
         )
+        self.background = Background()
         configs = Configs(BrokerConfig({}), store, commits)
         share_partitions = SharePartitions(
             topics,
             persister,
             Deadlines(),
+            self.background,
             max_sessions=1,
             settings=lambda _: ShareSettings(),
             reset_policy=lambda _: "earliest",
@@ -103,7 +106,15 @@ class World:
         self.settings = ShareGroupSettings()
         pure = ShareGroupCoordinator(lambda _: self.settings, self.group_ids)
         self.coordinator = GroupCoordinator(
-            pure, topics, persister, share_partitions, configs, store, commits, SessionClock()
+            pure,
+            topics,
+            persister,
+            share_partitions,
+            configs,
+            store,
+            commits,
+            SessionClock(),
+            self.background,
         )
         self.coordinator.load()
 
@@ -116,10 +127,8 @@ class World:
 @asynccontextmanager
 async def world(delay_s: float) -> AsyncIterator[World]:
     made = World(delay_s)
-    async with trio.open_nursery() as nursery:
-        made.coordinator.work_in(nursery)
+    async with made.background.running():
         yield made
-        nursery.cancel_scope.cancel()
 
 
 def partitions(reply: HeartbeatReply) -> list[int] | None:
