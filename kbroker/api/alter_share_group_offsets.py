@@ -17,4 +17,4 @@ async def handle(request: Request) -> OffsetsReply:
         topic.topic_name: {row.partition_index: row.start_offset for row in topic.partitions}
         for topic in request.body.topics
     }
-    return await request.broker.group_coordinator.alter_offsets(request.body.group_id, wanted)
+    return await request.broker.share_group_service.alter_offsets(request.body.group_id, wanted)

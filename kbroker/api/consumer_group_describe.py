@@ -11,7 +11,7 @@ from kbroker.groups.consumer.messages import DescribedGroup
 
 def handle(request: Request) -> Message:
     operations = GROUP_OPERATIONS if request.body.include_authorized_operations else NOT_REQUESTED
-    groups = request.broker.consumer_groups.groups.consumer.describe(request.body.group_ids)
+    groups = request.broker.consumer_group_service.groups.consumer.describe(request.body.group_ids)
     return {"groups": [_row(group, operations) for group in groups]}
 
 

@@ -18,7 +18,7 @@ from kbroker.protocol.messages import milliseconds
 
 async def handle(request: Request) -> HeartbeatReply:
     wanted = _wanted(request)
-    groups = request.broker.consumer_groups
+    groups = request.broker.consumer_group_service
     if names := wanted.subscribed_topic_names:
         missing = request.broker.missing_topics
         missing.subscribed(names, wanted.group_id, wanted.client_id, request.connection.client_host)

@@ -20,5 +20,5 @@ async def handle(request: Request) -> Message:
 async def _deleted(request: Request, group_id: str) -> ErrorCode:
     broker = request.broker
     if broker.group_ids.type_of(group_id) in (None, SHARE):
-        return await broker.group_coordinator.delete_group(group_id)
-    return await broker.consumer_groups.delete_group(group_id)
+        return await broker.share_group_service.delete_group(group_id)
+    return await broker.consumer_group_service.delete_group(group_id)

@@ -13,4 +13,4 @@ from kbroker.groups.share.messages import OffsetsReply
 
 async def handle(request: Request) -> OffsetsReply:
     names = [topic.topic_name for topic in request.body.topics]
-    return await request.broker.group_coordinator.delete_offsets(request.body.group_id, names)
+    return await request.broker.share_group_service.delete_offsets(request.body.group_id, names)

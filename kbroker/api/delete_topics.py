@@ -121,8 +121,8 @@ async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
             if broker.topics.by_id(topic.topic_id) is None:
                 broker.share_partitions.forget_topic(topic.partitions)
                 broker.fetch_sessions.topic_deleted()
-                await broker.group_coordinator.topic_deleted(topic.topic_id)
-                await broker.consumer_groups.topic_deleted(topic.topic_id)
+                await broker.share_group_service.topic_deleted(topic.topic_id)
+                await broker.consumer_group_service.topic_deleted(topic.topic_id)
                 await broker.share_state.topic_deleted(topic.topic_id)
                 broker.parked_cleaner.look_at(parked_topic_prefix(topic.topic_id))
     return topic

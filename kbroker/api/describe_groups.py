@@ -16,7 +16,7 @@ def handle(request: Request) -> Message:
     operations = (
         GROUP_OPERATIONS if getattr(request.body, "include_authorized_operations", False) else NOT_REQUESTED
     )
-    groups = request.broker.consumer_groups.groups.classic
+    groups = request.broker.consumer_group_service.groups.classic
     return {
         "groups": [
             _row(groups.describe(group_id), operations, request.version) for group_id in request.body.groups

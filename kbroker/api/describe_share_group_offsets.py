@@ -29,7 +29,7 @@ async def _group(request: Request, group: Any) -> Message:
     }
     try:
         return row | {
-            "topics": await request.broker.group_coordinator.describe_offsets(group.group_id, wanted)
+            "topics": await request.broker.share_group_service.describe_offsets(group.group_id, wanted)
         }
     except KafkaError as error:
         return row | {"error_code": error.code, "error_message": error.message}

@@ -13,7 +13,7 @@ async def handle(request: Request) -> HeartbeatReply:
     wanted = HeartbeatRequest(
         body.group_id, body.member_id, getattr(body, "group_instance_id", None), body.generation_id
     )
-    groups = request.broker.consumer_groups
+    groups = request.broker.consumer_group_service
     try:
         return await groups.ask(lambda _, now_ms: groups.groups.classic_heartbeat(wanted, now_ms=now_ms))
     except KafkaError as error:

@@ -21,7 +21,7 @@ _CAN_SKIP_ASSIGNMENT_FROM = 9
 
 async def handle(request: Request) -> JoinReply:
     wanted = _wanted(request)
-    groups = request.broker.consumer_groups
+    groups = request.broker.consumer_group_service
     try:
         reply = await groups.ask(
             lambda ticket, now_ms: groups.groups.join(wanted, ticket, now_ms=now_ms), request.connection

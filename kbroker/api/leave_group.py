@@ -18,7 +18,7 @@ async def handle(request: Request) -> LeaveReply:
     wanted = LeaveRequest(
         request.body.group_id, _members(request.body) if several else (Leaving(request.body.member_id),)
     )
-    groups = request.broker.consumer_groups
+    groups = request.broker.consumer_group_service
     try:
         reply = await groups.ask(lambda _, now_ms: groups.groups.leave(wanted, now_ms=now_ms))
     except KafkaError as error:

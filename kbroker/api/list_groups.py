@@ -14,8 +14,8 @@ def handle(request: Request) -> Message:
     groups = [
         group
         for group in (
-            *broker.consumer_groups.groups.listed(),
-            *broker.group_coordinator.coordinator.list_groups(),
+            *broker.consumer_group_service.groups.listed(),
+            *broker.share_group_service.coordinator.list_groups(),
         )
         if (not states or group.group_state.lower() in states)
         and (not types or group.group_type.lower() in types)

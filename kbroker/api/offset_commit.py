@@ -38,7 +38,7 @@ async def _committed(request: Request, rows: list[TopicRow]) -> OffsetErrors:
         version=request.version,
         retention_ms=-1 if retention is None else round(retention.total_seconds() * 1000),
     )
-    groups = request.broker.consumer_groups
+    groups = request.broker.consumer_group_service
     try:
         return await groups.ask(lambda _, now_ms: groups.groups.commit_offsets(wanted, now_ms=now_ms))
     except KafkaError as error:

@@ -16,7 +16,7 @@ async def handle(request: Request) -> Message:
     body = request.body
     rows = [find_topic(request.broker.topics, topic, topic.partitions) for topic in body.topics]
     wanted = [row.partition(each.partition_index) for row in rows for each in row.known()]
-    groups = request.broker.consumer_groups
+    groups = request.broker.consumer_group_service
     try:
         errors = await groups.ask(lambda *_: groups.groups.delete_offsets(body.group_id, wanted))
     except KafkaError as error:

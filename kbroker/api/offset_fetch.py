@@ -35,7 +35,7 @@ def handle(request: Request) -> Message:
 def _group(request: Request, wanted: Any) -> Message:
     """One group's answer: its topics and its error."""
     try:
-        offsets = request.broker.consumer_groups.groups.fetch_offsets(
+        offsets = request.broker.consumer_group_service.groups.fetch_offsets(
             wanted.group_id, getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1)
         )
     except KafkaError as error:

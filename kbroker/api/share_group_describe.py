@@ -10,7 +10,7 @@ from kbroker.groups.share.messages import DescribedGroup
 
 def handle(request: Request) -> Message:
     operations = GROUP_OPERATIONS if request.body.include_authorized_operations else NOT_REQUESTED
-    groups = request.broker.group_coordinator.coordinator.describe(request.body.group_ids)
+    groups = request.broker.share_group_service.coordinator.describe(request.body.group_ids)
     return {"groups": [_row(group, operations) for group in groups]}
 
 

@@ -16,7 +16,7 @@ async def handle(request: Request) -> HeartbeatReply:
     if names:
         missing = request.broker.missing_topics
         missing.subscribed(names, body.group_id, request.client_id or "", request.connection.client_host)
-    return await request.broker.group_coordinator.heartbeat(
+    return await request.broker.share_group_service.heartbeat(
         HeartbeatRequest(
             group_id=body.group_id,
             member_id=body.member_id,

@@ -26,7 +26,7 @@ async def handle(request: Request) -> SyncReply:
         protocol_name=getattr(body, "protocol_name", None),
         assignments=tuple((each.member_id, each.assignment) for each in body.assignments),
     )
-    groups = request.broker.consumer_groups
+    groups = request.broker.consumer_group_service
     try:
         return await groups.ask(
             lambda ticket, now_ms: groups.groups.sync(wanted, ticket, now_ms=now_ms), request.connection

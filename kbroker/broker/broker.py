@@ -31,8 +31,9 @@ from kbroker.broker.commits.group_commit import GroupCommit, GroupCommitStatisti
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs, ConfigsStatistics
 from kbroker.broker.connection import Connection
-from kbroker.broker.groups.consumer_groups import ConsumerGroups, ConsumerGroupsStatistics
-from kbroker.broker.groups.share_groups import GroupCoordinator, GroupCoordinatorStatistics
+from kbroker.broker.groups.consumer_groups import ConsumerGroupService, ConsumerGroupServiceStatistics
+from kbroker.broker.groups.runner import DecisionRunner
+from kbroker.broker.groups.share_groups import ShareGroupService, ShareGroupServiceStatistics
 from kbroker.broker.logs.append_queues import AppendQueues
 from kbroker.broker.logs.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.logs.missing_topics import MissingTopics, MissingTopicsStatistics
@@ -101,8 +102,8 @@ class BrokerStatistics:
     parked_cleaner: ParkedCleanerStatistics
     kept_records: KeptRecordsStatistics
     dead_letters: DeadLettersStatistics
-    group_coordinator: GroupCoordinatorStatistics
-    consumer_groups: ConsumerGroupsStatistics
+    share_group_service: ShareGroupServiceStatistics
+    consumer_group_service: ConsumerGroupServiceStatistics
 
 
 class Broker:
@@ -188,22 +189,9 @@ class Broker:
         share_coordinator = ShareGroupCoordinator(
             self.configs.group_settings, self.group_ids, times=clock.times
         )
-        self.group_coordinator = GroupCoordinator(
-            share_coordinator,
-            self.topics,
-            persister,
-            self.share_partitions,
-            self.configs,
-            state_store,
-            self.state_commits,
-            clock,
-            self.background,
-        )
-        self.share_partitions.member_lives_ms = self.group_coordinator.member_lives_ms
         self.unattended = Unattended(
             self.share_partitions, share_coordinator.group_ids, share_coordinator.partitions_of
         )
-        self.group_coordinator.on_state_altered = self.unattended.look
         self.configs.on_group_changed = self._group_settings_changed
         groups_of = share_coordinator.groups_of
         removed = RemovedRecords(persister, self.share_partitions, groups_of)
@@ -214,8 +202,19 @@ class Broker:
         self.kept_records = KeptRecords(
             persister, self.share_partitions, self.held_logs, self.topics, (self.log_commits,), removed.report
         )
-        self.group_coordinator.before_reset = self.kept_records.before_reset
-        self.consumer_groups = self._consumer_groups(clock)
+        self.share_group_service = ShareGroupService(
+            DecisionRunner(
+                share_coordinator, self.topics, state_store, self.state_commits, clock, self.background
+            ),
+            self.topics,
+            persister,
+            self.share_partitions,
+            self.configs,
+            self.kept_records.before_reset,
+            self.unattended.look,
+        )
+        self.share_partitions.member_lives_ms = self.share_group_service.member_lives_ms
+        self.consumer_group_service = self._consumer_group_service(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
 
@@ -234,7 +233,7 @@ class Broker:
 
     def _group_settings_changed(self, group_id: str | None) -> None:
         self.share_partitions.settings_changed(group_id)
-        self.group_coordinator.settings_changed(group_id)
+        self.share_group_service.settings_changed(group_id)
         if group_id is not None:
             self.unattended.look(group_id)
 
@@ -247,7 +246,7 @@ class Broker:
             ParkedCleaner(self.persister, self.state_store, self.state_commits, interval_s=cold_ms / 1000),
         )
 
-    def _consumer_groups(self, clock: SessionClock) -> ConsumerGroups:
+    def _consumer_group_service(self, clock: SessionClock) -> ConsumerGroupService:
         assignors = plugins.consumer_assignors(self.config["group.consumer.assignors"])
         configs, ids, times = self.configs, self.group_ids, clock.times
         groups = Groups(
@@ -260,15 +259,10 @@ class Broker:
             self.topics,
         )
         expiry_interval_s = self.config["offsets.retention.check.interval.ms"] / 1000
-        return ConsumerGroups(
-            groups,
-            self.topics,
-            configs,
-            self.state_store,
-            self.state_commits,
-            clock,
-            expiry_interval_s=expiry_interval_s,
+        runner = DecisionRunner(
+            groups, self.topics, self.state_store, self.state_commits, clock, self.background
         )
+        return ConsumerGroupService(runner, configs, expiry_interval_s=expiry_interval_s)
 
     def _commits(
         self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore
@@ -301,8 +295,8 @@ class Broker:
             parked_cleaner=self.parked_cleaner.statistics(),
             kept_records=self.kept_records.statistics(),
             dead_letters=self.dead_letters.statistics(),
-            group_coordinator=self.group_coordinator.statistics(),
-            consumer_groups=self.consumer_groups.statistics(),
+            share_group_service=self.share_group_service.statistics(),
+            consumer_group_service=self.consumer_group_service.statistics(),
         )
 
     def connection_closed(self, connection: Connection) -> None:
@@ -317,7 +311,7 @@ class Broker:
         for partition in self.topics.partitions():
             partition.waiters.wake_all()
         self.share_partitions.start_closing()
-        self.consumer_groups.wake_all()
+        self.consumer_group_service.refuse_waiting()
 
     async def save_producers(self, *, least_bytes: int, may_replay: bool = True) -> None:
         """Save the producer state of partitions to which at least so much was appended since, or
@@ -449,8 +443,8 @@ def _recover(options: StartOptions, cluster_id: str, log_store: LogStore, state_
     broker = Broker(options, cluster_id, generation, log_store, state_store)
     broker.configs.load()
     load_topics(broker.topics, log_store, state_store, adopt=options.adopt)
-    broker.group_coordinator.load()
-    broker.consumer_groups.load()
+    broker.share_group_service.load(state_store)
+    broker.consumer_group_service.load(state_store)
     broker.dead_letters.load(state_store)
     return broker
 
@@ -469,8 +463,6 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 start(broker.deadlines.run)
                 start(broker.state_housekeeping.run)
                 start(broker.parked_cleaner.run)
-                start(broker.consumer_groups.run_timers)
-                start(broker.consumer_groups.run_expiry)
                 start(broker.unattended.run)
                 settle_memory()
                 yield

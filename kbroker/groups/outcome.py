@@ -1,22 +1,16 @@
-"""What a decision about a classic or consumer group comes to: changes to save, effects to carry out
-then, a reply.
+"""A decision about a group of any type: changes to save, effects to carry out then, and a reply.
 
-    outcome = groups.join(request, ticket, now_ms=...)                  no await between here
-    commit.submit(outcome.changes, on_done)                             and here (nothing to submit: go on)
-    saved:   carry out the effects in their order, answer with the reply; without one the request
-             waits for its Answer
-    failed:  give its ApplyOffsets to groups.offsets.not_saved; then groups.not_saved(group_id,
-             store.scan(group_prefix(group_id)),
-             now_ms=...) for each of outcome.group_ids, and carry out what that decides; answer COORDINATOR_NOT_AVAILABLE to whoever
-             asked and to all who had an Answer in it
+    outcome = groups.join(request, ticket, now_ms=...)
 
-Decisions about groups show in memory at once, committed offsets only when they are saved: they are
-an effect.
+Decisions about groups show in memory at once. Committed offsets show when they are saved: they are
+an effect. kbroker/broker/groups/runner.py saves outcomes and carries them out, and says in which
+order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, TypeAlias, TypeVar
@@ -26,6 +20,7 @@ from kbroker.formats.group_records import AnyGroupOffset
 from kbroker.formats.share_records import Message, RecordType
 from kbroker.formats.state import GroupKey
 from kbroker.groups.stored_times import StoredTimes
+from kbroker.share.persister import InitializeRequest, TopicPartition
 from kbroker.storage.spi import Change
 
 R_co = TypeVar("R_co", covariant=True)
@@ -33,15 +28,15 @@ R = TypeVar("R")
 
 
 class Ticket:
-    """A request that may have to wait for its answer. Whoever asks makes it; coordinators keep it
-    and give it back."""
+    """A request that may have to wait for its answer. The caller makes it, coordinators keep it and
+    give it back in an `Answer`."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The reply to a request that waited. Nobody may be there any more to hear it."""
+    """The reply to a request that waited. Its client may have hung up meanwhile."""
 
     ticket: Ticket
     reply: object
@@ -60,9 +55,8 @@ class WhyGone(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyOffsets:
-    """These offsets of a group are saved: give them to `Offsets.apply`; if not, to
-    `Offsets.not_saved`. Committed ones, or, all of them None, ones that are removed, with the
-    reason."""
+    """These offsets of a group are saved: they are committed, or, where all of them are None,
+    removed for the reason `why_gone`."""
 
     group_id: str
     offsets: Mapping[OffsetOf, AnyGroupOffset | None]
@@ -71,20 +65,41 @@ class ApplyOffsets:
 
 @dataclass(frozen=True, slots=True)
 class GenerationSaved:
-    """What the leader of a classic group gave to its members is saved: tell `ClassicGroups.saved`,
-    and carry out what it decides."""
+    """The assignments that the leader of a classic group gave to its members are saved."""
 
     group_id: str
     generation: int
 
 
-Effect: TypeAlias = Answer | ApplyOffsets | GenerationSaved
+@dataclass(frozen=True, slots=True)
+class InitializeSharePartitions:
+    """Call Persister.initialize with this, then give the results to `initialized`, or to
+    `offsets_altered` if `alter_offsets` returned this effect."""
+
+    group_id: str
+    requests: tuple[InitializeRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShareState:
+    """Call Persister.delete with this, then give the results to `deleted`, or to `offsets_deleted`
+    if `delete_offsets` returned this effect."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+Effect: TypeAlias = Answer | ApplyOffsets | GenerationSaved | InitializeSharePartitions | DeleteShareState
+"""The last two call the persister, which may take time: the caller carries them out after the save."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R_co]):
-    """See the head of this file. `group_ids`: whose state was changed by this in memory and counts
-    only if it is saved."""
+    """A decision. Without a reply the request waits, or there is more to do first.
+
+    - `changes`: for the state store, in one write
+    - `effects`: carried out when the changes are saved
+    - `group_ids`: groups whose state in memory is valid only if the changes are saved"""
 
     changes: tuple[Change, ...] = ()
     reply: R_co | None = None
@@ -92,8 +107,45 @@ class Outcome(Generic[R_co]):
     group_ids: tuple[str, ...] = ()
 
 
+class Coordinator(ABC):
+    """Decides about groups, and is told how its decisions fared."""
+
+    def effect_saved(self, effect: Effect, *, now_ms: int) -> Outcome[None]:
+        """The changes of the effect's outcome are saved."""
+        return Outcome()
+
+    def effect_not_saved(self, effect: Effect) -> None:  # noqa: B027 - most have nothing to withdraw
+        """They could not be saved; `not_saved` follows for each group concerned."""
+
+    @abstractmethod
+    def not_saved(
+        self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int
+    ) -> Outcome[None]:
+        """Put a group right of which a decision could not be saved. `records`: all that the store
+        has of it (a scan of `group_prefix`). Returns no changes.
+
+        Every outcome submitted after the failed one must fail as well, and this call must follow in
+        the same step."""
+
+    @abstractmethod
+    def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
+        """Remove a deleted topic from all groups."""
+
+    @abstractmethod
+    def topic_ids(self) -> Collection[UUID]:
+        """All topics that a group has stored something for."""
+
+    @abstractmethod
+    def next_deadline_ms(self) -> int | None:
+        """When to call `expire` next; there may be nothing to do then. None: no timer is set."""
+
+    @abstractmethod
+    def expire(self, now_ms: int) -> Outcome[None]:
+        """Decide about everything whose time has come."""
+
+
 class Records:
-    """What a decision about one group collects. `times`: what moments are in a record."""
+    """Collects what a decision about one group comes to. `times` converts moments for records."""
 
     def __init__(self, group_id: str, times: StoredTimes) -> None:
         self.times = times
@@ -110,14 +162,17 @@ class Records:
     def answer(self, ticket: Ticket, reply: object) -> None:
         self.effects.append(Answer(ticket, reply))
 
-    def outcome(self, reply: R | None = None) -> Outcome[R]:
+    def outcome(self, reply: R | None = None, *effects: Effect) -> Outcome[R]:
         return Outcome(
-            tuple(self.changes), reply, tuple(self.effects), (self.group_id,) if self.changes else ()
+            tuple(self.changes),
+            reply,
+            (*self.effects, *effects),
+            (self.group_id,) if self.changes else (),
         )
 
 
 def together(outcomes: Iterable[Outcome[object]]) -> Outcome[None]:
-    """What several groups have to save and to do, in one commit."""
+    """Join decisions about several groups into one, for one commit."""
     outcomes = list(outcomes)
     return Outcome(
         tuple(change for outcome in outcomes for change in outcome.changes),

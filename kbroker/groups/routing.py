@@ -32,7 +32,17 @@ from kbroker.groups.consumer.mixed import MixedGroups
 from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE, GroupIds
 from kbroker.groups.offset_messages import CommitRequest, OffsetErrors
 from kbroker.groups.offsets import Offsets, OffsetsByTopic, OffsetsStatistics, Retention
-from kbroker.groups.outcome import OffsetOf, Outcome, Records, Ticket, together
+from kbroker.groups.outcome import (
+    ApplyOffsets,
+    Coordinator,
+    Effect,
+    GenerationSaved,
+    OffsetOf,
+    Outcome,
+    Records,
+    Ticket,
+    together,
+)
 from kbroker.groups.share.messages import ListedGroup, TopicsView
 
 _GROUP_NOT_FOUND_FROM = 9
@@ -48,7 +58,7 @@ class GroupsStatistics:
     offsets: OffsetsStatistics
 
 
-class Groups:
+class Groups(Coordinator):
     """`group_ids` is shared with the share groups' coordinator."""
 
     def __init__(
@@ -228,6 +238,10 @@ class Groups:
         with_offsets = together([outcome, self.offsets.remove_group(group_id)])
         return Outcome(with_offsets.changes, ErrorCode.none, with_offsets.effects, with_offsets.group_ids)
 
+    def topic_ids(self) -> Collection[UUID]:
+        """All topics that a group has committed offsets of."""
+        return self.offsets.topic_ids()
+
     def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
         """The offsets of a deleted topic go. Groups notice for themselves that it is gone."""
         return together(self.offsets.topic_deleted(topic_id))
@@ -264,6 +278,19 @@ class Groups:
         for group_id in self.offsets.group_ids():
             if self._group_ids.type_of(group_id) is None:
                 self.classic.ensure(group_id, now_ms=now_ms)
+
+    def effect_saved(self, effect: Effect, *, now_ms: int) -> Outcome[None]:
+        """Let fetches see saved offsets, and members of a classic group their saved assignments."""
+        match effect:
+            case ApplyOffsets():
+                self.offsets.apply(effect)
+            case GenerationSaved():
+                return self.classic.saved(effect, now_ms=now_ms)
+        return Outcome()
+
+    def effect_not_saved(self, effect: Effect) -> None:
+        if isinstance(effect, ApplyOffsets):
+            self.offsets.not_saved(effect)
 
     def not_saved(
         self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int

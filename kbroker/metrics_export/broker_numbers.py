@@ -158,7 +158,7 @@ def _numbers(statistics: object) -> Iterator[tuple[str, float]]:
 
 
 def _add_groups(scrape: Scrape, broker: Broker) -> None:
-    coordinator = broker.group_coordinator.statistics()
+    coordinator = broker.share_group_service.statistics()
     groups = coordinator.groups
     scrape.add("kbroker_groups", groups.groups, {"protocol": "share"})
     scrape.add("kbroker_share_groups", groups.empty_groups, {"state": "Empty"})

@@ -19,12 +19,12 @@ CONSUMER_STATES: Final = ("Empty", "Assigning", "Reconciling", "Stable")
 async def add_consumer_groups(scrape: Scrape, broker: Broker) -> None:
     _add_totals(scrape, broker)
     await scrape.pace.rest()
-    for group_id in broker.consumer_groups.groups.group_ids():
+    for group_id in broker.consumer_group_service.groups.group_ids():
         await _add_lags(scrape, broker, group_id)
 
 
 def _add_totals(scrape: Scrape, broker: Broker) -> None:
-    counted = broker.consumer_groups.statistics()
+    counted = broker.consumer_group_service.statistics()
     classic, consumer, offsets = counted.groups.classic, counted.groups.consumer, counted.groups.offsets
     for protocol, states, groups in (
         ("classic", CLASSIC_STATES, classic.groups),
@@ -52,7 +52,7 @@ def _add_totals(scrape: Scrape, broker: Broker) -> None:
 async def _add_lags(scrape: Scrape, broker: Broker, group_id: str) -> None:
     """Of partitions that there are. Others have their turn after every few of them: what is gone
     meanwhile is left out."""
-    offsets = broker.consumer_groups.groups.offsets
+    offsets = broker.consumer_group_service.groups.offsets
     for topic_id in tuple(offsets.of(group_id)):
         for number in tuple(offsets.of(group_id).get(topic_id, ())):
             committed = offsets.of(group_id).get(topic_id, {}).get(number)

@@ -143,7 +143,7 @@ class _Turn:
         loaded: dict[str, list[TopicPartition]] = {}
         for each in self._broker.share_partitions.loaded():
             loaded.setdefault(each.key[0], []).append(each.key[1])
-        group_ids = [group.group_id for group in self._broker.group_coordinator.coordinator.list_groups()]
+        group_ids = [group.group_id for group in self._broker.share_group_service.coordinator.list_groups()]
         for group_id in dict.fromkeys([*group_ids, *loaded]):
             unloaded = await self._add_loaded_of(group_id, loaded.get(group_id, ()))
             for first in range(0, len(unloaded), SUMMARIES_AT_ONCE):
@@ -167,7 +167,7 @@ class _Turn:
     def _initialized(self, group_id: str) -> Iterator[_Place]:
         """What the group has share state for, as far as it knows: that of topics that are there."""
         topics = self._broker.topics
-        for topic in self._broker.group_coordinator.coordinator.describe_offsets(group_id, None, topics):
+        for topic in self._broker.share_group_service.coordinator.describe_offsets(group_id, None, topics):
             for row in topic.partitions:
                 partition = (
                     None if topic.topic_id is None else topics.partition(topic.topic_id, row.partition_index)
@@ -236,7 +236,7 @@ class _Turn:
         rows: dict[TopicPartition, PartitionOffset] = {}
         with self._patience():
             try:
-                for topic in await self._broker.group_coordinator.describe_offsets(group_id, wanted):
+                for topic in await self._broker.share_group_service.describe_offsets(group_id, wanted):
                     if topic.topic_id is not None:
                         rows |= {
                             TopicPartition(topic.topic_id, row.partition_index): row

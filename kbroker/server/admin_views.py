@@ -60,7 +60,7 @@ class AdminViews:
         return _in_flight_pieces(self._broker, group_id, in_order, topic)
 
     def _why_not(self, group_id: str) -> str:
-        if all(each.group_id != group_id for each in self._broker.consumer_groups.groups.listed()):
+        if all(each.group_id != group_id for each in self._broker.consumer_group_service.groups.listed()):
             return f"there is no share group {group_id}"
         return (
             f"group {group_id} is a consumer group: it holds no records, and `kbroker groups describe` "
@@ -69,7 +69,7 @@ class AdminViews:
 
     def _is_group(self, group_id: str) -> bool:
         return any(
-            group.group_id == group_id for group in self._broker.group_coordinator.coordinator.list_groups()
+            group.group_id == group_id for group in self._broker.share_group_service.coordinator.list_groups()
         )
 
 
@@ -188,7 +188,7 @@ def _holder(broker: Broker, group_id: str, member_id: str | None) -> dict[str, o
         return dict.fromkeys(_HOLDER)
     session = broker.share_partitions.sessions.get(group_id, member_id)
     client = (None, None) if session is None else (session.client_id, session.client_host)
-    in_group = broker.group_coordinator.coordinator.has_member(group_id, member_id)
+    in_group = broker.share_group_service.coordinator.has_member(group_id, member_id)
     return dict(zip(_HOLDER, (member_id, *client, in_group), strict=True))
 
 

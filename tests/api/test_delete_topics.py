@@ -178,7 +178,7 @@ async def test_share_groups_forget_it(connect: Connect) -> None:  # INIT-9, SC-4
         await delete(client, ("a", None))
         assert not list(client.broker.state_store.scan(share_topic_prefix(topic_id)))
         assert client.broker.share_state.coordinator.statistics().loaded == 0
-        assert not list(client.broker.group_coordinator.coordinator.topic_ids())
+        assert not list(client.broker.share_group_service.coordinator.topic_ids())
 
 
 class _Readers:

@@ -86,7 +86,7 @@ async def test_a_topic_deleted_before_the_group_heard_of_it(connect: Connect, ev
         await client.broker.topics.delete(topic)
     async with connect(engine=every_engine) as client:
         assert await describe(client) == ()
-        coordinator = client.broker.group_coordinator.coordinator
+        coordinator = client.broker.share_group_service.coordinator
         while coordinator.topic_ids():
             await trio.lowlevel.checkpoint()
         again = await client.create_topic("orders")
@@ -153,7 +153,7 @@ async def test_a_deleted_topic_ends_an_alteration_of_its_offsets(
             hold.set()
         (row,) = answers[0].responses[0].partitions
         assert row.error_code == ErrorCode.unknown_topic_or_partition
-        assert client.broker.group_coordinator.coordinator.topic_ids() == set()
+        assert client.broker.share_group_service.coordinator.topic_ids() == set()
         assert stored_topics(client) == set()
 
 

@@ -289,7 +289,7 @@ class FiveVerbs:
 
 def use(client: Client) -> FiveVerbs:
     verbs = FiveVerbs(client.broker.persister)
-    groups = client.broker.group_coordinator.coordinator.groups_of
+    groups = client.broker.share_group_service.coordinator.groups_of
 
     def groups_of(key: Any) -> Iterable[str]:
         return groups(key)

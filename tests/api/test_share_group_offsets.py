@@ -319,7 +319,7 @@ class Persister:
         self.hold: trio.Event | None = None
         self.failure: Exception | None = None
         self.refuse = NONE
-        monkeypatch.setattr(client.broker.group_coordinator, "_persister", self)
+        monkeypatch.setattr(client.broker.share_group_service, "_persister", self)
 
     async def _before(self) -> None:
         if self.hold is not None:

@@ -34,7 +34,7 @@ async def test_every_part_of_a_broker_has_statistics_that_cannot_be_changed(conn
         assert len(parts) > 10
         parts["sessions"] = client.broker.share_partitions.sessions
         parts["share_state_coordinator"] = client.broker.share_state.coordinator
-        parts["share_group_coordinator"] = client.broker.group_coordinator.coordinator
+        parts["share_group_coordinator"] = client.broker.share_group_service.coordinator
         await client.create_topic("a")
         parts["partition"] = client.partition("a")
         parts["producers"] = client.partition("a").producers
@@ -74,8 +74,8 @@ async def test_the_brokers_statistics_count_what_is_there(connect: Connect) -> N
         assert (before.producer_ids.next_id, found.producer_ids.next_id) == (0, 1)
         assert (found.topics.topics, found.topics.partitions, found.topics.unfinished_deletions) == (1, 2, 0)
         assert client.partition("a").producers.statistics() == (1, 0)
-        assert (found.group_coordinator.groups.groups, found.group_coordinator.groups.members) == (1, 1)
-        assert (found.group_coordinator.initializations, found.group_coordinator.in_administration) == (0, 0)
+        assert (found.share_group_service.groups.groups, found.share_group_service.groups.members) == (1, 1)
+        assert (found.share_group_service.initializations, found.share_group_service.in_administration) == (0, 0)
         assert (found.share_state.loaded, found.share_state.unsaved) == (2, 0)
         assert (
             found.share_partitions.share_partitions,

@@ -284,7 +284,7 @@ def test_a_share_group_that_took_an_id_over_behind_a_deletion_that_fails(kind: s
     assert shares.heartbeat(request, now_ms=world.now_ms, topics=world.topics).reply is None
     assert world.group_ids.type_of(G) == SHARE
     world.fail()
-    shares.reload(G, world.store.scan(group_prefix(G)), now_ms=world.now_ms)
+    shares.not_saved(G, world.store.scan(group_prefix(G)), now_ms=world.now_ms)
     assert world.types() == {G: (kind, "Empty")}
     assert list(shares.list_groups()) == []
     assert world.group_ids.type_of(G) == kind

@@ -19,7 +19,7 @@ from kbroker.groups.consumer.coordinator import ConsumerGroups
 from kbroker.groups.ids import GroupIds
 from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors, OffsetsSettings
 from kbroker.groups.offsets import Offsets
-from kbroker.groups.outcome import Answer, ApplyOffsets, GenerationSaved, OffsetOf, Outcome, Ticket
+from kbroker.groups.outcome import Answer, OffsetOf, Outcome, Ticket
 from kbroker.groups.routing import Groups
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.storage.memory_store import MemoryStateStore
@@ -130,11 +130,11 @@ class World:
         for flying in failed:
             flying.call.answer(NOT_SAVED)
             for effect in flying.outcome.effects:
-                if isinstance(effect, ApplyOffsets):
-                    self.groups.offsets.not_saved(effect)
-                elif isinstance(effect, Answer):
+                if isinstance(effect, Answer):
                     assert isinstance(effect.ticket, Call)
                     effect.ticket.answer(NOT_SAVED)
+                else:
+                    self.groups.effect_not_saved(effect)
             for group_id in flying.outcome.group_ids:
                 outcome = self.groups.not_saved(
                     group_id, list(self.store.scan(group_prefix(group_id))), now_ms=self.now_ms
@@ -144,14 +144,11 @@ class World:
 
     def _give(self, flying: Flying) -> None:
         for effect in flying.outcome.effects:
-            match effect:
-                case Answer(ticket, reply):
-                    assert isinstance(ticket, Call)
-                    ticket.answer(reply)
-                case ApplyOffsets():
-                    self.groups.offsets.apply(effect)
-                case GenerationSaved():
-                    self.carry_out(self.groups.classic.saved(effect, now_ms=self.now_ms))
+            if isinstance(effect, Answer):
+                assert isinstance(effect.ticket, Call)
+                effect.ticket.answer(effect.reply)
+            else:
+                self.carry_out(self.groups.effect_saved(effect, now_ms=self.now_ms))
         if flying.outcome.reply is not None:
             flying.call.answer(flying.outcome.reply)
 

@@ -364,7 +364,7 @@ async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pyte
         for step in STEPS:
             await step(world)
         await jobs_of_one_key(world, monkeypatch)
-        monkeypatch.setattr(world.broker.group_coordinator._persister, "read_summary", never)
+        monkeypatch.setattr(world.broker.share_group_service._persister, "read_summary", never)
         monkeypatch.setattr(share_numbers, "PATIENCE_S", 0)
         world.broker.share_partitions.forget_group(GROUP)
         await world.scrape()

@@ -20,28 +20,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
-from uuid import UUID
 
 import trio
 
-from kbroker.broker.commits.background import Background
-from kbroker.broker.commits.group_commit import GroupCommit
-from kbroker.broker.commits.session_clock import SessionClock
-from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.configs import Configs
+from kbroker.broker.groups.deletion import decide_deletion
+from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.parked_left import parked_left
 from kbroker.broker.queues.share_partitions import SharePartitions
-from kbroker.errors import ErrorCode, KafkaError, StoreFailed
-from kbroker.formats.state import GroupKey, group_prefix
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.formats.state import GroupKey
+from kbroker.groups.outcome import DeleteShareState, InitializeSharePartitions, Outcome
 from kbroker.groups.share.coordinator import ShareGroupCoordinator, check_form
 from kbroker.groups.share.messages import (
-    DeleteShareState,
     HeartbeatReply,
     HeartbeatRequest,
-    InitializeSharePartitions,
     OffsetsReply,
-    Outcome,
     PartitionOffset,
     ShareGroupStatistics,
     TopicOffsets,
@@ -58,15 +53,13 @@ from kbroker.share.persister import (
     TopicPartition,
     begin_anew,
 )
-from kbroker.storage.spi import Change, StateStore
+from kbroker.storage.spi import StateStore
 
 logger = logging.getLogger(__name__)
-R = TypeVar("R")
 P = TypeVar("P", bound=Result)
 
 JOIN_PATIENCE_S = 5.0
 """How long a joining member waits for its share-partitions before it gets what there is."""
-_SESSION_CHECK_S = 1.0
 _SAVE_FAILED = HeartbeatReply(ErrorCode.coordinator_not_available)
 _IN_ADMINISTRATION = HeartbeatReply(ErrorCode.coordinator_load_in_progress)
 """Clients back off and come again."""
@@ -75,7 +68,7 @@ _NO_LEADER_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
-class GroupCoordinatorStatistics:
+class ShareGroupServiceStatistics:
     """`initializations`: those that are decided and that the persister has not answered;
     `in_administration`: groups that are being deleted or whose offsets are altered or deleted."""
 
@@ -84,117 +77,62 @@ class GroupCoordinatorStatistics:
     in_administration: int
 
 
-class GroupCoordinator:
-    """The broker's side of the pure ShareGroupCoordinator. `configs`: a deleted group's settings go
-    with it. `clock`: the one that `coordinator` was made with."""
+class ShareGroupService:
+    """Carries out what the pure ShareGroupCoordinator decides.
+
+    - `configs`: a deleted group's settings go with it
+    - `before_reset`: called before a group begins at other offsets, and its result when it does;
+      raises nothing
+    - `on_state_altered`: called with a group whose share state an administrator has altered"""
 
     def __init__(
         self,
-        coordinator: ShareGroupCoordinator,
+        runner: DecisionRunner[ShareGroupCoordinator],
         topics: Topics,
         persister: Persister,
         share_partitions: SharePartitions,
         configs: Configs,
-        store: StateStore,
-        commits: GroupCommit[Change],
-        clock: SessionClock,
-        background: Background,
+        before_reset: Callable[[str, Sequence[TopicPartition]], Awaitable[Callable[[], None]]],
+        on_state_altered: Callable[[str], None],
     ) -> None:
-        self.coordinator = coordinator
+        self.coordinator = runner.coordinator
+        self.topic_deleted = runner.topic_deleted
+        self._save = runner.save
+        self._runner = runner
+        self._clock = runner.clock
         self._topics = topics
         self._persister = persister
         self._share_partitions = share_partitions
         self._configs = configs
-        self._store = store
-        self._commits = commits
-        self._clock = clock
+        self._before_reset = before_reset
+        self._on_state_altered = on_state_altered
         self._initialized: dict[str, trio.Event] = {}
         self._in_administration: set[str] = set()
         # the group of each initialisation, from the decision to the persister's answer
         self._asking: list[str] = []
-        self._background = background
-        background.start(self._run)
-        self.on_state_altered: Callable[[str], None] = lambda _: None
-        """Called with a group whose share state an administrator has altered."""
-        self.before_reset: Callable[[str, Sequence[TopicPartition]], Awaitable[Callable[[], None]]] | None = (
-            None
-        )
-        """Called before a group begins at other offsets; its result when it does. Raises
-        nothing."""
 
-    def statistics(self) -> GroupCoordinatorStatistics:
-        return GroupCoordinatorStatistics(
+    def statistics(self) -> ShareGroupServiceStatistics:
+        return ShareGroupServiceStatistics(
             self.coordinator.statistics(), len(self._asking), len(self._in_administration)
         )
 
     def member_lives_ms(self, group_id: str, member_id: str) -> int:
-        """When the member's session ends without a further heartbeat, in milliseconds from now; 0
-        for one that is no member."""
+        """Milliseconds until the member's session ends without a further heartbeat; 0 if there is
+        no such member."""
         return self.coordinator.session_left_ms(group_id, member_id, now_ms=self._clock.now_ms())
 
-    def load(self) -> None:
-        """Take in the stored groups. Topics that are gone (a deletion that recovery finished) are
-        told on the first `run`."""
-        self.coordinator.load(self._store.scan(GroupKey.namespace), now_ms=self._clock.now_ms())
-
-    async def _run(self) -> None:
-        """Session timers, and what a crash left to do."""
-        for topic_id in self.coordinator.topic_ids():
-            if self._topics.by_id(topic_id) is None:
-                await self.topic_deleted(topic_id)
-        while True:
-            await trio.sleep(_SESSION_CHECK_S)
-            deadline_ms = self.coordinator.next_deadline_ms()
-            if deadline_ms is not None and deadline_ms <= self._clock.now_ms():
-                await self._save(self.coordinator.expire(self._clock.now_ms()))
+    def load(self, store: StateStore) -> None:
+        """Load the stored groups."""
+        self.coordinator.load(store.scan(GroupKey.namespace), now_ms=self._clock.now_ms())
 
     def settings_changed(self, group_id: str | None) -> None:
         """Settings of a group were altered (None: the broker's, and none of those changes an
-        assignment). If the new targets cannot be saved the next heartbeat makes them again."""
-        if group_id is None:
-            return
-        outcome = self.coordinator.settings_changed(
-            group_id, now_ms=self._clock.now_ms(), topics=self._topics
-        )
-        if not outcome.changes:
-            return
-
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                self._reload(outcome.group_ids)
-
-        self._commits.submit(outcome.changes, done)
-
-    async def _save(self, outcome: Outcome[R], on_saved: Callable[[], None] | None = None) -> bool:
-        """Whether the outcome's changes count now; if so `on_saved` was called. If not, its groups
-        are what the store has."""
-        if not outcome.changes:
-            return True
-        saved = True
-        pending = Pending(1)
-
-        def done(error: Exception | None) -> None:
-            nonlocal saved
-            if error is not None:
-                saved = False
-                self._reload(outcome.group_ids)
-            elif on_saved is not None:
-                on_saved()
-            pending.part_done()
-
-        self._commits.submit(outcome.changes, done)
-        await pending.wait()
-        return saved
-
-    def _reload(self, group_ids: Sequence[str]) -> None:
-        for group_id in group_ids:
-            try:
-                records = list(self._store.scan(group_prefix(group_id)))
-            # Nothing is saved any more either: the group stays as it is until the restart.
-            except StoreFailed as error:
-                logger.warning("group %s could not be read again after a failed save: %s", group_id, error)
-                continue
-            self.coordinator.reload(group_id, records, now_ms=self._clock.now_ms())
+        assignment). If the new targets cannot be saved, the next heartbeat makes them again."""
+        if group_id is not None:
+            now_ms = self._clock.now_ms()
+            self._runner.submit(
+                self.coordinator.settings_changed(group_id, now_ms=now_ms, topics=self._topics)
+            )
 
     # -- heartbeats
     # ----------------------------------------------------------------------------------------------
@@ -234,7 +172,7 @@ class GroupCoordinator:
         finally:
             for effect in initializations:
                 if saved:
-                    self._background.start(self._initialize, effect)
+                    self._runner.background.start(self._initialize, effect)
                 else:
                     self._asking.remove(effect.group_id)
         return saved
@@ -341,7 +279,7 @@ class GroupCoordinator:
         for effect in outcome.effects:
             assert isinstance(effect, InitializeSharePartitions)
             partitions = [request.partition for request in effect.requests]
-            report = None if self.before_reset is None else await self.before_reset(group_id, partitions)
+            report = await self._before_reset(group_id, partitions)
             self._share_partitions.forget(group_id, partitions)
             requests = tuple(
                 each for request in effect.requests for each in begin_anew(self._told_of_the_log(request))
@@ -355,9 +293,8 @@ class GroupCoordinator:
             if not await self._save(altered):
                 return _NOT_SAVED
             assert altered.reply is not None
-            if report is not None:
-                report()
-            self.on_state_altered(group_id)
+            report()
+            self._on_state_altered(group_id)
             return altered.reply
         return outcome.reply
 
@@ -416,42 +353,21 @@ class GroupCoordinator:
             return error.code
 
     async def _delete_group(self, group_id: str) -> ErrorCode:
-        code, effects = await self._decide_deletion(
-            group_id, partial(self.coordinator.delete, group_id, self._topics)
-        )
-        for effect in effects:
+        deletion = await self._decided(group_id, partial(self.coordinator.delete, group_id, self._topics))
+        for effect in deletion.effects:
             assert isinstance(effect, DeleteShareState)
             results = await self._deleted_by_persister(effect)
-            code, _ = await self._decide_deletion(
-                group_id, partial(self.coordinator.deleted, group_id, results)
-            )
-        assert code is not None
-        return code
+            deletion = await self._decided(group_id, partial(self.coordinator.deleted, group_id, results))
+        assert deletion.reply is not None
+        return deletion.reply
 
-    async def _decide_deletion(
-        self, group_id: str, decide: Callable[[], Outcome[ErrorCode]]
-    ) -> tuple[ErrorCode | None, Sequence[InitializeSharePartitions | DeleteShareState]]:
-        """What to answer, or what to do first. If the group goes its settings go in the same
-        commit, and nobody alters them meanwhile."""
-        async with self._configs.altering:
-            outcome = decide()
-            if outcome.reply is not ErrorCode.none:
-                saved = await self._save(outcome)
-            else:
+    async def _decided(self, group_id: str, decide: Callable[[], Outcome[ErrorCode]]) -> Outcome[ErrorCode]:
+        gone = partial(self._gone, group_id)
+        return await decide_deletion(decide, group_id, self._runner, self._configs, gone)
 
-                def gone() -> None:
-                    self.coordinator.deletion_saved(group_id)
-                    self._configs.group_removed(group_id)
-                    self._share_partitions.forget_group(group_id)
-
-                settings = self._configs.removal_of_group(group_id)
-                saved = await self._save(replace(outcome, changes=(*outcome.changes, *settings)), gone)
-        return (outcome.reply, outcome.effects) if saved else (ErrorCode.coordinator_not_available, ())
-
-    async def topic_deleted(self, topic_id: UUID) -> None:
-        """Groups forget a topic that is gone."""
-        if not await self._save(self.coordinator.topic_deleted(topic_id)):
-            logger.warning("groups could not forget topic %s: tried again at the next start", topic_id)
+    def _gone(self, group_id: str) -> None:
+        self.coordinator.deletion_saved(group_id)
+        self._share_partitions.forget_group(group_id)
 
 
 async def _answered(

@@ -52,20 +52,25 @@ from kbroker.formats.share_records import SHARE_GROUP_VALUES, RecordType
 from kbroker.formats.state import MAX_GROUP_ID_BYTES, GroupKey, parse_key
 from kbroker.groups.assignors.share import ASSIGNORS, AssignorMember
 from kbroker.groups.ids import SHARE, GroupIds
+from kbroker.groups.outcome import (
+    Coordinator,
+    DeleteShareState,
+    InitializeSharePartitions,
+    Outcome,
+    Records,
+    together,
+)
 from kbroker.groups.share import offsets
 from kbroker.groups.share.describe import describe_group
 from kbroker.groups.share.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     Assignment,
-    DeleteShareState,
     DescribedGroup,
     HeartbeatReply,
     HeartbeatRequest,
-    InitializeSharePartitions,
     ListedGroup,
     OffsetsReply,
-    Outcome,
     ShareGroupSettings,
     ShareGroupStatistics,
     TopicOffsets,
@@ -84,7 +89,6 @@ from kbroker.groups.share.state import (
     NO_PARTITIONS,
     Group,
     Member,
-    Records,
     from_assignment,
     share_partitions,
     to_assignment,
@@ -95,7 +99,7 @@ from kbroker.share.persister import Result, TopicPartition
 MAX_MEMBER_ID_LENGTH = 36
 
 
-class ShareGroupCoordinator:
+class ShareGroupCoordinator(Coordinator):
     """`settings(group_id)` gives what applies to a group now. `group_ids` and `times` are shared
     with the coordinators of other group types."""
 
@@ -215,8 +219,8 @@ class ShareGroupCoordinator:
                 member.timer_ms = -1
             else:
                 self._set_timer(group, member)
-        return _together(
-            [self._remove_members(group_id, member_ids) for group_id, member_ids in expired.items()]
+        return together(
+            self._remove_members(group_id, member_ids).outcome() for group_id, member_ids in expired.items()
         )
 
     def next_deadline_ms(self) -> int | None:
@@ -358,12 +362,12 @@ class ShareGroupCoordinator:
 
     def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
         """Forget the topic in all groups. Its share state is the share coordinator's business."""
-        changed = []
+        outcomes: list[Outcome[None]] = []
         for group in self._groups.values():
             records = Records(group.group_id, self._times)
             forget_topic(group, topic_id, records)
-            changed.append(records)
-        return _together(changed)
+            outcomes.append(records.outcome())
+        return together(outcomes)
 
     def topic_ids(self) -> set[UUID]:
         """All topics that some group has share state for, so that at start those that exist no more
@@ -425,14 +429,15 @@ class ShareGroupCoordinator:
             for member in group.members.values():
                 self._start_session(group, member, now_ms + timeout_ms)
 
-    def reload(self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """A save failed: the group is what the store has (a scan of `group_prefix`). Sessions and
-        initialisations go on."""
+    def not_saved(
+        self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
+    ) -> Outcome[None]:
+        """Put the group back to what the store has. Sessions and initialisations continue."""
         old = self._forget(group_id)
         self.load(records, now_ms=now_ms)
         group = self._groups.get(group_id)
         if old is None or group is None:
-            return
+            return Outcome()
         still_initializing = set(share_partitions(group.initializing))
         group.asked_ms = {
             each: asked_ms for each, asked_ms in old.asked_ms.items() if each in still_initializing
@@ -440,6 +445,7 @@ class ShareGroupCoordinator:
         group.start_offsets = dict(old.start_offsets)
         for member_id in group.members.keys() & old.members.keys():
             self._start_session(group, group.members[member_id], old.members[member_id].deadline_ms)
+        return Outcome()
 
     # --- how it is done ---
 
@@ -587,15 +593,6 @@ class ShareGroupCoordinator:
         finds that out."""
         member.timer_ms = member.deadline_ms
         heappush(self._timers, (member.timer_ms, group.group_id, member.member_id))
-
-
-def _together(changed: Sequence[Records]) -> Outcome[None]:
-    """What several groups have to save."""
-    outcomes: list[Outcome[None]] = [records.outcome() for records in changed]
-    return Outcome(
-        tuple(change for outcome in outcomes for change in outcome.changes),
-        group_ids=tuple(group_id for outcome in outcomes for group_id in outcome.group_ids),
-    )
 
 
 def _check_group_id(group_id: str) -> None:

@@ -11,17 +11,13 @@ from __future__ import annotations
 from collections.abc import Sized
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.persister import InitializeRequest, TopicPartition
-from kbroker.storage.spi import Change
 
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
-
-R_co = TypeVar("R_co", covariant=True)
 
 
 # --- what it is given ---
@@ -76,36 +72,6 @@ class TopicsView(Protocol):
 
 
 # --- what it gives ---
-
-
-@dataclass(frozen=True, slots=True)
-class InitializeSharePartitions:
-    """Call Persister.initialize with this once the outcome's changes are saved, then give the
-    results to `initialized`, or to `offsets_altered` if `alter_offsets` asked for it."""
-
-    group_id: str
-    requests: tuple[InitializeRequest, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteShareState:
-    """Call Persister.delete with this once the outcome's changes are saved, then give the results
-    to `deleted`, or to `offsets_deleted` if `delete_offsets` asked for it."""
-
-    group_id: str
-    partitions: tuple[TopicPartition, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[R_co]):
-    """Save `changes`, then carry out `effects`, then answer with `reply`. Without a reply there is
-    more to do first: see the method. `group_ids`: whose changes these are, and what to reload if
-    they cannot be saved."""
-
-    changes: tuple[Change, ...] = ()
-    reply: R_co | None = None
-    effects: tuple[InitializeSharePartitions | DeleteShareState, ...] = ()
-    group_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.groups.outcome import Records
 from kbroker.groups.share.messages import (
     OffsetsReply,
     PartitionDone,
@@ -28,7 +29,7 @@ from kbroker.groups.share.messages import (
     TopicOffsets,
     TopicsView,
 )
-from kbroker.groups.share.state import Group, Records, TopicPart
+from kbroker.groups.share.state import Group, TopicPart
 from kbroker.share.lag import UNKNOWN, Left, ParkedLeft, Standing, what_is_left, with_parked
 from kbroker.share.persister import (
     InitializeRequest,

@@ -16,8 +16,9 @@ from typing import Final
 from uuid import UUID
 
 from kbroker.errors import ErrorCode
+from kbroker.groups.outcome import Records
 from kbroker.groups.share.messages import TopicsView
-from kbroker.groups.share.state import Group, Member, Records, TopicPart, share_partitions
+from kbroker.groups.share.state import Group, Member, TopicPart, share_partitions
 from kbroker.share.persister import InitializeRequest, Result, TopicPartition
 
 UNDECIDED: Final = -1

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 from uuid import UUID
 
 from kbroker.formats.share_records import (
@@ -32,17 +32,14 @@ from kbroker.formats.share_records import (
     TopicPartitions,
 )
 from kbroker.formats.state import GroupKey
-from kbroker.groups.share.messages import DeleteShareState, InitializeSharePartitions, Outcome, TopicsView
-from kbroker.groups.stored_times import StoredTimes
+from kbroker.groups.outcome import Records
+from kbroker.groups.share.messages import TopicsView
 from kbroker.share.persister import TopicPartition
-from kbroker.storage.spi import Change
 
 Assignment: TypeAlias = Mapping[UUID, tuple[int, ...]]
 """Partitions by topic, rising; no topic without partitions."""
 
 NO_PARTITIONS: Assignment = {}
-
-R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -77,27 +74,6 @@ class TopicPart:
 
     name: str
     partitions: set[int] = field(default_factory=set)
-
-
-class Records:
-    """Changes for the StateStore, collected for one group. `times`: what moments are in a
-    record."""
-
-    def __init__(self, group_id: str, times: StoredTimes) -> None:
-        self.times = times
-        self.changes: list[Change] = []
-        self._group_id = group_id
-
-    def put(self, record_type: RecordType, value: Message, member_id: str | None = None) -> None:
-        self.changes.append((GroupKey(record_type, self._group_id, member_id).encode(), value.encode()))
-
-    def remove(self, record_type: RecordType, member_id: str | None = None) -> None:
-        self.changes.append((GroupKey(record_type, self._group_id, member_id).encode(), None))
-
-    def outcome(
-        self, reply: R | None = None, *effects: InitializeSharePartitions | DeleteShareState
-    ) -> Outcome[R]:
-        return Outcome(tuple(self.changes), reply, effects, (self._group_id,) if self.changes else ())
 
 
 @dataclass(slots=True)

@@ -14,12 +14,14 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs
 from kbroker.broker.connection import Connection, PeerGone
-from kbroker.broker.groups.consumer_groups import ConsumerGroups
+from kbroker.broker.groups.consumer_groups import ConsumerGroupService
+from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.groups.classic.messages import (
@@ -84,22 +86,16 @@ class World:
         self.configs = Configs(BrokerConfig({}), self.inner.store, cast(Any, self.commits))
         self.groups = self.opened()
 
-    def opened(self) -> ConsumerGroups:
+    def opened(self) -> ConsumerGroupService:
         """A broker that has not loaded anything yet. What was being saved is lost."""
         self.commits.lose()
         self.inner.start(load=False)
         commits = cast(GroupCommit[Change], self.commits)
         topics = cast(Topics, self.inner.topics)
         clock = SessionClock()
-        return ConsumerGroups(
-            self.inner.groups,
-            topics,
-            self.configs,
-            self.inner.store,
-            commits,
-            clock,
-            expiry_interval_s=EXPIRY_S,
-        )
+        self.background = Background()
+        runner = DecisionRunner(self.inner.groups, topics, self.inner.store, commits, clock, self.background)
+        return ConsumerGroupService(runner, self.configs, expiry_interval_s=EXPIRY_S)
 
     @property
     def waiting(self) -> int:
@@ -174,11 +170,9 @@ async def opened(world: World | None = None) -> AsyncIterator[tuple[World, trio.
         world = World()
     else:
         world.groups = world.opened()
-    async with trio.open_nursery() as nursery:
-        world.groups.load()
+    world.groups.load(world.inner.store)
+    async with trio.open_nursery() as nursery, world.background.running():
         nursery.start_soon(world.commits.run)
-        nursery.start_soon(world.groups.run_timers)
-        nursery.start_soon(world.groups.run_expiry)
         yield world, nursery
         nursery.cancel_scope.cancel()
 
@@ -377,7 +371,7 @@ async def test_who_waits_is_told_when_the_broker_stops(autojump_clock: trio.test
         waiting, late = Peer(world, "waiting"), Peer(world, "late")
         nursery.start_soon(waiting.join)
         await trio.sleep(1)
-        world.groups.wake_all()
+        world.groups.refuse_waiting()
         await trio.testing.wait_all_tasks_blocked()
         assert waiting.answers == [NOT_AVAILABLE]
         with trio.fail_after(1):

@@ -16,7 +16,8 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs
-from kbroker.broker.groups.share_groups import JOIN_PATIENCE_S, GroupCoordinator
+from kbroker.broker.groups.runner import DecisionRunner
+from kbroker.broker.groups.share_groups import JOIN_PATIENCE_S, ShareGroupService
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.groups.ids import SHARE, GroupIds
@@ -72,6 +73,10 @@ class SlowPersister:
         return [Result(partition) for partition in partitions]
 
 
+async def nothing_is_kept(group_id: str, partitions: Sequence[TopicPartition]) -> Callable[[], None]:
+    return lambda: None
+
+
 class Topics(NamedTopics):
     def partition(self, topic_id: UUID, index: int) -> None:
         """Their logs do not matter here."""
@@ -105,21 +110,14 @@ class World:
         self.group_ids = GroupIds()
         self.settings = ShareGroupSettings()
         pure = ShareGroupCoordinator(lambda _: self.settings, self.group_ids)
-        self.coordinator = GroupCoordinator(
-            pure,
-            topics,
-            persister,
-            share_partitions,
-            configs,
-            store,
-            commits,
-            SessionClock(),
-            self.background,
+        runner = DecisionRunner(pure, topics, store, commits, SessionClock())
+        self.service = ShareGroupService(
+            runner, topics, persister, share_partitions, configs, nothing_is_kept, lambda _: None
         )
-        self.coordinator.load()
+        self.service.load(store)
 
     async def heartbeat(self, epoch: int, *topics: str) -> HeartbeatReply:
-        return await self.coordinator.heartbeat(
+        return await self.service.heartbeat(
             HeartbeatRequest(GROUP, "M1", epoch, None, topics or None, "c", "/h")
         )
 
@@ -127,7 +125,8 @@ class World:
 @asynccontextmanager
 async def world(delay_s: float) -> AsyncIterator[World]:
     made = World(delay_s)
-    async with made.background.running():
+    async with trio.open_nursery() as nursery:
+        made.service.work_in(nursery)
         yield made
 
 
@@ -167,7 +166,7 @@ async def test_a_member_that_hangs_up_leaves_the_initialisation_under_way(
         assert scope.cancelled_caught
         await w.persister.answered.wait()
         assert partitions(await w.heartbeat(0, "orders")) == [0, 1]
-        assert w.coordinator.coordinator.statistics().initializing == 0
+        assert w.service.coordinator.statistics().initializing == 0
 
 
 async def test_a_persister_that_raises_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
@@ -186,10 +185,10 @@ async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(
     async with world(JOIN_PATIENCE_S + 1) as w:
         await w.heartbeat(0, "orders")
         await w.heartbeat(-1)
-        assert await w.coordinator.delete_group(GROUP) is ErrorCode.coordinator_load_in_progress
+        assert await w.service.delete_group(GROUP) is ErrorCode.coordinator_load_in_progress
         await w.persister.answered.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
+        assert await w.service.delete_group(GROUP) is ErrorCode.none
 
 
 async def test_a_group_is_not_deleted_while_a_join_is_being_saved(
@@ -203,11 +202,11 @@ async def test_a_group_is_not_deleted_while_a_join_is_being_saved(
             await trio.testing.wait_all_tasks_blocked()
             clients.start_soon(w.heartbeat, -1)
             await trio.testing.wait_all_tasks_blocked()
-            assert await w.coordinator.delete_group(GROUP) is ErrorCode.coordinator_load_in_progress
+            assert await w.service.delete_group(GROUP) is ErrorCode.coordinator_load_in_progress
         await w.persister.answered.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert w.coordinator.statistics().initializations == 0
-        assert await w.coordinator.delete_group(GROUP) is ErrorCode.none
+        assert w.service.statistics().initializations == 0
+        assert await w.service.delete_group(GROUP) is ErrorCode.none
 
 
 async def test_an_id_is_free_when_its_groups_deletion_is_saved(
@@ -223,7 +222,7 @@ async def test_an_id_is_free_when_its_groups_deletion_is_saved(
         codes: list[ErrorCode] = []
 
         async def delete() -> None:
-            codes.append(await w.coordinator.delete_group(GROUP))
+            codes.append(await w.service.delete_group(GROUP))
 
         for failure in (NoSpace(), None):
             async with trio.open_nursery() as clients:
@@ -244,8 +243,8 @@ async def test_a_join_that_cannot_be_saved_keeps_nobody_from_the_group(
         w.commits.failure = OSError("the disk is gone")
         assert (await w.heartbeat(0, "orders")).error_code is ErrorCode.coordinator_not_available
         w.commits.failure = None
-        assert w.coordinator.statistics().initializations == 0
-        assert (await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is ErrorCode.none
+        assert w.service.statistics().initializations == 0
+        assert (await w.service.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is ErrorCode.none
 
 
 async def test_offsets_are_not_changed_while_share_state_is_being_made(
@@ -256,12 +255,12 @@ async def test_offsets_are_not_changed_while_share_state_is_being_made(
         await w.heartbeat(0, "orders")
         await w.heartbeat(-1)
         again = ErrorCode.coordinator_load_in_progress
-        assert (await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is again
-        assert (await w.coordinator.delete_offsets(GROUP, ["orders"])).error_code is again
+        assert (await w.service.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is again
+        assert (await w.service.delete_offsets(GROUP, ["orders"])).error_code is again
         await w.persister.answered.wait()
         await trio.testing.wait_all_tasks_blocked()
-        assert (await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is ErrorCode.none
-        assert (await w.coordinator.delete_offsets(GROUP, ["orders"])).error_code is ErrorCode.none
+        assert (await w.service.alter_offsets(GROUP, {"orders": {0: 1}})).error_code is ErrorCode.none
+        assert (await w.service.delete_offsets(GROUP, ["orders"])).error_code is ErrorCode.none
 
 
 async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(
@@ -270,9 +269,9 @@ async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(
     """What it had not before is Initializing still, and made for the next member."""
     async with world(1) as w:
         with trio.move_on_after(0.5) as scope:
-            await w.coordinator.alter_offsets(GROUP, {"orders": {0: 1}})
+            await w.service.alter_offsets(GROUP, {"orders": {0: 1}})
         assert scope.cancelled_caught
-        assert w.coordinator.statistics().in_administration == 0
+        assert w.service.statistics().in_administration == 0
         assert partitions(await w.heartbeat(0, "orders")) == [0, 1]
 
 
@@ -284,15 +283,15 @@ async def test_targets_that_could_not_be_saved_come_with_the_next_heartbeat(
         epochs = {}
         for member in ("M1", "M2"):
             request = HeartbeatRequest(GROUP, member, 0, None, ("orders",), "c", "/h")
-            epochs[member] = (await w.coordinator.heartbeat(request)).member_epoch
+            epochs[member] = (await w.service.heartbeat(request)).member_epoch
         await trio.sleep(2)
         epochs["M1"] = (await w.heartbeat(epochs["M1"])).member_epoch
         w.settings = replace(w.settings, assignor="all")
         w.commits.failure = NoSpace()
-        w.coordinator.settings_changed(GROUP)
-        w.coordinator.settings_changed(None)
-        w.coordinator.settings_changed("nobody")
+        w.service.settings_changed(GROUP)
+        w.service.settings_changed(None)
+        w.service.settings_changed("nobody")
         w.commits.failure = None
-        assert w.coordinator.coordinator.describe([GROUP])[0].group_epoch == epochs["M1"]
+        assert w.service.coordinator.describe([GROUP])[0].group_epoch == epochs["M1"]
         await trio.sleep(2)
         assert partitions(await w.heartbeat(epochs["M1"])) == [0, 1]

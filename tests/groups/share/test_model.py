@@ -22,14 +22,12 @@ from kbroker.errors import ErrorCode
 from kbroker.formats.share_records import RecordType, ShareGroupMetadata
 from kbroker.formats.state import GroupKey, group_prefix
 from kbroker.groups.assignors.share import ASSIGNORS
+from kbroker.groups.outcome import DeleteShareState, InitializeSharePartitions, Outcome
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.groups.share.messages import (
-    DeleteShareState,
     HeartbeatReply,
     HeartbeatRequest,
-    InitializeSharePartitions,
     OffsetsReply,
-    Outcome,
     ShareGroupSettings,
 )
 from kbroker.groups.share.state import Group
@@ -264,7 +262,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         failed = [group_id for outcome in self.flying for group_id in outcome.group_ids]
         self.flying.clear()
         for group_id in failed:
-            self.coordinator.reload(group_id, self.store.scan(group_prefix(group_id)), now_ms=self.now_ms)
+            self.coordinator.not_saved(group_id, self.store.scan(group_prefix(group_id)), now_ms=self.now_ms)
         self.forget_gone()
 
     @rule()

@@ -13,8 +13,8 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.share_records import NamedTopic, RecordType, ShareGroupPartitions
 from kbroker.formats.state import GroupKey, parse_key
 from kbroker.groups.ids import SHARE
+from kbroker.groups.outcome import DeleteShareState
 from kbroker.groups.share.messages import (
-    DeleteShareState,
     OffsetsReply,
     PartitionDone,
     PartitionOffset,

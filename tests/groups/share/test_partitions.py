@@ -8,8 +8,8 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.formats.share_records import NamedTopic, NamedTopicPartitions, RecordType, ShareGroupPartitions
 from kbroker.formats.state import GroupKey
+from kbroker.groups.outcome import DeleteShareState
 from kbroker.groups.share.messages import (
-    DeleteShareState,
     DescribedAssignment,
     DescribedGroup,
     DescribedMember,

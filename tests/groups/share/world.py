@@ -12,14 +12,12 @@ from kbroker.errors import ErrorCode
 from kbroker.formats.share_records import Message, RecordType
 from kbroker.formats.state import GroupKey, group_prefix, parse_key
 from kbroker.groups.ids import GroupIds
+from kbroker.groups.outcome import DeleteShareState, InitializeSharePartitions, Outcome
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.groups.share.messages import (
-    DeleteShareState,
     HeartbeatReply,
     HeartbeatRequest,
-    InitializeSharePartitions,
     OffsetsReply,
-    Outcome,
     ShareGroupSettings,
     TopicView,
 )
@@ -179,7 +177,7 @@ class World:
     def fail(self, outcome: Outcome[object]) -> None:
         """The save of this outcome failed."""
         for group_id in outcome.group_ids:
-            self.coordinator.reload(group_id, self.store.scan(group_prefix(group_id)), now_ms=self.now_ms)
+            self.coordinator.not_saved(group_id, self.store.scan(group_prefix(group_id)), now_ms=self.now_ms)
 
     def records(self, group: str = "g") -> dict[tuple[RecordType, str | None], Message]:
         found = {}
