@@ -296,6 +296,40 @@ def stored_records(
         yield record
 
 
+def offsets_without(mark: bytes, data: Buffer, payload: bytes) -> list[int]:
+    """Of the stored batch with this payload, the offsets of records in whose bytes `mark` does not
+    occur. The others are not decoded, which takes a tenth of the time. CorruptPayload as above."""
+    header = read_header(data)
+    base_offset, last_offset = header.base_offset, header.last_offset
+    found: list[int] = []
+    least, start, find = base_offset, 0, payload.find
+    marked_at = find(mark)
+    try:
+        for _ in range(header.record_count):
+            length, at = (
+                (_SIGNED[number], start + 1)
+                if (number := payload[start]) < 0x80
+                else _long_varint(payload, start)
+            )
+            end = at + length
+            if length <= 0 or end > len(payload):
+                raise ValueError("record length beyond the batch")
+            if 0 <= marked_at < end:
+                marked_at = find(mark, end)
+            else:
+                at += 1  # attributes
+                _, at = _varlong(payload, at)
+                offset_delta, _ = _long_varint(payload, at)
+                if not least <= base_offset + offset_delta <= last_offset:
+                    raise ValueError(f"its offset is {base_offset + offset_delta}")
+                found.append(base_offset + offset_delta)
+                least = found[-1] + 1
+            start = end
+    except (ValueError, IndexError, BufferUnderflow) as error:
+        raise CorruptPayload(f"record at byte {start} cannot be read: {error}") from error
+    return found
+
+
 def _read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:
     """What is left of a record behind its value; nothing, if key or value are longer than the
     record says."""

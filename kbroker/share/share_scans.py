@@ -93,24 +93,17 @@ class SharePartitionScans(SharePartitionWrites):
         return self._persist_best_effort([], to_park) if to_park else None
 
     def may_look_ahead(self) -> bool:
-        """Whether scanned_ahead() is of use, if there is a long way between the scan and the log's
+        """Whether place_ahead() is of use, if there is a long way between the scan and the log's
         end. Not where the limit counts the span of the window, nor where the order of keys is
         kept."""
         if self.key_order is not None or not self._settings.limits_undecided:
             return False
         return scanning.may_look_ahead(self._window)
 
-    def scanned_ahead(
-        self, first: int, last: int, scheduled: Sequence[tuple[int, int]], *, now_ms: float, wall_ms: float
-    ) -> Persist | None:
-        """As scanned(), of one batch that is ahead of the scan; what lies before it will be scanned
-        as before."""
-        assert self.parking is not None
-        if not scanning.place_ahead(self._window, first, last):
-            return None
-        to_park, _ = self._put_off(self.parking, scheduled, now_ms, wall_ms)
-        self._advance()
-        return self._persist_best_effort([], to_park) if to_park else None
+    def place_ahead(self, first: int, last: int) -> None:
+        """These records are ahead of the scan and not scheduled. The scan will look at all that
+        lies before them."""
+        scanning.place_ahead(self._window, first, last)
 
     def _put_off(
         self, parking: Parking, scheduled: Sequence[tuple[int, int]], now_ms: float, wall_ms: float

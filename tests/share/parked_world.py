@@ -147,17 +147,14 @@ class World(LogStarts):
         self._began(persist, {}, None)
 
     def scan_ahead(self) -> None:
-        """A batch that is not next is found to have records that are due."""
+        """Records that are not next are found to be unscheduled, or due."""
         offset = self.sp.scan_from() if self.settings.scans and self.sp.may_look_ahead() else None
         if offset is None or offset >= self.log_end:
             return
         first = self.rnd.randrange(offset, self.log_end)
         last = min(first + self.rnd.choice((0, 2)), self.log_end - 1)
-        due = [(each, self.jobs[each].scheduled_ms) for each in range(first, last + 1)]
-        scheduled = [each for each in due if each[1] > self.wall_ms]
-        self._began(
-            self.sp.scanned_ahead(first, last, scheduled, now_ms=self.now_ms, wall_ms=self.wall_ms), {}, None
-        )
+        if all(self.jobs[each].scheduled_ms <= self.wall_ms for each in range(first, last + 1)):
+            self.sp.place_ahead(first, last)
 
     def fetch(self, member: str | None = None) -> None:
         self._move_log_start()

@@ -166,15 +166,12 @@ class Scanner:
             batches = walk(views, ahead, end_offset - ahead, end_offset)
             if not batches:
                 break
-            arguments = wall_clock_ms(), settings.max_delay_ms
-            found = await trio.to_thread.run_sync(due_now, batches, *arguments)
+            found = await trio.to_thread.run_sync(due_now, batches)
             ahead = batches[-1][1] + 1
-            for first, last, later in found:
+            for first, last in found:
                 if not engine.may_look_ahead():
                     return first
-                persist = engine.scanned_ahead(first, last, later, now_ms=now_ms(), wall_ms=wall_clock_ms())
-                if persist is not None:
-                    await self._save(loaded, persist)
+                engine.place_ahead(first, last)
             if found:
                 self._share_partitions.schedule(loaded)
                 loaded.waiters.wake_all()

@@ -2,9 +2,7 @@
 (formats/schedule_headers.py).
 
     schedules_of   each record of a batch that is due later
-    due_now        which of many batches have something to deliver now, without a look at each
-                   record
-                   of the others
+    due_now        which records of many batches are not scheduled, without decoding the others
     looked_at      all that a group wants to know of a batch before members get its records
 """
 
@@ -15,11 +13,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.broker.queues.sliced_batches import Walked
-from kbroker.formats.batches import read_header, records_payload, stored_records
+from kbroker.formats.batches import offsets_without, read_header, records_payload, stored_records
 from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.record_keys import BatchKeys, keys_of
 from kbroker.formats.schedule_headers import MARK, Oddity, schedule_of
 from kbroker.share.effects import ShareSettings
+from kbroker.share.runs import joined_runs
 
 
 class Schedules(NamedTuple):
@@ -29,14 +28,6 @@ class Schedules(NamedTuple):
     due: list[tuple[int, int]]
     odd: Counter[Oddity]
     keys: BatchKeys | None = None
-
-
-class DueNow(NamedTuple):
-    """A batch that has records to deliver now; `later`: its others, with their due times."""
-
-    first: int
-    last: int
-    later: list[tuple[int, int]]
 
 
 def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms: int) -> Schedules:
@@ -69,21 +60,23 @@ def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Sche
     return found._replace(keys=keys_of(stored, payload)) if settings.ordered else found
 
 
-def due_now(batches: Sequence[Walked], wall_ms: int, max_delay_ms: int) -> list[DueNow]:
-    """Batches in which each record may be scheduled are left out: to look at each would take as
-    long as to park them."""
-    found = []
+def due_now(batches: Sequence[Walked]) -> list[tuple[int, int]]:
+    """Runs of records that have no schedule, by their first and last offset. Records that may have
+    one are left out: to decode them takes as long as to park them."""
+    found: list[tuple[int, int]] = []
     for base_offset, last_offset, is_control, view, start, end in batches:
         stored = view[start:end]
         header = read_header(stored)
         try:
             payload = bytes(records_payload(stored, header))
+            marks = payload.count(MARK)
+            if is_control or marks >= header.record_count:
+                continue
+            if marks:
+                offsets = offsets_without(MARK, stored, payload)
+                found += joined_runs([(offset, offset) for offset in offsets])
+            else:
+                found.append((base_offset, last_offset))
         except CorruptPayload:
             continue
-        marks = payload.count(MARK)
-        if is_control or marks >= header.record_count:
-            continue
-        later = schedules_of(stored, payload, wall_ms, max_delay_ms).due if marks else []
-        if len(later) < header.record_count:
-            found.append(DueNow(base_offset, last_offset, later))
     return found

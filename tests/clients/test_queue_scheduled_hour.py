@@ -1,0 +1,252 @@
+"""Very many jobs that are scheduled over an hour, jobs for now among and behind them, and the
+broker is restarted and killed in between.
+
+The hour is the broker's (swift_broker.py), its clients take it for minutes. How late a job comes
+is measured in their seconds, the real ones. What the broker needs is printed, as it is the
+machine's; memory has a bound.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+import time
+from array import array
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+from kbroker.formats.schedule_headers import DELIVER_AT
+from tests.clients.punctual_worker import Row, rows_of
+from tests.clients.queue_world import SETUPS, World, open_world, stop
+from tests.clients.swift_broker import BEGAN, now_ns
+from tests.clients.timed_broker import RATE as RATE_VARIABLE
+from tests.clients.timed_broker import turns_of
+
+HOUR_S = 3600
+JOBS, SHORT_JOBS = 1_000_000, 10_000
+RATE, SHORT_RATE = 12, 300
+"""Seconds of the broker's in one of ours: an hour is 300 s, or 12."""
+EACH_NOW = 100
+"""One job of so many is for now."""
+BATCH_JOBS = 1_000
+WORKERS, PREFETCH = 4, 500
+LATE_S = 1.0
+SETTLES_NS = 2_000_000_000
+"""After a start: workers connect again, the broker imports what it needs."""
+PUNCTUAL = 0.999
+"""Of the jobs, at most LATE_S late. A machine that is busy with something else delays some."""
+MEMORY_MB = 40.0
+"""Over an empty queue, whose broker has served a few jobs. The goal is 32; printed."""
+TIMED_BROKER = str(Path(__file__).with_name("timed_broker.py"))
+
+
+class Plan(NamedTuple):
+    """`dues_ms`: of the jobs by number, in the broker's time; 0: for now."""
+
+    jobs: int
+    rate: float
+    began_ns: int
+    dues_ms: array[int]
+
+    def real_ns(self, due_ms: int) -> int:
+        """When the broker's clock says that."""
+        return self.began_ns + round((due_ms * 1_000_000 - self.began_ns) / self.rate)
+
+    def broker_ms(self) -> int:
+        return now_ns(self.rate, self.began_ns, time.time_ns()) // 1_000_000
+
+
+def run_workers(world: World, home: Path, rate: float) -> None:
+    wait_ms = str(round(500 * rate))
+    for number in range(WORKERS):
+        program = [sys.executable, "-m", "tests.clients.punctual_worker", world.broker.bootstrap, "jobs"]
+        world.run([*program, str(home / f"rows-{number}"), wait_ms])
+    world.until("the workers are ready", lambda: all(each.has_said("ready") for each in world.workers))
+
+
+def send(world: World, numbers: range, dues_ms: array[int], sent_ns: array[int]) -> float:
+    """In lz4 batches; confirmed on return. Gives the seconds that it took."""
+    producer = Producer({
+        "bootstrap.servers": world.broker.bootstrap, "compression.type": "lz4", "linger.ms": 1000,
+        "batch.num.messages": BATCH_JOBS, "acks": "all", "log_level": 0,
+        "queue.buffering.max.messages": 2 * JOBS,
+    })  # fmt: skip
+    began_s, failed, filler = time.monotonic(), [], b" " + random.Random(7).randbytes(80).hex().encode()
+    for number in numbers:
+        due_ms = dues_ms[number]
+        sent_ns[number] = time.time_ns()
+        producer.produce(
+            "jobs",
+            b"%d" % number + filler,
+            headers={DELIVER_AT: str(due_ms)} if due_ms else None,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+        if number % BATCH_JOBS == 0:
+            producer.poll(0)
+    assert producer.flush(120) == 0
+    assert not failed, failed[:3]
+    return time.monotonic() - began_s
+
+
+def urgent_ms(world: World, home: Path, plan: Plan, number: int, sent_ns: array[int]) -> float:
+    """How long a job for now takes that is sent behind all others, one by one."""
+    send(world, range(number, number + 1), plan.dues_ms, sent_ns)
+
+    def came() -> list[int]:
+        rows = (row for path in home.glob("rows-*") for row in rows_of(path)[-2000:])
+        return [row.came_ns for row in rows if row.number == number]
+
+    world.until("the job for now came", lambda: bool(came()))
+    return (came()[0] - sent_ns[number]) / 1e6
+
+
+class Lateness(NamedTuple):
+    count: int
+    median_ms: float
+    p99_ms: float
+    most_ms: float
+    punctual: float
+
+    @classmethod
+    def of(cls, values_ns: list[int]) -> Lateness:
+        found = sorted(value / 1e6 for value in values_ns)
+        within = sum(each <= LATE_S * 1000 for each in found) / len(found)
+        at = found[len(found) * 99 // 100]
+        return cls(len(found), statistics.median(found), at, found[-1], within)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count} jobs: p50 {self.median_ms:.0f} ms, p99 {self.p99_ms:.0f}, most "
+            f"{self.most_ms:.0f}, "
+            f"{100 * self.punctual:.3f} % within {LATE_S:.0f} s"
+        )
+
+
+def lateness(
+    home: Path, plan: Plan, sent_ns: array[int], breaks: list[tuple[int, int]]
+) -> tuple[Lateness, int]:
+    """Of the scheduled jobs that were due while the broker was there; and how many jobs came again.
+
+    No job is missing, none comes before it is due. A job comes again only where the broker had not
+    confirmed its ACCEPT, for the kill."""
+    rows: dict[int, list[Row]] = defaultdict(list)
+    for path in home.glob("rows-*"):
+        for row in rows_of(path):
+            rows[row.number].append(row)
+    missing = set(range(plan.jobs)) - rows.keys()
+    assert not missing, f"{len(missing)} jobs did not come: {sorted(missing)[:5]}"
+    late: list[int] = []
+    for number, found in rows.items():
+        *before, last = sorted(found, key=lambda each: each.came_ns)
+        assert not any(each.confirmed for each in before), f"job {number} came after it was done: {found}"
+        due_ms = plan.dues_ms[number]
+        if not due_ms:
+            continue
+        first = before[0] if before else last
+        due_ns = plan.real_ns(due_ms)
+        early_ns = due_ns - first.came_ns
+        assert early_ns <= 2_000_000 / plan.rate, f"job {number} came {early_ns / 1e6:.1f} ms early"
+        if not any(down <= due_ns <= up for down, up in breaks):
+            late.append(max(0, -early_ns))
+    return Lateness.of(late), sum(len(found) > 1 for found in rows.values())
+
+
+def anonymous_mb(world: World) -> float:
+    return world.broker.anonymous_memory_bytes() / 1e6
+
+
+def live(world: World, home: Path, plan: Plan) -> None:
+    """A few jobs, then all, a restart, the hour with a kill -9 in its middle."""
+    few = 3 * WORKERS
+    sent_ns = array("q", [0] * (plan.jobs))
+    world.create_queue("jobs", "--prefetch", str(PREFETCH), "--delay", "1ms")
+    run_workers(world, home, plan.rate)
+    send(world, range(few), plan.dues_ms, sent_ns)
+    world.until_empty("jobs")
+    empty_mb = most_mb = anonymous_mb(world)
+    turns_from_s = time.monotonic()
+    began_s = turns_from_s - (time.time_ns() - plan.began_ns) / 1e9
+    filled_s = send(world, range(few, plan.jobs - 5), plan.dues_ms, sent_ns)
+    behind = [urgent_ms(world, home, plan, number, sent_ns) for number in range(plan.jobs - 5, plan.jobs - 2)]
+    most_mb = max(most_mb, anonymous_mb(world))
+    breaks = [restart(world, kill=False)]
+    start_s = (breaks[0][1] - breaks[0][0]) / 1e9
+    behind += [urgent_ms(world, home, plan, number, sent_ns) for number in range(plan.jobs - 2, plan.jobs)]
+    last_ms, half_ms = max(plan.dues_ms), plan.broker_ms() + (max(plan.dues_ms) - plan.broker_ms()) // 2
+    while (now_ms := plan.broker_ms()) < last_ms + 2000 * plan.rate:
+        if now_ms > half_ms and len(breaks) == 1:
+            breaks.append(restart(world, kill=True))
+        most_mb = max(most_mb, anonymous_mb(world))
+        time.sleep(0.2)
+    world.until_empty("jobs", 600)
+    breaks = [(down, up + SETTLES_NS) for down, up in breaks]
+    turns = [
+        turn
+        for turn in turns_of(home / "turns", turns_from_s, time.monotonic())
+        if not any(down <= plan.began_ns + (turn.at_s - began_s) * 1e9 <= up for down, up in breaks)
+    ]
+    stop(world.workers)
+    late, again = lateness(home, plan, sent_ns, breaks)
+    print(
+        f"sent within {filled_s:.1f} s; due jobs {late}; jobs for now behind all others "
+        f"{', '.join(f'{each:.0f}' for each in behind)} ms; {again} came again after the kill; "
+        f"memory {empty_mb:.1f} MB empty, at most {most_mb - empty_mb:.1f} more; stop and start "
+        f"{start_s:.1f} s; "
+        f"longest turn {max((each.took_ms for each in turns), default=0):.1f} ms (of processor time "
+        f"{max((each.cpu_ms for each in turns), default=0):.1f}), broker CPU since the kill "
+        f"{world.cpu_s():.0f} s"
+    )
+    assert late.count > plan.jobs * 0.5
+    assert late.punctual >= PUNCTUAL
+    assert statistics.median(behind) <= LATE_S * 1000
+    assert most_mb - empty_mb <= MEMORY_MB
+
+
+def restart(world: World, *, kill: bool) -> tuple[int, int]:
+    """From when to when the broker was not there, in ns since 1970."""
+    down_ns = time.time_ns()
+    if kill:
+        world.broker.kill()
+    else:
+        world.broker.stop()
+    world.broker.start()
+    return down_ns, time.time_ns()
+
+
+@pytest.mark.parametrize(
+    ("setup", "jobs", "rate"),
+    [
+        (SETUPS[0], SHORT_JOBS, SHORT_RATE),
+        *(pytest.param(setup, JOBS, RATE, marks=pytest.mark.full) for setup in SETUPS),
+    ],
+)
+def test_jobs_come_when_they_are_due(
+    setup: tuple[str, str, str], jobs: int, rate: float, tmp_path: Path
+) -> None:
+    engine, persister, durability = setup
+    began_ns, chooser = time.time_ns(), random.Random(11)
+    first_ms = (
+        now_ns(rate, began_ns, began_ns) // 1_000_000 + (HOUR_S // 2 if jobs == SHORT_JOBS else 900) * 1000
+    )
+    dues_ms = array("q", [first_ms + chooser.randrange(HOUR_S * 1000) for _ in range(jobs)])
+    for number in (*range(0, jobs, EACH_NOW), *range(3 * WORKERS), *range(jobs - 5, jobs)):
+        dues_ms[number] = 0
+    session_ms = str(100 * HOUR_S * 1000)
+    bounds = {f"group.share.{bound}session.timeout.ms": session_ms for bound in ("max.", "")}
+    options = {
+        "command": [sys.executable, TIMED_BROKER, str(tmp_path / "turns")],
+        "config": {**bounds, "connections.max.idle.ms": session_ms},
+        "env": {
+            BEGAN: str(began_ns),
+            RATE_VARIABLE: str(rate),
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+        },
+    }
+    with open_world(engine, persister=persister, durability=durability, **options) as world:
+        live(world, tmp_path, Plan(jobs, rate, began_ns, dues_ms))
