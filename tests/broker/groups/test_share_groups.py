@@ -110,7 +110,7 @@ class World:
         self.group_ids = GroupIds()
         self.settings = ShareGroupSettings()
         pure = ShareGroupCoordinator(lambda _: self.settings, self.group_ids)
-        runner = DecisionRunner(pure, topics, store, commits, SessionClock())
+        runner = DecisionRunner(pure, topics, store, commits, SessionClock(), self.background)
         self.service = ShareGroupService(
             runner, topics, persister, share_partitions, configs, nothing_is_kept, lambda _: None
         )
@@ -125,8 +125,7 @@ class World:
 @asynccontextmanager
 async def world(delay_s: float) -> AsyncIterator[World]:
     made = World(delay_s)
-    async with trio.open_nursery() as nursery:
-        made.service.work_in(nursery)
+    async with made.background.running():
         yield made
 
 
