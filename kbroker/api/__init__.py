@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from typing import NamedTuple, cast
 
-from kbroker.broker.connection import Handler
+from kbroker.api.request import Handler
 
 
 class Api(NamedTuple):

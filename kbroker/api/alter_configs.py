@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kbroker.api.config_resources import alter
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.settings.altering import Scope, replace_all
 
 

@@ -8,7 +8,7 @@ is 68, one that is being changed 14, a negative partition -1 for all.
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Request
+from kbroker.api.request import Request
 from kbroker.groups.share.messages import OffsetsReply
 
 

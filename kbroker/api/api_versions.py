@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from kbroker.api import APIS
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.protocol.messages import encode_response
 

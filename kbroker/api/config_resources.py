@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
-from kbroker.broker.connection import Message, Request
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.state import MAX_GROUP_ID_BYTES

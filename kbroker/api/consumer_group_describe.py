@@ -4,7 +4,7 @@ and what they are to have."""
 from __future__ import annotations
 
 from kbroker.api.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.groups.consumer.messages import DescribedGroup
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.broker.connection import Request
+from kbroker.api.request import Request
 from kbroker.errors import KafkaError
 from kbroker.groups.consumer.messages import HeartbeatRequest, Partitions
 from kbroker.groups.share.messages import HeartbeatReply

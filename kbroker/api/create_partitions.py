@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Any
 
 from kbroker.api.replica_assignments import check_batch_size, check_replicas
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from kbroker.api.replica_assignments import REPLICATION_FACTOR, check_batch_size, check_replicas
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.settings.altering import Scope, checked_topic_configs, describe
 

@@ -3,7 +3,7 @@ twice is one row."""
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.groups.ids import SHARE
 

@@ -12,7 +12,7 @@ Not done: the request's timeout.
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import INTERNAL_TOPICS
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 

@@ -7,7 +7,7 @@ group that does not exist 69, with members 68, one that is being changed 14.
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Request
+from kbroker.api.request import Request
 from kbroker.groups.share.messages import OffsetsReply
 
 

@@ -3,8 +3,8 @@ epochs. Unknown ones are fine too."""
 
 from __future__ import annotations
 
+from kbroker.api.request import Message, Request
 from kbroker.api.share_state_rows import answer, asked
-from kbroker.broker.connection import Message, Request
 
 
 async def handle(request: Request) -> Message:

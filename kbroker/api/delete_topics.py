@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
-from kbroker.broker.connection import Message, Request
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.parked_records import parked_topic_prefix

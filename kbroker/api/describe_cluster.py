@@ -6,7 +6,7 @@ Endpoint type 2 (controllers) is MISMATCHED_ENDPOINT_TYPE, any other UNSUPPORTED
 from __future__ import annotations
 
 from kbroker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_REQUESTED
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 
 _BROKERS, _CONTROLLERS = 1, 2

@@ -14,8 +14,8 @@ from collections.abc import Collection
 from typing import Any
 
 from kbroker.api.config_resources import find_topic, scope_of
+from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
-from kbroker.broker.connection import Message, Request
 from kbroker.broker.logs.topics import check_name
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.settings.altering import ConfigRow, Scope, check_resource_name, describe, describe_broker_default

@@ -5,7 +5,7 @@ exist, and those of other types, are Dead; from v6 that is GROUP_ID_NOT_FOUND (K
 from __future__ import annotations
 
 from kbroker.api.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.groups.classic.messages import DescribedClassicGroup
 

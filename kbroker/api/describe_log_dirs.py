@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import trio
 
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.broker.logs.partition import Partition
 from kbroker.errors import ErrorCode
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from kbroker.api.authorized_operations import NOT_REQUESTED, TOPIC_OPERATIONS
 from kbroker.api.metadata import topic_row
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import Topic, check_name
 from kbroker.errors import ErrorCode, KafkaError
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import trio
 
+from kbroker.api.request import Raw, Request
 from kbroker.broker.commits.waiting import Waiter
-from kbroker.broker.connection import Raw, Request
 from kbroker.broker.logs.fetch_sessions import FetchPartition, FetchRows, FetchSession, TopicKey
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topic

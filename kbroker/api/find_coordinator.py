@@ -7,7 +7,7 @@ takes as final.
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.share_state.keys import parse_share_coordinator_key
 

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from kbroker.api.request import Message, Request
 from kbroker.broker.client_telemetry import COMPRESSION_TYPES, MAX_BYTES, PUSH_INTERVAL_MS
-from kbroker.broker.connection import Message, Request
 from kbroker.errors import ErrorCode, KafkaError
 
 

@@ -3,7 +3,7 @@ group rebalances."""
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Request
+from kbroker.api.request import Request
 from kbroker.errors import KafkaError
 from kbroker.groups.classic.messages import HeartbeatReply, HeartbeatRequest
 

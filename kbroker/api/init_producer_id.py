@@ -11,7 +11,7 @@ final, never with a retriable code.
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode, NoSpace, StoreFailed
 
 _NONE = -1

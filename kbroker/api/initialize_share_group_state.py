@@ -6,8 +6,8 @@ Served by the broker's persister, durable when it is answered with code 0.
 
 from __future__ import annotations
 
+from kbroker.api.request import Message, Request
 from kbroker.api.share_state_rows import answer, asked
-from kbroker.broker.connection import Message, Request
 from kbroker.share.persister import InitializeRequest
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kbroker.broker.connection import Request
+from kbroker.api.request import Request
 from kbroker.errors import KafkaError
 from kbroker.groups.classic.messages import JoinReply, JoinRequest, Protocol
 from kbroker.protocol.messages import milliseconds

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.broker.connection import Request
+from kbroker.api.request import Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.groups.classic.messages import LeaveReply, LeaveRequest, Leaving
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from kbroker.api.request import Message, Request
 from kbroker.broker.broker import Broker
-from kbroker.broker.connection import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.settings.altering import Scope
 

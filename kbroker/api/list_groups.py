@@ -3,7 +3,7 @@ letter case. Unknown filters match nothing."""
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 
 

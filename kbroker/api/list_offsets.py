@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.time_lookup import record_at_time, record_with_max_timestamp
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed

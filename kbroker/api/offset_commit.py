@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbroker.api.offset_topics import TopicRow, find_topic
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import KafkaError
 from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors
 

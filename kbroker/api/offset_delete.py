@@ -8,7 +8,7 @@ stop no other row. A group with members that are no consumers is NON_EMPTY_GROUP
 from __future__ import annotations
 
 from kbroker.api.offset_topics import find_topic
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import KafkaError
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kbroker.api.offset_topics import find_topic
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.broker.logs.topics import Topics
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import AnyGroupOffset

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from kbroker.broker.connection import Message
+from kbroker.api.request import Message
 from kbroker.broker.logs.topics import Topic, Topics
 from kbroker.errors import ErrorCode
 from kbroker.groups.outcome import OffsetOf

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from kbroker.api.request import CloseConnection, Later, Raw, Request
 from kbroker.broker.commits.waiting import Pending
-from kbroker.broker.connection import CloseConnection, Later, Raw, Request
 from kbroker.broker.logs.partition import Appended, Partition, ProducersNotLoaded
 from kbroker.broker.logs.topics import INTERNAL_TOPICS, Topic
 from kbroker.broker.logs.validation import BadBatch, read_batch

@@ -6,8 +6,8 @@ an error, the state is empty.
 
 from __future__ import annotations
 
+from kbroker.api.request import Message, Request
 from kbroker.api.share_state_rows import answer, asked
-from kbroker.broker.connection import Message, Request
 from kbroker.share.persister import ReadRequest, ReadResult
 
 

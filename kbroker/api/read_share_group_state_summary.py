@@ -7,8 +7,8 @@ has the delivery complete count (KIP-1226).
 
 from __future__ import annotations
 
+from kbroker.api.request import Message, Request
 from kbroker.api.share_state_rows import answer, asked
-from kbroker.broker.connection import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.share.persister import ReadRequest, SummaryResult
 

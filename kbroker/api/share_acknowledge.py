@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from kbroker.broker.connection import Raw, Request
+from kbroker.api.request import Raw, Request
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import TopicMetrics

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from kbroker.api.request import Raw, Request
 from kbroker.api.share_acknowledge import (
     NO_TOPIC_ID,
     Results,
@@ -25,7 +26,6 @@ from kbroker.api.share_acknowledge import (
     has_batches,
     listed_partitions,
 )
-from kbroker.broker.connection import Raw, Request
 from kbroker.broker.queues.fetching import ShareFetching, ShareLimits
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Buffer

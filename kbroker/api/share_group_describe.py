@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kbroker.api.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
-from kbroker.broker.connection import Message, Request
+from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
 from kbroker.groups.share.messages import DescribedGroup
 

@@ -6,7 +6,7 @@ share-partitions already initialised.
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Request
+from kbroker.api.request import Request
 from kbroker.groups.share.messages import HeartbeatReply, HeartbeatRequest
 
 

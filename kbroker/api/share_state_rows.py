@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kbroker.broker.connection import Message
+from kbroker.api.request import Message
 from kbroker.share.persister import Result, TopicPartition
 
 NO_TOPIC_ID = UUID(int=0)

@@ -6,7 +6,7 @@ From v5 on members must say which protocol they mean (KIP-559).
 
 from __future__ import annotations
 
-from kbroker.broker.connection import Request
+from kbroker.api.request import Request
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.groups.classic.messages import SyncReply, SyncRequest
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kbroker.api.request import Message, Request
 from kbroker.api.share_state_rows import answer, asked
-from kbroker.broker.connection import Message, Request
 from kbroker.formats.share_records import UNKNOWN_COUNT
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import TopicPartition, WriteRequest

@@ -1,25 +1,18 @@
-"""What a handler may know of the connection that its request came in on: who the peer is, and how
-to wait for something.
+"""The connection that a request came in on: the peer's address, whether it has hung up, and how a
+handler waits for something on the peer's behalf.
 
-The sockets are the server's (server/listener.py); tests put a fake peer here.
+The sockets are the server's (kbroker/server); tests put a fake peer here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import trio
 
 from kbroker.broker.commits.deadlines import Deadlines
-from kbroker.broker.commits.waiting import Pending, Waiter
-from kbroker.formats.batches import Buffer
-
-if TYPE_CHECKING:
-    from kbroker.broker.broker import Broker
-
+from kbroker.broker.commits.waiting import Waiter
 
 _LONGEST_ALARM_S = 60.0
 """A timer is never taken back, and outlives its connection. One for the whole of a wait could do so
@@ -28,17 +21,6 @@ for weeks."""
 
 class PeerGone(Exception):
     """The client hung up while its request was waiting: nothing more may be done on its behalf."""
-
-
-class CloseConnection(Exception):
-    """The request cannot be answered within the protocol: end the connection, with one log line.
-
-    `kind`: what the line is about, without the numbers that a client chooses; None: the message as
-    it is."""
-
-    def __init__(self, message: str, kind: str | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class Connection:
@@ -98,44 +80,3 @@ class Connection:
     async def pause(self, seconds: float) -> None:
         """Let time pass, as long as the peer is there. Raises PeerGone."""
         await self.park(Waiter(), trio.current_time() + seconds)
-
-
-@final
-class Raw(NamedTuple):
-    """A response body packed by hand: buffers to send as they are. `errors`: the error codes in it,
-    for the metrics."""
-
-    buffers: Sequence[Buffer]
-    errors: Sequence[int] = ()
-
-
-@final
-class Later(NamedTuple):
-    """A response body that is there when `pending` is at zero; `body` then makes it (None: nothing
-    is sent, acks=0)."""
-
-    pending: Pending
-    body: Callable[[], Raw | None]
-
-
-Message: TypeAlias = Mapping[str, Any]
-Answer: TypeAlias = Message | Raw | Later | Any
-"""Also any object whose attributes are kio's field names (replies of the coordinators)."""
-Handler: TypeAlias = Callable[["Request"], Answer | Awaitable[Answer]]
-
-
-class Request(NamedTuple):
-    """One request, decoded. `body` is kio's entity of the request's api key and version."""
-
-    broker: Broker
-    connection: Connection
-    api_key: int
-    version: int
-    client_id: str | None
-    body: Any
-
-
-as_request: Callable[[tuple[Broker, Connection, int, int, str | None, Any]], Request] = partial(
-    tuple.__new__, Request
-)
-"""Request without its two calls."""

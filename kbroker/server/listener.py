@@ -34,17 +34,9 @@ import trio
 from kbroker.api import APIS, handler_of
 from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
 from kbroker.api.api_versions import unsupported_version
+from kbroker.api.request import Answer, CloseConnection, Later, Message, Raw, as_request
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.connection import (
-    Answer,
-    CloseConnection,
-    Connection,
-    Later,
-    Message,
-    PeerGone,
-    Raw,
-    as_request,
-)
+from kbroker.broker.connection import Connection, PeerGone
 from kbroker.broker.options import ReadyInfo, StartOptions
 from kbroker.errors import ErrorCode, OperatorError
 from kbroker.formats.batches import Buffer

@@ -20,8 +20,9 @@ import trio
 from kio.serial import entity_reader
 
 from kbroker.api import APIS, handler_of
+from kbroker.api.request import Later, Raw, Request
 from kbroker.broker.broker import Broker, open_broker
-from kbroker.broker.connection import Connection, Later, Raw, Request
+from kbroker.broker.connection import Connection
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.options import Durability, StartOptions
 from kbroker.clock import wall_clock_ms

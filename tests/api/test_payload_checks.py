@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from kbroker.broker.connection import CloseConnection
+from kbroker.api.request import CloseConnection
 from kbroker.broker.logs import append_queues
 from kbroker.broker.logs.payload_check import refusal_of
 from kbroker.broker.logs.validation import BadBatch

@@ -13,7 +13,8 @@ import pytest
 import trio
 
 from kbroker.api import APIS
-from kbroker.broker.connection import CloseConnection, PeerGone
+from kbroker.api.request import CloseConnection
+from kbroker.broker.connection import PeerGone
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import ProducerInfo, Record, build_batch, iter_headers, iter_records
