@@ -2,7 +2,7 @@
 share groups (KIP-932).
 
 Importing the package costs nothing: the parts are imported where they are used. The map of the
-parts is in README.md.
+parts is in docs/internals/architecture.md.
 """
 
 __version__ = "0.1.0"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 FOLDER = Path(kbroker.__file__).parent / "docs"
 _INDEX = "README"
+_FIRST = "index"
 _WIDEST = 110
 _LINK = re.compile(r"\[([^]]*)]\((?!https?://)([^)#\s]*)(?:#[^)\s]*)?\)")
 _PAGER_STYLE = "FRX"
@@ -61,18 +62,22 @@ def docs(page: str | None, as_json: bool) -> None:
 
 
 def _pages() -> dict[str, Path]:
-    """Files by the names of their pages; those of subfolders come last, with the folder before
-    them. Raises CommandFailed."""
+    """Files by the names of their pages: the index first, and last those of subfolders, with the
+    folder before their name. Raises CommandFailed."""
     root = FOLDER.resolve()  # rglob() does not follow a link
     names = {_name(path.relative_to(root)): path for path in root.rglob("*.md")}
     if not names:
         raise CommandFailed(f"this installation of kbroker has no pages in {FOLDER}; install it again")
-    return {name: names[name] for name in sorted(names, key=lambda name: (name.count("/"), name))}
+    return {
+        name: names[name] for name in sorted(names, key=lambda name: (name != _FIRST, name.count("/"), name))
+    }
 
 
 def _name(path: Path) -> str:
     """A folder's own page has the name of the folder."""
-    return str(path.parent if path.stem == _INDEX else path.with_suffix(""))
+    if path.stem != _INDEX:
+        return str(path.with_suffix(""))
+    return path.parent.name or _FIRST
 
 
 def _title(path: Path) -> str:
@@ -85,7 +90,7 @@ def _chosen(page: str, pages: dict[str, Path]) -> Path:
     name = (
         page.partition("#")[0].removeprefix("./").removeprefix("docs/").removesuffix(".md").strip("/").lower()
     )
-    folder = name.removesuffix(f"/{_INDEX.lower()}")
+    folder = _FIRST if name == _INDEX.lower() else name.removesuffix(f"/{_INDEX.lower()}")
     # perf/README.md of the checkout is not docs/perf.md
     if folder in pages and (folder == name or pages[folder].stem == _INDEX):
         return pages[folder]

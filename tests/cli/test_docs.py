@@ -20,13 +20,20 @@ from kbroker.cli.exits import OK, REFUSED, USAGE
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "docs").rglob("*.md"))
-PAGES = {str(path.relative_to(ROOT / "docs").with_suffix("")).removesuffix("/README") for path in FILES}
+
+
+def name_of(path: Path) -> str:
+    name = str(path.relative_to(ROOT / "docs").with_suffix(""))
+    return "index" if name == "README" else name.removesuffix("/README")
+
+
+PAGES = {name_of(path) for path in FILES}
 
 
 def test_every_page_is_listed_with_its_title(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["docs"]) == OK
     rows = [re.split("  +", line, maxsplit=1) for line in capsys.readouterr().out.splitlines()]
-    assert rows[0] == ["PAGE", "TITLE"]
+    assert rows[:2] == [["PAGE", "TITLE"], ["index", "Documents"]]
     assert {name for name, _ in rows[1:]} == PAGES
     assert ["exit-codes", "Exit codes"] in rows
     assert run(["docs", "--json"]) == OK
@@ -37,7 +44,7 @@ def test_every_page_is_listed_with_its_title(capsys: pytest.CaptureFixture[str])
 def test_a_page_is_printed_as_it_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By its name, and as the readers of a text may have it before them."""
     name = str(path.relative_to(ROOT / "docs"))
-    for page in (name.removesuffix(".md").removesuffix("/README"), f"docs/{name}", f"{name}#a-section"):
+    for page in (name_of(path), f"docs/{name}", f"{name}#a-section"):
         assert run(["docs", page]) == OK
         assert capsys.readouterr().out == path.read_text()
 
