@@ -148,11 +148,22 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
             *(("WAITING", "NEXT-DUE") if parks else ()),
         )
         rows = [
-            (each.group, each.topic, each.partition, None if each.start_offset < 0 else each.start_offset, each.lag, each.updates,
-             " ".join(f"{name}:{count}" for name, count in sorted(each.records.items())) or None,
-             *((each.waiting, None if each.next_due_ms is None else _moment(each.next_due_ms)) if parks else ()))
+            (
+                each.group,
+                each.topic,
+                each.partition,
+                None if each.start_offset < 0 else each.start_offset,
+                each.lag,
+                each.updates,
+                " ".join(f"{name}:{count}" for name, count in sorted(each.records.items())) or None,
+                *(
+                    (each.waiting, None if each.next_due_ms is None else _moment(each.next_due_ms))
+                    if parks
+                    else ()
+                ),
+            )
             for each in report.share_partitions
-        ]  # fmt: skip
+        ]
         print_table(columns, rows)
     click.echo()
     for problem in report.problems:

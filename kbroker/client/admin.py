@@ -29,7 +29,8 @@ _DEFAULT_SOURCE = 5
 _OWN_SOURCE = {ResourceType.TOPIC: 1, ResourceType.BROKER: 2, ResourceType.GROUP: 8}
 ALL_BROKERS_SOURCE = 3
 SOURCES: Mapping[int, str] = {
-    1: "topic", 2: "dynamic broker", 3: "dynamic cluster", 4: "static broker", 5: "default", 6: "broker logger", 8: "group",
+    1: "topic", 2: "dynamic broker", 3: "dynamic cluster", 4: "static broker", 5: "default",
+    6: "broker logger", 8: "group",
 }  # fmt: skip
 
 

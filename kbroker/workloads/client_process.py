@@ -150,7 +150,12 @@ which it may close what it has."""
 
 
 def run_client(
-    work: Work, arguments: Mapping[str, Any], number: int, clients: int, numbers: Any, connection: Connection  # noqa: ANN401
+    work: Work,
+    arguments: Mapping[str, Any],
+    number: int,
+    clients: int,
+    numbers: Any,  # noqa: ANN401
+    connection: Connection,
 ) -> None:
     """The process. An error travels to the parent as one line."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which ends its clients.

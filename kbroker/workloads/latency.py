@@ -60,9 +60,15 @@ def latency(
         raise ValueError(f"records need {SMALLEST_BYTES} bytes for their time and number")
     common = base(bootstrap, settings)
     sending = {
-        "settings": {**common, **batching(batch_bytes=1_000_000, linger_ms=0, compression="none"), "acks": acks},
-        "topic": topic, "rate_per_s": rate_per_s, "record_bytes": record_bytes,
-    }  # fmt: skip
+        "settings": {
+            **common,
+            **batching(batch_bytes=1_000_000, linger_ms=0, compression="none"),
+            "acks": acks,
+        },
+        "topic": topic,
+        "rate_per_s": rate_per_s,
+        "record_bytes": record_bytes,
+    }
     share_group = group or f"kbroker-perf-{uuid.uuid4()}"
     receiving = {"settings": {**common, **_consumer_settings(via, share_group)}, "topic": topic, "via": via}
     window = measure(plan, [Client(_send, sending), Client(_receive, receiving)])

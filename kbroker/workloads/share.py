@@ -71,7 +71,8 @@ def share_consume(
     }
     groups = [group] if isinstance(group, str) else group
     arguments = {
-        "topic": topic, "explicit": mode == "explicit", "verdicts": verdicts, "sync": sync, "think_s": think_s,
+        "topic": topic, "explicit": mode == "explicit", "verdicts": verdicts, "sync": sync,
+        "think_s": think_s,
     }  # fmt: skip
     clients = [
         Client(_consume, {**arguments, "settings": {**own, "group.id": groups[number % len(groups)]}})

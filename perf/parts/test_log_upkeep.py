@@ -88,7 +88,8 @@ def test_open(part: Part, engine: str, batch_bytes: int, stopped: tuple[Path, Pa
             shutil.rmtree(now)
 
     part.rounds(
-        prepare, lambda path: opened.append(open_log_store(engine, path)), clear_up=clear_up, rounds=5, thing="start", size=_STORE_BYTES,
+        prepare, lambda path: opened.append(open_log_store(engine, path)), clear_up=clear_up, rounds=5,
+        thing="start", size=_STORE_BYTES,
         group=f"open: {named(_STORE_BYTES)} of batches of {named(batch_bytes)}, {end}", name=engine,
     )  # fmt: skip
 

@@ -70,7 +70,8 @@ def test_append(part: Part, engine: str, store: LogStore, size: int, in_a_write:
             store.write(group, now_ms=NOW_MS)
 
     part.rounds(
-        prepare, append, rounds=max(3, min(40, _MOST_BYTES // (a_round * size))), things=a_round, thing="batch", size=a_round * size,
+        prepare, append, rounds=max(3, min(40, _MOST_BYTES // (a_round * size))), things=a_round,
+        thing="batch", size=a_round * size,
         group=f"append: batches of {named(size)}, {in_a_write} in a write", name=engine,
     )  # fmt: skip
 
@@ -101,7 +102,8 @@ def test_group_commit(
         trio.run(commit_all, store, durability, some)
 
     part.rounds(
-        lambda: ([groups.next() for _ in range(commits)],), work, rounds=5, things=commits, thing="commit", size=commits * batches * KIB,
+        lambda: ([groups.next() for _ in range(commits)],), work, rounds=5, things=commits, thing="commit",
+        size=commits * batches * KIB,
         group=commit_of(batches, partitions), name=f"{engine}, group commit, {durability}",
     )  # fmt: skip
 
@@ -131,7 +133,8 @@ async def commit_all(store: LogStore, durability: str, groups: Sequence[Sequence
     less than 1 ms for all of them."""
     commits: GroupCommit[StampedBatch] = GroupCommit(
         "log", lambda items: store.write(items, now_ms=NOW_MS), store.sync,
-        in_thread=store.write_in_thread, beside_sync=writes_beside_sync(store), durability=durability, sync_interval_s=60,
+        in_thread=store.write_in_thread, beside_sync=writes_beside_sync(store), durability=durability,
+        sync_interval_s=60,
     )  # fmt: skip
     async with trio.open_nursery() as nursery:
         nursery.start_soon(commits.run)

@@ -167,8 +167,10 @@ def share_fetched(ranges: int, size: int) -> tuple[Callable[[], list[Buffer]], M
     acquired = [AcquiredRange(2 * at, 2 * at, 1) for at in range(ranges)]
     row = ShareFetchRow(0, records=[data], acquired=acquired)
     by_kio = {
-        "partition_index": 0, "error_code": 0, "error_message": None, "acknowledge_error_code": 0, "acknowledge_error_message": None,
-        "current_leader": _NO_LEADER, "records": bytes(data), "acquired_records": [each._asdict() for each in acquired],
+        "partition_index": 0, "error_code": 0, "error_message": None, "acknowledge_error_code": 0,
+        "acknowledge_error_message": None,
+        "current_leader": _NO_LEADER, "records": bytes(data),
+        "acquired_records": [each._asdict() for each in acquired],
     }  # fmt: skip
     head = {"error_code": 0, "error_message": None, "acquisition_lock_timeout": 30_000, "node_endpoints": ()}
     message = {**head, "responses": [{"topic_id": TOPIC_ID, "partitions": [by_kio]}]}

@@ -54,7 +54,8 @@ def running(engine: str, directory: Path) -> Iterator[Served]:
 
     async def main() -> None:
         options = StartOptions(
-            data_dir=directory, storage=engine, state_storage=engine, durability="os", config=BrokerConfig(_CONFIG)
+            data_dir=directory, storage=engine, state_storage=engine, durability="os",
+            config=BrokerConfig(_CONFIG)
         )  # fmt: skip
         async with open_broker(options) as broker:
             served.topic = await broker.topics.create("orders", 1, {})
@@ -135,7 +136,8 @@ def test_produce(part: Part, engine: str, directory: Path, size: int, burst: int
                 await served.burst([frame] * burst)
 
         part.rounds(
-            tuple, lambda: served.run(produce), rounds=8, things=calls * burst, thing="request", size=calls * burst * size,
+            tuple, lambda: served.run(produce), rounds=8, things=calls * burst, thing="request",
+            size=calls * burst * size,
             group=f"requests: Produce, {size // KIB} KiB, {burst} at once", name=engine,
         )  # fmt: skip
 
@@ -198,7 +200,8 @@ def test_share_fetch(part: Part, engine: str, directory: Path, records: int, ack
                 assert sum(map(len, buffers)) > records * 100
 
         part.rounds(
-            prepare, lambda frames: served.run(lambda: fetch(frames)), rounds=rounds, things=calls, thing="request",
+            prepare, lambda frames: served.run(lambda: fetch(frames)), rounds=rounds, things=calls,
+            thing="request",
             group=f"requests: ShareFetch, {records} and acknowledgements {acks}", name=engine,
         )  # fmt: skip
 

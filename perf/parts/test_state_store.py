@@ -118,7 +118,8 @@ def stored(kept_engine: str, module_directory: Path) -> Iterator[Path]:
 def test_open(part: Part, kept_engine: str, stored: Path) -> None:
     opened: list[StateStore] = []
     part.rounds(
-        lambda: (stored,), lambda path: opened.append(open_state_store(kept_engine, path)), clear_up=lambda _: opened.pop().close(),
+        lambda: (stored,), lambda path: opened.append(open_state_store(kept_engine, path)),
+        clear_up=lambda _: opened.pop().close(),
         rounds=5, thing="start", group="state, open: 10 000 share-partitions", name=kept_engine,
     )  # fmt: skip
 

@@ -66,7 +66,8 @@ def _parked(run: Run) -> dict[str, float]:
             )
             return {
                 "parked_per_s": jobs / took_s, "ms": urgent_ms, "p50_ms": probes.p50, "p99_ms": probes.p99,
-                "idle_mb": empty_mb, "rss_anon_mb": cost.rss_anon_mb, "over_empty_mb": cost.rss_anon_mb - empty_mb,
+                "idle_mb": empty_mb, "rss_anon_mb": cost.rss_anon_mb,
+                "over_empty_mb": cost.rss_anon_mb - empty_mb,
                 "cpu_s": cost.cpu_s, **_after_kill(broker, name),
             }  # fmt: skip
 

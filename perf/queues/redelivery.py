@@ -76,7 +76,8 @@ def _retries(run: Run) -> dict[str, float]:
             )  # fmt: skip
         readings = run.readings(outcome)
         return {
-            **readings, "idle_mb": empty_mb, "over_empty_mb": max(parked_mb, readings["rss_anon_mb"]) - empty_mb,
+            **readings, "idle_mb": empty_mb,
+            "over_empty_mb": max(parked_mb, readings["rss_anon_mb"]) - empty_mb,
             "released_per_s": jobs / released.span.seconds,
         }  # fmt: skip
 
@@ -113,7 +114,8 @@ ROWS = (
     ),
     Row(
         "redelivery-3s", "1 000 jobs/s, each twice, delay 3 s", "waiting", _steady(3.0),
-        f"{_LATE} Waits beyond a second lie on disk.", candidates=OURS, quick=True, takes_s=_SECONDS + 4 + _SETTLED_S, warms=False,
+        f"{_LATE} Waits beyond a second lie on disk.", candidates=OURS, quick=True,
+        takes_s=_SECONDS + 4 + _SETTLED_S, warms=False,
     ),
     Row(
         "retries-100000", "100 000 jobs come back out of 10 000 lz4 batches", "waiting", _retries,

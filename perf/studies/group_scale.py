@@ -97,7 +97,8 @@ class Member:
         """JoinGroup and SyncGroup. False: it has to join again."""
         row = {"name": "range", "metadata": _SUBSCRIPTION}
         answer = self.connection.call(
-            "join_group", 9, group_id=self.group, session_timeout=45_000, rebalance_timeout=60_000, member_id=self.member_id,
+            "join_group", 9, group_id=self.group, session_timeout=45_000, rebalance_timeout=60_000,
+            member_id=self.member_id,
             group_instance_id=None, protocol_type="consumer", protocols=[row], reason=None,
         )  # fmt: skip
         self.member_id = answer.member_id
@@ -110,7 +111,8 @@ class Member:
             for place, each in enumerate(members)
         ]
         answer = self.connection.call(
-            "sync_group", 5, group_id=self.group, generation_id=generation, member_id=self.member_id, group_instance_id=None,
+            "sync_group", 5, group_id=self.group, generation_id=generation, member_id=self.member_id,
+            group_instance_id=None,
             protocol_type="consumer", protocol_name="range", assignments=rows,
         )  # fmt: skip
         if self.must_join(answer.error_code.value):
@@ -132,9 +134,12 @@ class Member:
         while True:
             joins = self.epoch == 0
             answer = self.connection.call(
-                "consumer_group_heartbeat", 1, group_id=self.group, member_id=self.member_id, member_epoch=self.epoch, instance_id=None,
-                rack_id=None, rebalance_timeout=60_000 if joins else -1, subscribed_topic_names=[TOPIC] if joins else None,
-                subscribed_topic_regex=None, server_assignor=None, topic_partitions=owned if owned or joins else None,
+                "consumer_group_heartbeat", 1, group_id=self.group, member_id=self.member_id,
+                member_epoch=self.epoch, instance_id=None,
+                rack_id=None, rebalance_timeout=60_000 if joins else -1,
+                subscribed_topic_names=[TOPIC] if joins else None,
+                subscribed_topic_regex=None, server_assignor=None,
+                topic_partitions=owned if owned or joins else None,
             )  # fmt: skip
             assert not answer.error_code.value, f"error {answer.error_code.value}, {answer.error_message}"
             self.epoch = answer.member_epoch

@@ -105,7 +105,8 @@ async def work(broker: Broker, group_id: str, key: TopicPartition, batches: int)
         )
         data, control = batches_of(views)
         ranges = engine.acquire(
-            "m", mode=AcquireMode.BATCH_OPTIMIZED, batch_size=BATCH, max_records=BATCH, fetch_offset=offset, batches=data, control=control,
+            "m", mode=AcquireMode.BATCH_OPTIMIZED, batch_size=BATCH, max_records=BATCH, fetch_offset=offset,
+            batches=data, control=control,
             now_ms=_NOW_MS,
         )  # fmt: skip
         for first, last, _ in ranges:
@@ -216,8 +217,10 @@ def main(
     for setting, found in readings.items():
         row = Reading(*(median(each[part] for each in found) for part in range(len(Reading._fields))))
         table.add_row(
-            setting.engine, setting.durability, str(setting.groups), setting.persister, f"{row.acks_per_s:.0f}", f"{row.cpu_us:.0f}",
-            f"{row.log_bytes:.0f}", f"{row.state_bytes:.0f}", f"{row.fetch_mb:.2f}", f"{row.load_ms:.0f}", f"{row.load_after_crash_ms:.0f}",
+            setting.engine, setting.durability, str(setting.groups), setting.persister,
+            f"{row.acks_per_s:.0f}", f"{row.cpu_us:.0f}",
+            f"{row.log_bytes:.0f}", f"{row.state_bytes:.0f}", f"{row.fetch_mb:.2f}", f"{row.load_ms:.0f}",
+            f"{row.load_after_crash_ms:.0f}",
         )  # fmt: skip
     Console(width=140).print(table)
 

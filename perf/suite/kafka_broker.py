@@ -21,7 +21,8 @@ from tests.differential.apache_kafka import CLUSTER_ID, LIBS, KafkaFailed, class
 
 HEAP = ("-Xmx1G", "-Xms1G")
 JVM_FLAGS = (
-    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
     "-XX:MaxInlineLevel=15", "-Djava.awt.headless=true",
 )  # fmt: skip
 _START_TIMEOUT_S = 90.0

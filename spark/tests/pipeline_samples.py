@@ -18,9 +18,12 @@ MINUTE_MS = 60_000
 def share(group: str, partition: int, backlog: int, head_state: str = "available") -> ShareRow:
     end = 120_000 + 3000 * partition
     return ShareRow(
-        group=group, topic="orders", partition=partition, taken_ms=NOW_MS, log_start=0, log_end=end, start_offset=end - backlog - 500,
-        state_epoch=1, produced=end, finished=end - backlog, acknowledged=end - backlog - 50, archived=50, dead_lettered=40,
-        backlog=backlog, waiting_again=backlog // 5, archiving=0, finished_ahead=500, delivered=800, redelivered=160,
+        group=group, topic="orders", partition=partition, taken_ms=NOW_MS, log_start=0, log_end=end,
+        start_offset=end - backlog - 500,
+        state_epoch=1, produced=end, finished=end - backlog, acknowledged=end - backlog - 50, archived=50,
+        dead_lettered=40,
+        backlog=backlog, waiting_again=backlog // 5, archiving=0, finished_ahead=500, delivered=800,
+        redelivered=160,
         deliveries=1200, max_deliveries=4, oldest_offset=end - backlog - 500,
         oldest_ms=NOW_MS - 7 * MINUTE_MS * (partition + 1), head_state=head_state, head_deliveries=3,
     )  # fmt: skip
@@ -142,7 +145,8 @@ def letters(*, empty: bool = False) -> Letters:
     ]
     deliveries = [("exhausted", 5, 200), ("rejected", 1, 90), ("rejected", 2, 4)]
     return Letters(
-        "/data", "log segment", NOW_MS, ("dlq.orders",), 17, 234, 200, 200, first_ms, NOW_MS - 9000, MINUTE_MS, times, deliveries, sources,
+        "/data", "log segment", NOW_MS, ("dlq.orders",), 17, 234, 200, 200, first_ms, NOW_MS - 9000,
+        MINUTE_MS, times, deliveries, sources,
         keys, newest,
     )  # fmt: skip
 

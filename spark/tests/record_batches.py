@@ -64,7 +64,8 @@ def batch(
     stored = compress(codec, b"".join(records)) if payload is None else payload
     header = HEADER.pack(
         base_offset, HEADER_SIZE - LENGTH_END + len(stored), 0, magic, 0, attributes | codec,
-        (len(records) or 1) - 1 if last_delta is None else last_delta, *times, -1, -1, -1, len(records) if count is None else count,
+        (len(records) or 1) - 1 if last_delta is None else last_delta, *times, -1, -1, -1,
+        len(records) if count is None else count,
     )  # fmt: skip
     return sealed(bytearray(header + stored))
 

@@ -84,7 +84,8 @@ def consumed(broker: RunningBroker, topic: str, partitions: int) -> pa.Table:
         for message in messages
     ]
     columns = [
-        [message.key() for message in messages], [message.value() for message in messages], [topic] * len(messages),
+        [message.key() for message in messages], [message.value() for message in messages],
+        [topic] * len(messages),
         [message.partition() for message in messages], [message.offset() for message in messages],
         [ms * 1000 for _, ms in times], [kind - 1 for kind, _ in times], headers,
     ]  # fmt: skip

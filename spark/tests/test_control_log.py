@@ -29,7 +29,8 @@ CHECKPOINT, DELTA = ControlType.SHARE_CHECKPOINT, ControlType.SHARE_DELTA
 def snapshot(start: int) -> bytes:
     batches = (StateBatchRecord(start, start, 2, 1),)
     return ShareSnapshot(
-        snapshot_epoch=0, state_epoch=1, leader_epoch=0, start_offset=start, create_timestamp=1, write_timestamp=2, state_batches=batches,
+        snapshot_epoch=0, state_epoch=1, leader_epoch=0, start_offset=start, create_timestamp=1,
+        write_timestamp=2, state_batches=batches,
         delivery_complete_count=1,
     ).encode()  # fmt: skip
 

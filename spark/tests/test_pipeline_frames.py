@@ -160,7 +160,8 @@ def test_delivery_counts_and_worst(spark: SparkSession, state: DataFrame) -> Non
         for row in rows_of(health.worst(state, new, 7))
     ]
     assert worst == [
-        (5, 0, 20, "archived"), (5, 0, 105, "archived"), (5, 0, 106, "archived"), (5, 0, 107, "archived"), (5, 1, 54, "archiving"),
+        (5, 0, 20, "archived"), (5, 0, 105, "archived"), (5, 0, 106, "archived"), (5, 0, 107, "archived"),
+        (5, 1, 54, "archiving"),
         (5, 1, 55, "archiving"), (4, 1, 50, "available"),
     ]  # fmt: skip
 
@@ -264,7 +265,8 @@ def test_checks_of_batches(spark: SparkSession) -> None:
     assert found_by(checks.of_batches(spark.createDataFrame(good, BATCHES), logs)) == []
     damaged, impossible, overlapping = (check.name for check in checks.CHECKS[:3])
     assert found_by(checks.of_batches(spark.createDataFrame(good + bad, BATCHES), logs)) == [
-        (damaged, "error", 1, 0), (damaged, "error", 1, 10), (impossible, "error", 2, 13), (impossible, "error", 2, 30),
+        (damaged, "error", 1, 0), (damaged, "error", 1, 10), (impossible, "error", 2, 13),
+        (impossible, "error", 2, 30),
         (impossible, "error", 2, 40), (overlapping, "error", 2, 8),
     ]  # fmt: skip
 
@@ -302,7 +304,8 @@ def test_checks_of_state(spark: SparkSession, state: DataFrame) -> None:
         state_row(8, 0, 3, 4, "acknowledged", 1, topic=None),
     ]
     assert found_by(checks.of_state(spark.createDataFrame(bad, STATE), logs)) == [
-        (impossible, "error", 4, 10), (impossible, "error", 5, 5), (impossible, "error", 5, 20), (overlapping, "error", 5, 20),
+        (impossible, "error", 4, 10), (impossible, "error", 5, 5), (impossible, "error", 5, 20),
+        (overlapping, "error", 5, 20),
         (beyond, "error", 6, 119), (beyond, "error", 7, 121), (homeless, "note", 8, 3),
     ]  # fmt: skip
 

@@ -215,9 +215,16 @@ def test_dead_letter_report(live: RunningBroker, tmp_path: Path, capsys: pytest.
     out = tmp_path / "out"
     found = job("dead-letter-report", live.data_dir, out, capsys)
     count = RECORDS // 5
-    assert {name: found[name] for name in ("dead_letters", "added", "rejected", "exhausted", "originals_still_there")} == {
-        "dead_letters": count, "added": count, "rejected": count // 2, "exhausted": count // 2, "originals_still_there": count,
-    }  # fmt: skip
+    assert {
+        name: found[name]
+        for name in ("dead_letters", "added", "rejected", "exhausted", "originals_still_there")
+    } == {
+        "dead_letters": count,
+        "added": count,
+        "rejected": count // 2,
+        "exhausted": count // 2,
+        "originals_still_there": count,
+    }
     rows = [
         row
         for path in (out / "dead_letters").rglob("*.parquet")

@@ -163,7 +163,8 @@ def test_letters_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         data.append(source, 0, build_batch([Record(0, FAR_MS, b"k", b"v")]))
         text = next(iter(MESSAGES.values()))
         letters = [
-            ("t", 0, 0, "g", 1, text), ("t", 0, 0, "g", 1, "other words"), ("t", 0, 0, b"\xff", 1, text), ("t", -1, -5, "g", 1, text),
+            ("t", 0, 0, "g", 1, text), ("t", 0, 0, "g", 1, "other words"), ("t", 0, 0, b"\xff", 1, text),
+            ("t", -1, -5, "g", 1, text),
             ("t", 0, 2**63 - 1, "g", 1, text),
         ]  # fmt: skip
         topic = data.topic("dlq", errors_deadletterqueue_group_enable="true")
@@ -171,9 +172,14 @@ def test_letters_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str]
             topic, 0, build_batch([Record(0, FAR_MS, None, None, headers(*each)) for each in letters])
         )
     found = job("dead-letter-report", tmp_path / "data", tmp_path / "out", capsys)
-    assert {name: found[name] for name in ("dead_letters", "rejected", "exhausted", "originals_still_there")} == {
-        "dead_letters": 4, "rejected": 3, "exhausted": 0, "originals_still_there": 2,
-    }  # fmt: skip
+    assert {
+        name: found[name] for name in ("dead_letters", "rejected", "exhausted", "originals_still_there")
+    } == {
+        "dead_letters": 4,
+        "rejected": 3,
+        "exhausted": 0,
+        "originals_still_there": 2,
+    }
     assert found["last_seen"] == "1795334400000000 ms"
 
 

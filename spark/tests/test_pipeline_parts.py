@@ -167,7 +167,8 @@ def test_totals_of_an_archive(tmp_path: Path) -> None:
     span.add(10, 5, 20)
     span.add(3, 21, 23)
     again = Totals.of(Commit("0", {}, json.loads(json.dumps({"totals": {
-        "spans": {"orders": {"0": {"rows": 13, "first": 5, "last": 23}}}, "days": {}, "size_bytes": 0, "files": 0,
+        "spans": {"orders": {"0": {"rows": 13, "first": 5, "last": 23}}}, "days": {}, "size_bytes": 0,
+        "files": 0,
     }}))))  # fmt: skip
     assert again == totals
     assert Totals.of(None).rows == 0

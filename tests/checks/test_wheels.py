@@ -91,7 +91,8 @@ def test_a_wheel_has_the_pages_and_shows_them(tmp_path: Path) -> None:
     for page in ("exit-codes", "decisions/0004-segment-log"):
         ran = subprocess.run(
             [sys.executable, "-P", "-c", code, "docs", page],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)}, capture_output=True, text=True, check=True, timeout=60,
+            cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(installed)}, capture_output=True, text=True,
+            check=True, timeout=60,
         )  # fmt: skip
         assert ran.stdout == f"{installed}/kbroker/__init__.py\n" + (ROOT / "docs" / f"{page}.md").read_text()
 

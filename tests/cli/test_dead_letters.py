@@ -117,7 +117,8 @@ def test_redrive_sends_each_record_back_once(
     done = command("dead-letters", "redrive", letters, "--name", "first", "--json")
     assert done.code == OK, done.err
     assert done.json == {
-        "redrive": "first", "chosen": 15, "sent": 15, "sent_before": 0, "skipped": 0, "not_sent": 0, "problems": [], "left_out": [],
+        "redrive": "first", "chosen": 15, "sent": 15, "sent_before": 0, "skipped": 0, "not_sent": 0,
+        "problems": [], "left_out": [],
         "finished": True,
     }  # fmt: skip
     for partition, records in read(broker, topic).items():

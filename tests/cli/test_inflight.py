@@ -266,7 +266,8 @@ def test_the_command(
         left_ms = partition["ranges"][0].pop("lock_ms_left")
         assert 0 < left_ms <= 30_000
         assert partition["ranges"][0] == {
-            "first_offset": 0, "last_offset": 2, "state": "acquired", "saving": False, "delivery_count": 1, "member_id": "M1",
+            "first_offset": 0, "last_offset": 2, "state": "acquired", "saving": False, "delivery_count": 1,
+            "member_id": "M1",
             "client_id": "test", "client_host": "127.0.0.1", "in_group": True,
         }  # fmt: skip
         assert (found["group"], partition["log_end_offset"]) == (GROUP, 4)

@@ -143,9 +143,11 @@ def test_records_that_wait_are_lag_as_far_as_the_log_has_them(directory: Directo
         "the log has it no more, the state has it"
     )
     directory.state.write([(next(iter(changes)), b"?"), (prefix + b"\0", b"?")])
-    assert directory.problems() == ["share state of group workers on orders-0: records that wait cannot be "
-                                    "read: "
-                                    "not the value of a parked record, or of a later version: 3f"]  # fmt: skip
+    assert directory.problems() == [
+        "share state of group workers on orders-0: records that wait cannot be "
+        "read: "
+        "not the value of a parked record, or of a later version: 3f"
+    ]
 
 
 @pytest.mark.parametrize(("start", "complete"), [(-1, 0), (0, -1)])

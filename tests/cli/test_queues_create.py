@@ -89,10 +89,13 @@ def test_a_queue_has_all_its_parts_and_the_defaults_of_the_table(
 
 def test_every_option(command: Command, broker: RunningBroker, queue: str) -> None:
     given = {
-        "prefetch": ("5", "5"), "delay": ("2s", "2000"), "multiplier": ("1.5", "1.5"), "max-delay": ("1h30m", "5400000"),
-        "jitter": ("0", "0.0"), "deliveries": ("3", "3"), "lock-max": ("0", "0"), "assignment": ("simple", "simple"),
+        "prefetch": ("5", "5"), "delay": ("2s", "2000"), "multiplier": ("1.5", "1.5"),
+        "max-delay": ("1h30m", "5400000"),
+        "jitter": ("0", "0.0"), "deliveries": ("3", "3"), "lock-max": ("0", "0"),
+        "assignment": ("simple", "simple"),
         "in-flight-limit": ("span", "span"), "scheduling": ("false", "false"), "ordering": ("key", "key"),
-        "retention": ("unfinished", "unfinished"), "ttl": ("10m", "600000"), "keep-dead-letters": ("forever", "-1"),
+        "retention": ("unfinished", "unfinished"), "ttl": ("10m", "600000"),
+        "keep-dead-letters": ("forever", "-1"),
     }  # fmt: skip
     assert given.keys() == SETTINGS.keys()
     options = [word for name, (text, _) in given.items() for word in (f"--{name}", text)]

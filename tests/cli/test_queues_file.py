@@ -75,7 +75,8 @@ def test_every_key() -> None:
         2,
         "given-up",
         {
-            "prefetch": "3", "delay": "500", "multiplier": "1.5", "max-delay": "5400000", "jitter": "0.0", "deliveries": "5",
+            "prefetch": "3", "delay": "500", "multiplier": "1.5", "max-delay": "5400000", "jitter": "0.0",
+            "deliveries": "5",
             "lock-max": "0", "assignment": "simple", "in-flight-limit": "span", "scheduling": "false",
             "retention": "time", "keep-dead-letters": "-1",
         },

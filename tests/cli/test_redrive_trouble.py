@@ -117,8 +117,10 @@ def test_foreign_and_broken_notes(broker: RunningBroker, command: Command, topic
     notes = [
         b"\xff", b"{", b"[]", b"null", b"7", b"{}", b'{"note": "started"}', b'{"note": "finished", '
                                                                             b'"redrive": "first"}',
-        json.dumps(progress | {"sent": {"x": [[0, 1]]}}).encode(), json.dumps(progress | {"sent": {"0": [7]}}).encode(),
-        json.dumps(progress | {"redrive": ["x"], "sent": {}}).encode(), json.dumps(progress | {"topic_id": 5, "sent": {}}).encode(),
+        json.dumps(progress | {"sent": {"x": [[0, 1]]}}).encode(),
+        json.dumps(progress | {"sent": {"0": [7]}}).encode(),
+        json.dumps(progress | {"redrive": ["x"], "sent": {}}).encode(),
+        json.dumps(progress | {"topic_id": 5, "sent": {}}).encode(),
         json.dumps({"note": "started", "redrive": "half", "topic_id": topic_id, "wish": {}}).encode(),
     ]  # fmt: skip
     append(broker, NOTES_TOPIC, 0, [Record(0, 0, None, each) for each in [*notes, None]])

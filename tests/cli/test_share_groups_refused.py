@@ -138,7 +138,8 @@ def test_offsets_that_are_not_known(
         assert run(["share-groups", "describe", "g", "--json"]) == REFUSED
         (group,) = json.loads(capsys.readouterr().out)
     assert [line.split()[2:] for line in table.out.splitlines()] == [
-        ["PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG"], ["0", "1", "5", "3"], ["1", "-", "-", "-"], ["2", "-", "-", "-"],
+        ["PARTITION", "LEADER-EPOCH", "START-OFFSET", "LAG"], ["0", "1", "5", "3"], ["1", "-", "-", "-"],
+        ["2", "-", "-", "-"],
     ]  # fmt: skip
     assert table.err == "kbroker: group g, orders-2: It is gone.\n"
     unknown = {"topic": "orders", "start_offset": None, "leader_epoch": None, "lag": None}

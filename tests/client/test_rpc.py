@@ -19,17 +19,28 @@ TOPIC_ID = UUID(int=7)
 METADATA, API_VERSIONS, CREATE_TOPICS, SHARE_FETCH = 3, 18, 19, 78
 NO_OPERATIONS = {"include_topic_authorized_operations": False, "include_cluster_authorized_operations": False}
 SHARE_FETCH_FIELDS: dict[str, Any] = {
-    "group_id": "g", "member_id": "m", "share_session_epoch": 0, "max_wait": 1500, "min_bytes": 1, "max_records": 5, "batch_size": 5,
+    "group_id": "g",
+    "member_id": "m",
+    "share_session_epoch": 0,
+    "max_wait": 1500,
+    "min_bytes": 1,
+    "max_records": 5,
+    "batch_size": 5,
     "topics": [
         {
             "topic_id": TOPIC_ID,
             "partitions": [
-                {"partition_index": 3, "acknowledgement_batches": [{"first_offset": 1, "last_offset": 4, "acknowledge_types": [1]}]}
+                {
+                    "partition_index": 3,
+                    "acknowledgement_batches": [
+                        {"first_offset": 1, "last_offset": 4, "acknowledge_types": [1]}
+                    ],
+                }
             ],
         }
     ],
     "forgotten_topics_data": [],
-}  # fmt: skip
+}
 
 
 def versions(*rows: tuple[int, int, int]) -> dict[str, Any]:

@@ -345,14 +345,18 @@ def test_a_committed_offset_whose_record_was_deleted(broker: RunningBroker, kind
 
 LIVES = [
     pytest.param(
-        engine, kind, ending,
-        marks=[] if (engine, kind) in (("segment", "confluent-classic"), ("segment", "confluent-consumer")) else [pytest.mark.full],
+        engine,
+        kind,
+        ending,
+        marks=[]
+        if (engine, kind) in (("segment", "confluent-classic"), ("segment", "confluent-consumer"))
+        else [pytest.mark.full],
         id=f"{engine}-{kind}-{ending}",
     )
     for engine in DURABLE_ENGINES
     for kind in KINDS
     for ending in ENDINGS
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("engine", "kind", "ending"), LIVES)
@@ -438,8 +442,9 @@ def test_many_topics(broker: RunningBroker, kind: str, name: str) -> None:
     names = [f"{name}.{number}" for number in range(200)]
     with broker.connect() as connection:
         rows = [
-            {"name": each, "num_partitions": 2, "replication_factor": -1, "assignments": (), "configs": ()} for each in names
-        ]  # fmt: skip
+            {"name": each, "num_partitions": 2, "replication_factor": -1, "assignments": (), "configs": ()}
+            for each in names
+        ]
         connection.call("create_topics", topics=rows, timeout=60_000)
     with open_one(kind, broker, name) as one, open_one(kind, broker, name) as other:
         for consumer in (one, other):

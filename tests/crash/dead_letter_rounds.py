@@ -260,7 +260,8 @@ def found(connection: Connection, round_: Round) -> dict[int, int]:
     }
     answer = connection.call(
         "fetch", 12, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0,
-        session_id=0, session_epoch=-1, rack_id="", forgotten_topics_data=(), topics=[{"topic": round_.queue, "partitions": [partition]}],
+        session_id=0, session_epoch=-1, rack_id="", forgotten_topics_data=(),
+        topics=[{"topic": round_.queue, "partitions": [partition]}],
     )  # fmt: skip
     data = answer.responses[0].partitions[0].records or b""
     letters = [record for position, _ in iter_headers(data) for record in iter_records(data, position)]

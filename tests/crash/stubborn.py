@@ -281,7 +281,8 @@ class Stubborn:
         }
         answer = self._call(
             "fetch", 12, replica_id=-1, max_wait=0, min_bytes=1, max_bytes=_PAGE_BYTES, isolation_level=0,
-            session_id=0, session_epoch=-1, rack_id="", forgotten_topics_data=(), topics=[{"topic": log.topic, "partitions": [wanted]}],
+            session_id=0, session_epoch=-1, rack_id="", forgotten_topics_data=(),
+            topics=[{"topic": log.topic, "partitions": [wanted]}],
         )  # fmt: skip
         row = answer.responses[0].partitions[0]
         if row.error_code == _OUT_OF_RANGE:

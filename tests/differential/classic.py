@@ -102,7 +102,8 @@ class ClassicMember:
     def begin_join(self, version: int = 9, *, quiet: bool = False, **changed: Value) -> Answer:
         """A JoinGroup that is only sent. `changed`: fields other than the usual ones."""
         values: dict[str, Value] = {
-            "group_id": self.group_id, "session_timeout": self.session_ms, "rebalance_timeout": self.rebalance_ms,
+            "group_id": self.group_id, "session_timeout": self.session_ms,
+            "rebalance_timeout": self.rebalance_ms,
             "member_id": self.member_id, "group_instance_id": self.instance_id, "protocol_type": "consumer",
             "protocols": protocols("range"), "reason": None,
         }  # fmt: skip
@@ -139,10 +140,14 @@ class ClassicMember:
             {"protocol_type": "consumer", "protocol_name": self.protocol or "range"} if version >= 5 else {}
         )
         values: dict[str, Value] = {
-            "group_id": self.group_id, "generation_id": self.generation, "member_id": self.member_id,
+            "group_id": self.group_id,
+            "generation_id": self.generation,
+            "member_id": self.member_id,
             "group_instance_id": self.instance_id if version >= 3 else None,
-            "assignments": [{"member_id": each.member_id, "assignment": f"of {each.name}".encode()} for each in assigned],
-        }  # fmt: skip
+            "assignments": [
+                {"member_id": each.member_id, "assignment": f"of {each.name}".encode()} for each in assigned
+            ],
+        }
         return self._begin("sync_group", version, values | latest | changed, quiet)
 
     def heartbeat(
@@ -167,8 +172,10 @@ class ClassicMember:
     ) -> Entity:
         """OffsetCommit of partition 0 as a member."""
         values: dict[str, Value] = {
-            "group_id": self.group_id, "generation_id_or_member_epoch": self.generation, "member_id": self.member_id,
-            "group_instance_id": self.instance_id if version >= 7 else None, "topics": commit_rows(version, {topic: {0: offset}}),
+            "group_id": self.group_id, "generation_id_or_member_epoch": self.generation,
+            "member_id": self.member_id,
+            "group_instance_id": self.instance_id if version >= 7 else None,
+            "topics": commit_rows(version, {topic: {0: offset}}),
         }  # fmt: skip
         return self._begin("offset_commit", version, values | changed, quiet)()
 

@@ -116,8 +116,10 @@ class Consumer:
 
     def _request(self, epoch: int | None, values: Mapping[str, Value]) -> dict[str, Value]:
         unchanged: dict[str, Value] = {
-            "group_id": self.group_id, "member_id": self.member_id, "member_epoch": self.epoch if epoch is None else epoch,
-            "instance_id": self.instance_id, "rack_id": None, "rebalance_timeout": -1, "subscribed_topic_names": None,
+            "group_id": self.group_id, "member_id": self.member_id,
+            "member_epoch": self.epoch if epoch is None else epoch,
+            "instance_id": self.instance_id, "rack_id": None, "rebalance_timeout": -1,
+            "subscribed_topic_names": None,
             "server_assignor": None, "topic_partitions": None,
         }  # fmt: skip
         if self.version >= 1:

@@ -301,7 +301,8 @@ class Session:
 
         def all_rows() -> bool:
             answer = self.prepare(
-                "share_fetch", 1, on="loader", group_id=group_id, member_id="loader", share_session_epoch=0, topics=rows,
+                "share_fetch", 1, on="loader", group_id=group_id, member_id="loader", share_session_epoch=0,
+                topics=rows,
                 forgotten_topics_data=(), max_records=1, batch_size=1, max_wait=100, min_bytes=1, max_bytes=1,
             )  # fmt: skip
             clean = [
@@ -406,10 +407,19 @@ class Member:
         sent = self.epoch if epoch is None else epoch
         values: dict[str, Value] = {
             "topics": topic_rows(rows or {}),
-            "forgotten_topics_data": [{"topic_id": topic.topic_id, "partitions": list(which)} for topic, which in (forget or {}).items()],
-            "max_records": max_records, "max_wait": wait_ms, "min_bytes": 1, "max_bytes": 1 << 20, "batch_size": max_records,
-            "group_id": self.group_id, "member_id": self.member_id, "share_session_epoch": sent,
-        }  # fmt: skip
+            "forgotten_topics_data": [
+                {"topic_id": topic.topic_id, "partitions": list(which)}
+                for topic, which in (forget or {}).items()
+            ],
+            "max_records": max_records,
+            "max_wait": wait_ms,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "batch_size": max_records,
+            "group_id": self.group_id,
+            "member_id": self.member_id,
+            "share_session_epoch": sent,
+        }
         if version >= 2:
             values |= {"share_acquire_mode": 0, "is_renew_ack": False}
         answer = self.session.begin("share_fetch", version, on=self.on, **{**values, **more})
@@ -425,7 +435,8 @@ class Member:
         sent = self.epoch if epoch is None else epoch
         latest = {"is_renew_ack": False} if version >= 2 else {}
         answer = self.session.call(
-            "share_acknowledge", version, on=self.on, group_id=self.group_id, member_id=self.member_id, share_session_epoch=sent,
+            "share_acknowledge", version, on=self.on, group_id=self.group_id, member_id=self.member_id,
+            share_session_epoch=sent,
             **{"topics": topic_rows(rows), **latest, **more},
         )  # fmt: skip
         self._count(answer, sent)

@@ -136,17 +136,31 @@ LATENCIES = [
 TIMES: list[tuple[str, str, str, dict[str, tuple[float, float]]]] = [
     ("first-record", "subscribe to first record", "latency", {"ms": (4_500, 21)}),
     (
-        "start-to-produce", "start to first confirmed record", "footprint",
+        "start-to-produce",
+        "start to first confirmed record",
+        "footprint",
         {"ms": (2_200, 390), "ready_ms": (2_100, 350), "cpu_s": (5.1, 0.4)},
     ),
-    ("memory", "memory", "footprint", {"rss_anon_mb": (1_200, 71), "idle_mb": (450, 43), "rss_mb": (1_400, 110)}),
-    ("memory-over-time", "memory over half a minute of all traffic", "footprint", {"rss_anon_mb": (1_250, 72), "grew_mb": (40, 1)}),
+    (
+        "memory",
+        "memory",
+        "footprint",
+        {"rss_anon_mb": (1_200, 71), "idle_mb": (450, 43), "rss_mb": (1_400, 110)},
+    ),
+    (
+        "memory-over-time",
+        "memory over half a minute of all traffic",
+        "footprint",
+        {"rss_anon_mb": (1_250, 72), "grew_mb": (40, 1)},
+    ),
     ("recovery-10000", "kill -9, start, 10 000 share-partitions", "scale", {"ms": (3_100, 900)}),
     (
-        "cold-beside-live", "end to end beside a consumer of cold data", "scale",
+        "cold-beside-live",
+        "end to end beside a consumer of cold data",
+        "scale",
         {"p50_ms": (1, 0.6), "p99_ms": (11, 3.5), "made_up_ms": (6, 2)},
     ),
-]  # fmt: skip
+]
 
 
 def results(rounds: int = 3, seed: int = 7) -> dict[str, Any]:

@@ -121,10 +121,12 @@ _NOTE = (
 )
 ROWS = (
     Row(
-        "live-alone", "end to end on a slow disk", "scale", _live(lagging=False), _NOTE, candidates=_ENGINES, rounds=2, takes_s=_TAKES_S,
+        "live-alone", "end to end on a slow disk", "scale", _live(lagging=False), _NOTE, candidates=_ENGINES,
+        rounds=2, takes_s=_TAKES_S,
     ),
     Row(
         "cold-beside-live", "the same beside a consumer of cold data", "scale", _live(lagging=True),
-        f"{_NOTE} Another consumer reads 240 MB from before the broker's start.", candidates=_ENGINES, rounds=2, takes_s=_TAKES_S,
+        f"{_NOTE} Another consumer reads 240 MB from before the broker's start.", candidates=_ENGINES,
+        rounds=2, takes_s=_TAKES_S,
     ),
 )  # fmt: skip

@@ -61,7 +61,8 @@ ROWS = (
         "group; the growth is that of the "
         "last third beside the second. Kafka has fewer turns, since joining takes 5 s. "
         "python -m perf.studies.memory_over_time does it for longer.",
-        candidates=frozenset(("segment-os", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=1, takes_s=_MEMORY_S, warms=False,
+        candidates=frozenset(("segment-os", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=1,
+        takes_s=_MEMORY_S, warms=False,
     ),
     Row(
         "start-to-produce", "start to first confirmed record", "footprint", _start_to_produce,

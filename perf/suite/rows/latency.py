@@ -57,18 +57,45 @@ _E2E_NOTE = (
 )
 ROWS = (
     Row(
-        "ack-round-trip", "acknowledgement round trip", "latency", _ack_round_trip,
-        "commit_sync() for each poll of one batch, 1 consumer.", candidates=READING, quick=True, prepare=Kept.TASKS.prepare,
+        "ack-round-trip",
+        "acknowledgement round trip",
+        "latency",
+        _ack_round_trip,
+        "commit_sync() for each poll of one batch, 1 consumer.",
+        candidates=READING,
+        quick=True,
+        prepare=Kept.TASKS.prepare,
     ),
     Row(
-        "e2e-1000", "end to end at 1 000 records/s", "latency", _end_to_end(1000), _E2E_NOTE,
-        candidates=MAIN, quick=True, takes_s=_TAIL_S + 1,
+        "e2e-1000",
+        "end to end at 1 000 records/s",
+        "latency",
+        _end_to_end(1000),
+        _E2E_NOTE,
+        candidates=MAIN,
+        quick=True,
+        takes_s=_TAIL_S + 1,
     ),
-    Row("e2e-100", "end to end at 100 records/s", "latency", _end_to_end(100), _E2E_NOTE, candidates=MAIN, rounds=2, takes_s=_TAIL_S + 1),
     Row(
-        "first-record", "subscribe to first record", "latency", _first_record,
+        "e2e-100",
+        "end to end at 100 records/s",
+        "latency",
+        _end_to_end(100),
+        _E2E_NOTE,
+        candidates=MAIN,
+        rounds=2,
+        takes_s=_TAIL_S + 1,
+    ),
+    Row(
+        "first-record",
+        "subscribe to first record",
+        "latency",
+        _first_record,
         "A new share group on a topic that has records, 1 consumer. CPU: from the making of its process to "
         "its end.",
-        candidates=READING, quick=True, takes_s=0, prepare=Kept.TASKS.prepare,
+        candidates=READING,
+        quick=True,
+        takes_s=0,
+        prepare=Kept.TASKS.prepare,
     ),
-)  # fmt: skip
+)

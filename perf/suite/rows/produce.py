@@ -17,7 +17,8 @@ _KB, _SMALL_BATCHES = 1000, 16_384
 
 
 def _row(
-    key: str, title: str, partitions: int, *, quick: bool = False, candidates: frozenset[str] = MAIN, **settings: Any,  # noqa: ANN401
+    key: str, title: str, partitions: int, *, quick: bool = False, candidates: frozenset[str] = MAIN,
+    **settings: Any,  # noqa: ANN401
 ) -> Row:  # fmt: skip
     return Row(key, title, "produce", _produce(partitions, **settings), candidates=candidates, quick=quick)
 
@@ -41,19 +42,33 @@ def _fetch(kept: Kept, key: str, title: str, *, quick: bool = False) -> Row:
 
 ROWS = (
     _row("produce-100b-1p", "100 B, 1 partition, 1 MB batches", 1, quick=True),
-    _row("produce-100b-1p-acks1", "100 B, 1 partition, 1 MB batches, acks=1", 1, candidates=_ACKS_1, acks="1"),
+    _row(
+        "produce-100b-1p-acks1", "100 B, 1 partition, 1 MB batches, acks=1", 1, candidates=_ACKS_1, acks="1"
+    ),
     _row("produce-1kb-1p", "1 KB, 1 partition, 1 MB batches", 1, record_bytes=_KB),
     _row("produce-1kb-6p", "1 KB, 6 partitions, 1 MB batches", 6, record_bytes=_KB, quick=True),
-    _row("produce-1kb-6p-lz4", "1 KB, 6 partitions, 1 MB batches, lz4", 6, record_bytes=_KB, compression="lz4"),
     _row(
-        "produce-1kb-6p-16kb", "1 KB, 6 partitions, 16 KB batches", 6,
-        record_bytes=_KB, batch_bytes=_SMALL_BATCHES, quick=True, candidates=ALL,
+        "produce-1kb-6p-lz4", "1 KB, 6 partitions, 1 MB batches, lz4", 6, record_bytes=_KB, compression="lz4"
     ),
     _row(
-        "produce-1kb-6p-16kb-acks1", "1 KB, 6 partitions, 16 KB batches, acks=1", 6,
-        candidates=_ACKS_1, record_bytes=_KB, batch_bytes=_SMALL_BATCHES, acks="1",
+        "produce-1kb-6p-16kb",
+        "1 KB, 6 partitions, 16 KB batches",
+        6,
+        record_bytes=_KB,
+        batch_bytes=_SMALL_BATCHES,
+        quick=True,
+        candidates=ALL,
+    ),
+    _row(
+        "produce-1kb-6p-16kb-acks1",
+        "1 KB, 6 partitions, 16 KB batches, acks=1",
+        6,
+        candidates=_ACKS_1,
+        record_bytes=_KB,
+        batch_bytes=_SMALL_BATCHES,
+        acks="1",
     ),
     _row("produce-100b-6p-lz4", "100 B, 6 partitions, 1 MB batches, lz4", 6, compression="lz4"),
     _fetch(Kept.LARGE_1P, "fetch-100b-1p", "100 B, 1 partition", quick=True),
     _fetch(Kept.KILOBYTE_6P, "fetch-1kb-6p", "1 KB, 6 partitions"),
-)  # fmt: skip
+)

@@ -190,14 +190,29 @@ class Member:
             }
         )
         return {
-            "group_id": self._group, "member_id": self._member_id, "share_session_epoch": epoch, "share_acquire_mode": RECORD_LIMIT,
-            "topics": [{"topic_id": self._topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}]}],
-            "forgotten_topics_data": [], "is_renew_ack": False,
-            "max_wait": 0, "min_bytes": 0, "max_bytes": 0, "max_records": 0, "batch_size": 0, **limits,
-        }  # fmt: skip
+            "group_id": self._group,
+            "member_id": self._member_id,
+            "share_session_epoch": epoch,
+            "share_acquire_mode": RECORD_LIMIT,
+            "topics": [
+                {
+                    "topic_id": self._topic_id,
+                    "partitions": [{"partition_index": 0, "acknowledgement_batches": batches}],
+                }
+            ],
+            "forgotten_topics_data": [],
+            "is_renew_ack": False,
+            "max_wait": 0,
+            "min_bytes": 0,
+            "max_bytes": 0,
+            "max_records": 0,
+            "batch_size": 0,
+            **limits,
+        }
 
     def _heartbeat(self, epoch: int, topics: list[str] | None) -> Any:  # noqa: ANN401 - kio's entity
         return self._connection.call(
-            "share_group_heartbeat", 1, group_id=self._group, member_id=self._member_id, member_epoch=epoch, rack_id=None,
+            "share_group_heartbeat", 1, group_id=self._group, member_id=self._member_id, member_epoch=epoch,
+            rack_id=None,
             subscribed_topic_names=topics,
         )  # fmt: skip

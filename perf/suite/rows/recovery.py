@@ -127,6 +127,7 @@ ROWS = (
         f"{GROUPS} groups with one consumer each on {PARTITIONS} partitions: from making the process until "
         "each has had the next record "
         "of each partition.",
-        candidates=frozenset(("segment-disk", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=2, takes_s=16, warms=False,
+        candidates=frozenset(("segment-disk", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=2, takes_s=16,
+        warms=False,
     ),
 )  # fmt: skip

@@ -119,7 +119,8 @@ class _Limited(NamedTuple):
             raise Dry(f"the topic of {self.records} records was empty too early")
         cost = run.watch.cost()
         return {
-            "rate": taken.records / taken.seconds, "cpu_s": cost.cpu_s, "per_cpu_s": taken.records / cost.cpu_s,
+            "rate": taken.records / taken.seconds, "cpu_s": cost.cpu_s,
+            "per_cpu_s": taken.records / cost.cpu_s,
             "answer_bytes": taken.answer_bytes, "rss_anon_mb": cost.rss_anon_mb, "rss_mb": cost.rss_mb,
         }  # fmt: skip
 

@@ -85,8 +85,10 @@ def _finding(
     level = F.lit(severity) if isinstance(severity, str) else severity
     first, last = (F.col(each) if isinstance(each, str) else each for each in (first, last))
     return found.select(
-        F.lit(check).alias("check"), level.alias("severity"), "topic", "topic_id", "partition", group.alias("group"),
-        first.cast("bigint").alias("first_offset"), last.cast("bigint").alias("last_offset"), detail.alias("detail"),
+        F.lit(check).alias("check"), level.alias("severity"), "topic", "topic_id", "partition",
+        group.alias("group"),
+        first.cast("bigint").alias("first_offset"), last.cast("bigint").alias("last_offset"),
+        detail.alias("detail"),
     )  # fmt: skip
 
 

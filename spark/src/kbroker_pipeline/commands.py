@@ -63,7 +63,12 @@ def _pattern(context: click.Context, param: click.Parameter, text: str | None) -
     help="Go on where records were removed before they were archived, instead of ending with an error.",
 )
 def archive(
-    topics: str | None, continuous: bool, every_s: float, batch_records: int, skip_lost: bool, **options: Any  # noqa: ANN401
+    topics: str | None,
+    continuous: bool,
+    every_s: float,
+    batch_records: int,
+    skip_lost: bool,
+    **options: Any,  # noqa: ANN401
 ) -> None:
     """Copy the records of topics into a table of Parquet files, each once.
 
@@ -117,7 +122,8 @@ def archive(
 @click.command("queue-health")
 @job_options
 @click.option(
-    "--stuck-after", "stuck_after_s", type=click.FloatRange(min=0), default=60.0, show_default=True, metavar="SECONDS",
+    "--stuck-after", "stuck_after_s", type=click.FloatRange(min=0), default=60.0, show_default=True,
+    metavar="SECONDS",
     help="How long a start offset with backlog behind it must not have moved.",
 )  # fmt: skip
 @click.option(
@@ -143,14 +149,32 @@ def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  
             "stuck": len(found.stuck),
             "unreadable": len(found.problems),
         }
-        names = ("group", "topic", "partition", "start_offset", "log_end", "backlog", "acknowledged", "archived", "dead_lettered",
-                 "redelivered", "max_deliveries")  # fmt: skip
+        names = (
+            "group",
+            "topic",
+            "partition",
+            "start_offset",
+            "log_end",
+            "backlog",
+            "acknowledged",
+            "archived",
+            "dead_lettered",
+            "redelivered",
+            "max_deliveries",
+        )
         shares = [{name: getattr(row, name) for name in names} for row in found.shares]
         stuck = [
-            {"group": each.row.group, "topic": each.row.topic, "partition": each.row.partition, "start_offset": each.row.start_offset,
-             "stuck_for_s": (found.now_ms - each.since_ms) / 1000, "backlog": each.row.backlog, "head_is": each.row.head_state}
+            {
+                "group": each.row.group,
+                "topic": each.row.topic,
+                "partition": each.row.partition,
+                "start_offset": each.row.start_offset,
+                "stuck_for_s": (found.now_ms - each.since_ms) / 1000,
+                "backlog": each.row.backlog,
+                "head_is": each.row.head_state,
+            }
             for each in found.stuck
-        ]  # fmt: skip
+        ]
         rows = {
             "share_partitions": shares,
             "stuck_heads": stuck,

@@ -84,7 +84,8 @@ def prepare(bootstrap: str) -> None:
         bootstrap, "topics", "create", DEAD_LETTERS, "--config", "errors.deadletterqueue.group.enable=true"
     )
     _kbroker(
-        bootstrap, "configs", "set", "--group", WORKERS, "share.auto.offset.reset=earliest", f"share.delivery.count.limit={DELIVERY_LIMIT}",
+        bootstrap, "configs", "set", "--group", WORKERS, "share.auto.offset.reset=earliest",
+        f"share.delivery.count.limit={DELIVERY_LIMIT}",
         f"errors.deadletterqueue.topic.name={DEAD_LETTERS}", "errors.deadletterqueue.copy.record.enable=true",
     )  # fmt: skip
     _kbroker(bootstrap, "configs", "set", "--group", MAILER, "share.auto.offset.reset=earliest")

@@ -99,7 +99,8 @@ def given_up_now(batches: DataFrame, letters: DataFrame) -> DataFrame:
 
     columns = ("group", "topic", "topic_id", "partition", "offset", "delivery_count", "dead_letter")
     archived = batches.where((F.col("state") == "archived") & (_size() > 0)).select(
-        "group", "topic", "topic_id", "partition", F.explode(F.sequence("first_offset", "last_offset")).alias("offset"), "delivery_count",
+        "group", "topic", "topic_id", "partition",
+        F.explode(F.sequence("first_offset", "last_offset")).alias("offset"), "delivery_count",
         F.lit(False).alias("dead_letter"),
     )  # fmt: skip
     lettered = letters.select(
@@ -153,11 +154,15 @@ def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: Da
         .withColumn("archived", F.least(F.coalesce("archived", F.lit(0)), F.col("finished")))
         .withColumn("oldest_offset", F.when(backlog > 0, F.col("oldest_offset")))
         .select(
-            *KEY, "topic", "log_start", "log_end", F.coalesce("start_offset", F.lit(-1)).alias("start_offset"), "state_epoch",
-            F.coalesce("log_end", F.lit(0)).alias("produced"), "finished", (F.col("finished") - F.col("archived")).alias("acknowledged"),
-            "archived", F.coalesce("dead_lettered", F.lit(0)).alias("dead_lettered"), backlog.alias("backlog"),
+            *KEY, "topic", "log_start", "log_end",
+            F.coalesce("start_offset", F.lit(-1)).alias("start_offset"), "state_epoch",
+            F.coalesce("log_end", F.lit(0)).alias("produced"), "finished",
+            (F.col("finished") - F.col("archived")).alias("acknowledged"),
+            "archived", F.coalesce("dead_lettered", F.lit(0)).alias("dead_lettered"),
+            backlog.alias("backlog"),
             "waiting_again", "archiving",
-            "finished_ahead", "delivered", "redelivered", "deliveries", "max_deliveries", "oldest_offset", "head_state", "head_deliveries",
+            "finished_ahead", "delivered", "redelivered", "deliveries", "max_deliveries", "oldest_offset",
+            "head_state", "head_deliveries",
         )
         .orderBy("group", "topic", "partition")
     )  # fmt: skip

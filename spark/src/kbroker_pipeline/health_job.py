@@ -174,7 +174,8 @@ def take(
 
 
 def newly_given_up(
-    spark: SparkSession, store: Store, directory: Directory, batches: DataFrame, history: DataFrame | None, parts: Sequence[Part],
+    spark: SparkSession, store: Store, directory: Directory, batches: DataFrame, history: DataFrame | None,
+    parts: Sequence[Part],
     of_letters: Sequence[Part], cursor: sources.Cursor,
 ) -> DataFrame:  # fmt: skip
     """Records given up that no run before has seen: from the state, its history, and new dead

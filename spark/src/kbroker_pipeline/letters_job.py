@@ -230,6 +230,7 @@ def _letter_row(row: dict[str, Any]) -> LetterRow:
         )
     key, value = (row["key"], row["value"]) if copied else (row["original_key"], row["original_value"])
     return LetterRow(
-        row["at_ms"], row["cause"], row["group"], row["source_topic"], row["source_partition"], row["source_offset"], row["delivery_count"],
+        row["at_ms"], row["cause"], row["group"], row["source_topic"], row["source_partition"],
+        row["source_offset"], row["delivery_count"],
         f"{row['topic']} {row['partition']}:{row['offset']}", original, excerpt(key, 60), excerpt(value),
     )  # fmt: skip

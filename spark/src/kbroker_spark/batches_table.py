@@ -43,8 +43,10 @@ OPTIONS: Final = ("path", "topics", "checkCrc", "bytesPerPartition")
 DEFAULT_BYTES: Final = 128 << 20
 
 SCHEMA: Final = columns(
-    topic=STRING, topic_id=STRING, partition=INT, base_offset=BIGINT, last_offset=BIGINT, record_count=INT, size_bytes=INT, codec=STRING,
-    timestamp_type=INT, first_timestamp=TIMESTAMP, max_timestamp=TIMESTAMP, leader_epoch=INT, producer_id=BIGINT, producer_epoch=INT,
+    topic=STRING, topic_id=STRING, partition=INT, base_offset=BIGINT, last_offset=BIGINT, record_count=INT,
+    size_bytes=INT, codec=STRING,
+    timestamp_type=INT, first_timestamp=TIMESTAMP, max_timestamp=TIMESTAMP, leader_epoch=INT,
+    producer_id=BIGINT, producer_epoch=INT,
     base_sequence=INT, is_transactional=BOOLEAN, is_control=BOOLEAN, crc_ok=BOOLEAN, problem=STRING,
 )  # fmt: skip
 _NO_HEADER: Final = (None,) * 12

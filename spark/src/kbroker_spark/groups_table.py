@@ -57,16 +57,20 @@ CLASSIC, CONSUMER, SHARE = "classic", "consumer", "share"
 _PLACES: Final = array_of(topic=STRING, partition=INT)
 SCHEMAS: Final[Mapping[str, StructType]] = {
     GROUPS: columns(
-        group=STRING, type=STRING, protocol_type=STRING, state=STRING, members=INT, epoch=INT, assignment_epoch=INT, protocol=STRING,
+        group=STRING, type=STRING, protocol_type=STRING, state=STRING, members=INT, epoch=INT,
+        assignment_epoch=INT, protocol=STRING,
         configs=STRING_MAP,
     ),
     MEMBERS: columns(
-        group=STRING, type=STRING, member_id=STRING, instance_id=STRING, rack_id=STRING, client_id=STRING, client_host=STRING,
-        protocol=STRING, member_epoch=INT, state=STRING, subscribed_topics=STRINGS, subscribed_regex=STRING, assigned=_PLACES,
+        group=STRING, type=STRING, member_id=STRING, instance_id=STRING, rack_id=STRING, client_id=STRING,
+        client_host=STRING,
+        protocol=STRING, member_epoch=INT, state=STRING, subscribed_topics=STRINGS, subscribed_regex=STRING,
+        assigned=_PLACES,
         target=_PLACES,
     ),
     OFFSETS: columns(
-        group=STRING, type=STRING, topic=STRING, topic_id=STRING, partition=INT, committed_offset=BIGINT, leader_epoch=INT,
+        group=STRING, type=STRING, topic=STRING, topic_id=STRING, partition=INT, committed_offset=BIGINT,
+        leader_epoch=INT,
         metadata=STRING, committed=TIMESTAMP, expires=TIMESTAMP, log_end_offset=BIGINT, lag=BIGINT,
     ),
 }  # fmt: skip

@@ -86,8 +86,10 @@ STRATEGIES: Final = ("error", "latest")
 
 OPTIONS: Final = frozenset(
     {
-        "path", *SELECTIONS, "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
-        "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition",
+        "path", *SELECTIONS, "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+        "startingOffsetsByTimestamp",
+        "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions",
+        "maxRecordsPerPartition",
         "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "decoder",
     }
 )  # fmt: skip
@@ -95,7 +97,8 @@ OPTIONS: Final = frozenset(
 
 WITHOUT_EFFECT: Final = frozenset(
     {
-        "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs",
+        "groupIdPrefix", "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries",
+        "fetchOffset.retryIntervalMs",
         "useDeprecatedOffsetFetching",
     }
 )  # fmt: skip

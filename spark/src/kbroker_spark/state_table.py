@@ -99,13 +99,15 @@ _COUNTED: Final = (
 
 SCHEMAS: Final[Mapping[str, StructType]] = {
     BATCHES: columns(
-        **_KEY, **_STANDS, first_offset=BIGINT, last_offset=BIGINT, state=STRING, delivery_count=INT, created=TIMESTAMP, written=TIMESTAMP,
+        **_KEY, **_STANDS, first_offset=BIGINT, last_offset=BIGINT, state=STRING, delivery_count=INT,
+        created=TIMESTAMP, written=TIMESTAMP,
         problem=STRING,
     ),
     SHARE_PARTITIONS: columns(
         **_KEY, **_STANDS, log_start_offset=BIGINT, log_end_offset=BIGINT, lag=BIGINT,
         **{f"{state.name.lower()}_records": BIGINT for state in _COUNTED},
-        highest_delivery_count=INT, updates=INT, waiting_records=BIGINT, next_due=TIMESTAMP, created=TIMESTAMP, written=TIMESTAMP,
+        highest_delivery_count=INT, updates=INT, waiting_records=BIGINT, next_due=TIMESTAMP,
+        created=TIMESTAMP, written=TIMESTAMP,
         problem=STRING,
     ),
     HISTORY: columns(
@@ -114,7 +116,8 @@ SCHEMAS: Final[Mapping[str, StructType]] = {
         created=TIMESTAMP, written=TIMESTAMP, is_current=BOOLEAN, problem=STRING,
     ),
     WAITING: columns(
-        **_KEY, offset=BIGINT, waits_for=STRING, due=TIMESTAMP, delivery_count=INT, leader_epoch=INT, rejected=BOOLEAN,
+        **_KEY, offset=BIGINT, waits_for=STRING, due=TIMESTAMP, delivery_count=INT, leader_epoch=INT,
+        rejected=BOOLEAN,
         expired=BOOLEAN, kept=BOOLEAN, problem=STRING,
     ),
 }  # fmt: skip

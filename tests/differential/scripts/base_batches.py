@@ -19,7 +19,8 @@ def attributes_of(s: Session, topic: Topic) -> None:
     """What the stored batches' attributes and greatest timestamps are, as a step."""
     rows = wanted((0, 0), limit=1 << 22)
     answer = s.prepare(
-        "fetch", 12, max_wait=0, min_bytes=1, max_bytes=1 << 22, isolation_level=0, session_id=0, session_epoch=-1,
+        "fetch", 12, max_wait=0, min_bytes=1, max_bytes=1 << 22, isolation_level=0, session_id=0,
+        session_epoch=-1,
         topics=[{"topic": topic.name, "partitions": rows}], forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
     data = bytes(answer.responses[0].partitions[0].records)
@@ -118,7 +119,8 @@ def behind_a_batch(s: Session) -> None:
         return (struct.pack(">qiiB", 0, size, 0, magic) + bytes(100))[:length]
 
     for rest in (
-        bytes(11), bytes(12), start(14, 2, 12), start(13, 2, 16), start(14, 0, 16), start(14, 9, 17), start(14, 2, 17), start(100, 2, 60),
+        bytes(11), bytes(12), start(14, 2, 12), start(13, 2, 16), start(14, 0, 16), start(14, 9, 17),
+        start(14, 2, 17), start(100, 2, 60),
         start(20, 1, 40), start(-1, 2, 40), good[:-1], good[:61], b"x" * 200,
     ):  # fmt: skip
         s.note("behind it", rest.hex())

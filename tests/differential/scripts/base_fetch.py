@@ -26,13 +26,17 @@ def wanted(*rows: tuple[int, int], limit: int = 1 << 20, epoch: int = -1) -> lis
 
 
 def fetch(
-    s: Session, *topics: tuple[Topic, list[dict[str, Value]]], session: tuple[int, int] = FULL, forget: Sequence[tuple[Topic, int]] = (),
+    s: Session, *topics: tuple[Topic, list[dict[str, Value]]], session: tuple[int, int] = FULL,
+    forget: Sequence[tuple[Topic, int]] = (),
     wait_ms: int = 0, max_bytes: int = 1 << 20, isolation: int = 0, on: str = "a",
 ) -> Entity:  # fmt: skip
     return s.call(
-        "fetch", 12, on=on, max_wait=wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=isolation, session_id=session[0],
-        session_epoch=session[1], topics=[{"topic": topic.name, "partitions": rows} for topic, rows in topics],
-        forgotten_topics_data=[{"topic": topic.name, "partitions": [index]} for topic, index in forget], rack_id="",
+        "fetch", 12, on=on, max_wait=wait_ms, min_bytes=1, max_bytes=max_bytes, isolation_level=isolation,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=[{"topic": topic.name, "partitions": rows} for topic, rows in topics],
+        forgotten_topics_data=[{"topic": topic.name, "partitions": [index]} for topic, index in forget],
+        rack_id="",
     )  # fmt: skip
 
 
@@ -40,7 +44,8 @@ def fetch_by_id(
     s: Session, topic_id: UUID, rows: list[dict[str, Value]], session: tuple[int, int] = FULL
 ) -> Entity:
     return s.call(
-        "fetch", 16, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=session[0], session_epoch=session[1],
+        "fetch", 16, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=session[0],
+        session_epoch=session[1],
         topics=[{"topic_id": topic_id, "partitions": rows}], forgotten_topics_data=(), rack_id="",
     )  # fmt: skip
 

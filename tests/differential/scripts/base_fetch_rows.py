@@ -36,7 +36,8 @@ def fetch_in(
         for topic, asked in topics
     ]
     s.call(
-        "fetch", version, replica_id=replica, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=isolation, topics=rows,
+        "fetch", version, replica_id=replica, max_wait=0, min_bytes=1, max_bytes=1 << 20,
+        isolation_level=isolation, topics=rows,
         **sessions, **rack,
     )  # fmt: skip
 
@@ -52,8 +53,10 @@ def unknown_isolation_levels(s: Session) -> None:
     for version in (4, 7, 11):
         fetch_in(s, version, (topic, wanted((0, 3), (9, 0))), isolation=7)
     s.call(
-        "fetch", 16, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=7, session_id=0, session_epoch=-1,
-        topics=[{"topic_id": topic.topic_id, "partitions": wanted((0, 3))}], forgotten_topics_data=(), rack_id="",
+        "fetch", 16, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=7, session_id=0,
+        session_epoch=-1,
+        topics=[{"topic_id": topic.topic_id, "partitions": wanted((0, 3))}], forgotten_topics_data=(),
+        rack_id="",
     )  # fmt: skip
 
 

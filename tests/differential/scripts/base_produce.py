@@ -32,7 +32,8 @@ def altered(batch: bytes, **fields: int) -> bytes:
     """The batch with other values in its header, and the right CRC unless that is one of them."""
     header = HEADER.unpack_from(batch)
     names = (
-        "base_offset", "batch_length", "leader_epoch", "magic", "crc", "attributes", "last_offset_delta", "base_timestamp", "max_timestamp",
+        "base_offset", "batch_length", "leader_epoch", "magic", "crc", "attributes", "last_offset_delta",
+        "base_timestamp", "max_timestamp",
         "producer_id", "producer_epoch", "base_sequence", "record_count",
     )  # fmt: skip
     changed = bytearray(batch)
@@ -161,7 +162,8 @@ def acks_0(s: Session) -> None:
         connection = s.connection("silent")
         connection.send_raw(connection.encode("produce", 9, values))
         s.call(
-            "metadata", 12, on="silent", topics=[{"topic_id": None, "name": topic.name}], allow_auto_topic_creation=False,
+            "metadata", 12, on="silent", topics=[{"topic_id": None, "name": topic.name}],
+            allow_auto_topic_creation=False,
             include_topic_authorized_operations=False,
         )  # fmt: skip
     s.until(lambda: latest(s, topic) == 1, "the first one counts")

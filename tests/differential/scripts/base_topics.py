@@ -72,7 +72,8 @@ def metadata(
 ) -> Entity:
     topics = [{"topic_id": topic_id, "name": name} for topic_id, name in rows]
     return s.call(
-        "metadata", version, topics=topics, allow_auto_topic_creation=make, include_topic_authorized_operations=False,
+        "metadata", version, topics=topics, allow_auto_topic_creation=make,
+        include_topic_authorized_operations=False,
         **({"include_cluster_authorized_operations": False} if version <= 10 else {}),
     )  # fmt: skip
 
@@ -99,8 +100,10 @@ def names_that_are_none(s: Session) -> None:
 def settings_that_are_none(s: Session) -> None:
     name = f"{s.name}-t"
     for index, configs in enumerate((
-        {"nonsense": "1"}, {"retention_ms": "x"}, {"retention_ms": None}, {"retention_ms": "-2"}, {"cleanup_policy": "x"},
-        {"max_message_bytes": "-1"}, {"compression_type": "x"}, {"message_timestamp_type": "x"}, {"min_insync_replicas": "0"},
+        {"nonsense": "1"}, {"retention_ms": "x"}, {"retention_ms": None}, {"retention_ms": "-2"},
+        {"cleanup_policy": "x"},
+        {"max_message_bytes": "-1"}, {"compression_type": "x"}, {"message_timestamp_type": "x"},
+        {"min_insync_replicas": "0"},
     )):  # fmt: skip
         create(s, wanted(f"{name}{index}", **configs))
     create(s, wanted(name, retention_ms="1000", max_message_bytes="2000"))
@@ -141,7 +144,8 @@ def creation_by_version(s: Session) -> None:
     for version in range(2, 8):
         name = f"{s.name}-v{version}"
         s.call(
-            "create_topics", version, keep=without_defaults if version >= 5 else None, topics=[wanted(name), wanted("a b")],
+            "create_topics", version, keep=without_defaults if version >= 5 else None,
+            topics=[wanted(name), wanted("a b")],
             timeout=30_000, validate_only=False,
         )  # fmt: skip
 
@@ -257,7 +261,8 @@ def partitions_described(s: Session) -> None:
     def described(limit: int, cursor: tuple[str, int] | None, *topics: str) -> None:
         at = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
         s.call(
-            "describe_topic_partitions", 0, on="described", topics=[{"name": name} for name in topics], response_partition_limit=limit,
+            "describe_topic_partitions", 0, on="described", topics=[{"name": name} for name in topics],
+            response_partition_limit=limit,
             cursor=at,
         )  # fmt: skip
 

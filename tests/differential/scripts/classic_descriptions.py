@@ -28,7 +28,8 @@ def listed(s: Session, version: int = 5, states: tuple[str, ...] = (), types: tu
 def commit_alone(s: Session, group: str, topic: Topic, offset: int = 1) -> None:
     """An offset of a group without members. Not part of the transcript."""
     s.prepare(
-        "offset_commit", 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+        "offset_commit", 8, group_id=group, generation_id_or_member_epoch=-1, member_id="",
+        group_instance_id=None,
         topics=commit_rows(8, {topic: {0: offset}}),
     )  # fmt: skip
 

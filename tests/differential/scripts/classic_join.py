@@ -31,7 +31,8 @@ def oldest_versions(s: Session) -> None:
     for version in (0, 1):
         group = classic_group(s, f"g{version}")
         s.call(
-            "join_group", version, on=f"v{version}", group_id=group, session_timeout=30_000, member_id="", protocol_type="consumer",
+            "join_group", version, on=f"v{version}", group_id=group, session_timeout=30_000, member_id="",
+            protocol_type="consumer",
             protocols=protocols("range"), **({"rebalance_timeout": 30_000} if version else {}),
         )  # fmt: skip
         describe(s, group)

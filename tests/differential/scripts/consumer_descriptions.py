@@ -111,7 +111,8 @@ def groups_of_other_types(s: Session) -> None:
     heartbeat(s, share, "m", 0, "missing")
     offset_commit(s, committed, s.topic(), 3)
     s.call(
-        "join_group", 9, on="classic", group_id=classic, session_timeout=10_000, rebalance_timeout=10_000, member_id="",
+        "join_group", 9, on="classic", group_id=classic, session_timeout=10_000, rebalance_timeout=10_000,
+        member_id="",
         group_instance_id="i", protocol_type="consumer", protocols=PROTOCOLS, reason=None,
     )  # fmt: skip
     describe(s, share, committed, classic)
@@ -188,7 +189,8 @@ def classic_requests(s: Session) -> None:
     group = group_of(s)
     Consumer(s, group, "m").join("missing")
     s.call(
-        "sync_group", 5, group_id=group, generation_id=2, member_id="m", group_instance_id=None, protocol_type="consumer",
+        "sync_group", 5, group_id=group, generation_id=2, member_id="m", group_instance_id=None,
+        protocol_type="consumer",
         protocol_name="range", assignments=(),
     )  # fmt: skip
     s.call("heartbeat", 4, group_id=group, generation_id=2, member_id="m", group_instance_id=None)

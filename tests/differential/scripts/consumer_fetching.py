@@ -21,7 +21,8 @@ def fetch_ids(
 ) -> Value:
     """Partition 0 of each topic, from an offset."""
     return s.call(
-        "fetch", version, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=session[0], session_epoch=session[1],
+        "fetch", version, max_wait=0, min_bytes=1, max_bytes=1 << 20, isolation_level=0,
+        session_id=session[0], session_epoch=session[1],
         topics=[{"topic_id": topic_id, "partitions": wanted((0, offset))} for topic_id, offset in rows],
         forgotten_topics_data=[{"topic_id": topic_id, "partitions": [0]} for topic_id in forget], rack_id="",
         **({"replica_id": -1} if version < 15 else {}),
@@ -144,7 +145,9 @@ def _is_unknown(s: Session, topic: Topic) -> bool:
     """Whether fetches in a session of their own are refused: the log goes a moment after the
     name."""
     answer = s.prepare(
-        "fetch", 17, on="probe", max_wait=0, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0, session_epoch=-1,
-        topics=[{"topic_id": topic.topic_id, "partitions": wanted((0, 0))}], forgotten_topics_data=(), rack_id="",
+        "fetch", 17, on="probe", max_wait=0, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0,
+        session_epoch=-1,
+        topics=[{"topic_id": topic.topic_id, "partitions": wanted((0, 0))}], forgotten_topics_data=(),
+        rack_id="",
     )  # fmt: skip
     return bool(answer.responses[0].partitions[0].error_code.value)

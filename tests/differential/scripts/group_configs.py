@@ -67,9 +67,12 @@ def settled(s: Session, group: str, name: str, value: str | None) -> None:
 
 
 ALL = (
-    "share.session.timeout.ms", "share.heartbeat.interval.ms", "share.record.lock.duration.ms", "share.delivery.count.limit",
-    "share.partition.max.record.locks", "share.assignment.interval.ms", "share.auto.offset.reset", "share.isolation.level",
-    "share.renew.acknowledge.enable", "errors.deadletterqueue.topic.name", "errors.deadletterqueue.copy.record.enable",
+    "share.session.timeout.ms", "share.heartbeat.interval.ms", "share.record.lock.duration.ms",
+    "share.delivery.count.limit",
+    "share.partition.max.record.locks", "share.assignment.interval.ms", "share.auto.offset.reset",
+    "share.isolation.level",
+    "share.renew.acknowledge.enable", "errors.deadletterqueue.topic.name",
+    "errors.deadletterqueue.copy.record.enable",
 )  # fmt: skip
 
 
@@ -351,9 +354,11 @@ def broker_settings(s: Session) -> None:
         *(f"group.share.{end}session.timeout.ms" for end in ("", "min.", "max.")),
         *(f"group.share.{end}heartbeat.interval.ms" for end in ("", "min.", "max.")),
         *(f"group.share.{end}assignment.interval.ms" for end in ("", "min.", "max.")),
-        "group.share.partition.min.record.locks", "group.share.partition.max.record.locks", "group.share.min.partition.max.record.locks",
+        "group.share.partition.min.record.locks", "group.share.partition.max.record.locks",
+        "group.share.min.partition.max.record.locks",
         "group.share.max.size", "group.share.max.share.sessions", "group.share.assignors",
-        "share.coordinator.snapshot.update.records.per.snapshot", "errors.deadletterqueue.auto.create.topics.enable",
+        "share.coordinator.snapshot.update.records.per.snapshot",
+        "errors.deadletterqueue.auto.create.topics.enable",
         "errors.deadletterqueue.topic.name.prefix",
     ]  # fmt: skip
     resource = {"resource_type": 4, "resource_name": "1", "configuration_keys": sorted(set(names))}

@@ -189,7 +189,8 @@ def oldest_versions_of_join_group(s: Session) -> None:
     for version in (0, 3, 4, 6):
         values = {
             "group_id": group, "session_timeout": 30_000, "member_id": "", "protocol_type": "consumer",
-            "protocols": offered(subscribed(topic, version=0)), **({"rebalance_timeout": 30_000} if version >= 1 else {}),
+            "protocols": offered(subscribed(topic, version=0)),
+            **({"rebalance_timeout": 30_000} if version >= 1 else {}),
             **({"group_instance_id": None} if version >= 5 else {}),
         }  # fmt: skip
         s.call("join_group", version, on=f"v{version}", **values)

@@ -18,7 +18,8 @@ def heartbeat(
 ) -> Entity:
     """One heartbeat as a step; `unchanged`: without a list of topics."""
     return s.call(
-        "share_group_heartbeat", 1, group_id=group_id, member_id=member_id, member_epoch=epoch, rack_id=rack_id,
+        "share_group_heartbeat", 1, group_id=group_id, member_id=member_id, member_epoch=epoch,
+        rack_id=rack_id,
         subscribed_topic_names=None if unchanged else list(topics), **more,
     )  # fmt: skip
 

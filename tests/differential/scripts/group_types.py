@@ -12,8 +12,10 @@ PROTOCOLS = [{"name": "range", "metadata": b"\x00\x00\x00\x00\x00\x00\x00\x00\x0
 
 def consumer_heartbeat(s: Session, group: str, member: str, epoch: int, *topics: str) -> Entity:
     return s.call(
-        "consumer_group_heartbeat", 1, on="consumer", group_id=group, member_id=member, member_epoch=epoch, instance_id=None, rack_id=None,
-        rebalance_timeout=60_000, subscribed_topic_names=list(topics), subscribed_topic_regex=None, server_assignor=None,
+        "consumer_group_heartbeat", 1, on="consumer", group_id=group, member_id=member, member_epoch=epoch,
+        instance_id=None, rack_id=None,
+        rebalance_timeout=60_000, subscribed_topic_names=list(topics), subscribed_topic_regex=None,
+        server_assignor=None,
         topic_partitions=(),
     )  # fmt: skip
 
@@ -26,7 +28,8 @@ def offset_commit(s: Session, group: str, topic: Topic, offset: int, version: in
         }
     ]
     return s.call(
-        "offset_commit", version, on="consumer", group_id=group, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
+        "offset_commit", version, on="consumer", group_id=group, generation_id_or_member_epoch=-1,
+        member_id="", group_instance_id=None,
         topics=rows,
     )  # fmt: skip
 
@@ -47,7 +50,8 @@ def join_group_to_a_share_group(s: Session) -> None:
     share_group(s, group)
     for _ in ("with a member", "empty"):
         s.call(
-            "join_group", 9, on="classic", group_id=group, session_timeout=10_000, rebalance_timeout=10_000, member_id="c",
+            "join_group", 9, on="classic", group_id=group, session_timeout=10_000, rebalance_timeout=10_000,
+            member_id="c",
             group_instance_id=None, protocol_type="consumer", protocols=PROTOCOLS, reason=None,
         )  # fmt: skip
         heartbeat(s, group, "m", -1, unchanged=True)
@@ -58,7 +62,8 @@ def classic_requests_to_a_share_group(s: Session) -> None:
     group = s.group()
     share_group(s, group)
     s.call(
-        "sync_group", 5, on="classic", group_id=group, generation_id=2, member_id="m", group_instance_id=None, protocol_type="consumer",
+        "sync_group", 5, on="classic", group_id=group, generation_id=2, member_id="m",
+        group_instance_id=None, protocol_type="consumer",
         protocol_name="range", assignments=(),
     )  # fmt: skip
     s.call(
@@ -153,7 +158,8 @@ def transactions_and_a_share_group(s: Session) -> None:
         group_id=group,
     )
     s.call(
-        "txn_offset_commit", 3, on="txn", transactional_id=group, group_id=group, producer_id=producer, producer_epoch=0,
+        "txn_offset_commit", 3, on="txn", transactional_id=group, group_id=group, producer_id=producer,
+        producer_epoch=0,
         generation_id=-1, member_id="", group_instance_id=None, topics=rows,
     )  # fmt: skip
 

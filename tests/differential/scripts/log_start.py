@@ -30,7 +30,8 @@ def noticed(s: Session, member: Member, *, max_records: int = 500) -> None:
     brought = []
     for _ in range(2):
         answer = s.prepare(
-            "share_fetch", 1, on=member.on, share_session_epoch=member.epoch, max_records=0 if brought else max_records,
+            "share_fetch", 1, on=member.on, share_session_epoch=member.epoch,
+            max_records=0 if brought else max_records,
             batch_size=max_records, max_wait=400, max_bytes=1 << 20, **common,
         )  # fmt: skip
         brought += [

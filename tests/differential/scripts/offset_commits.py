@@ -33,7 +33,8 @@ def commit(
 ) -> Entity:
     """Of nobody in particular, as tools and consumers that assign partitions themselves do."""
     values: dict[str, Value] = {
-        "group_id": group, "generation_id_or_member_epoch": generation, "member_id": "", "group_instance_id": None,
+        "group_id": group, "generation_id_or_member_epoch": generation, "member_id": "",
+        "group_instance_id": None,
         "topics": commit_rows(version, offsets),
     }  # fmt: skip
     return s.call("offset_commit", version, on=ADMIN, **values | more)

@@ -77,7 +77,8 @@ def several_groups(s: Session) -> None:
     commit(s, second, {topic: {1: 7}, other: {0: 8}})
     for version in (8, 9, 10):
         of_groups(
-            s, row(version, first, {topic: [0, 1]}), row(version, second, None), row(version, third, {topic: [0]}),
+            s, row(version, first, {topic: [0, 1]}), row(version, second, None),
+            row(version, third, {topic: [0]}),
             row(version, f"{s.name}-missing", None), version=version,
         )  # fmt: skip
     of_groups(s)

@@ -242,7 +242,8 @@ def refused_for_good(s: Session, group_id: str, topic: Topic) -> None:
 
     def settled() -> bool:
         answer = s.prepare(
-            "share_fetch", 1, on="first", group_id=group_id, member_id="first", share_session_epoch=0, topics=topic_rows({topic: {0: ()}}),
+            "share_fetch", 1, on="first", group_id=group_id, member_id="first", share_session_epoch=0,
+            topics=topic_rows({topic: {0: ()}}),
             forgotten_topics_data=(), max_records=1, batch_size=1, max_wait=200, min_bytes=1, max_bytes=1,
         )  # fmt: skip
         return [row.error_code.value for topic in answer.responses for row in topic.partitions] == [-1]

@@ -68,7 +68,8 @@ def _fetched(s: Session, group: str, topic: Topic, accepted: int) -> bool:
         {"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}
     ]
     answer = s.prepare(
-        "share_fetch", 1, share_session_epoch=0, topics=rows, forgotten_topics_data=(), max_records=10, batch_size=10, max_wait=5000,
+        "share_fetch", 1, share_session_epoch=0, topics=rows, forgotten_topics_data=(), max_records=10,
+        batch_size=10, max_wait=5000,
         min_bytes=1, max_bytes=1 << 20, **common,
     )  # fmt: skip
     if not any(row.acquired_records for each in answer.responses for row in each.partitions):
@@ -170,9 +171,20 @@ def groups_of_another_type(s: Session) -> None:
     topic, _ = used(s)
     other = f"{s.name}-other"
     s.attempt(
-        "offset_commit", 8, on="consumer", group_id=other, generation_id_or_member_epoch=-1, member_id="", group_instance_id=None,
-        topics=[{"name": topic.name, "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]}],
-    )  # fmt: skip
+        "offset_commit",
+        8,
+        on="consumer",
+        group_id=other,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[
+            {
+                "name": topic.name,
+                "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}],
+            }
+        ],
+    )
     alter(s, other, {topic.name: {0: 1}})
     delete(s, other, topic.name)
     describe(s, other)
@@ -244,7 +256,8 @@ def _acquires(s: Session, group: str, topic: Topic) -> bool:
         {"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}
     ]
     answer = s.prepare(
-        "share_fetch", 1, on="user", group_id=group, member_id="m", share_session_epoch=0, topics=rows, forgotten_topics_data=(),
+        "share_fetch", 1, on="user", group_id=group, member_id="m", share_session_epoch=0, topics=rows,
+        forgotten_topics_data=(),
         max_records=10, batch_size=10, max_wait=500, min_bytes=1, max_bytes=1 << 20,
     )  # fmt: skip
     return any(row.acquired_records for each in answer.responses for row in each.partitions)

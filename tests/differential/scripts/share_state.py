@@ -60,7 +60,8 @@ def read(s: Session, group: str, topic: Topic | UUID, leader: int, partition: in
 
 
 def write(
-    s: Session, group: str, topic: Topic | UUID, epochs: tuple[int, int], start: int, batches: Batches = (), *, dcc: int | None = None,
+    s: Session, group: str, topic: Topic | UUID, epochs: tuple[int, int], start: int, batches: Batches = (),
+    *, dcc: int | None = None,
     partition: int = 0,
 ) -> Entity:  # fmt: skip
     """`epochs`: of the state and of the leader. Without a delivery complete count in version 0."""
@@ -70,7 +71,8 @@ def write(
     ]
     more = {} if dcc is None else {"delivery_complete_count": dcc}
     return _one(
-        s, "write_share_group_state", 0 if dcc is None else 1, group, topic, partition=partition, state_epoch=epochs[0],
+        s, "write_share_group_state", 0 if dcc is None else 1, group, topic, partition=partition,
+        state_epoch=epochs[0],
         leader_epoch=epochs[1], start_offset=start, state_batches=rows, **more,
     )  # fmt: skip
 

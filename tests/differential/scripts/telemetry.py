@@ -32,7 +32,8 @@ def push(
     on: str = "a",
 ) -> Entity:
     return s.call(
-        "push_telemetry", 0, on=on, client_instance_id=client, subscription_id=subscription, terminating=terminating,
+        "push_telemetry", 0, on=on, client_instance_id=client, subscription_id=subscription,
+        terminating=terminating,
         compression_type=compression, metrics=metrics,
     )  # fmt: skip
 
