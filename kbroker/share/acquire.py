@@ -28,8 +28,8 @@ from typing import Any, TypeAlias
 
 from kbroker.share import throttle
 from kbroker.share.effects import AcquiredRange, ShareSettings
-from kbroker.share.in_flight import AVAILABLE, MAX_SPAN, InFlightWindow
-from kbroker.share.record_state import HOLE
+from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
+from kbroker.share.record_state import AVAILABLE, HOLE
 
 __all__ = ["AcquireMode", "Acquisition"]
 

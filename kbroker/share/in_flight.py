@@ -1,43 +1,22 @@
-"""The in-flight window of a share-partition: what is known of each offset from the SPSO to the
-SPEO, in four columns.
-
-    offset        base  ..  SPSO                       ..  SPEO
-    states        2 2 4 ..  1 1 1 0 0 8+2 8+2 5 5 1    ..  1      RecordState, HOLE, CONTROL; flags
-    counts        1 1 5 ..  1 1 2 1 1 1   1   0 0 1    ..  1      deliveries so far
-    marks         1 0 0 ..  0 0 1 0 0 0   0   1 0 1    ..  0      1: a cached batch or hole begins
-    lock_numbers  . . . ..  7 7 9 . . 7   7   . . 8    ..  8      the Lock that holds, or last held
-
-Three bytearrays and one array of 32-bit numbers, because one bytes operation then works on a whole
-range: find, count, strip and translate take well under a microsecond for 500 records, 100 000
-records take 0.7 MB, and random acknowledgements cost no more than ordered ones. Columns may reach
-below the start offset: they are cut lazily, and only where a cached batch begins.
-
-A cached batch is what Kafka keeps as one unit (the records of one acquisition that were not split):
-it decides where an AcquiredRecords entry ends and how many records a throttled redelivery takes.
-Nothing else depends on it.
-
-Locks (who holds a record, until when) are in locks.py; the last column ties records to them.
-
-The window knows no rule about who may do what (acquire.py, acknowledge.py, share_partition.py), no
-clock and no persister.
-"""
+"""The in-flight window of a share-partition: how its columns (columns.py) change."""
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import groupby
 
-from kbroker.share.effects import AckBatch, StateBatch
-from kbroker.share.lag import Standing
-from kbroker.share.locks import ANSWERED, Lock, Locks
+from kbroker.share.columns import WindowColumns
+from kbroker.share.effects import StateBatch
+from kbroker.share.locks import ANSWERED, Lock
 from kbroker.share.record_state import (
+    ACQUIRED,
+    AVAILABLE,
     BEHIND,
     CONTROL,
     COUNT_UP,
     HOLE,
+    PASSABLE,
     PENDING,
     SETTLE,
     TERMINAL_CODES,
@@ -46,9 +25,6 @@ from kbroker.share.record_state import (
     RecordState,
 )
 
-AVAILABLE = int(RecordState.AVAILABLE)
-ACQUIRED = int(RecordState.ACQUIRED)
-
 MAX_SPAN = 1 << 20
 """The window never spans more offsets than this, whatever a batch header claims: what lies beyond
 is read again later."""
@@ -56,275 +32,16 @@ is read again later."""
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
 _CONTROL_BYTE = bytes([CONTROL])
-_PASSABLE = TERMINAL_CODES + _HOLE_BYTE + _CONTROL_BYTE
 _SINGLE = tuple(bytes([code]) for code in range(256))
-_EQUAL_BYTES = re.compile(rb"(.)\1*", re.DOTALL)
-"""Runs of a column: a few for thousands of offsets as a rule, which a loop would look at one by
-one."""
-_DELIVERED = re.compile(rb"[^\0]")
-_state_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
-"""A StateBatch without two calls: single records are saved one by one."""
 _STRIP_CHUNK = 512
 _SET_UP_TO = 20_000
 _TRIM_FROM = 512
 
 
-class InFlightWindow:
-    """`start_offset` is the SPSO and `end_offset` the SPEO; an empty window has both at the next
-    offset to read.
+class InFlightWindow(WindowColumns):
+    """See the head of this file."""
 
-    `complete` is KIP-1226's delivery complete count: offsets of the window that are terminal or
-    will be once persisted. `gap_start`..`gap_end` is the gap window: offsets that the loaded state
-    did not mention. It counts while the SPEO is `gap_end`. `rejected` and `exhausted` count records
-    that were given up since the window was made; they never go down. Members named here are for
-    acquire.py and acknowledge.py as well; nobody else touches the columns.
-    """
-
-    __slots__ = (
-        "available_from",
-        "base",
-        "complete",
-        "counts",
-        "end_offset",
-        "exhausted",
-        "gap_end",
-        "gap_start",
-        "highest_count",
-        "lock_numbers",
-        "locks",
-        "marks",
-        "rejected",
-        "start_offset",
-        "states",
-        "undelivered",
-    )
-
-    base: int
-    start_offset: int
-    end_offset: int
-    available_from: int
-    """No AVAILABLE offset is below this one."""
-    complete: int
-    highest_count: int
-    """No delivery count is above this one."""
-    undelivered: int
-    """How many offsets are AVAILABLE with a count of 0."""
-
-    def __init__(self, start_offset: int) -> None:
-        self.states = bytearray()
-        self.counts = bytearray()
-        self.marks = bytearray()
-        self.lock_numbers = array("I")
-        self.locks = Locks()
-        self.gap_start = 0
-        self.gap_end = -1
-        self.rejected = self.exhausted = 0
-        self.clear(start_offset)
-
-    @property
-    def in_flight(self) -> int:
-        """Offsets from SPSO to SPEO, terminal ones and holes included, control batches not (this is
-        what the lock limit counts)."""
-        if not self.states:
-            return 0
-        size, head = self.end_offset - self.start_offset + 1, self.start_offset - self.base
-        # Looked at several times for each request: to find nothing in thousands of offsets takes a
-        # tenth of counting it.
-        return size if self.states.find(CONTROL, head) < 0 else size - self.states.count(CONTROL, head)
-
-    @property
-    def undecided(self) -> int:
-        """Of these, those that members have, or have had: acquired, waiting, given back, or
-        becoming dead letters. What is or becomes final is not counted, nor are holes, nor what was
-        read with others and delivered to nobody yet, nor what is BEHIND."""
-        if not self.states:
-            return 0
-        states, head = self.states, self.start_offset - self.base
-        size = self.end_offset - self.start_offset + 1 - self.complete - self.undelivered
-        for code in (CONTROL, HOLE, BEHIND):
-            if states.find(code, head) >= 0:
-                size -= states.count(code, head)
-        return size
-
-    @property
-    def gap_open(self) -> bool:
-        return self.gap_end == self.end_offset
-
-    @property
-    def has_gap(self) -> bool:
-        """True if the open gap window still has a hole."""
-        return self.gap_open and self.has((HOLE,), self.gap_start, self.end_offset)
-
-    def has(self, codes: Iterable[int], first: int, last: int) -> bool:
-        """True if some offset of first..last has one of these codes, those below the SPSO not
-        counted."""
-        i, j = max(first, self.start_offset) - self.base, last + 1 - self.base
-        if i < j:
-            for code in codes:
-                if self.states.find(code, i, j) >= 0:
-                    return True
-        return False
-
-    # ---- reading ---------------------------------------------------------------------------------
-
-    def next_fetch_offset(self) -> int:
-        """The first offset that is AVAILABLE or a hole of the gap window; else the first one after
-        the SPEO."""
-        states = self.states
-        if not states:
-            return self.end_offset
-        found = states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base)
-        offset = self.available_from = self.base + found if found >= 0 else self.end_offset + 1
-        if self.gap_end == self.end_offset:
-            hole = states.find(HOLE, max(self.gap_start, self.start_offset) - self.base)
-            if hole >= 0:
-                offset = min(offset, self.base + hole)
-        return offset
-
-    def next_available(self) -> int | None:
-        """The first offset that is AVAILABLE."""
-        found = (
-            self.states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base)
-            if self.states
-            else -1
-        )
-        return None if found < 0 else self.base + found
-
-    def available_in(self, first: int, last: int) -> Iterator[int]:
-        """AVAILABLE offsets of first..last."""
-        i, j = max(first, self.start_offset, self.available_from) - self.base, last + 1 - self.base
-        while 0 <= (i := self.states.find(AVAILABLE, i, j)) < j:
-            yield self.base + i
-            i += 1
-
-    def available_within(self, offset: int, most: int) -> int | None:
-        """The last of the first `most` offsets that are AVAILABLE, from `offset` on."""
-        states, i = self.states, max(offset, self.start_offset) - self.base
-        if states.count(AVAILABLE, i, i + most) == most:
-            return self.base + i + most - 1
-        last = -1
-        while most > 0 and (i := states.find(AVAILABLE, i)) >= 0:
-            last, i, most = i, i + 1, most - 1
-        return None if last < 0 else self.base + last
-
-    def next_given_back(self) -> int | None:
-        """The first offset that is AVAILABLE and was delivered before."""
-        states, offset = self.states, self.next_available()
-        while offset is not None:
-            i = offset - self.base
-            if self.counts[i]:
-                return offset
-            delivered = _DELIVERED.search(self.counts, i)
-            found = -1 if delivered is None else states.find(AVAILABLE, delivered.start())
-            offset = None if found < 0 else self.base + found
-        return None
-
-    def holds(self, member_id: str, run: AckBatch, base: int) -> bool:
-        """True if the member holds every offset of the run: ACQUIRED, not pending, under a Lock of
-        its own. The run begins at or above the SPSO; `base` is the window's."""
-        i, j = run.first_offset - base, run.last_offset + 1 - base
-        size = j - i
-        if self.states.count(ACQUIRED, i, j) != size:
-            return False
-        number = self.lock_numbers[i]
-        lock = self.locks.by_number.get(number)
-        if lock is None or lock.member_id != member_id:
-            return False
-        if size == 1:
-            return True
-        numbers = self.lock_numbers[i:j]
-        if numbers == array("I", [number]) * size:
-            return True
-        return all(
-            lock is not None and lock.member_id == member_id
-            for lock in map(self.locks.by_number.get, set(numbers))
-        )
-
-    def held_runs(self, lock: Lock) -> Iterator[tuple[int, int]]:
-        """Runs (first, last) of offsets that this Lock still holds."""
-        first = max(lock.first, self.start_offset)
-        i, j = first - self.base, lock.last + 1 - self.base
-        if i >= j:
-            return
-        states, numbers = self.states[i:j], self.lock_numbers[i:j]
-        if states.count(ACQUIRED) == j - i and numbers == array("I", [lock.number]) * (j - i):
-            yield first, lock.last
-            return
-        for held, run in groupby(map((ACQUIRED, lock.number).__eq__, zip(states, numbers, strict=True))):
-            size = len(list(run))
-            if held:
-                yield first, first + size - 1
-            first += size
-
-    def runs(self, first: int, last: int, mask: int = 0xFF) -> list[StateBatch]:
-        """The column codes of first..last, with `mask` applied, as runs; without one `state` may be
-        HOLE or have flags."""
-        i, j = first - self.base, last + 1 - self.base
-        code, count = self.states[i], self.counts[i]
-        if j - i == 1 or (self.states.count(code, i, j) == j - i and self.counts.count(count, i, j) == j - i):
-            return [_state_batch((first, last, code & mask, count))]
-        runs, base = [], self.base
-        for run in _EQUAL_BYTES.finditer(self.states, i, j):
-            i, stop = run.span()
-            code, count = self.states[i] & mask, self.counts[i]
-            if self.counts.count(count, i, stop) == stop - i:
-                runs.append(StateBatch(base + i, base + stop - 1, code, count))
-            else:
-                parts = (part.span() for part in _EQUAL_BYTES.finditer(self.counts, i, stop))
-                runs += [StateBatch(base + at, base + end - 1, code, self.counts[at]) for at, end in parts]
-        return runs
-
-    def count_of(self, codes: Iterable[int], first: int, last: int) -> int:
-        i, j = first - self.base, last + 1 - self.base
-        return sum(self.states.count(code, i, j) for code in codes)
-
-    @property
-    def unread_from(self) -> int:
-        """The first offset that is not in the window yet."""
-        return self.end_offset + 1 if self.states else self.start_offset
-
-    def unfinished(self, first: int, end: int) -> int:
-        """How many offsets from `first` to `end` - 1 are neither terminal, nor will be once
-        persisted, nor control batches."""
-        first = max(first, self.start_offset)
-        if first >= end:
-            return 0
-        last = min(end - 1, self.end_offset)
-        if not self.states or first > last:
-            return end - first
-        return end - first - self.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last)
-
-    def acquirable_in(self, first: int, last: int) -> int:
-        """How many offsets of first..last are AVAILABLE, holes of the gap window, or not in the
-        window yet."""
-        first = max(first, self.start_offset)
-        unread = max(0, last + 1 - max(first, self.unread_from))
-        if first >= self.unread_from:
-            return unread
-        last = min(last, self.end_offset)
-        available = self.count_of((AVAILABLE,), first, last)
-        if self.gap_open and last >= self.gap_start:
-            available += self.count_of((HOLE,), max(first, self.gap_start), last)
-        return available + unread
-
-    def count_available(self, first: int, last: int) -> int:
-        """How many offsets of first..last are AVAILABLE."""
-        first, last = max(first, self.start_offset), min(last, self.end_offset)
-        return self.count_of((AVAILABLE,), first, last) if self.states and first <= last else 0
-
-    def stands_from(self, offset: int) -> Standing:
-        """What would be done from `offset` > SPSO on if the log began there: as after drop_below()
-        and advance(), which this leaves to whoever fetches next. Control batches are neither done
-        nor open."""
-        if not self.states or offset > self.end_offset:
-            return Standing(offset, 0)
-        states, i = self.states, offset - self.base
-        rest = states[i:].lstrip(_PASSABLE if not self.gap_open else TERMINAL_CODES + _CONTROL_BYTE)
-        passed = len(states) - i - len(rest)
-        done = passed - states.count(CONTROL, i, i + passed) + sum(map(rest.count, TERMINAL_OR_PENDING))
-        return Standing(offset + passed, done)
-
-    # ---- changing states -------------------------------------------------------------------------
+    __slots__ = ()
 
     def renew(
         self, member_id: str, first: int, last: int, deadline_ms: float, since_ms: float | None = None
@@ -413,11 +130,6 @@ class InFlightWindow:
             self.lock_numbers.frombytes(bytes(4 * (missing + size)))
             self.end_offset = last
 
-    def cached_below(self, offset: int) -> bool:
-        """True if anything from the SPSO to `offset` - 1 is known."""
-        i, j = self.start_offset - self.base, offset - self.base
-        return i < j and (self.states[i] != HOLE or self.states.count(HOLE, i, j) != j - i)
-
     def take(self, i: int, j: int, number: int) -> None:
         """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered once more
         under the Lock `number`."""
@@ -443,9 +155,6 @@ class InFlightWindow:
         i = first - self.base
         self.states[i : i + len(codes)] = codes
         self.complete += sum(map(codes.count, TERMINAL_OR_PENDING))
-
-    def counts_of(self, first: int, last: int) -> bytearray:
-        return self.counts[first - self.base : last + 1 - self.base]
 
     def give_back(self, first: int, last: int, table: bytes) -> int:
         """Records return: state by delivery count (`given_back` and `given_back_pending` of
@@ -559,14 +268,14 @@ class InFlightWindow:
         start of an open gap window. If nothing else is left the window is empty and begins after
         its last offset."""
         states, head = self.states, self.start_offset - self.base
-        if not states or states[head] not in _PASSABLE:
+        if not states or states[head] not in PASSABLE:
             return
         size = len(states)
         stop = min(size, self.gap_start - self.base) if self.gap_end == self.end_offset else size
         i = head
         while i < stop:
             chunk = states[i : i + _STRIP_CHUNK] if i + _STRIP_CHUNK < stop else states[i:stop]
-            left = len(chunk.lstrip(_PASSABLE))
+            left = len(chunk.lstrip(PASSABLE))
             i += len(chunk) - left
             if left:
                 break
@@ -610,14 +319,6 @@ class InFlightWindow:
                     self.lock_numbers[:keep_from],
                 )
                 self.base += keep_from
-
-    def clear(self, offset: int) -> None:
-        """Nothing is in flight; reading goes on at `offset`."""
-        self.base = self.start_offset = self.end_offset = self.available_from = offset
-        self.complete = self.undelivered = 0
-        self.highest_count = 1  # that of new data
-        del self.states[:], self.counts[:], self.marks[:], self.lock_numbers[:]
-        self.locks.clear()
 
     def load(self, batches: Sequence[StateBatch]) -> None:
         """Fill an empty window with persisted state: batches in order from the SPSO on, without

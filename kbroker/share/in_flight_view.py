@@ -12,10 +12,20 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import NamedTuple, TypeAlias
 
-from kbroker.share.in_flight import ACQUIRED, InFlightWindow
+from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.parked_memory import DEAD, Code, Entry
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import BEHIND, CONTROL, HOLE, PENDING, STATE, UNSAVED, WAITING, RecordState
+from kbroker.share.record_state import (
+    ACQUIRED,
+    BEHIND,
+    CONTROL,
+    HOLE,
+    PENDING,
+    STATE,
+    UNSAVED,
+    WAITING,
+    RecordState,
+)
 
 STATE_NAMES = {
     **{int(state): state.name.lower() for state in RecordState},

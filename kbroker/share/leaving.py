@@ -12,23 +12,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.share.in_flight import ACQUIRED, AVAILABLE, InFlightWindow
+from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.parked import Lane, Parked
 from kbroker.share.parking import Parking
 from kbroker.share.record_state import (
-    CONTROL,
+    ACQUIRED,
+    AVAILABLE,
     DEAD_LETTER_CODES,
-    HOLE,
+    PASSABLE,
+    PASSABLE_IN_GAP,
     PENDING,
     REJECTED,
-    TERMINAL_CODES,
     WAITING,
     RecordState,
 )
 from kbroker.share.redelivery import Waits
 
-_NOT_OVER = re.compile(b"[^%b]" % re.escape(TERMINAL_CODES + bytes((HOLE, CONTROL))))
-_NOT_OVER_OR_HOLE = re.compile(b"[^%b]" % re.escape(TERMINAL_CODES + bytes((CONTROL,))))
+_NOT_OVER = re.compile(b"[^%b]" % re.escape(PASSABLE))
+_NOT_OVER_OR_HOLE = re.compile(b"[^%b]" % re.escape(PASSABLE_IN_GAP))
 
 
 class Leavers(NamedTuple):

@@ -14,14 +14,17 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from kbroker.share.in_flight import AVAILABLE, InFlightWindow
+from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.record_state import (
+    AVAILABLE,
     BEHIND,
     CONTROL,
     DEAD_LETTER_CODES,
     HANDED_OUT_CODES,
     HOLE,
+    PASSABLE,
+    PASSABLE_IN_GAP,
     TERMINAL_CODES,
     WAITING,
 )
@@ -29,8 +32,6 @@ from kbroker.share.redelivery import Waits
 
 _OVER = frozenset((*TERMINAL_CODES, *DEAD_LETTER_CODES, *HANDED_OUT_CODES))
 _NO_RECORD = frozenset((HOLE, CONTROL))
-_PASSED = TERMINAL_CODES + bytes((CONTROL,))
-_PASSED_CLOSED = _PASSED + bytes((HOLE,))
 _PIECE = 512
 _TO_AVAILABLE = bytes(AVAILABLE if code == BEHIND else code for code in range(256))
 
@@ -65,7 +66,7 @@ def learn_at(window: InFlightWindow, order: KeyOrder) -> int | None:
         return None
     offset, passed = (
         max(order.learn_from, window.start_offset),
-        _PASSED if window.gap_open else _PASSED_CLOSED,
+        PASSABLE_IN_GAP if window.gap_open else PASSABLE,
     )
     while offset <= min(order.learn_to, window.end_offset) and window.states:
         piece = window.states[offset - window.base : offset - window.base + _PIECE]

@@ -73,6 +73,9 @@ TERMINAL = frozenset(state for state in RecordState if not any(before is state f
 STATE = 7
 """What of a code is the state."""
 
+AVAILABLE = int(RecordState.AVAILABLE)
+ACQUIRED = int(RecordState.ACQUIRED)
+
 HOLE = 5
 """Nothing is known of this offset: not read yet (inside the gap window), or the log has no record
 there."""
@@ -104,6 +107,9 @@ BEHIND = 64
 """As a whole code, AVAILABLE: another record of the same key goes first (key_order.py)."""
 
 TERMINAL_CODES = bytes(sorted(TERMINAL))
+PASSABLE_IN_GAP = TERMINAL_CODES + bytes((CONTROL,))
+PASSABLE = PASSABLE_IN_GAP + bytes((HOLE,))
+"""What the start offset moves past; a hole of the gap window may still have a record."""
 TERMINAL_OR_PENDING = frozenset(TERMINAL_CODES) | {code | PENDING for code in TERMINAL_CODES}
 
 DEAD_LETTER_CODES = bytes((RecordState.ARCHIVING, RecordState.ARCHIVING | REJECTED))

@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kbroker.share.acquire import Batches
-from kbroker.share.in_flight import AVAILABLE, MAX_SPAN, InFlightWindow
+from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
 from kbroker.share.parked import Parked
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import HOLE, PENDING, WAITING, RecordState
+from kbroker.share.record_state import AVAILABLE, HOLE, PENDING, WAITING, RecordState
 from kbroker.share.redelivery import Waits
 
 _AT_ONCE = 2000

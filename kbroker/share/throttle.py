@@ -10,9 +10,7 @@ Pure arithmetic over two columns of the in-flight window; it changes nothing.
 
 from __future__ import annotations
 
-from kbroker.share.record_state import RecordState
-
-_AVAILABLE = int(RecordState.AVAILABLE)
+from kbroker.share.record_state import AVAILABLE
 
 
 def threshold(delivery_limit: int) -> int:
@@ -26,12 +24,12 @@ def is_suspect(states: bytearray, counts: bytearray, i: int, j: int, delivery_li
     threshold."""
     suspect_from = threshold(delivery_limit)
     if j - i == 1:
-        return states[i] == _AVAILABLE and counts[i] >= suspect_from
+        return states[i] == AVAILABLE and counts[i] >= suspect_from
     chunk = counts[i:j]
     if not chunk.translate(None, bytes(range(min(suspect_from, 256)))):
         return False
     return any(
-        state == _AVAILABLE and count >= suspect_from for state, count in zip(states[i:j], chunk, strict=True)
+        state == AVAILABLE and count >= suspect_from for state, count in zip(states[i:j], chunk, strict=True)
     )
 
 
@@ -47,7 +45,7 @@ def pick(
     picked: list[tuple[int, int]] = []
     taken, halved = 0, False
     for k in range(i, j):
-        if states[k] != _AVAILABLE:
+        if states[k] != AVAILABLE:
             continue
         count = counts[k]
         if taken >= room or (count == last_attempt and taken):
