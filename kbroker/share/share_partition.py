@@ -31,69 +31,36 @@ because a crash would forget that, and there would be a second one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterable, Sequence
 from random import random
-from typing import NamedTuple
 
 from kbroker.errors import KafkaError
-from kbroker.share import acknowledge, archiving, leaving, ordering
+from kbroker.share import acknowledge, archiving, ordering
 from kbroker.share.acquire import AcquireMode, Acquisition, Batches, runs_of
-from kbroker.share.effects import AckBatch, AcquiredRange, DeadLetter, Persist, ShareSettings, StateBatch
+from kbroker.share.effects import AckBatch, AcquiredRange, Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere, HeldRecords
-from kbroker.share.in_flight_view import InFlightView, in_flight_view
-from kbroker.share.lag import Standing
-from kbroker.share.leaving import Leavers
 from kbroker.share.locks import ANSWERED, Lock
-from kbroker.share.parked import Parked
-from kbroker.share.parked_keeping import Look
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import (
-    ARCHIVING_CODES,
-    DEAD_LETTER_CODES,
-    PENDING_ARCHIVING_CODES,
-    UNSAVED_ARCHIVING,
-    WAITING,
-    RecordState,
-    given_back,
-    given_back_pending,
-)
+from kbroker.share.record_state import given_back, given_back_pending
 from kbroker.share.runs import Runs, check_state, joined_runs, size_of
+from kbroker.share.share_dead_letters import SharePartitionDeadLetters
+from kbroker.share.share_log_start import SharePartitionLogStart
+from kbroker.share.share_queries import SharePartitionQueries
 from kbroker.share.share_scans import SharePartitionScans
 from kbroker.share.share_writes import ParkedPending
-from kbroker.share.statistics import SharePartitionStatistics, statistics_of
+from kbroker.share.statistics import SharePartitionStatistics
 
 __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 
-_FIRST_OFFSET = attrgetter("first_offset")
-_READ_BETWEEN = 1000
 
-
-class RanOut(NamedTuple):
-    """Since the share-partition was loaded: records whose locks ran out, records that reached the
-    delivery limit, and of the former those whose holder was alive, but had them for as long as the
-    broker prolongs a lock."""
-
-    timeouts: int
-    exhausted: int
-    at_lock_max: int
-
-
-class SharePartition(SharePartitionScans):
+class SharePartition(
+    SharePartitionQueries, SharePartitionScans, SharePartitionLogStart, SharePartitionDeadLetters
+):
     """`settings` may be replaced at any time: the lock duration counts for later locks, the limits
     at once.
 
     `state_epoch` and `leader_epoch` go with every Persist.
     """
-
-    def __init__(
-        self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int
-    ) -> None:
-        super().__init__(
-            settings, start_offset=start_offset, state_epoch=state_epoch, leader_epoch=leader_epoch
-        )
-        self._at_lock_max = 0
-        self._log_start = 0
 
     @classmethod
     def load(
@@ -116,122 +83,6 @@ class SharePartition(SharePartitionScans):
         archiving.load(share_partition._window, batches, settings.delivery_count_limit)
         share_partition._advance()
         return share_partition
-
-    @property
-    def start_offset(self) -> int:
-        """SPSO: the first offset that is not known to be done with."""
-        return self._window.start_offset
-
-    @property
-    def end_offset(self) -> int:
-        """SPEO: the last offset in flight; equal to the SPSO if nothing is."""
-        return self._window.end_offset
-
-    @property
-    def delivery_complete_count(self) -> int:
-        """KIP-1226: offsets from the SPSO on that are acknowledged or archived, those being
-        persisted included."""
-        return self._window.complete
-
-    def unfinished(self, first: int, end: int) -> int:
-        """How many offsets from `first` to `end` - 1 are not done with. Those that will be done
-        once that is saved do not count, nor do control batches."""
-        return self._window.unfinished(first, end)
-
-    @property
-    def unread_from(self) -> int:
-        """The first offset that was not read for a member yet."""
-        return self._window.unread_from
-
-    def acquirable_in(self, first: int, last: int) -> int:
-        """How many offsets of first..last a member could be given now, if there were no limits:
-        available ones; where nothing is scanned before, holes of the gap window, and those that
-        were not read for a member yet."""
-        if self._settings.scans:
-            return self._window.count_available(first, last)
-        return self._window.acquirable_in(first, last)
-
-    def stands_from(self, offset: int) -> Standing:
-        """What is done from `offset` > SPSO on, where the log begins there by now and no fetch has
-        noticed it: then log_start_moved() makes that the state. Nothing changes."""
-        return self._window.stands_from(offset)
-
-    def next_fetch_offset(self) -> int:
-        """Where to read for the next acquire()."""
-        return self._window.next_fetch_offset()
-
-    def offset_to_acquire(self) -> int | None:
-        """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock
-        limit: reading would be for nothing."""
-        window, settings = self._window, self._settings
-        if self.key_order is not None and not self._has_learnt_keys:
-            return None
-        if settings.limits_undecided and window.undecided >= settings.max_record_locks:
-            return window.next_given_back()
-        if settings.scans:
-            return window.next_available()
-        offset = window.next_fetch_offset()
-        if (
-            offset != window.end_offset + 1
-            or settings.limits_undecided
-            or window.in_flight < settings.max_record_locks
-        ):
-            return offset
-        return None
-
-    def offsets_to_read(self, fetch_offset: int, most: int) -> int:
-        """From there on, for a member that wants at most so many records, where all of them were
-        scanned before: what lies between free records may be thousands that are not, and behind
-        them lie thousands that are."""
-        last = self._window.available_within(fetch_offset, most)
-        return 1 if last is None else max(1, min(last - fetch_offset + 1, most + _READ_BETWEEN))
-
-    def acquirable(self, end_offset: int) -> int:
-        """How many records could be acquired now, of a log that ends there."""
-        window = self._window
-        if self.key_order is not None and not self._has_learnt_keys:
-            return 0
-        limit, undecided = self._settings.max_record_locks, self._settings.limits_undecided
-        has_room = (window.undecided if undecided else window.in_flight) < limit and not self._settings.scans
-        new = max(0, end_offset - self.unread_from) if has_room else 0
-        new += self.parked_ready
-        return new + (
-            window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset)
-            if window.states
-            else 0
-        )
-
-    @property
-    def parked_ready(self) -> int:
-        """How many parked records could be acquired now."""
-        if self.parking is None or (self.key_order is not None and not self._has_learnt_keys):
-            return 0
-        return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
-
-    def next_deadline_ms(self) -> float | None:
-        """When expire() and end_waits() should be called next; there may turn out to be nothing to
-        do. None: no lock is held and nothing waits."""
-        by_deadline = self._window.locks.by_deadline
-        lock_ms = by_deadline[0].deadline_ms if by_deadline else None
-        if self.parking is not None and (parked_ms := self.parking.next_deadline_ms()) is not None:
-            lock_ms = parked_ms if lock_ms is None else min(lock_ms, parked_ms)
-        if not self._waits or (due_ms := self._waits.next_ms()) is None:
-            return lock_ms
-        return due_ms if lock_ms is None else min(lock_ms, due_ms)
-
-    @property
-    def ran_out(self) -> RanOut:
-        return RanOut(self._counters.lock_timeouts, self._exhausted, self._at_lock_max)
-
-    @property
-    def is_settled(self) -> bool:
-        """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or
-        waits to be: loaded again from the Persister it would be the same."""
-        if self.parking is not None and not self.parking.is_settled:
-            return False
-        return not (
-            self._writes or self._unsaved or self._has(RecordState.ACQUIRED, WAITING, *ARCHIVING_CODES)
-        )
 
     def count_held(self, of_group: HeldRecords | None) -> None:
         """Count from now on what members hold, as a part of `of_group`; None: no more."""
@@ -465,187 +316,7 @@ class SharePartition(SharePartitionScans):
             for offset in due
         )
 
-    def log_start_moved(self, new_start_offset: int) -> Persist | None:
-        """The log begins later now (retention, DeleteRecords): what is below is done with, without
-        a dead letter.
-
-        None if the SPSO is there already. The Persist carries the new start offset; if it fails the
-        next one does.
-        """
-        self._log_start = max(self._log_start, new_start_offset)
-        start_offset = self._window.start_offset
-        if new_start_offset <= start_offset:
-            return None
-        if self._held is not None:
-            for lock in self._window.locks.by_deadline:
-                held = self._window.held_runs(lock)
-                gone = [
-                    (first, min(last, new_start_offset - 1))
-                    for first, last in held
-                    if first < new_start_offset
-                ]
-                self._held.add(lock.member_id, -size_of(gone))
-        self._window.drop_below(new_start_offset)
-        self._waits.forget_below(new_start_offset)
-        self._lose_keys([(start_offset, new_start_offset - 1)])
-        return self._persist_best_effort([(start_offset, new_start_offset - 1)])
-
-    def parked_below(self, log_start_offset: int) -> Persist | None:
-        """The log begins there now: parked records below it are done with, without dead letters.
-        Those that are not in memory are swept (`parking.needs_sweep`)."""
-        parking = self.parking
-        if parking is None or log_start_offset <= parking.floor:
-            return None
-        for member_id, records in parking.drop_below(log_start_offset).items():
-            if self._held is not None:
-                self._held.add(member_id, -records)
-        return self._persist([]) if parking.has_unsaved else None
-
-    def purge_parked(self, end_offset: int) -> Persist | None:
-        """Somebody has deleted all records below: parked ones are done with as well, kept or not.
-        As parked_below()."""
-        parking = self.parking
-        if parking is None:
-            return None
-        for member_id, records in parking.purge(end_offset).items():
-            if self._held is not None:
-                self._held.add(member_id, -records)
-        return self._persist([]) if parking.has_unsaved else None
-
-    def begin_look(self) -> Look:
-        """Parked records are about to be read for sweep_parked() or keep_parked(); then
-        `parking.end_look`."""
-        assert self.parking is not None
-        writes = (write for *_, write in self._writes.values() if write is not None)
-        return self.parking.begin_look(offset for write in writes for offset in write.offsets())
-
-    def sweep_parked(self, found: Iterable[Parked], look: Look) -> Persist | None:
-        """Of the parked records that the look has found those below the log's start are done with,
-        but for what is kept."""
-        return self._persist([]) if self.parking is not None and self.parking.sweep(found, look) else None
-
-    # ---- kept where the log goes (parked_keeping.py, leaving.py) ---------------------------------
-
-    def leavers(self, end_offset: int, limit: int) -> Leavers:
-        """What of the window below `end_offset` is not over, and could be parked and kept. Nothing
-        while the order of keys is not known yet: a parked record has its key with it."""
-        if not self._has_learnt_keys:
-            return Leavers((), min(end_offset, self.start_offset))
-        return leaving.leavers(self._window, self._waits, end_offset, limit)
-
-    def leave_log(self, records: Mapping[int, bytes], *, now_ms: float) -> Persist | None:
-        """Park these records of the window, as far as leavers() would still say so, and keep them.
-        They count as parked at once, and go on as they are: held until their deadline, or due. If
-        the Persist fails the next one says it again; the log has to stay until one is saved.
-        `records`: each as a batch of its own."""
-        assert self.parking is not None
-        if not self._has_learnt_keys:
-            return None
-        number = leaving.leave(
-            self._window,
-            self.parking,
-            self._waits,
-            records,
-            leader_epoch=self.leader_epoch,
-            lock_duration_ms=self._settings.lock_duration_ms,
-            now_ms=now_ms,
-        )
-        return self._persist([]) if number else None
-
-    def keep_parked(
-        self, found: Iterable[Parked], records: Mapping[int, bytes], look: Look
-    ) -> Persist | None:
-        """Keep parked records that the look has found, as leave_log() does."""
-        return (
-            self._persist([])
-            if self.parking is not None and self.parking.keep(found, records, look)
-            else None
-        )
-
-    # ---- dead letters (KIP-1191) -----------------------------------------------------------------
-
-    @property
-    def has_dead_letters(self) -> bool:
-        """True if take_dead_letters() would give some."""
-        if self.parking is not None and (not self.parking.knows_archiving or self.parking.has_dead_letters):
-            return self.parking.knows_archiving
-        return self._has(*DEAD_LETTER_CODES)
-
-    def take_dead_letters(self) -> list[DeadLetter]:
-        """Hand out what is ARCHIVING, saved, and was not handed out before, in offset order.
-        Whoever takes it says what became of it with dead_lettered() or give_back_dead_letters()."""
-        if self.parking is not None and not self.parking.knows_archiving:
-            return []
-        taken = archiving.take(self._window)
-        parked = [] if self.parking is None else self.parking.take_dead_letters()
-        return sorted([*taken, *parked], key=_FIRST_OFFSET) if parked else taken
-
-    def dead_lettered(self, runs: Sequence[tuple[int, int]]) -> Persist | None:
-        """These offsets, handed out before, are durable in the dead letter queue, or will never be:
-        they are ARCHIVED. What the log start has passed meanwhile is skipped; None if nothing else
-        is there. If the Persist fails they go with the next one.
-
-        Raises ValueError for an offset that is not handed out, and then nothing has changed.
-        """
-        parked, runs = self._handed_out(runs)
-        ended = archiving.end(self._window, joined_runs(runs))
-        if self.parking is not None:
-            self.parking.dead_lettered(parked)
-        if not ended and not parked:
-            return None
-        self._counters.dead_lettered += len(parked) + sum(last - first + 1 for first, last in ended)
-        persist = self._persist_best_effort(ended)
-        self._advance()
-        return persist
-
-    def _handed_out(self, runs: Sequence[tuple[int, int]]) -> tuple[list[int], Sequence[tuple[int, int]]]:
-        """Which of these offsets are parked, and the rest."""
-        parked = [] if self.parking is None else self.parking.handed_out(runs)
-        if not parked:
-            return [], runs
-        known = set(parked)
-        rest = [offset for first, last in runs for offset in range(first, last + 1) if offset not in known]
-        return parked, joined_runs([(offset, offset) for offset in rest])
-
-    def give_back_dead_letters(self, runs: Sequence[tuple[int, int]]) -> None:
-        """These offsets, handed out before, were not written: take_dead_letters() gives them
-        again."""
-        parked, runs = self._handed_out(runs)
-        archiving.give_back(self._window, runs)
-        if self.parking is not None:
-            self.parking.give_back_dead_letters(parked)
-
-    @property
-    def has_unsaved_archiving(self) -> bool:
-        """True if a failed write left records ARCHIVING that are not saved as that: time for
-        retry_unsaved()."""
-        if self.parking is not None and self.parking.has_unsaved_archiving:
-            return True
-        return any(self._window.has((UNSAVED_ARCHIVING,), first, last) for first, last in self._unsaved)
-
     def retry_unsaved(self) -> Persist | None:
         """What failed best-effort writes left unsaved, once more, without waiting for the next
         Persist. None: nothing is."""
         return self._persist([]) if self.has_unsaved else None
-
-    @property
-    def has_archiving(self) -> bool:
-        """True while a record is or becomes ARCHIVING, or is still saved as that although it is
-        ARCHIVED here: what was noted about its way into the dead letter queue may be needed. Then,
-        with nothing else left to do, retry_unsaved()."""
-        if self._unsaved or any(decided or passed for _, decided, passed, _, _ in self._writes.values()):
-            return True
-        if self.parking is not None and self.parking.has_archiving:
-            return True
-        return self._has(*ARCHIVING_CODES, *PENDING_ARCHIVING_CODES)
-
-    def in_flight_view(self, now_ms: float, log_start_offset: int = 0) -> InFlightView:
-        """What is in flight, in a log that begins there, and who holds it, for people."""
-        return in_flight_view(self._window, self._settings.max_record_locks, now_ms, log_start_offset)
-
-    def statistics(self) -> SharePartitionStatistics:
-        return statistics_of(self._window, self.parking, self.key_order, self._counters, len(self._writes))
-
-    @property
-    def _exhausted(self) -> int:
-        return self._window.exhausted + (0 if self.parking is None else self.parking.exhausted)

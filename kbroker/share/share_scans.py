@@ -14,7 +14,7 @@ from kbroker.share.effects import Persist
 from kbroker.share.ordering import Keys
 from kbroker.share.parked import Parked
 from kbroker.share.parking import Parking
-from kbroker.share.runs import Runs, joined_runs
+from kbroker.share.runs import joined_runs
 from kbroker.share.share_writes import SharePartitionWrites
 
 
@@ -130,11 +130,6 @@ class SharePartitionScans(SharePartitionWrites):
         self.key_order = ordering.begin(self._window) if order is None else None
         parking.order_keys(self.key_order)
 
-    @property
-    def _has_learnt_keys(self) -> bool:
-        order = self.key_order
-        return order is None or order.has_learnt or ordering.learn_at(self._window, order) is None
-
     def keys_found(self, asked: Sequence[int], parked: Mapping[int, Sequence[int]]) -> None:
         """The store was asked for the keys of records that are due (`key_order.asked`); `parked` as
         in Keys."""
@@ -149,12 +144,6 @@ class SharePartitionScans(SharePartitionWrites):
             if order.admit(offset):
                 ordering.go(self._window, offset)
         self.parking.end_asking(asked)
-
-    def _lose_keys(self, runs: Runs) -> None:
-        """Of records that the log does not have any more."""
-        if self.key_order is not None:
-            ordering.end_lost(self.key_order, runs)
-            self._free_keys(self.key_order)
 
     # ---- records that are past their time --------------------------------------------------------
 

@@ -18,7 +18,8 @@ from kbroker.share.in_flight import InFlightWindow
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Parked, ParkingChange
 from kbroker.share.parked_memory import Code, Entry
-from kbroker.share.parking import Parking, ParkingWrite
+from kbroker.share.parked_saving import ParkingWrite
+from kbroker.share.parking import Parking
 from kbroker.share.record_state import HOLE, PENDING, PENDING_CODES, STATE, WAITING, RecordState, given_back
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS, Waits
 from kbroker.share.runs import Runs, joined_runs, size_of
@@ -61,6 +62,8 @@ class SharePartitionWrites:
         """Of a group that keeps the order of keys; see keep_order()."""
         self._held: HeldHere | None = None
         self._counters = Counters()
+        self._at_lock_max = 0
+        self._log_start = 0
 
     @property
     def has_unsaved(self) -> bool:
@@ -123,16 +126,6 @@ class SharePartitionWrites:
             ordering.end_saved(self._window, self.key_order, [*pending, *final, *passed])
             self._free_keys(self.key_order)
         self._advance()
-
-    def _free_keys(self, order: KeyOrder) -> None:
-        """The next records of keys that are free can be acquired."""
-        while order.freed:
-            offset = order.freed.pop()
-            entry = None if self.parking is None else self.parking.entries.get(offset)
-            if entry is not None and entry.code == Code.BEHIND and self.parking is not None:
-                self.parking.go(entry)
-            elif not ordering.go(self._window, offset):
-                order.end(offset)
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
         """The Persist with this token is not saved. Records go back to their holder, or to
@@ -262,6 +255,29 @@ class SharePartitionWrites:
 
     def _has(self, *codes: int) -> bool:
         return self._window.has(codes, self._window.start_offset, self._window.end_offset)
+
+    # ---- the order of keys (ordering.py) ---------------------------------------------------------
+
+    @property
+    def _has_learnt_keys(self) -> bool:
+        order = self.key_order
+        return order is None or order.has_learnt or ordering.learn_at(self._window, order) is None
+
+    def _free_keys(self, order: KeyOrder) -> None:
+        """The next records of keys that are free can be acquired."""
+        while order.freed:
+            offset = order.freed.pop()
+            entry = None if self.parking is None else self.parking.entries.get(offset)
+            if entry is not None and entry.code == Code.BEHIND and self.parking is not None:
+                self.parking.go(entry)
+            elif not ordering.go(self._window, offset):
+                order.end(offset)
+
+    def _lose_keys(self, runs: Runs) -> None:
+        """Of records that the log does not have any more."""
+        if self.key_order is not None:
+            ordering.end_lost(self.key_order, runs)
+            self._free_keys(self.key_order)
 
 
 def _without(runs: Runs, offsets: Container[int]) -> Runs:

@@ -26,7 +26,8 @@ from kbroker.broker.queues import loading as share_loading
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.parked import Parked, ParkingChange
 from kbroker.share.parked_memory import Code, ParkedMemory
-from kbroker.share.parking import Parking, ParkingWrite
+from kbroker.share.parked_saving import ParkingWrite
+from kbroker.share.parking import Parking
 from kbroker.share.persister import ReadResult
 from kbroker.share_state import parked as parked_state
 

@@ -37,7 +37,8 @@ from kbroker.share.effects import AckBatch, Persist, ShareSettings
 from kbroker.share.held import HeldRecords
 from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
 from kbroker.share.session import ShareSession, ShareSessions
-from kbroker.share.share_partition import RanOut, SharePartition
+from kbroker.share.share_partition import SharePartition
+from kbroker.share.share_queries import RanOut
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import trio
 
 from kbroker.broker.queues.lock_reports import LockReports
 from kbroker.share.effects import ShareSettings
-from kbroker.share.share_partition import RanOut
+from kbroker.share.share_queries import RanOut
 
 NAME = "kbroker.broker.queues.lock_reports"
 

@@ -1,0 +1,273 @@
+"""What a write says of parked records, and what becomes of them when it is over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappush
+from math import ceil
+from typing import NamedTuple
+
+from kbroker.share.effects import ShareSettings
+from kbroker.share.key_order import KeyOrder
+from kbroker.share.locks import ANSWERED
+from kbroker.share.parked import Lane, Parked, ParkingChange, Place
+from kbroker.share.parked_keeping import ParkedKeeping
+from kbroker.share.parked_memory import Code, Entry
+
+
+class ParkingWrite(NamedTuple):
+    """What one Persist says of parked records: by clients, new from the window (and where it may
+    have stood before), decided already, and not parked any more. `moved`: whose places in the
+    window it says to be final. `keeps`: whose records it brings along."""
+
+    pending: Sequence[tuple[Entry, Parked | None]]
+    new: Sequence[tuple[Parked, Sequence[Place]]]
+    decided: Sequence[tuple[Entry, Parked]]
+    ghosts: Mapping[int, Sequence[Place]]
+    moved: Sequence[int] = ()
+    keeps: Sequence[Entry] = ()
+
+    def offsets(self) -> Iterator[int]:
+        """Of all records that it speaks of."""
+        yield from (entry.offset for entry, _ in (*self.pending, *self.decided))
+        yield from (parked.offset for parked, _ in self.new)
+        yield from self.ghosts
+
+
+class ParkedSaving(ParkedKeeping):
+    """See Parking."""
+
+    def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
+        super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
+        self.exhausted = 0
+        self._expiring = 0
+        self.needs_sweep = False
+        """Records below `floor` may be in the store that are not in memory."""
+
+    def write(
+        self, pending: Sequence[tuple[Entry, Parked | None]], new: Sequence[Parked]
+    ) -> tuple[tuple[ParkingChange, ...], ParkingWrite]:
+        """What to say of all this in one write, and along with it whatever waits to be saved."""
+        ghosts, self._ghosts = self._ghosts, {}
+        arriving = [(parked, ghosts.pop(parked.offset, ())) for parked in new]
+        self.waiting += len(arriving)
+        self._expiring += sum(parked.expired for parked in new)
+        changes = [
+            ParkingChange(parked.offset, places, parked, self._no_record(parked.offset))
+            for parked, places in arriving
+        ]
+        changes += [
+            ParkingChange(offset, places, None, self._no_record(offset)) for offset, places in ghosts.items()
+        ]
+        for change in changes:
+            self._leaving[change.offset] = self._leaving.get(change.offset, 0) + 1
+        decided, keeps = self._take_decided(), []
+        for entry, target in (*decided, *pending):
+            record = self._no_record(entry.offset) if target is None else entry.record
+            changes.append(ParkingChange(entry.offset, tuple(entry.places), target, record))
+            if target is None:
+                self.waiting -= 1
+                continue
+            if entry.places[-1] != target.place:
+                entry.places.append(target.place)
+            if entry.record is not None:
+                keeps.append(entry)
+                self._may_be_kept.add(entry.offset)
+        moved = [change.offset for change in changes if change.offset in self._moving] if self._moving else ()
+        for look in self._looks:
+            look.changed.update(change.offset for change in changes)
+        return tuple(changes), ParkingWrite(pending, arriving, decided, ghosts, moved, keeps)
+
+    def _take_decided(self) -> list[tuple[Entry, Parked]]:
+        """What waits to be saved. What a client has said is said by its own write; what a member
+        holds is saved as it was."""
+        unsaved, self._unsaved = self._unsaved, {}
+        decided = []
+        for offset in unsaved:
+            entry = self.entries.get(offset)
+            if entry is None:
+                continue
+            if entry.code == Code.PENDING and entry.record is not None:
+                self._unsaved[offset] = None  # That write may fail.
+            elif entry.code != Code.PENDING and (entry.code != Code.HELD or entry.record is not None):
+                decided.append((entry, entry.as_parked(self._leader_epoch)))
+        return decided
+
+    def _no_record(self, offset: int) -> bytes | None:
+        """What a write says of a record that is not kept."""
+        return b"" if offset in self._may_be_kept else None
+
+    def persisted(self, write: ParkingWrite) -> None:
+        if self.key_order is not None:
+            self._park_keys(self.key_order, write)
+        self._moving.difference_update(write.moved)
+        for entry in write.keeps:
+            entry.record, entry.kept = None, True
+        for offset, places in write.ghosts.items():
+            self._unmark(offset)
+            self._removed(places)
+            self._over.discard(offset)
+            if offset not in self._ghosts and offset not in self.entries:
+                self._may_be_kept.discard(offset)
+        for parked, places in write.new:
+            self._unmark(parked.offset)
+            self._expiring -= parked.expired
+            self._removed(places, parked)
+            if parked.offset < self.floor:
+                self.needs_sweep = True
+            elif self._orders[parked.lane].saved(parked):
+                entry = self.entries[parked.offset] = Entry(parked)
+                self._line_up(entry)
+        for entry, parked in write.decided:
+            self._stands(entry, parked, is_pending=False)
+        for entry, target in write.pending:
+            if target is not None:
+                self._stands(entry, target, is_pending=True)
+            elif self.entries.get(entry.offset) is entry:
+                self._removed(entry.places)
+                self._let_go(entry)
+        self._shrink()
+        if self.key_order is not None:
+            self.key_order.forget_parked(self.entries)
+
+    def _park_keys(self, order: KeyOrder, write: ParkingWrite) -> None:
+        """Records that left the window, and the ends of parked ones."""
+        for parked, _ in write.new:
+            if parked.lane is Lane.SCHEDULE:
+                order.forget(parked.offset)
+            elif parked.lane is Lane.ARCHIVING:
+                order.end(parked.offset)
+            elif parked.key_hash is not None:
+                order.hold(parked.offset, parked.key_hash, parked=True)
+        for offset in [offset for offset in write.ghosts if offset in self._over]:
+            order.end(offset)
+        for entry, target in (*write.decided, *write.pending):
+            if target is None or target.lane is Lane.ARCHIVING:
+                order.end(entry.offset)
+
+    def _removed(self, places: Iterable[Place], parked: Parked | None = None) -> None:
+        """Nothing stands there in the store any more, but for `parked`."""
+        for place in places:
+            if parked is None or place != parked.place:
+                self._orders[place.lane].removed(place)
+
+    def _stands(self, entry: Entry, parked: Parked, *, is_pending: bool) -> None:
+        """It stands there in the store now, and nowhere that was said before."""
+        if parked.place in entry.places:
+            i = entry.places.index(parked.place)
+            self._removed(entry.places[:i], parked)
+            del entry.places[:i]
+        if self.entries.get(entry.offset) is not entry:
+            return
+        belongs = self._orders[parked.lane].saved(parked)
+        if is_pending:
+            entry.member_id = None
+            entry.lane, entry.due_ms, entry.rejected = parked.lane, parked.due_ms, parked.rejected
+            self._unsaved.pop(entry.offset, None)
+            if self._is_gone(entry.offset, is_kept=entry.kept):
+                self._remove(entry)
+                return
+            self._line_up(entry)
+        elif (
+            entry.code == Code.UNSAVED_ARCHIVING
+            and parked.lane is Lane.ARCHIVING
+            and entry.offset not in self._unsaved
+        ):
+            entry.code = Code.ARCHIVING
+        if not belongs and self._can_be_forgotten(entry):
+            self._let_go(entry)
+
+    def failed(
+        self, write: ParkingWrite, now_ms: float, settings: ShareSettings, drawn: Callable[[], float]
+    ) -> int:
+        """Nothing of it is known to be saved. How many of the pending ones are their holders'
+        again."""
+        for offset, places in write.ghosts.items():
+            self._unmark(offset)
+            if offset in self.entries:  # It came from the window since.
+                self.entries[offset].places[:0] = places
+            else:
+                self._ghosts[offset] = (*self._ghosts.get(offset, ()), *places)
+        for parked, places in write.new:
+            self._unmark(parked.offset)
+            self._expiring -= parked.expired
+            self.waiting -= 1
+            self._ghosts[parked.offset] = (*self._ghosts.get(parked.offset, ()), *places, parked.place)
+        for entry in (*(entry for entry, _ in write.decided), *write.keeps):
+            if self.entries.get(entry.offset) is entry:
+                self._unsaved[entry.offset] = None
+        still_held = 0
+        for entry, target in write.pending:
+            if target is None:
+                self.waiting += 1
+            if self.entries.get(entry.offset) is not entry:
+                continue
+            if self._is_gone(entry.offset, is_kept=entry.kept):
+                self._remove(entry)
+            elif entry.deadline_ms > now_ms:
+                entry.code, entry.since_ms = Code.HELD, ANSWERED
+                self.held += 1
+                still_held += 1
+                heappush(self._locks, (entry.deadline_ms, entry.offset))
+            else:
+                self._return(entry, now_ms, settings, drawn())
+        return still_held
+
+    def scheduled_in(self, write: ParkingWrite) -> dict[int, int]:
+        """Records of a write that nobody had yet, with their due times."""
+        return {parked.offset: parked.due_ms for parked, _ in write.new if parked.lane is Lane.SCHEDULE}
+
+    def expired_in(self, write: ParkingWrite) -> list[int]:
+        """Records of a write that come from the window since they are past their time."""
+        return [parked.offset for parked, _ in write.new if parked.expired]
+
+    def redeliveries_in(self, write: ParkingWrite) -> dict[int, float]:
+        """Records of a write that come from the window for their redelivery, with their due times
+        on the engine's clock."""
+        ahead_ms = self._ahead_ms[Lane.REDELIVERY]
+        return {
+            parked.offset: parked.due_ms - ahead_ms
+            for parked, _ in write.new
+            if parked.lane is Lane.REDELIVERY
+        }
+
+    def _unmark(self, offset: int) -> None:
+        left = self._leaving[offset] - 1
+        if left:
+            self._leaving[offset] = left
+        else:
+            del self._leaving[offset]
+
+    # ---- what comes back -------------------------------------------------------------------------
+
+    def _return(self, entry: Entry, now_ms: float, settings: ShareSettings, drawn: float) -> None:
+        """What was held comes back at once; to be saved with whatever is written next."""
+        if entry.code == Code.HELD:
+            self.held -= 1
+            entry.code = Code.PENDING
+        entry.member_id = None
+        target = self._released(entry, settings, self._due_ms(entry, settings, now_ms, drawn))
+        if target is None:
+            self._remove(entry)
+            return
+        entry.lane, entry.due_ms = target.lane, target.due_ms
+        self._line_up(entry)
+        if entry.lane is Lane.ARCHIVING:
+            entry.code = Code.UNSAVED_ARCHIVING
+        self._unsaved[entry.offset] = None
+
+    def _due_ms(self, entry: Entry, settings: ShareSettings, now_ms: float, drawn: float) -> float:
+        wait_ms = 0.0 if settings.redelivery is None else settings.redelivery.wait_ms(entry.count, drawn)
+        return now_ms + self._ahead_ms[Lane.REDELIVERY] + wait_ms
+
+    def _released(self, entry: Entry, settings: ShareSettings, due_ms: float) -> Parked | None:
+        """What becomes of a record that comes back; None: it is given up without a dead letter."""
+        if entry.count < settings.delivery_count_limit:
+            what = entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch
+            return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)
+        self.exhausted += 1
+        return self._archiving(entry, rejected=False) if settings.dead_letter_queue else None
+
+    def _archiving(self, entry: Entry, *, rejected: bool) -> Parked:
+        what = entry.offset, Lane.ARCHIVING, 0, entry.count, self._leader_epoch, rejected
+        return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)

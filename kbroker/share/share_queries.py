@@ -1,0 +1,154 @@
+"""What a share-partition answers about itself; nothing here changes it. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kbroker.share.in_flight_view import InFlightView, in_flight_view
+from kbroker.share.lag import Standing
+from kbroker.share.record_state import ARCHIVING_CODES, WAITING, RecordState
+from kbroker.share.share_writes import SharePartitionWrites
+from kbroker.share.statistics import SharePartitionStatistics, statistics_of
+
+_READ_BETWEEN = 1000
+
+
+class RanOut(NamedTuple):
+    """Since the share-partition was loaded: records whose locks ran out, records that reached the
+    delivery limit, and of the former those whose holder was alive, but had them for as long as the
+    broker prolongs a lock."""
+
+    timeouts: int
+    exhausted: int
+    at_lock_max: int
+
+
+class SharePartitionQueries(SharePartitionWrites):
+    """See SharePartition."""
+
+    @property
+    def start_offset(self) -> int:
+        """SPSO: the first offset that is not known to be done with."""
+        return self._window.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        """SPEO: the last offset in flight; equal to the SPSO if nothing is."""
+        return self._window.end_offset
+
+    @property
+    def delivery_complete_count(self) -> int:
+        """KIP-1226: offsets from the SPSO on that are acknowledged or archived, those being
+        persisted included."""
+        return self._window.complete
+
+    def unfinished(self, first: int, end: int) -> int:
+        """How many offsets from `first` to `end` - 1 are not done with. Those that will be done
+        once that is saved do not count, nor do control batches."""
+        return self._window.unfinished(first, end)
+
+    @property
+    def unread_from(self) -> int:
+        """The first offset that was not read for a member yet."""
+        return self._window.unread_from
+
+    def acquirable_in(self, first: int, last: int) -> int:
+        """How many offsets of first..last a member could be given now, if there were no limits:
+        available ones; where nothing is scanned before, holes of the gap window, and those that
+        were not read for a member yet."""
+        if self._settings.scans:
+            return self._window.count_available(first, last)
+        return self._window.acquirable_in(first, last)
+
+    def stands_from(self, offset: int) -> Standing:
+        """What is done from `offset` > SPSO on, where the log begins there by now and no fetch has
+        noticed it: then log_start_moved() makes that the state. Nothing changes."""
+        return self._window.stands_from(offset)
+
+    def next_fetch_offset(self) -> int:
+        """Where to read for the next acquire()."""
+        return self._window.next_fetch_offset()
+
+    def offset_to_acquire(self) -> int | None:
+        """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock
+        limit: reading would be for nothing."""
+        window, settings = self._window, self._settings
+        if self.key_order is not None and not self._has_learnt_keys:
+            return None
+        if settings.limits_undecided and window.undecided >= settings.max_record_locks:
+            return window.next_given_back()
+        if settings.scans:
+            return window.next_available()
+        offset = window.next_fetch_offset()
+        if (
+            offset != window.end_offset + 1
+            or settings.limits_undecided
+            or window.in_flight < settings.max_record_locks
+        ):
+            return offset
+        return None
+
+    def offsets_to_read(self, fetch_offset: int, most: int) -> int:
+        """From there on, for a member that wants at most so many records, where all of them were
+        scanned before: what lies between free records may be thousands that are not, and behind
+        them lie thousands that are."""
+        last = self._window.available_within(fetch_offset, most)
+        return 1 if last is None else max(1, min(last - fetch_offset + 1, most + _READ_BETWEEN))
+
+    def acquirable(self, end_offset: int) -> int:
+        """How many records could be acquired now, of a log that ends there."""
+        window = self._window
+        if self.key_order is not None and not self._has_learnt_keys:
+            return 0
+        limit, undecided = self._settings.max_record_locks, self._settings.limits_undecided
+        has_room = (window.undecided if undecided else window.in_flight) < limit and not self._settings.scans
+        new = max(0, end_offset - self.unread_from) if has_room else 0
+        new += self.parked_ready
+        return new + (
+            window.count_of((RecordState.AVAILABLE,), window.start_offset, window.end_offset)
+            if window.states
+            else 0
+        )
+
+    @property
+    def parked_ready(self) -> int:
+        """How many parked records could be acquired now."""
+        if self.parking is None or (self.key_order is not None and not self._has_learnt_keys):
+            return 0
+        return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
+
+    def next_deadline_ms(self) -> float | None:
+        """When expire() and end_waits() should be called next; there may turn out to be nothing to
+        do. None: no lock is held and nothing waits."""
+        by_deadline = self._window.locks.by_deadline
+        lock_ms = by_deadline[0].deadline_ms if by_deadline else None
+        if self.parking is not None and (parked_ms := self.parking.next_deadline_ms()) is not None:
+            lock_ms = parked_ms if lock_ms is None else min(lock_ms, parked_ms)
+        if not self._waits or (due_ms := self._waits.next_ms()) is None:
+            return lock_ms
+        return due_ms if lock_ms is None else min(lock_ms, due_ms)
+
+    @property
+    def ran_out(self) -> RanOut:
+        return RanOut(self._counters.lock_timeouts, self._exhausted, self._at_lock_max)
+
+    @property
+    def is_settled(self) -> bool:
+        """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or
+        waits to be: loaded again from the Persister it would be the same."""
+        if self.parking is not None and not self.parking.is_settled:
+            return False
+        return not (
+            self._writes or self._unsaved or self._has(RecordState.ACQUIRED, WAITING, *ARCHIVING_CODES)
+        )
+
+    def in_flight_view(self, now_ms: float, log_start_offset: int = 0) -> InFlightView:
+        """What is in flight, in a log that begins there, and who holds it, for people."""
+        return in_flight_view(self._window, self._settings.max_record_locks, now_ms, log_start_offset)
+
+    def statistics(self) -> SharePartitionStatistics:
+        return statistics_of(self._window, self.parking, self.key_order, self._counters, len(self._writes))
+
+    @property
+    def _exhausted(self) -> int:
+        return self._window.exhausted + (0 if self.parking is None else self.parking.exhausted)
