@@ -68,7 +68,8 @@ from kbroker.metrics import BrokerMetrics
 from kbroker.settings.altering import NODE_ID, BrokerConfig
 from kbroker.share.persister import Persister
 from kbroker.share.session import ShareSessionsStatistics
-from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateStatistics
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.states import ShareStateStatistics
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore, writes_beside_sync
 

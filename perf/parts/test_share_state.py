@@ -24,8 +24,9 @@ from kbroker.formats.share_records import (
 )
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, TopicPartition, WriteRequest
-from kbroker.share_state.coordinator import UPDATES_PER_SNAPSHOT, ShareStateCoordinator
+from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.loading import load
+from kbroker.share_state.states import UPDATES_PER_SNAPSHOT
 from perf.parts.material import NOW_MS, TOPIC_ID, open_state_store
 from perf.parts.part import Part
 

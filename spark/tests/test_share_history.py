@@ -16,7 +16,8 @@ from kbroker.formats.control_records import ControlType, ShareControl
 from kbroker.formats.share_records import ShareSnapshot, ShareUpdate, encode_share_update
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
-from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateOutcome
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.outcome import ShareStateOutcome
 from kbroker.storage.lmdb import state_store as lmdb_state_store
 from kbroker.storage.segment_state import store as log_state_store
 from kbroker.storage.spi import LogSettings

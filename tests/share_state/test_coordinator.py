@@ -30,7 +30,9 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.share_state.coordinator import BATCHES_PER_SNAPSHOT, ShareStateCoordinator, ShareStateOutcome
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.outcome import ShareStateOutcome
+from kbroker.share_state.states import BATCHES_PER_SNAPSHOT
 from kbroker.storage.memory_store import MemoryStateStore
 
 A, K, R = 0, 2, 4

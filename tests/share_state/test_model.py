@@ -27,9 +27,10 @@ from kbroker.formats.state import share_partition_prefix
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
-from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateOutcome
+from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey
 from kbroker.share_state.loading import ShareState, load
+from kbroker.share_state.outcome import ShareStateOutcome
 from kbroker.share_state.parked import ParkingStore, parked_of
 from kbroker.storage.memory_store import MemoryStateStore
 

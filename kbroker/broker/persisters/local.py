@@ -32,10 +32,12 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
+from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
 from kbroker.share_state.loading import ShareState
+from kbroker.share_state.outcome import ShareStateOutcome
 from kbroker.share_state.parked import ParkingStore
+from kbroker.share_state.states import ShareStateStatistics
 from kbroker.storage.spi import Change, StampedBatch, StateReader, keys_on_disk_of
 
 R = TypeVar("R", bound=Result)

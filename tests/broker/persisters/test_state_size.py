@@ -24,7 +24,8 @@ from kbroker.broker.persisters.local import LocalPersister
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
-from kbroker.share_state.coordinator import UPDATES_PER_SNAPSHOT, ShareStateCoordinator
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.states import UPDATES_PER_SNAPSHOT
 from kbroker.storage.lmdb import state_store as lmdb_state_store
 from kbroker.storage.lmdb.state_store import LmdbStateStore
 from kbroker.storage.rocksdb import database as rocksdb_database

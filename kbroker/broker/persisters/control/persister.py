@@ -49,10 +49,12 @@ from kbroker.share.persister import (
     WriteRequest,
 )
 from kbroker.share_state.control_chains import ShareChange
-from kbroker.share_state.coordinator import ShareStateCoordinator, ShareStateOutcome, ShareStateStatistics
+from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
 from kbroker.share_state.loading import ShareState
+from kbroker.share_state.outcome import ShareStateOutcome
 from kbroker.share_state.parked import prefix_of
+from kbroker.share_state.states import ShareStateStatistics
 
 logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=Result)

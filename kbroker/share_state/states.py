@@ -1,0 +1,265 @@
+"""The states of share-partitions in memory: loaded from the store at first use, changed, and
+encoded for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.formats.share_records import UNKNOWN_EPOCH, encode_share_snapshot, encode_share_update
+from kbroker.formats.state import (
+    MAX_GROUP_ID_BYTES,
+    ShareStateKey,
+    parse_key,
+    share_partition_prefix,
+    share_topic_prefix,
+)
+from kbroker.share.effects import StateBatch
+from kbroker.share.persister import Result, TopicPartition
+from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
+from kbroker.share_state.loading import ShareState, load
+from kbroker.share_state.outcome import Decision, Entry, R, ShareStateOutcome, to_be_saved
+from kbroker.share_state.parked import NO_GENERATION, ParkingStore, prefix_of, stored_count
+
+UPDATES_PER_SNAPSHOT: Final = 500
+"""share.coordinator.snapshot.update.records.per.snapshot."""
+BATCHES_PER_SNAPSHOT: Final = 2000
+"""Merged in some milliseconds, and 40 kB; a busy group that answers in order has fewer in all of
+its updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStateStatistics:
+    """`loaded`: share-partitions in memory; `unsaved`: decisions neither confirmed nor failed. The
+    others count since the start: `loads` from the store, and what was decided; `cold_snapshots` are
+    `snapshots` as well, those that nobody's write made necessary."""
+
+    loaded: int
+    unsaved: int
+    loads: int
+    updates: int
+    snapshots: int
+    cold_snapshots: int
+
+
+class ShareStates:
+    """`scan` is the StateStore's; `partition_exists(topic_id, partition)` asks the broker's topics.
+    `parking` None: no write may park anything. `on_generation_ended` is told, once that is saved,
+    whose parked records are nobody's any more."""
+
+    def __init__(
+        self,
+        scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]],
+        partition_exists: Callable[[UUID, int], bool],
+        *,
+        updates_per_snapshot: int = UPDATES_PER_SNAPSHOT,
+        parking: ParkingStore | None = None,
+    ) -> None:
+        self._scan = scan
+        self._partition_exists = partition_exists
+        self._updates_per_snapshot = updates_per_snapshot
+        self._parking = parking
+        self.on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
+        self._entries: dict[tuple[str, TopicPartition], Entry] = {}
+        self._loads = self._updates = self._snapshots = self._snapshots_anew = 0
+
+    def _entry(self, group_id: str, partition: TopicPartition, decision: Decision[R] | None = None) -> Entry:
+        """From memory or from the store. One without state is not kept: asking for unknown names
+        must not cost memory."""
+        entry = self._entries.get((group_id, partition))
+        if entry is None:
+            key = SharePartitionKey(group_id, partition)
+            if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+                raise KafkaError(
+                    ErrorCode.invalid_request,
+                    f"The group id must not be longer than {MAX_GROUP_ID_BYTES} bytes.",
+                )
+            prefix = share_partition_prefix(group_id, *partition)
+            try:
+                state = load(self._scan(prefix))
+                if state is not None and state.generation and self._parking is not None:
+                    state.waiting = stored_count(
+                        self._parking.get, prefix_of(group_id, partition, state.generation)
+                    )
+            # One row's: what was decided for the rows before it is still to be saved.
+            except (ValueError, StoreFailed) as error:
+                raise KafkaError(
+                    ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}"
+                ) from error
+            self._loads += state is not None
+            entry = Entry(key, prefix, state, to_be_saved(state))
+            if entry.state:
+                self._entries[key] = entry
+        elif entry.unsaved and decision:
+            decision.must_wait = True
+        return entry
+
+    def _check_exists(self, partition: TopicPartition) -> None:
+        if not self._partition_exists(*partition):
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."
+            )
+
+    def _put_update(
+        self,
+        decision: Decision[R],
+        entry: Entry,
+        state: ShareState,
+        batches: Sequence[StateBatch],
+        now_ms: int,
+    ) -> None:
+        """Save what changed: as an update, or as a snapshot when there are enough of those."""
+        if (
+            state.updates >= self._updates_per_snapshot
+            or state.update_batches + len(batches) > BATCHES_PER_SNAPSHOT
+        ):
+            state.snapshot_epoch += 1
+            self._put_snapshot(decision, entry, state, now_ms)
+            return
+        state.updates += 1
+        state.update_batches += len(batches)
+        value = encode_share_update(
+            state.snapshot_epoch,
+            state.leader_epoch,
+            state.start_offset,
+            state.delivery_complete_count,
+            batches,
+        )
+        decision.change(entry, state.updates, value)
+        self._updates += 1
+
+    def _put_snapshot(
+        self,
+        decision: Decision[R],
+        entry: Entry,
+        state: ShareState,
+        now_ms: int,
+        *,
+        create_ms: int | None = None,
+    ) -> None:
+        state.create_timestamp = now_ms if create_ms is None else create_ms
+        state.write_timestamp = now_ms
+        value = encode_share_snapshot(
+            state.snapshot_epoch,
+            state.state_epoch,
+            state.leader_epoch,
+            state.start_offset,
+            state.create_timestamp,
+            now_ms,
+            state.delivery_complete_count,
+            UNKNOWN_EPOCH if state.written_in is None else state.written_in,
+            state.merged_batches(),
+            state.generation,
+        )
+        state.is_generation_new = False
+        decision.change(entry, 0, value)
+        for number in range(1, state.updates + 1):
+            decision.change(entry, number, None)
+        state.updates = state.update_batches = 0
+        self._snapshots += 1
+        self._entries[entry.key] = entry
+
+    def _remove(self, decision: Decision[R], entry: Entry, state: ShareState) -> None:
+        """Tombstones. The entry stays, without state, until they are saved: the store still has
+        what they remove."""
+        for number in range(state.updates + 1):
+            decision.change(entry, number, None)
+        entry.state = None
+
+    # ---- after the save --------------------------------------------------------------------------
+
+    def confirm(self, outcome: ShareStateOutcome[R]) -> None:
+        """The outcome's changes are saved."""
+        for entry, saved in outcome.changed:
+            assert not entry.lost, f"{entry.key} was saved although an earlier change of it had failed"
+            if entry.saved.generation not in (NO_GENERATION, saved.generation):
+                self.on_generation_ended(entry.key, entry.saved.generation)
+            entry.saved = saved
+            entry.unsaved -= 1
+            if not entry.unsaved and entry.state is None:
+                del self._entries[entry.key]
+
+    def failed(
+        self,
+        outcome: ShareStateOutcome[R],
+        code: ErrorCode = ErrorCode.coordinator_not_available,
+        message: str | None = None,
+    ) -> tuple[R, ...]:
+        """Nothing of the outcome's changes was saved. Gives what to answer instead: `code` in every
+        row that was good."""
+        for entry, _ in outcome.changed:
+            entry.lost = True
+            if self._entries.get(entry.key) is entry:
+                del self._entries[entry.key]
+        return tuple(
+            replace(row, code=code, message=message) if row.code is ErrorCode.none else row
+            for row in outcome.results
+        )
+
+    def statistics(self) -> ShareStateStatistics:
+        return ShareStateStatistics(
+            loaded=len(self._entries),
+            unsaved=sum(entry.unsaved for entry in self._entries.values()),
+            loads=self._loads,
+            updates=self._updates,
+            snapshots=self._snapshots,
+            cold_snapshots=self._snapshots_anew,
+        )
+
+    # ---- topics that are deleted, and housekeeping -----------------------------------------------
+
+    def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
+        """Forget the share-partitions of all groups on that topic, with one result for each that
+        there was."""
+        found = dict.fromkeys(
+            entry.key for entry in self._entries.values() if entry.key.partition.topic_id == topic_id
+        )
+        for stored, _ in self._scan(share_topic_prefix(topic_id)):
+            key = parse_key(stored)
+            assert isinstance(key, ShareStateKey)
+            found.setdefault(SharePartitionKey(key.group_id, TopicPartition(key.topic_id, key.partition)))
+        decision: Decision[Result] = Decision()
+        for share_partition in found:
+            entry = self._entry(*share_partition)
+            if entry.state:
+                self._remove(decision, entry, entry.state)
+                decision.results.append(Result(share_partition.partition))
+        return decision.outcome()
+
+    def cold(self, *, now_ms: int, interval_ms: int) -> list[SharePartitionKey]:
+        """Those in memory that are to have a cold snapshot."""
+        entries = self._entries.values()
+        return [
+            entry.key
+            for entry in entries
+            if entry.state and is_cold(entry.state, now_ms=now_ms, interval_ms=interval_ms)
+        ]
+
+    def snapshot(
+        self,
+        share_partitions: Iterable[SharePartitionKey],
+        *,
+        now_ms: int,
+        wanted: Callable[[ShareState], bool] = lambda _: True,
+    ) -> ShareStateOutcome[Result]:
+        """New snapshots of those that are `wanted`, with a result for each of these: what is there,
+        and when it was created, stays."""
+        decision: Decision[Result] = Decision()
+        for key in share_partitions:
+            if not self._partition_exists(*key.partition):
+                continue  # The topic has been deleted meanwhile: nothing of it must come back.
+            try:
+                entry = self._entry(*key)
+            except KafkaError as refusal:
+                decision.results.append(Result(key.partition, refusal.code, refusal.message))
+                continue
+            state = entry.state
+            if state and wanted(state):
+                state.snapshot_epoch += 1
+                self._put_snapshot(decision, entry, state, now_ms, create_ms=state.create_timestamp)
+                self._snapshots_anew += 1
+                decision.results.append(Result(key.partition))
+        return decision.outcome()
