@@ -6,7 +6,7 @@ from __future__ import annotations
 from kbroker.api.authorized_operations import GROUP_OPERATIONS, NOT_REQUESTED
 from kbroker.api.request import Message, Request
 from kbroker.errors import ErrorCode
-from kbroker.groups.consumer.messages import DescribedGroup
+from kbroker.groups.consumer.messages import DescribedConsumerGroup
 
 
 def handle(request: Request) -> Message:
@@ -15,7 +15,7 @@ def handle(request: Request) -> Message:
     return {"groups": [_row(group, operations) for group in groups]}
 
 
-def _row(group: DescribedGroup, operations: int) -> Message:
+def _row(group: DescribedConsumerGroup, operations: int) -> Message:
     return {
         "error_code": group.error_code,
         "error_message": group.error_message,

@@ -11,12 +11,12 @@ from typing import Any
 
 from kbroker.api.request import Request
 from kbroker.errors import KafkaError
-from kbroker.groups.consumer.messages import HeartbeatRequest, Partitions
-from kbroker.groups.share.messages import HeartbeatReply
+from kbroker.groups.consumer.messages import ConsumerGroupHeartbeatRequest, Partitions
+from kbroker.groups.share.messages import GroupHeartbeatReply
 from kbroker.protocol.messages import milliseconds
 
 
-async def handle(request: Request) -> HeartbeatReply:
+async def handle(request: Request) -> GroupHeartbeatReply:
     wanted = _wanted(request)
     groups = request.broker.consumer_group_service
     if names := wanted.subscribed_topic_names:
@@ -25,13 +25,13 @@ async def handle(request: Request) -> HeartbeatReply:
     try:
         return await groups.ask(lambda _, now_ms: groups.groups.consumer.heartbeat(wanted, now_ms=now_ms))
     except KafkaError as error:
-        return HeartbeatReply.refusal(error)
+        return GroupHeartbeatReply.refusal(error)
 
 
-def _wanted(request: Request) -> HeartbeatRequest:
+def _wanted(request: Request) -> ConsumerGroupHeartbeatRequest:
     body = request.body
     names = body.subscribed_topic_names
-    return HeartbeatRequest(
+    return ConsumerGroupHeartbeatRequest(
         group_id=body.group_id,
         member_id=body.member_id,
         member_epoch=body.member_epoch,

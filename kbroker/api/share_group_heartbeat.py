@@ -7,17 +7,17 @@ share-partitions already initialised.
 from __future__ import annotations
 
 from kbroker.api.request import Request
-from kbroker.groups.share.messages import HeartbeatReply, HeartbeatRequest
+from kbroker.groups.share.messages import GroupHeartbeatReply, ShareGroupHeartbeatRequest
 
 
-async def handle(request: Request) -> HeartbeatReply:
+async def handle(request: Request) -> GroupHeartbeatReply:
     body = request.body
     names = body.subscribed_topic_names
     if names:
         missing = request.broker.missing_topics
         missing.subscribed(names, body.group_id, request.client_id or "", request.connection.client_host)
     return await request.broker.share_group_service.heartbeat(
-        HeartbeatRequest(
+        ShareGroupHeartbeatRequest(
             group_id=body.group_id,
             member_id=body.member_id,
             member_epoch=body.member_epoch,

@@ -23,7 +23,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.groups.classic.coordinator import ClassicGroups
 from kbroker.groups.classic.state import GroupState
 from kbroker.groups.consumer.coordinator import ConsumerGroups
-from kbroker.groups.consumer.state import Group
+from kbroker.groups.consumer.state import ConsumerGroup
 from kbroker.groups.offsets import Offsets
 
 
@@ -45,7 +45,7 @@ def _refuses_in_rebalance() -> None:
 
 def _gives_twice() -> None:
     for remember in ("_own", "_disown"):
-        setattr(Group, remember, lambda *_: None)
+        setattr(ConsumerGroup, remember, lambda *_: None)
 
 
 def _forgets_commits() -> None:

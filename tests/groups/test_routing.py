@@ -14,7 +14,7 @@ from kbroker.groups.classic import messages as classic
 from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE
 from kbroker.groups.outcome import Outcome
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
-from kbroker.groups.share.messages import HeartbeatRequest, ShareGroupSettings
+from kbroker.groups.share.messages import ShareGroupHeartbeatRequest, ShareGroupSettings
 from tests.groups.world import NOT_SAVED, OK, G, World
 
 EMPTY_CLASSIC, STABLE = ("classic", "Empty"), ("classic", "Stable")
@@ -280,7 +280,7 @@ def test_a_share_group_that_took_an_id_over_behind_a_deletion_that_fails(kind: s
     world = saved_world(kind, members=False)
     shares = ShareGroupCoordinator(lambda _: ShareGroupSettings(), world.group_ids)
     world.delete()
-    request = HeartbeatRequest(G, "share-member", 0, None, ("orders",), "c", "/h")
+    request = ShareGroupHeartbeatRequest(G, "share-member", 0, None, ("orders",), "c", "/h")
     assert shares.heartbeat(request, now_ms=world.now_ms, topics=world.topics).reply is None
     assert world.group_ids.type_of(G) == SHARE
     world.fail()

@@ -254,5 +254,7 @@ class World:
             "subscribed_topic_names": topics,
             "owned": owned,
         }
-        request = consumer.HeartbeatRequest(group, member_id, epoch, **said, client_id="c", client_host="/h")
+        request = consumer.ConsumerGroupHeartbeatRequest(
+            group, member_id, epoch, **said, client_id="c", client_host="/h"
+        )
         return self.carry_out(self.groups.consumer.heartbeat(request, now_ms=self.now_ms))

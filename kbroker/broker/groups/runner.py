@@ -43,7 +43,7 @@ _NOT_AVAILABLE: Final = object()
 """In the place of a reply: the change could not be saved, or the broker stops."""
 
 
-class Request(Ticket):
+class PendingRequest(Ticket):
     """A client's request. It waits for its save (`pending`) or for other members (`waiter`)."""
 
     __slots__ = ("pending", "reply", "waiter")
@@ -80,7 +80,7 @@ class DecisionRunner(Generic[C]):
         self._topics = topics
         self._store = store
         self._commits = commits
-        self._waiting: set[Request] = set()
+        self._waiting: set[PendingRequest] = set()
         self._saving = 0
         self._sleeper: trio.CancelScope | None = None
         self._closing = False
@@ -101,7 +101,7 @@ class DecisionRunner(Generic[C]):
 
         Raises COORDINATOR_NOT_AVAILABLE if the changes could not be saved or the broker stops,
         whatever KafkaError `decide` raises, and PeerGone."""
-        request = Request()
+        request = PendingRequest()
         outcome = decide(request, self.clock.now_ms())
         self.submit(outcome, request)
         if outcome.reply is None and connection is not None:
@@ -125,7 +125,7 @@ class DecisionRunner(Generic[C]):
         if they could not be saved: its groups are what the store has."""
         if not (outcome.changes or outcome.effects or on_saved or self._saving):
             return True
-        request = Request()
+        request = PendingRequest()
         self.submit(replace(outcome, reply=True), request, on_saved)
         await request.pending.wait()
         return request.reply is True
@@ -133,7 +133,7 @@ class DecisionRunner(Generic[C]):
     def submit(
         self,
         outcome: Outcome[object],
-        request: Request | None = None,
+        request: PendingRequest | None = None,
         on_saved: Callable[[], None] | None = None,
     ) -> None:
         """Queue the changes; the rest follows in the step in which they are saved."""
@@ -163,7 +163,7 @@ class DecisionRunner(Generic[C]):
     def _decided(
         self,
         outcome: Outcome[object],
-        request: Request | None,
+        request: PendingRequest | None,
         on_saved: Callable[[], None] | None,
         error: Exception | None,
     ) -> None:
@@ -174,7 +174,7 @@ class DecisionRunner(Generic[C]):
             self._not_saved(outcome, request)
 
     def _saved(
-        self, outcome: Outcome[object], request: Request | None, on_saved: Callable[[], None] | None
+        self, outcome: Outcome[object], request: PendingRequest | None, on_saved: Callable[[], None] | None
     ) -> None:
         if on_saved is not None:
             on_saved()
@@ -185,16 +185,16 @@ class DecisionRunner(Generic[C]):
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Answer):
-                cast(Request, effect.ticket).answer(effect.reply)
+                cast(PendingRequest, effect.ticket).answer(effect.reply)
             else:
                 self.submit(self.coordinator.effect_saved(effect, now_ms=self.clock.now_ms()))
 
-    def _not_saved(self, outcome: Outcome[object], request: Request | None) -> None:
+    def _not_saved(self, outcome: Outcome[object], request: PendingRequest | None) -> None:
         if request is not None:
             request.answer(_NOT_AVAILABLE)
         for effect in outcome.effects:
             if isinstance(effect, Answer):
-                cast(Request, effect.ticket).answer(_NOT_AVAILABLE)
+                cast(PendingRequest, effect.ticket).answer(_NOT_AVAILABLE)
             else:
                 self.coordinator.effect_not_saved(effect)
         for group_id in outcome.group_ids:

@@ -34,10 +34,10 @@ from kbroker.formats.state import GroupKey
 from kbroker.groups.outcome import DeleteShareState, InitializeSharePartitions, Outcome
 from kbroker.groups.share.coordinator import ShareGroupCoordinator, check_form
 from kbroker.groups.share.messages import (
-    HeartbeatReply,
-    HeartbeatRequest,
+    GroupHeartbeatReply,
     OffsetsReply,
     PartitionOffset,
+    ShareGroupHeartbeatRequest,
     ShareGroupStatistics,
     TopicOffsets,
 )
@@ -60,8 +60,8 @@ P = TypeVar("P", bound=Result)
 
 JOIN_PATIENCE_S = 5.0
 """How long a joining member waits for its share-partitions before it gets what there is."""
-_SAVE_FAILED = HeartbeatReply(ErrorCode.coordinator_not_available)
-_IN_ADMINISTRATION = HeartbeatReply(ErrorCode.coordinator_load_in_progress)
+_SAVE_FAILED = GroupHeartbeatReply(ErrorCode.coordinator_not_available)
+_IN_ADMINISTRATION = GroupHeartbeatReply(ErrorCode.coordinator_load_in_progress)
 """Clients back off and come again."""
 _NOT_SAVED = OffsetsReply(ErrorCode.coordinator_not_available, "The change could not be saved.")
 _NO_LEADER_EPOCH = -1
@@ -137,11 +137,11 @@ class ShareGroupService:
     # -- heartbeats
     # ----------------------------------------------------------------------------------------------
 
-    async def heartbeat(self, request: HeartbeatRequest) -> HeartbeatReply:
+    async def heartbeat(self, request: ShareGroupHeartbeatRequest) -> GroupHeartbeatReply:
         try:
             check_form(request)
         except KafkaError as refusal:
-            return HeartbeatReply.refusal(refusal)
+            return GroupHeartbeatReply.refusal(refusal)
         if request.group_id in self._in_administration:
             return _IN_ADMINISTRATION
         outcome = self.coordinator.heartbeat(request, now_ms=self._clock.now_ms(), topics=self._topics)
@@ -159,7 +159,7 @@ class ShareGroupService:
             return _SAVE_FAILED
         return late.reply
 
-    async def _save_and_initialize(self, outcome: Outcome[HeartbeatReply]) -> bool:
+    async def _save_and_initialize(self, outcome: Outcome[GroupHeartbeatReply]) -> bool:
         """Whether it was saved. From the decision on nobody has the group alone: a member may leave
         before its join is on disk, and state that is made behind a deletion would stay for good."""
         initializations = [

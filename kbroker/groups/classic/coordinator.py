@@ -43,7 +43,7 @@ from kbroker.groups.classic.messages import (
     check_group_id,
 )
 from kbroker.groups.classic.rebalance import Rebalances, sync_reply
-from kbroker.groups.classic.state import ClassicGroup, Event, GroupState, Member
+from kbroker.groups.classic.state import ClassicGroup, ClassicMember, Event, GroupState
 from kbroker.groups.ids import CLASSIC, GroupIds
 from kbroker.groups.offset_messages import CommitRequest
 from kbroker.groups.outcome import GenerationSaved, Outcome, Records, Ticket, together
@@ -166,7 +166,7 @@ class ClassicGroups:
     ) -> None:
         if not group.members:
             group.protocol_type = request.protocol_type
-        member = Member.of(member_id, request)
+        member = ClassicMember.of(member_id, request)
         group.put(member)
         group.has_new_member = True
         self._rebalances.wait_for_join(group, member_id, ticket, records)

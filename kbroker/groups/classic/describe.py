@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kbroker.errors import ErrorCode
 from kbroker.groups.classic.messages import DescribedClassicGroup, DescribedClassicMember
-from kbroker.groups.classic.state import ClassicGroup, GroupState, Member
+from kbroker.groups.classic.state import ClassicGroup, ClassicMember, GroupState
 
 
 def describe_group(group_id: str, group: ClassicGroup | None) -> DescribedClassicGroup:
@@ -22,7 +22,7 @@ def describe_group(group_id: str, group: ClassicGroup | None) -> DescribedClassi
     )
 
 
-def _describe_member(member: Member, protocol_name: str | None) -> DescribedClassicMember:
+def _describe_member(member: ClassicMember, protocol_name: str | None) -> DescribedClassicMember:
     return DescribedClassicMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,

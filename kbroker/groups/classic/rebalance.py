@@ -30,7 +30,7 @@ from typing import Final, NamedTuple
 from kbroker.errors import ErrorCode
 from kbroker.formats.share_records import RecordType
 from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply, JoinRequest, SyncReply
-from kbroker.groups.classic.state import ClassicGroup, Event, GroupState, Member
+from kbroker.groups.classic.state import ClassicGroup, ClassicMember, Event, GroupState
 from kbroker.groups.outcome import GenerationSaved, Records, Ticket
 from kbroker.groups.timers import Timers
 
@@ -44,14 +44,14 @@ _NOBODY_JOINED_MS: Final = 1_000
 """How long static members are waited for once more at least, whatever timeouts they have."""
 
 
-class Kind(Enum):
+class ClassicTimerKind(Enum):
     SESSION = auto()
     JOIN = auto()
     SYNC = auto()
 
 
-class TimerName(NamedTuple):
-    kind: Kind
+class ClassicTimer(NamedTuple):
+    kind: ClassicTimerKind
     group_id: str
     member_id: str = ""
 
@@ -61,7 +61,7 @@ class Rebalances:
 
     def __init__(self, settings: Callable[[], ClassicGroupSettings]) -> None:
         self._settings = settings
-        self.timers: Timers[TimerName] = Timers()
+        self.timers: Timers[ClassicTimer] = Timers()
         self.completed = 0
         """Generations that became stable."""
 
@@ -93,17 +93,21 @@ class Rebalances:
     def synced(self, group: ClassicGroup, member_id: str) -> None:
         group.unsynced.discard(member_id)
         if not group.unsynced:
-            self.timers.cancel(TimerName(Kind.SYNC, group.group_id))
+            self.timers.cancel(ClassicTimer(ClassicTimerKind.SYNC, group.group_id))
 
     # --- members ---
 
-    def start_session(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
+    def start_session(self, group: ClassicGroup, member: ClassicMember, now_ms: int) -> None:
         timeout_ms = NEW_MEMBER_TIMEOUT_MS if member.is_new else member.session_timeout_ms
-        self.timers.set(TimerName(Kind.SESSION, group.group_id, member.member_id), now_ms + timeout_ms)
+        self.timers.set(
+            ClassicTimer(ClassicTimerKind.SESSION, group.group_id, member.member_id), now_ms + timeout_ms
+        )
 
     def add_pending(self, group: ClassicGroup, member_id: str, session_timeout_ms: int, now_ms: int) -> None:
         group.pending.add(member_id)
-        self.timers.set(TimerName(Kind.SESSION, group.group_id, member_id), now_ms + session_timeout_ms)
+        self.timers.set(
+            ClassicTimer(ClassicTimerKind.SESSION, group.group_id, member_id), now_ms + session_timeout_ms
+        )
 
     def replace_static(
         self,
@@ -118,7 +122,7 @@ class Rebalances:
         fenced = ErrorCode.fenced_instance_id
         self.answer_join(group, old_id, JoinReply(fenced, member_id=old_id), records)
         self.answer_sync(group, old_id, SyncReply(fenced), records)
-        self.timers.cancel(TimerName(Kind.SESSION, group.group_id, old_id))
+        self.timers.cancel(ClassicTimer(ClassicTimerKind.SESSION, group.group_id, old_id))
         member = replace(group.members[old_id].joining_again(request), member_id=new_id, is_new=False)
         group.replace_static(old_id, member)
         self.start_session(group, member, now_ms)
@@ -127,7 +131,7 @@ class Rebalances:
         """Also a pending one. What follows for the others is `member_gone`, once for all who go."""
         self.answer_join(group, member_id, JoinReply(ErrorCode.unknown_member_id), records)
         self.answer_sync(group, member_id, SyncReply(ErrorCode.unknown_member_id), records)
-        self.timers.cancel(TimerName(Kind.SESSION, group.group_id, member_id))
+        self.timers.cancel(ClassicTimer(ClassicTimerKind.SESSION, group.group_id, member_id))
         group.remove(member_id)
 
     def member_gone(self, group: ClassicGroup, reason: str, records: Records, now_ms: int) -> None:
@@ -139,9 +143,9 @@ class Rebalances:
     def forget(self, group: ClassicGroup) -> None:
         """No timer of the group is left."""
         for member_id in (*group.members, *group.pending):
-            self.timers.cancel(TimerName(Kind.SESSION, group.group_id, member_id))
-        self.timers.cancel(TimerName(Kind.JOIN, group.group_id))
-        self.timers.cancel(TimerName(Kind.SYNC, group.group_id))
+            self.timers.cancel(ClassicTimer(ClassicTimerKind.SESSION, group.group_id, member_id))
+        self.timers.cancel(ClassicTimer(ClassicTimerKind.JOIN, group.group_id))
+        self.timers.cancel(ClassicTimer(ClassicTimerKind.SYNC, group.group_id))
 
     # --- from one generation to the next ---
 
@@ -177,7 +181,7 @@ class Rebalances:
 
     def _complete(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
         """The members from now on are those who have joined, and static ones."""
-        self.timers.cancel(TimerName(Kind.JOIN, group.group_id))
+        self.timers.cancel(ClassicTimer(ClassicTimerKind.JOIN, group.group_id))
         for member in tuple(group.members.values()):
             if member.instance_id is None and member.member_id not in group.joining:
                 self.remove_member(group, member.member_id, records)
@@ -196,7 +200,9 @@ class Rebalances:
             group.members[member.member_id] = known
             self.start_session(group, known, now_ms)
             self.answer_join(group, member.member_id, group.join_reply(member.member_id), records)
-        self.timers.set(TimerName(Kind.SYNC, group.group_id), now_ms + group.rebalance_timeout_ms())
+        self.timers.set(
+            ClassicTimer(ClassicTimerKind.SYNC, group.group_id), now_ms + group.rebalance_timeout_ms()
+        )
 
     def save(self, group: ClassicGroup, assignments: dict[str, bytes], records: Records) -> None:
         """The leader has said who gets what."""
@@ -233,7 +239,7 @@ class Rebalances:
             self._answer_syncs(group, code, records, now_ms)
         group.saving = None
         group.unsynced.clear()
-        self.timers.cancel(TimerName(Kind.SYNC, group.group_id))
+        self.timers.cancel(ClassicTimer(ClassicTimerKind.SYNC, group.group_id))
 
     def _answer_syncs(self, group: ClassicGroup, code: ErrorCode, records: Records, now_ms: int) -> None:
         for member_id in tuple(group.syncing):
@@ -246,21 +252,21 @@ class Rebalances:
             self.start_session(group, group.members[member_id], now_ms)
 
     def _set_join_timer(self, group: ClassicGroup, delay_ms: int, now_ms: int) -> None:
-        self.timers.set(TimerName(Kind.JOIN, group.group_id), now_ms + delay_ms)
+        self.timers.set(ClassicTimer(ClassicTimerKind.JOIN, group.group_id), now_ms + delay_ms)
 
     # --- being late ---
 
-    def run_out(self, group: ClassicGroup, name: TimerName, records: Records, now_ms: int) -> None:
+    def run_out(self, group: ClassicGroup, name: ClassicTimer, records: Records, now_ms: int) -> None:
         """One of the timers that were due. Another of them may have led to where this one is not
         waited for any more, or begins anew."""
         if self.timers.deadline_ms(name) is not None:
             return
         match name.kind:
-            case Kind.SESSION:
+            case ClassicTimerKind.SESSION:
                 self._session_over(group, name.member_id, records, now_ms)
-            case Kind.JOIN:
+            case ClassicTimerKind.JOIN:
                 self._join_time_over(group, records, now_ms)
-            case Kind.SYNC:
+            case ClassicTimerKind.SYNC:
                 self._sync_time_over(group, records, now_ms)
 
     def _session_over(self, group: ClassicGroup, member_id: str, records: Records, now_ms: int) -> None:

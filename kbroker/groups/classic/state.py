@@ -65,7 +65,7 @@ TRANSITIONS: Final[dict[tuple[GroupState, Event], GroupState]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ClassicMember:
     """`is_new`: it has never been told a generation, so nobody expects heartbeats of it yet."""
 
     member_id: str
@@ -79,7 +79,7 @@ class Member:
     is_new: bool = False
 
     @classmethod
-    def of(cls, member_id: str, request: JoinRequest) -> Member:
+    def of(cls, member_id: str, request: JoinRequest) -> ClassicMember:
         return cls(
             member_id,
             request.instance_id,
@@ -91,7 +91,7 @@ class Member:
             is_new=True,
         )
 
-    def joining_again(self, request: JoinRequest) -> Member:
+    def joining_again(self, request: JoinRequest) -> ClassicMember:
         """Who and where it is stays as it was said first."""
         return replace(
             self,
@@ -122,7 +122,7 @@ class ClassicGroup:
     protocol_type: str = ""
     protocol_name: str | None = None
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ClassicMember] = field(default_factory=dict)
     static_ids: dict[str, str] = field(default_factory=dict)
     pending: set[str] = field(default_factory=set)
     joining: dict[str, Ticket] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class ClassicGroup:
 
     # --- members ---
 
-    def put(self, member: Member) -> None:
+    def put(self, member: ClassicMember) -> None:
         """Add a member, or what has become of one."""
         old = self.members.get(member.member_id)
         if old is not None:
@@ -162,7 +162,7 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
 
-    def replace_static(self, old_id: str, new: Member) -> None:
+    def replace_static(self, old_id: str, new: ClassicMember) -> None:
         """Somebody else has a static member's instance id now, and takes over all that the member
         was. What it waited for must have been answered."""
         assert old_id not in self.joining
@@ -190,7 +190,7 @@ class ClassicGroup:
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
 
-    def _withdraw(self, member: Member) -> None:
+    def _withdraw(self, member: ClassicMember) -> None:
         """What it offers is offered by one less."""
         for name in member.names():
             self._offered[name] -= 1
@@ -339,7 +339,7 @@ class ClassicGroup:
             protocols = (Protocol(record.protocol or "", row.subscription),)
             timeouts = (row.session_timeout, row.rebalance_timeout)
             group.put(
-                Member(
+                ClassicMember(
                     row.member_id,
                     row.group_instance_id,
                     row.client_id,

@@ -11,14 +11,14 @@ from kbroker.groups.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
-    HeartbeatRequest,
+    ConsumerGroupHeartbeatRequest,
     Partitions,
 )
 from kbroker.groups.consumer.reconciliation import Owned
-from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 
 
-def check_form(request: HeartbeatRequest, assignors: Collection[str]) -> None:
+def check_form(request: ConsumerGroupHeartbeatRequest, assignors: Collection[str]) -> None:
     """What can be said without knowing the group: raises KafkaError."""
     epoch = request.member_epoch
     needs_id = request.version >= 1 or epoch > 0 or epoch == LEAVE_EPOCH
@@ -61,7 +61,7 @@ def check_form(request: HeartbeatRequest, assignors: Collection[str]) -> None:
         raise KafkaError(ErrorCode.unsupported_assignor, message)
 
 
-def member_of(group: Group, member_id: str) -> Member:
+def member_of(group: ConsumerGroup, member_id: str) -> ConsumerMember:
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(
@@ -70,7 +70,7 @@ def member_of(group: Group, member_id: str) -> Member:
     return member
 
 
-def static_member_of(group: Group, member_id: str, instance_id: str) -> Member:
+def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
     """Raises KafkaError: nobody has the instance id, or somebody else has it by now."""
     member = group.static_member(instance_id)
     if member is None:
@@ -84,7 +84,9 @@ def static_member_of(group: Group, member_id: str, instance_id: str) -> Member:
     return member
 
 
-def replaced_member(group: Group, request: HeartbeatRequest, member_id: str) -> Member | None:
+def replaced_member(
+    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str
+) -> ConsumerMember | None:
     """Raises KafkaError if this cannot be a heartbeat of that member. Not None: the static member
     whose place it takes."""
     instance_id, epoch = request.instance_id, request.member_epoch
@@ -106,7 +108,7 @@ def replaced_member(group: Group, request: HeartbeatRequest, member_id: str) -> 
     return old
 
 
-def _check_epoch(member: Member, epoch: int, owned: Partitions | None) -> None:
+def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
     """The member's epoch; or the one before it, if the member has nothing but what it was told
     before: then a reply was lost."""
     current = member.current

@@ -22,9 +22,9 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import ClassicMember, ClassicProtocol, ConsumerGroupMember
 from kbroker.groups.classic import state as classic
 from kbroker.groups.classic.messages import Protocol
-from kbroker.groups.consumer.messages import ConsumerGroupSettings, Partitions, TopicsView
+from kbroker.groups.consumer.messages import ConsumerGroupSettings, IterableTopicsView, Partitions
 from kbroker.groups.consumer.reconciliation import Current
-from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 from kbroker.groups.consumer.subscriptions import Subscriptions
 from kbroker.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL,
@@ -42,7 +42,7 @@ class Conversions:
     def __init__(
         self,
         settings: Callable[[str], ConsumerGroupSettings],
-        topics: TopicsView,
+        topics: IterableTopicsView,
         subscriptions: Subscriptions,
     ) -> None:
         self._settings = settings
@@ -51,11 +51,11 @@ class Conversions:
 
     # --- upgrade ---
 
-    def to_consumer_group(self, old: classic.ClassicGroup) -> Group:
+    def to_consumer_group(self, old: classic.ClassicGroup) -> ConsumerGroup:
         """Raises KafkaError GROUP_ID_NOT_FOUND, with the reason, if it cannot be one, and
         UNKNOWN_SERVER_ERROR if two members have the same partition."""
         if not old.members:
-            return Group(old.group_id)
+            return ConsumerGroup(old.group_id)
         settings = self._settings(old.group_id)
         for refused, reason in (
             (not settings.migration_policy.may_upgrade, "online upgrade is disabled"),
@@ -64,7 +64,7 @@ class Conversions:
         ):
             if refused:
                 raise _not_upgraded(old.group_id, reason)
-        group = Group(old.group_id, epoch=old.generation, assignment_epoch=old.generation)
+        group = ConsumerGroup(old.group_id, epoch=old.generation, assignment_epoch=old.generation)
         name = old.protocol_name or old.elected_protocol()
         for row in old.members.values():
             try:
@@ -82,14 +82,17 @@ class Conversions:
                     "Two members of the classic group have the same partition.",
                 )
             group.add(
-                Member(row.member_id, said, Current(old.generation, old.generation, assigned=assigned)), had
+                ConsumerMember(
+                    row.member_id, said, Current(old.generation, old.generation, assigned=assigned)
+                ),
+                had,
             )
         group.metadata_hash = self._subscriptions.hash(
             self._subscriptions.names(member.said for member in group.members.values())
         )
         return group
 
-    def _said(self, row: classic.Member, protocol_name: str) -> ConsumerGroupMember:
+    def _said(self, row: classic.ClassicMember, protocol_name: str) -> ConsumerGroupMember:
         subscription = read_subscription(row.metadata(protocol_name))
         protocols = tuple(
             ClassicProtocol(name=protocol.name, metadata=protocol.metadata) for protocol in row.protocols
@@ -121,7 +124,7 @@ class Conversions:
 
     # --- downgrade ---
 
-    def may_downgrade(self, group: Group, leaving: Collection[Member], joining: int) -> bool:
+    def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember], joining: int) -> bool:
         """Whether the group becomes a classic one when these are gone and as many classic members
         as `joining` come for them: somebody is left then, and nobody who speaks the consumer
         protocol."""
@@ -141,7 +144,7 @@ class Conversions:
         return True
 
     def to_classic_group(
-        self, group: Group, leaving: Collection[Member], now_ms: int
+        self, group: ConsumerGroup, leaving: Collection[ConsumerMember], now_ms: int
     ) -> classic.ClassicGroup:
         """A stable generation of those who stay; all of them speak the classic protocol."""
         made = classic.ClassicGroup(
@@ -156,14 +159,16 @@ class Conversions:
         made.note_subscriptions()
         return made
 
-    def _classic_member(self, member: Member, target: Mapping[UUID, tuple[int, ...]]) -> classic.Member:
+    def _classic_member(
+        self, member: ConsumerMember, target: Mapping[UUID, tuple[int, ...]]
+    ) -> classic.ClassicMember:
         said = member.said
         protocols = tuple(
             Protocol(protocol.name, protocol.metadata) for protocol in said.classic.supported_protocols
         )
         found = ((self._topics.by_id(topic_id), numbers) for topic_id, numbers in target.items())
         partitions = {topic.name: numbers for topic, numbers in found if topic is not None}
-        return classic.Member(
+        return classic.ClassicMember(
             member.member_id,
             said.instance_id,
             said.client_id,

@@ -40,20 +40,20 @@ from kbroker.groups.consumer.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     LEAVE_STATIC_EPOCH,
+    ConsumerGroupHeartbeatRequest,
     ConsumerGroupSettings,
     ConsumerGroupsStatistics,
-    DescribedGroup,
-    HeartbeatRequest,
-    TopicsView,
+    DescribedConsumerGroup,
+    IterableTopicsView,
 )
-from kbroker.groups.consumer.rebalance import ConsumerRebalances, Kind, with_new
+from kbroker.groups.consumer.rebalance import ConsumerRebalances, ConsumerTimerKind, with_new
 from kbroker.groups.consumer.reconciliation import MemberState, Owned
-from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 from kbroker.groups.consumer.subscriptions import Subscriptions, compile_regex
 from kbroker.groups.ids import CONSUMER, GroupIds
 from kbroker.groups.offset_messages import CommitRequest
 from kbroker.groups.outcome import Outcome, Records, together
-from kbroker.groups.share.messages import Assignment, HeartbeatReply, ListedGroup, TopicPartitions
+from kbroker.groups.share.messages import Assignment, GroupHeartbeatReply, ListedGroup, TopicPartitions
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 
@@ -75,7 +75,7 @@ class ConsumerGroups:
         self,
         settings: Callable[[str], ConsumerGroupSettings],
         group_ids: GroupIds,
-        topics: TopicsView,
+        topics: IterableTopicsView,
         assignors: Mapping[str, ConsumerAssignor],
         new_id: Callable[[], str],
         times: StoredTimes | None = None,
@@ -85,7 +85,7 @@ class ConsumerGroups:
         self.topics = topics
         self.new_id = new_id
         self.times = times or StoredTimes()
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ConsumerGroup] = {}
         self._classic: ClassicGroups | None = None
         subscriptions = Subscriptions(topics)
         self.rebalances = ConsumerRebalances(settings, subscriptions, assignors)
@@ -98,7 +98,9 @@ class ConsumerGroups:
 
     # --- members ---
 
-    def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
+    def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, *, now_ms: int
+    ) -> Outcome[GroupHeartbeatReply]:
         """ConsumerGroupHeartbeat. Refusals are replies, in the order of Kafka's checks."""
         try:
             check_form(request, self.rebalances.assignors)
@@ -106,9 +108,9 @@ class ConsumerGroups:
                 return self._leave(request, now_ms)
             return self._beat(request, now_ms)
         except KafkaError as refusal:
-            return Outcome(reply=HeartbeatReply.refusal(refusal))
+            return Outcome(reply=GroupHeartbeatReply.refusal(refusal))
 
-    def _beat(self, request: HeartbeatRequest, now_ms: int) -> Outcome[HeartbeatReply]:
+    def _beat(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome[GroupHeartbeatReply]:
         group = self._group_for(request)
         member_id = request.member_id or self.new_id()
         self._check_size(group, member_id)
@@ -128,7 +130,7 @@ class ConsumerGroups:
         try:
             self.rebalances.assign(group, records, now_ms)
         except KafkaError as failure:
-            return records.outcome(HeartbeatReply.refusal(failure))
+            return records.outcome(GroupHeartbeatReply.refusal(failure))
         self.rebalances.step(group, member, request.owned, records, now_ms, subscribed_anew=subscribed_anew)
         wants_assignment = (
             missed_a_reply
@@ -140,7 +142,7 @@ class ConsumerGroups:
             _tell(request, member)
         return records.outcome(self._reply(member, group.group_id, wants_assignment))
 
-    def _group_for(self, request: HeartbeatRequest) -> Group:
+    def _group_for(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
         """The group, or one that becomes a group with this heartbeat."""
         group = self._groups.get(request.group_id)
         if group is not None:
@@ -156,9 +158,9 @@ class ConsumerGroups:
             raise _other_type(request.group_id)
         if request.member_epoch != JOIN_EPOCH:
             raise KafkaError(ErrorCode.group_id_not_found, f"Consumer group {request.group_id} not found.")
-        return Group(request.group_id)
+        return ConsumerGroup(request.group_id)
 
-    def _adopt(self, group: Group, records: Records, now_ms: int) -> None:
+    def _adopt(self, group: ConsumerGroup, records: Records, now_ms: int) -> None:
         """It is a group from now on. A classic group that it was made from is none any more."""
         if group.group_id in self._groups:
             return
@@ -169,32 +171,34 @@ class ConsumerGroups:
                 group.put_all(records)
         self._add(group, now_ms)
 
-    def _add(self, group: Group, now_ms: int) -> None:
+    def _add(self, group: ConsumerGroup, now_ms: int) -> None:
         self._group_ids.claim(group.group_id, CONSUMER)
         self._groups[group.group_id] = group
         self.rebalances.begin_anew(group, now_ms)
 
-    def _member(self, group: Group, old: Member | None, member_id: str, records: Records) -> Member:
+    def _member(
+        self, group: ConsumerGroup, old: ConsumerMember | None, member_id: str, records: Records
+    ) -> ConsumerMember:
         """The member that `replaced_member` let in, under its present id."""
         if old is None:
-            return group.members.get(member_id) or Member(member_id)
+            return group.members.get(member_id) or ConsumerMember(member_id)
         return self.rebalances.replace(group, old, member_id, records)
 
-    def _check_size(self, group: Group, member_id: str) -> None:
+    def _check_size(self, group: ConsumerGroup, member_id: str) -> None:
         max_size = self._settings(group.group_id).max_size
         if len(group.members) >= max_size and member_id not in group.members:
             message = f"The consumer group has reached its maximum capacity of {max_size} members."
             raise KafkaError(ErrorCode.group_max_size_reached, message)
 
-    def _reply(self, member: Member, group_id: str, with_assignment: bool) -> HeartbeatReply:
-        return HeartbeatReply(
+    def _reply(self, member: ConsumerMember, group_id: str, with_assignment: bool) -> GroupHeartbeatReply:
+        return GroupHeartbeatReply(
             member_id=member.member_id,
             member_epoch=member.current.epoch,
             heartbeat_interval=timedelta(milliseconds=self._settings(group_id).heartbeat_interval_ms),
             assignment=_assignment(member.current.assigned) if with_assignment else None,
         )
 
-    def _leave(self, request: HeartbeatRequest, now_ms: int) -> Outcome[HeartbeatReply]:
+    def _leave(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome[GroupHeartbeatReply]:
         group = self.existing(request.group_id)
         if request.instance_id is None:
             member = member_of(group, request.member_id)
@@ -205,24 +209,36 @@ class ConsumerGroups:
             self.rebalances.leave_for_a_while(group, member, records)
         else:
             self.remove(group, [member], records, now_ms)
-        return records.outcome(HeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch))
+        return records.outcome(
+            GroupHeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch)
+        )
 
     # --- members that go ---
 
-    def remove(self, group: Group, members: Collection[Member], records: Records, now_ms: int) -> None:
+    def remove(
+        self, group: ConsumerGroup, members: Collection[ConsumerMember], records: Records, now_ms: int
+    ) -> None:
         """They have left, or were late. The group may become a classic one by that."""
         if self.may_downgrade(group, members):
             self.downgrade(group, members, records, now_ms, rebalance=True)
         else:
             self.rebalances.remove(group, members, records)
 
-    def may_downgrade(self, group: Group, leaving: Collection[Member], joining: int = 0) -> bool:
+    def may_downgrade(
+        self, group: ConsumerGroup, leaving: Collection[ConsumerMember], joining: int = 0
+    ) -> bool:
         """Whether the group is to become a classic one when these are gone, and so many classic
         members have come for them."""
         return self._classic is not None and self._conversions.may_downgrade(group, leaving, joining)
 
     def downgrade(
-        self, group: Group, leaving: Collection[Member], records: Records, now_ms: int, *, rebalance: bool
+        self,
+        group: ConsumerGroup,
+        leaving: Collection[ConsumerMember],
+        records: Records,
+        now_ms: int,
+        *,
+        rebalance: bool,
     ) -> None:
         """`may_downgrade` said so."""
         assert self._classic is not None
@@ -273,7 +289,7 @@ class ConsumerGroups:
 
     # --- administration ---
 
-    def get(self, group_id: str) -> Group | None:
+    def get(self, group_id: str) -> ConsumerGroup | None:
         return self._groups.get(group_id)
 
     def ids(self) -> Collection[str]:
@@ -289,17 +305,17 @@ class ConsumerGroups:
         for group in self._groups.values():
             yield ListedGroup(group.group_id, CONSUMER, group.state, CONSUMER)
 
-    def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
+    def describe(self, group_ids: Iterable[str]) -> list[DescribedConsumerGroup]:
         """ConsumerGroupDescribe, one row for each id."""
         return [self._described(group_id) for group_id in group_ids]
 
-    def _described(self, group_id: str) -> DescribedGroup:
+    def _described(self, group_id: str) -> DescribedConsumerGroup:
         if not group_id:
-            return DescribedGroup(group_id, ErrorCode.invalid_group_id)
+            return DescribedConsumerGroup(group_id, ErrorCode.invalid_group_id)
         try:
             group = self.existing(group_id)
         except KafkaError as refusal:
-            return DescribedGroup(group_id, refusal.code, refusal.message)
+            return DescribedConsumerGroup(group_id, refusal.code, refusal.message)
         return describe_group(group, group.preferred_assignor(self.rebalances.assignors), self.topics)
 
     def delete(self, group_id: str) -> Outcome[ErrorCode]:
@@ -332,10 +348,13 @@ class ConsumerGroups:
 
     def expire(self, now_ms: int) -> Outcome[None]:
         """Remove the members that are too late."""
-        late: dict[str, dict[str, Member]] = {}
+        late: dict[str, dict[str, ConsumerMember]] = {}
         for name in self.rebalances.timers.take_due(now_ms):
             member = self._groups[name.group_id].members[name.member_id]
-            if name.kind is not Kind.REBALANCE or member.current.state is MemberState.UNREVOKED_PARTITIONS:
+            if (
+                name.kind is not ConsumerTimerKind.REBALANCE
+                or member.current.state is MemberState.UNREVOKED_PARTITIONS
+            ):
                 late.setdefault(name.group_id, {})[name.member_id] = member
         outcomes: list[Outcome[object]] = []
         for group_id, members in late.items():
@@ -349,11 +368,11 @@ class ConsumerGroups:
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
         """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions
         begin anew. Records that are not consumer groups' are skipped."""
-        loaded: dict[str, Group] = {}
+        loaded: dict[str, ConsumerGroup] = {}
         for key, value in records:
             parsed = parse_key(key)
             if isinstance(parsed, GroupKey) and parsed.record_type in CONSUMER_RECORD_TYPES:
-                group = loaded.setdefault(parsed.group_id, Group(parsed.group_id))
+                group = loaded.setdefault(parsed.group_id, ConsumerGroup(parsed.group_id))
                 group.replay(parsed, parsed.decode_value(value))
         for group in loaded.values():
             group.assignment_ms = self.times.loaded(group.assignment_ms, now_ms)
@@ -375,7 +394,7 @@ class ConsumerGroups:
         self.load(records, now_ms=now_ms)
         return Outcome()
 
-    def existing(self, group_id: str) -> Group:
+    def existing(self, group_id: str) -> ConsumerGroup:
         """Raises KafkaError GROUP_ID_NOT_FOUND."""
         group = self._groups.get(group_id)
         if group is not None:
@@ -385,7 +404,7 @@ class ConsumerGroups:
         raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")
 
 
-def _said(before: ConsumerGroupMember, request: HeartbeatRequest) -> ConsumerGroupMember:
+def _said(before: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
     """What the member says of itself now. Who comes with this protocol does not speak the classic
     one any more."""
     names = request.subscribed_topic_names
@@ -409,7 +428,7 @@ def _assignment(assigned: Owned) -> Assignment:
     )
 
 
-def _tell(request: HeartbeatRequest, member: Member) -> None:
+def _tell(request: ConsumerGroupHeartbeatRequest, member: ConsumerMember) -> None:
     """Who seems to have a partition that is another's is understood from these lines alone."""
     now = member.current
     logger.debug(
@@ -430,7 +449,7 @@ def _short(partitions: Mapping[UUID, Iterable[int]]) -> str:
     return str({str(topic_id)[:8]: sorted(numbers) for topic_id, numbers in partitions.items()})
 
 
-def _stale(member: Member) -> KafkaError:
+def _stale(member: ConsumerMember) -> KafkaError:
     return KafkaError(ErrorCode.illegal_generation if member.is_classic else ErrorCode.stale_member_epoch)
 
 

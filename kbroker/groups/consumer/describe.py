@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
-from kbroker.groups.consumer.messages import DescribedGroup, DescribedMember
-from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.messages import DescribedConsumerGroup, DescribedConsumerMember
+from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 from kbroker.groups.share.messages import DescribedAssignment, DescribedTopicPartitions, TopicsView
 
 _CLASSIC, _CONSUMER = 0, 1
 """Member types of ConsumerGroupDescribe v1."""
 
 
-def describe_group(group: Group, assignor: str, topics: TopicsView) -> DescribedGroup:
-    return DescribedGroup(
+def describe_group(group: ConsumerGroup, assignor: str, topics: TopicsView) -> DescribedConsumerGroup:
+    return DescribedConsumerGroup(
         group.group_id,
         group_state=group.state,
         group_epoch=group.epoch,
@@ -24,9 +24,11 @@ def describe_group(group: Group, assignor: str, topics: TopicsView) -> Described
     )
 
 
-def _described_member(group: Group, member: Member, topics: TopicsView) -> DescribedMember:
+def _described_member(
+    group: ConsumerGroup, member: ConsumerMember, topics: TopicsView
+) -> DescribedConsumerMember:
     said, current = member.said, member.current
-    return DescribedMember(
+    return DescribedConsumerMember(
         member_id=member.member_id,
         instance_id=said.instance_id,
         rack_id=said.rack_id,

@@ -59,7 +59,7 @@ class ConsumerGroupSettings:
     classic_max_size: int = (1 << 31) - 1
 
 
-class TopicsView(share_group_api.TopicsView, Protocol):
+class IterableTopicsView(share_group_api.TopicsView, Protocol):
     """The live topics, one after the other as well: regular expressions are matched with their
     names."""
 
@@ -67,7 +67,7 @@ class TopicsView(share_group_api.TopicsView, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
+class ConsumerGroupHeartbeatRequest:
     """ConsumerGroupHeartbeat. `member_epoch` 0 joins, -1 leaves, -2 leaves for a while. None, and
     -1 in `rebalance_timeout_ms`: as before. `owned`: the partitions that the member says it has."""
 
@@ -93,7 +93,7 @@ class HeartbeatRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedMember:
+class DescribedConsumerMember:
     """`assignment`: what it has, what it is still to give up included. `member_type` 0: speaks the
     classic protocol, 1: the new one."""
 
@@ -111,7 +111,7 @@ class DescribedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class DescribedConsumerGroup:
     """A row of ConsumerGroupDescribe."""
 
     group_id: str
@@ -121,7 +121,7 @@ class DescribedGroup:
     group_epoch: int = 0
     assignment_epoch: int = 0
     assignor_name: str = ""
-    members: tuple[DescribedMember, ...] = ()
+    members: tuple[DescribedConsumerMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ from kbroker.groups.classic.messages import (
 from kbroker.groups.consumer.checks import member_of, static_member_of
 from kbroker.groups.consumer.coordinator import ConsumerGroups
 from kbroker.groups.consumer.messages import MigrationPolicy, Partitions
-from kbroker.groups.consumer.rebalance import Kind, TimerName, with_new
+from kbroker.groups.consumer.rebalance import ConsumerTimer, ConsumerTimerKind, with_new
 from kbroker.groups.consumer.reconciliation import MemberState
-from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 from kbroker.groups.outcome import Outcome, Records
 from kbroker.protocol.consumer_protocol import (
     CONSUMER_PROTOCOL,
@@ -65,7 +65,7 @@ class MixedGroups:
         except KafkaError as refusal:
             return Outcome(reply=JoinReply(refusal.code))
 
-    def _join(self, group: Group, request: JoinRequest, now_ms: int) -> Outcome[JoinReply]:
+    def _join(self, group: ConsumerGroup, request: JoinRequest, now_ms: int) -> Outcome[JoinReply]:
         member_id = request.member_id or self._consumer.new_id()
         self._check_join(group, request, member_id)
         if request.takes_member_id and request.member_id == NO_MEMBER_ID and request.instance_id is None:
@@ -95,7 +95,7 @@ class MixedGroups:
             self._consumer.downgrade(group, (), records, now_ms, rebalance=is_stale)
         return records.outcome(_join_reply(member))
 
-    def _check_join(self, group: Group, request: JoinRequest, member_id: str) -> None:
+    def _check_join(self, group: ConsumerGroup, request: JoinRequest, member_id: str) -> None:
         """Whether such a member may join: raises KafkaError."""
         settings = self._rebalances.settings(group.group_id)
         if settings.migration_policy is MigrationPolicy.DISABLED:
@@ -107,9 +107,11 @@ class MixedGroups:
         if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
             raise KafkaError(ErrorCode.invalid_request)
 
-    def _member(self, group: Group, old: Member | None, member_id: str, records: Records) -> Member:
+    def _member(
+        self, group: ConsumerGroup, old: ConsumerMember | None, member_id: str, records: Records
+    ) -> ConsumerMember:
         if old is None:
-            return group.members.get(member_id) or Member(member_id)
+            return group.members.get(member_id) or ConsumerMember(member_id)
         return self._rebalances.replace(group, old, member_id, records)
 
     def _owned(self, subscription: Subscription) -> Partitions:
@@ -117,12 +119,15 @@ class MixedGroups:
         found = ((self._topics.by_name(name), numbers) for name, numbers in subscription.owned.items())
         return {topic.topic_id: numbers for topic, numbers in found if topic is not None}
 
-    def _joined(self, group: Group, member: Member, request: JoinRequest, now_ms: int) -> None:
+    def _joined(
+        self, group: ConsumerGroup, member: ConsumerMember, request: JoinRequest, now_ms: int
+    ) -> None:
         """It has its rebalance timeout to ask for its assignment."""
         self._rebalances.forget_member(group.group_id, member.member_id)
         self._rebalances.start_session(group, member, now_ms)
         self._rebalances.timers.set(
-            TimerName(Kind.SYNC, group.group_id, member.member_id), now_ms + request.rebalance_timeout_ms
+            ConsumerTimer(ConsumerTimerKind.SYNC, group.group_id, member.member_id),
+            now_ms + request.rebalance_timeout_ms,
         )
 
     # --- SyncGroup and Heartbeat ---
@@ -134,7 +139,7 @@ class MixedGroups:
         except KafkaError as refusal:
             return Outcome(reply=SyncReply(refusal.code))
 
-    def _sync(self, group: Group, request: SyncRequest, now_ms: int) -> SyncReply:
+    def _sync(self, group: ConsumerGroup, request: SyncRequest, now_ms: int) -> SyncReply:
         member = _classic_member_of(group, request.member_id, request.instance_id, request.generation)
         if request.protocol_type not in (None, CONSUMER_PROTOCOL) or request.protocol_name not in (
             None,
@@ -147,7 +152,9 @@ class MixedGroups:
         ):
             self._must_join(group, member, now_ms)
             raise KafkaError(ErrorCode.rebalance_in_progress)
-        self._rebalances.timers.cancel(TimerName(Kind.SYNC, group.group_id, member.member_id))
+        self._rebalances.timers.cancel(
+            ConsumerTimer(ConsumerTimerKind.SYNC, group.group_id, member.member_id)
+        )
         self._rebalances.start_session(group, member, now_ms)
         return SyncReply(
             protocol_type=request.protocol_type,
@@ -164,7 +171,9 @@ class MixedGroups:
             return records.outcome(HeartbeatReply(refusal.code))
         return records.outcome(HeartbeatReply())
 
-    def _heartbeat(self, group: Group, request: HeartbeatRequest, records: Records, now_ms: int) -> None:
+    def _heartbeat(
+        self, group: ConsumerGroup, request: HeartbeatRequest, records: Records, now_ms: int
+    ) -> None:
         member = _classic_member_of(group, request.member_id, request.instance_id, request.generation)
         self._rebalances.start_session(group, member, now_ms)
         if all(each.is_classic for each in group.members.values()):
@@ -176,19 +185,19 @@ class MixedGroups:
             self._must_join(group, member, now_ms)
             raise KafkaError(ErrorCode.rebalance_in_progress)
 
-    def _is_to_join(self, group: Group, member: Member) -> bool:
+    def _is_to_join(self, group: ConsumerGroup, member: ConsumerMember) -> bool:
         current = member.current
         if current.epoch < group.assignment_epoch or current.state is MemberState.UNREVOKED_PARTITIONS:
             return True
         return current.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
 
-    def _must_join(self, group: Group, member: Member, now_ms: int) -> None:
+    def _must_join(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         """In its rebalance timeout from the first time that it is told."""
-        name = TimerName(Kind.JOIN, group.group_id, member.member_id)
+        name = ConsumerTimer(ConsumerTimerKind.JOIN, group.group_id, member.member_id)
         if self._rebalances.timers.deadline_ms(name) is None:
             self._rebalances.timers.set(name, now_ms + member.said.rebalance_timeout)
 
-    def _assignment(self, member: Member) -> bytes:
+    def _assignment(self, member: ConsumerMember) -> bytes:
         version = read_subscription(member.said.classic.supported_protocols[0].metadata).version
         found = (
             (self._topics.by_id(topic_id), numbers) for topic_id, numbers in member.current.assigned.items()
@@ -203,7 +212,7 @@ class MixedGroups:
         """LeaveGroup, for members of either protocol."""
         records = Records(request.group_id, self._consumer.times)
         rows: list[LeaveRow] = []
-        gone: dict[str, Member] = {}
+        gone: dict[str, ConsumerMember] = {}
         try:
             group = self._consumer.existing(request.group_id)
         except KafkaError:
@@ -221,12 +230,12 @@ class MixedGroups:
         return records.outcome(LeaveReply(members=tuple(rows)))
 
 
-def _protocol_name(member: Member) -> str:
+def _protocol_name(member: ConsumerMember) -> str:
     """What its JoinGroup was answered with: the first that it offers."""
     return member.said.classic.supported_protocols[0].name
 
 
-def _supports(group: Group, request: JoinRequest) -> bool:
+def _supports(group: ConsumerGroup, request: JoinRequest) -> bool:
     """Whether something is left that all classic members of the group know."""
     if request.protocol_type != CONSUMER_PROTOCOL:
         return False
@@ -264,7 +273,7 @@ def _said(
     )
 
 
-def _join_reply(member: Member) -> JoinReply:
+def _join_reply(member: ConsumerMember) -> JoinReply:
     """There is no leader: nobody is told of the others."""
     return JoinReply(
         generation_id=member.current.epoch,
@@ -274,7 +283,9 @@ def _join_reply(member: Member) -> JoinReply:
     )
 
 
-def _classic_member_of(group: Group, member_id: str, instance_id: str | None, generation: int) -> Member:
+def _classic_member_of(
+    group: ConsumerGroup, member_id: str, instance_id: str | None, generation: int
+) -> ConsumerMember:
     member = (
         member_of(group, member_id)
         if instance_id is None
@@ -287,7 +298,7 @@ def _classic_member_of(group: Group, member_id: str, instance_id: str | None, ge
     return member
 
 
-def _replaced_member(group: Group, request: JoinRequest) -> Member | None:
+def _replaced_member(group: ConsumerGroup, request: JoinRequest) -> ConsumerMember | None:
     """The static member whose place the joining one takes; it need not have left. Raises
     KafkaError."""
     if request.instance_id is None:
@@ -298,7 +309,7 @@ def _replaced_member(group: Group, request: JoinRequest) -> Member | None:
     return group.static_member(request.instance_id)
 
 
-def _leaving_member(group: Group, leaving: Leaving) -> Member:
+def _leaving_member(group: ConsumerGroup, leaving: Leaving) -> ConsumerMember:
     """An administrator may name a static member by its instance id alone."""
     if leaving.instance_id is None:
         return member_of(group, leaving.member_id)
@@ -306,7 +317,7 @@ def _leaving_member(group: Group, leaving: Leaving) -> Member:
     return static_member_of(group, member_id, leaving.instance_id)
 
 
-def _waits_for_others(group: Group, member: Member) -> bool:
+def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
     """Whether something that it is to have is still another member's."""
     return any(
         number not in member.current.assigned.get(topic_id, ()) and not group.is_free(topic_id, number)

@@ -31,7 +31,7 @@ from kbroker.formats.group_records import ConsumerGroupMember
 from kbroker.groups.assignors.spi import ConsumerAssignor, ConsumerAssignorMember, PartitionAssignorError
 from kbroker.groups.consumer.messages import ConsumerGroupSettings, Partitions
 from kbroker.groups.consumer.reconciliation import Goal, MemberState, reconcile
-from kbroker.groups.consumer.state import Group, Member
+from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 from kbroker.groups.consumer.subscriptions import Subscriptions
 from kbroker.groups.outcome import Records
 from kbroker.groups.timers import Timers
@@ -39,15 +39,15 @@ from kbroker.groups.timers import Timers
 logger = logging.getLogger(__name__)
 
 
-class Kind(Enum):
+class ConsumerTimerKind(Enum):
     SESSION = auto()
     REBALANCE = auto()
     JOIN = auto()
     SYNC = auto()
 
 
-class TimerName(NamedTuple):
-    kind: Kind
+class ConsumerTimer(NamedTuple):
+    kind: ConsumerTimerKind
     group_id: str
     member_id: str
 
@@ -64,12 +64,14 @@ class ConsumerRebalances:
         self.settings = settings
         self.subscriptions = subscriptions
         self.assignors = assignors
-        self.timers: Timers[TimerName] = Timers()
+        self.timers: Timers[ConsumerTimer] = Timers()
         self.rebalances = 0
 
     # --- what a member does ---
 
-    def take_over(self, group: Group, member: Member, said: ConsumerGroupMember, records: Records) -> bool:
+    def take_over(
+        self, group: ConsumerGroup, member: ConsumerMember, said: ConsumerGroupMember, records: Records
+    ) -> bool:
         """What the member says of itself. True if it subscribes to something else than before."""
         other_names = said.subscribed_topic_names != member.said.subscribed_topic_names
         other_regex = (said.subscribed_topic_regex or "") != (member.said.subscribed_topic_regex or "")
@@ -80,7 +82,9 @@ class ConsumerRebalances:
             )
         return other_names or other_regex
 
-    def _new_epochs(self, group: Group, member: Member, other_names: bool, other_regex: bool) -> int:
+    def _new_epochs(
+        self, group: ConsumerGroup, member: ConsumerMember, other_names: bool, other_regex: bool
+    ) -> int:
         """As many as in Kafka, which finds out later what an expression stands for that nobody had
         before: that is one of its own then, and none if no topic matches."""
         regex = member.said.subscribed_topic_regex
@@ -92,7 +96,7 @@ class ConsumerRebalances:
         for_topics = is_new and bool(self.subscriptions.resolve(regex or ""))
         return int(other_names or (other_regex and not is_new)) + int(for_topics)
 
-    def assign(self, group: Group, records: Records, now_ms: int) -> None:
+    def assign(self, group: ConsumerGroup, records: Records, now_ms: int) -> None:
         """Make targets for the present group epoch, unless there are or it is too early. Raises
         KafkaError UNKNOWN_SERVER_ERROR if the assignor knows none: what was decided before stands,
         and the next heartbeat of any member tries again."""
@@ -126,8 +130,8 @@ class ConsumerRebalances:
 
     def step(
         self,
-        group: Group,
-        member: Member,
+        group: ConsumerGroup,
+        member: ConsumerMember,
         owned: Partitions | None,
         records: Records,
         now_ms: int,
@@ -146,7 +150,7 @@ class ConsumerRebalances:
         group.set_current(member, current, records)
         if member.is_classic:
             return
-        name = TimerName(Kind.REBALANCE, group.group_id, member.member_id)
+        name = ConsumerTimer(ConsumerTimerKind.REBALANCE, group.group_id, member.member_id)
         if current.state is MemberState.UNREVOKED_PARTITIONS:
             self.timers.set(name, now_ms + member.said.rebalance_timeout)
         else:
@@ -154,13 +158,15 @@ class ConsumerRebalances:
 
     # --- members that go ---
 
-    def remove(self, group: Group, members: Collection[Member], records: Records) -> None:
+    def remove(self, group: ConsumerGroup, members: Collection[ConsumerMember], records: Records) -> None:
         for member in members:
             group.remove_member(member, records)
             self.forget_member(group.group_id, member.member_id)
         self._note_topics(group, records, epochs=1)
 
-    def replace(self, group: Group, old: Member, member_id: str, records: Records) -> Member:
+    def replace(
+        self, group: ConsumerGroup, old: ConsumerMember, member_id: str, records: Records
+    ) -> ConsumerMember:
         """Somebody else has a static member's instance id now."""
         was_another = member_id != old.member_id and member_id in group.members
         self.forget_member(group.group_id, old.member_id)
@@ -170,13 +176,13 @@ class ConsumerRebalances:
             self._note_topics(group, records, epochs=1)
         return member
 
-    def leave_for_a_while(self, group: Group, member: Member, records: Records) -> None:
+    def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, records: Records) -> None:
         """Its session goes on: a static member that does not come back in time is removed by
         that."""
         group.leave_for_a_while(member, records)
-        self.timers.cancel(TimerName(Kind.REBALANCE, group.group_id, member.member_id))
+        self.timers.cancel(ConsumerTimer(ConsumerTimerKind.REBALANCE, group.group_id, member.member_id))
 
-    def _note_topics(self, group: Group, records: Records, *, epochs: int) -> None:
+    def _note_topics(self, group: ConsumerGroup, records: Records, *, epochs: int) -> None:
         """So many new group epochs; one if there are other topics, or other partitions, than when
         the last one began."""
         group.topics_version = self.subscriptions.version
@@ -189,28 +195,30 @@ class ConsumerRebalances:
 
     # --- time ---
 
-    def start_session(self, group: Group, member: Member, now_ms: int) -> None:
+    def start_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
         """Heard from: it may be silent for its session timeout from now on."""
         classic = member.said.classic.session_timeout if member.is_classic else None
         timeout_ms = self.settings(group.group_id).session_timeout_ms if classic is None else classic
-        self.timers.set(TimerName(Kind.SESSION, group.group_id, member.member_id), now_ms + timeout_ms)
+        self.timers.set(
+            ConsumerTimer(ConsumerTimerKind.SESSION, group.group_id, member.member_id), now_ms + timeout_ms
+        )
 
-    def begin_anew(self, group: Group, now_ms: int) -> None:
+    def begin_anew(self, group: ConsumerGroup, now_ms: int) -> None:
         """The group comes out of the store, or was a classic one: everybody has all the time that
         there is."""
         for member in group.members.values():
             self.start_session(group, member, now_ms)
             if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
                 self.timers.set(
-                    TimerName(Kind.REBALANCE, group.group_id, member.member_id),
+                    ConsumerTimer(ConsumerTimerKind.REBALANCE, group.group_id, member.member_id),
                     now_ms + member.said.rebalance_timeout,
                 )
 
     def forget_member(self, group_id: str, member_id: str) -> None:
-        for kind in Kind:
-            self.timers.cancel(TimerName(kind, group_id, member_id))
+        for kind in ConsumerTimerKind:
+            self.timers.cancel(ConsumerTimer(kind, group_id, member_id))
 
-    def forget_group(self, group: Group) -> None:
+    def forget_group(self, group: ConsumerGroup) -> None:
         """No timer of the group is left."""
         for member_id in group.members:
             self.forget_member(group.group_id, member_id)
@@ -221,5 +229,5 @@ def with_new(said: ConsumerGroupMember, **news: object) -> ConsumerGroupMember:
     return replace(said, **{name: value for name, value in news.items() if value is not None})  # type: ignore[arg-type]
 
 
-def _others(group: Group, member: Member) -> Iterator[Member]:
+def _others(group: ConsumerGroup, member: ConsumerMember) -> Iterator[ConsumerMember]:
     return (each for each in group.members.values() if each is not member)

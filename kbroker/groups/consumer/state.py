@@ -5,7 +5,7 @@
     5  what a member said of itself              8  what a member has, and has to give up (current assignment)
     6  which epoch the targets are for
 
-`Group` holds state and answers questions about it; what happens when is decided in
+`ConsumerGroup` holds state and answers questions about it; what happens when is decided in
 consumer/coordinator.py. Everything that a method changes and that must survive a restart is put
 into `Records` in the same breath.
 """
@@ -46,7 +46,7 @@ _MEMBER_TYPES: Final = (
 
 
 @dataclass(slots=True)
-class Member:
+class ConsumerMember:
     """`said`: what it said of itself; its topic names are sorted and distinct."""
 
     member_id: str
@@ -60,13 +60,13 @@ class Member:
 
 
 @dataclass(slots=True)
-class Group:
+class ConsumerGroup:
     group_id: str
     epoch: int = 1
     metadata_hash: int = 0
     assignment_epoch: int = 1
     assignment_ms: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ConsumerMember] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
     # What follows comes from the above, or is not stored.
     instances: dict[str, str] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Group:
     def assignment_pending(self) -> bool:
         return self.assignment_epoch < self.epoch
 
-    def static_member(self, instance_id: str) -> Member | None:
+    def static_member(self, instance_id: str) -> ConsumerMember | None:
         member_id = self.instances.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
@@ -105,10 +105,10 @@ class Group:
         votes = Counter(member.said.server_assignor for member in self.members.values())
         return max(assignors, key=lambda name: votes[name])
 
-    def classic_members(self) -> Iterator[Member]:
+    def classic_members(self) -> Iterator[ConsumerMember]:
         return (member for member in self.members.values() if member.is_classic)
 
-    def add(self, member: Member, target: Partitions) -> None:
+    def add(self, member: ConsumerMember, target: Partitions) -> None:
         """A member of a group that comes from elsewhere; `put_all` records it."""
         self.members[member.member_id] = member
         self.targets[member.member_id] = target
@@ -124,7 +124,7 @@ class Group:
         self.metadata_hash = metadata_hash
         self._put_metadata(records)
 
-    def set_said(self, member: Member, said: ConsumerGroupMember, records: Records) -> None:
+    def set_said(self, member: ConsumerMember, said: ConsumerGroupMember, records: Records) -> None:
         """Take over what a member says of itself; a new one is a member from now on."""
         is_new = member.member_id not in self.members
         if not is_new and said == member.said:
@@ -137,7 +137,7 @@ class Group:
             self.instances[said.instance_id] = member.member_id
         records.put(RecordType.CONSUMER_GROUP_MEMBER, said, member.member_id)
 
-    def set_current(self, member: Member, current: Current, records: Records) -> None:
+    def set_current(self, member: ConsumerMember, current: Current, records: Records) -> None:
         if current == member.current:
             return
         self._disown(member)
@@ -154,7 +154,7 @@ class Group:
         self.assignment_epoch, self.assignment_ms = self.epoch, now_ms
         self._put_target_metadata(records)
 
-    def remove_member(self, member: Member, records: Records) -> None:
+    def remove_member(self, member: ConsumerMember, records: Records) -> None:
         del self.members[member.member_id]
         self.targets.pop(member.member_id, None)
         self._disown(member)
@@ -163,7 +163,7 @@ class Group:
         for record_type in _MEMBER_TYPES:
             records.remove(record_type, member.member_id)
 
-    def leave_for_a_while(self, member: Member, records: Records) -> None:
+    def leave_for_a_while(self, member: ConsumerMember, records: Records) -> None:
         """A static member keeps what it has for whoever comes under its instance id; commits with
         its old epochs are not good any more."""
         assigned = {
@@ -172,14 +172,14 @@ class Group:
         current = replace(member.current, epoch=LEAVE_STATIC_EPOCH, assigned=assigned, revoking={})
         self.set_current(member, current, records)
 
-    def replace_member(self, old: Member, member_id: str, records: Records) -> Member:
+    def replace_member(self, old: ConsumerMember, member_id: str, records: Records) -> ConsumerMember:
         """A static member comes with a new member id: it takes what the old one had, and reconciles
         from epoch 0."""
         target = self.targets.get(old.member_id, {})
         self.remove_member(old, records)
         if member_id in self.members:
             self.remove_member(self.members[member_id], records)
-        member = Member(member_id, old.said)
+        member = ConsumerMember(member_id, old.said)
         self.members[member_id] = member
         if old.said.instance_id is not None:
             self.instances[old.said.instance_id] = member_id
@@ -231,7 +231,7 @@ class Group:
 
     # --- who has what ---
 
-    def _own(self, member: Member) -> None:
+    def _own(self, member: ConsumerMember) -> None:
         for topic_id, number in _all_of(member.current):
             owner = self.owners.setdefault(topic_id, {}).setdefault(number, member.member_id)
             # Stored by two members: a damaged state store, which the start refuses.
@@ -241,7 +241,7 @@ class Group:
                     f"{member.member_id}"
                 )
 
-    def _disown(self, member: Member) -> None:
+    def _disown(self, member: ConsumerMember) -> None:
         for topic_id, number in _all_of(member.current):
             owners = self.owners[topic_id]
             del owners[number]
@@ -272,9 +272,9 @@ class Group:
                 member.current = _from_record(value)
                 self._own(member)
 
-    def _replayed(self, key: GroupKey) -> Member:
+    def _replayed(self, key: GroupKey) -> ConsumerMember:
         assert key.member_id is not None
-        return self.members.setdefault(key.member_id, Member(key.member_id))
+        return self.members.setdefault(key.member_id, ConsumerMember(key.member_id))
 
 
 def _all_of(current: Current) -> Iterator[tuple[UUID, int]]:

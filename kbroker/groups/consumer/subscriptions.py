@@ -19,7 +19,7 @@ from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import ConsumerGroupMember
-from kbroker.groups.consumer.messages import TopicsView
+from kbroker.groups.consumer.messages import IterableTopicsView
 
 _MAX_KNOWN: Final = 1000
 
@@ -31,7 +31,7 @@ class Subscriptions:
     """What subscriptions come to with the topics that there are; what was found out holds until the
     topics change."""
 
-    def __init__(self, topics: TopicsView) -> None:
+    def __init__(self, topics: IterableTopicsView) -> None:
         self._topics = topics
         self._version = topics.version
         self._resolved: dict[str, frozenset[str]] = {}

@@ -66,11 +66,11 @@ from kbroker.groups.share.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     Assignment,
-    DescribedGroup,
-    HeartbeatReply,
-    HeartbeatRequest,
+    DescribedShareGroup,
+    GroupHeartbeatReply,
     ListedGroup,
     OffsetsReply,
+    ShareGroupHeartbeatRequest,
     ShareGroupSettings,
     ShareGroupStatistics,
     TopicOffsets,
@@ -87,8 +87,8 @@ from kbroker.groups.share.partitions import (
 )
 from kbroker.groups.share.state import (
     NO_PARTITIONS,
-    Group,
-    Member,
+    ShareGroup,
+    ShareMember,
     from_assignment,
     share_partitions,
     to_assignment,
@@ -112,21 +112,21 @@ class ShareGroupCoordinator(Coordinator):
         self._settings = settings
         self._group_ids = group_ids or GroupIds()
         self._times = times or StoredTimes()
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, ShareGroup] = {}
         self._timers: list[tuple[int, str, str]] = []
         self._rebalances = 0
 
     # --- members ---
 
     def heartbeat(
-        self, request: HeartbeatRequest, *, now_ms: int, topics: TopicsView
-    ) -> Outcome[HeartbeatReply]:
+        self, request: ShareGroupHeartbeatRequest, *, now_ms: int, topics: TopicsView
+    ) -> Outcome[GroupHeartbeatReply]:
         """ShareGroupHeartbeat. No reply: see the head of this file. Refusals are replies, in the
         order of Kafka's checks."""
         try:
             self._check(request)
         except KafkaError as refusal:
-            return Outcome(reply=HeartbeatReply.refusal(refusal))
+            return Outcome(reply=GroupHeartbeatReply.refusal(refusal))
         if request.member_epoch == LEAVE_EPOCH:
             return self._leave(request)
         group = self._groups.get(request.group_id) or self._create(request.group_id)
@@ -159,14 +159,14 @@ class ShareGroupCoordinator(Coordinator):
         )
         return records.outcome(self._reply(member, settings, wants_assignment))
 
-    def heartbeat_reply(self, group_id: str, member_id: str, *, now_ms: int) -> Outcome[HeartbeatReply]:
+    def heartbeat_reply(self, group_id: str, member_id: str, *, now_ms: int) -> Outcome[GroupHeartbeatReply]:
         """The reply that `heartbeat` did not give, with the whole assignment. Refused if the member
         is gone meanwhile."""
         try:
             group = self._existing(group_id)
             member = _member_of(group, member_id)
         except KafkaError as refusal:
-            return Outcome(reply=HeartbeatReply.refusal(refusal))
+            return Outcome(reply=GroupHeartbeatReply.refusal(refusal))
         records = Records(group_id, self._times)
         self._assign(group, now_ms, records)
         group.reconcile(member, records)
@@ -230,7 +230,7 @@ class ShareGroupCoordinator(Coordinator):
 
     # --- administration ---
 
-    def describe(self, group_ids: Iterable[str]) -> list[DescribedGroup]:
+    def describe(self, group_ids: Iterable[str]) -> list[DescribedShareGroup]:
         """ShareGroupDescribe, one row for each id."""
         return [
             describe_group(group_id, self._groups.get(group_id), self._settings(group_id).assignor)
@@ -413,7 +413,7 @@ class ShareGroupCoordinator(Coordinator):
         """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions
         begin anew. Records that are not share groups' are skipped. Initialisations that a crash
         interrupted are tried again at the next heartbeat."""
-        loaded: dict[str, Group] = {}
+        loaded: dict[str, ShareGroup] = {}
         for key, value in records:
             parsed = parse_key(key)
             if isinstance(parsed, GroupKey) and parsed.record_type in SHARE_GROUP_VALUES:
@@ -449,7 +449,7 @@ class ShareGroupCoordinator(Coordinator):
 
     # --- how it is done ---
 
-    def _check(self, request: HeartbeatRequest) -> None:
+    def _check(self, request: ShareGroupHeartbeatRequest) -> None:
         """Kafka's checks, the first that fails decides."""
         check_form(request)
         group = self._groups.get(request.group_id)
@@ -469,16 +469,16 @@ class ShareGroupCoordinator(Coordinator):
         if request.member_epoch != JOIN_EPOCH:
             _check_epoch(_member_of(group, request.member_id), request.member_epoch)
 
-    def _create(self, group_id: str) -> Group:
+    def _create(self, group_id: str) -> ShareGroup:
         self._group_ids.claim(group_id, SHARE)
-        group = self._groups[group_id] = Group(group_id)
+        group = self._groups[group_id] = ShareGroup(group_id)
         return group
 
-    def _forget(self, group_id: str) -> Group | None:
+    def _forget(self, group_id: str) -> ShareGroup | None:
         self._group_ids.release(group_id, SHARE)
         return self._groups.pop(group_id, None)
 
-    def _existing(self, group_id: str) -> Group:
+    def _existing(self, group_id: str) -> ShareGroup:
         group = self._groups.get(group_id)
         if group is None:
             raise _not_found(group_id)
@@ -493,11 +493,11 @@ class ShareGroupCoordinator(Coordinator):
             raise KafkaError(ErrorCode.non_empty_group, f"Group {group_id} is not empty.")
 
     def _update_member(
-        self, group: Group, request: HeartbeatRequest, records: Records
-    ) -> tuple[Member, bool]:
+        self, group: ShareGroup, request: ShareGroupHeartbeatRequest, records: Records
+    ) -> tuple[ShareMember, bool]:
         """Take over what the request says of the member; a new one is added. True if it subscribes
         to something else than before."""
-        member = group.members.get(request.member_id) or Member(request.member_id)
+        member = group.members.get(request.member_id) or ShareMember(request.member_id)
         before = member.identity() if request.member_id in group.members else None
         group.members[member.member_id] = member
         old_names = member.topic_names
@@ -511,7 +511,9 @@ class ShareGroupCoordinator(Coordinator):
             records.put(RecordType.SHARE_GROUP_MEMBER, identity, member.member_id)
         return member, before is None or member.topic_names != old_names
 
-    def _note_topics(self, group: Group, topics: TopicsView, subscribed_anew: bool, records: Records) -> None:
+    def _note_topics(
+        self, group: ShareGroup, topics: TopicsView, subscribed_anew: bool, records: Records
+    ) -> None:
         """A new group epoch if the subscriptions have changed, or the topics subscribed to."""
         group.topics_version = topics.version
         topics_hash = self._hash_topics(group, topics)
@@ -519,10 +521,10 @@ class ShareGroupCoordinator(Coordinator):
             group.metadata_hash = topics_hash
             self._bump(group, records)
 
-    def _hash_topics(self, group: Group, topics: TopicsView) -> int:
+    def _hash_topics(self, group: ShareGroup, topics: TopicsView) -> int:
         return group.hash_topics(topics, self._settings(group.group_id).assignor)
 
-    def _compare_targets(self, group: Group, records: Records) -> None:
+    def _compare_targets(self, group: ShareGroup, records: Records) -> None:
         """A new group epoch if what is assignable is not what the targets give away, unless new
         targets are to come anyway."""
         if not group.must_compare_targets or group.assignment_pending:
@@ -532,11 +534,11 @@ class ShareGroupCoordinator(Coordinator):
         if given_away != set(share_partitions(group.assignable())):
             self._bump(group, records)
 
-    def _bump(self, group: Group, records: Records) -> None:
+    def _bump(self, group: ShareGroup, records: Records) -> None:
         group.bump(records)
         self._rebalances += 1
 
-    def _assign(self, group: Group, now_ms: int, records: Records) -> None:
+    def _assign(self, group: ShareGroup, now_ms: int, records: Records) -> None:
         """Make targets for the present group epoch, unless there are."""
         if not group.assignment_pending:
             return
@@ -559,36 +561,38 @@ class ShareGroupCoordinator(Coordinator):
             {member_id: to_assignment(targets[member_id]) for member_id in members}, now_ms, records
         )
 
-    def _reply(self, member: Member, settings: ShareGroupSettings, with_assignment: bool) -> HeartbeatReply:
+    def _reply(
+        self, member: ShareMember, settings: ShareGroupSettings, with_assignment: bool
+    ) -> GroupHeartbeatReply:
         topics = tuple(TopicPartitions(topic_id, numbers) for topic_id, numbers in member.assigned.items())
-        return HeartbeatReply(
+        return GroupHeartbeatReply(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
             heartbeat_interval=timedelta(milliseconds=settings.heartbeat_interval_ms),
             assignment=Assignment(topics) if with_assignment else None,
         )
 
-    def _leave(self, request: HeartbeatRequest) -> Outcome[HeartbeatReply]:
+    def _leave(self, request: ShareGroupHeartbeatRequest) -> Outcome[GroupHeartbeatReply]:
         records = self._remove_members(request.group_id, [request.member_id])
-        return records.outcome(HeartbeatReply(member_id=request.member_id, member_epoch=LEAVE_EPOCH))
+        return records.outcome(GroupHeartbeatReply(member_id=request.member_id, member_epoch=LEAVE_EPOCH))
 
     def _remove_members(self, group_id: str, member_ids: Iterable[str]) -> Records:
         records = Records(group_id, self._times)
         self._groups[group_id].remove_members(member_ids, records)
         return records
 
-    def _drop(self, group: Group, records: Records) -> Outcome[ErrorCode]:
+    def _drop(self, group: ShareGroup, records: Records) -> Outcome[ErrorCode]:
         """Its id stays its own until `deletion_saved`: it may come back."""
         group.remove_all(records)
         del self._groups[group.group_id]
         return records.outcome(ErrorCode.none)
 
-    def _start_session(self, group: Group, member: Member, deadline_ms: int) -> None:
+    def _start_session(self, group: ShareGroup, member: ShareMember, deadline_ms: int) -> None:
         member.deadline_ms = deadline_ms
         if member.timer_ms < 0 or deadline_ms < member.timer_ms:
             self._set_timer(group, member)
 
-    def _set_timer(self, group: Group, member: Member) -> None:
+    def _set_timer(self, group: ShareGroup, member: ShareMember) -> None:
         """One look at each session at a time: a heartbeat only moves the deadline, and the look
         finds that out."""
         member.timer_ms = member.deadline_ms
@@ -600,7 +604,7 @@ def _check_group_id(group_id: str) -> None:
         raise KafkaError(ErrorCode.invalid_group_id, f"A group id must have 1 to {MAX_GROUP_ID_BYTES} bytes.")
 
 
-def check_form(request: HeartbeatRequest) -> None:
+def check_form(request: ShareGroupHeartbeatRequest) -> None:
     """What can be said without knowing the group: raises KafkaError. `heartbeat` does this, too."""
     if not request.member_id or len(request.member_id) > MAX_MEMBER_ID_LENGTH:
         raise KafkaError(ErrorCode.invalid_request)
@@ -622,7 +626,7 @@ def check_form(request: HeartbeatRequest) -> None:
             raise KafkaError(ErrorCode.invalid_request, message)
 
 
-def _check_epoch(member: Member, epoch: int) -> None:
+def _check_epoch(member: ShareMember, epoch: int) -> None:
     """The member's epoch, or the one before it: then the reply with the newer one was lost."""
     if epoch in (LEAVE_EPOCH, member.member_epoch, member.previous_epoch):
         return
@@ -635,7 +639,7 @@ def _check_epoch(member: Member, epoch: int) -> None:
     )
 
 
-def _member_of(group: Group, member_id: str) -> Member:
+def _member_of(group: ShareGroup, member_id: str) -> ShareMember:
     member = group.members.get(member_id)
     if member is None:
         raise KafkaError(

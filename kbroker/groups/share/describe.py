@@ -5,20 +5,20 @@ from __future__ import annotations
 from kbroker.errors import ErrorCode
 from kbroker.groups.share.messages import (
     DescribedAssignment,
-    DescribedGroup,
-    DescribedMember,
+    DescribedShareGroup,
+    DescribedShareMember,
     DescribedTopicPartitions,
 )
-from kbroker.groups.share.state import Group, Member
+from kbroker.groups.share.state import ShareGroup, ShareMember
 
 
-def describe_group(group_id: str, group: Group | None, assignor_name: str) -> DescribedGroup:
+def describe_group(group_id: str, group: ShareGroup | None, assignor_name: str) -> DescribedShareGroup:
     """A row; for a group that is missing (or of another type) one that says so and nothing else."""
     if not group_id:
-        return DescribedGroup(group_id, ErrorCode.invalid_group_id)
+        return DescribedShareGroup(group_id, ErrorCode.invalid_group_id)
     if group is None:
-        return DescribedGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found.")
-    return DescribedGroup(
+        return DescribedShareGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found.")
+    return DescribedShareGroup(
         group_id,
         group_state=group.state,
         group_epoch=group.epoch,
@@ -28,14 +28,14 @@ def describe_group(group_id: str, group: Group | None, assignor_name: str) -> De
     )
 
 
-def _describe_member(group: Group, member: Member) -> DescribedMember:
+def _describe_member(group: ShareGroup, member: ShareMember) -> DescribedShareMember:
     # A topic that was deleted has no name any more; the member loses it at its next heartbeat.
     topics = tuple(
         DescribedTopicPartitions(topic_id, group.initialized[topic_id].name, numbers)
         for topic_id, numbers in member.assigned.items()
         if topic_id in group.initialized
     )
-    return DescribedMember(
+    return DescribedShareMember(
         member_id=member.member_id,
         rack_id=member.rack_id,
         member_epoch=member.member_epoch,

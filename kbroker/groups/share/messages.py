@@ -24,7 +24,7 @@ LEAVE_EPOCH: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatRequest:
+class ShareGroupHeartbeatRequest:
     """ShareGroupHeartbeat. `member_epoch` 0 joins, -1 leaves. None in `rack_id` and
     `subscribed_topic_names`: as before."""
 
@@ -86,7 +86,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatReply:
+class GroupHeartbeatReply:
     """`assignment` None: as before. A refusal has all the defaults."""
 
     error_code: ErrorCode = ErrorCode.none
@@ -97,7 +97,7 @@ class HeartbeatReply:
     assignment: Assignment | None = None
 
     @classmethod
-    def refusal(cls, error: KafkaError) -> HeartbeatReply:
+    def refusal(cls, error: KafkaError) -> GroupHeartbeatReply:
         return cls(error.code, error.message)
 
 
@@ -114,7 +114,7 @@ class DescribedAssignment:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedMember:
+class DescribedShareMember:
     member_id: str
     rack_id: str | None
     member_epoch: int
@@ -125,7 +125,7 @@ class DescribedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class DescribedShareGroup:
     """A row of ShareGroupDescribe."""
 
     group_id: str
@@ -135,7 +135,7 @@ class DescribedGroup:
     group_epoch: int = 0
     assignment_epoch: int = 0
     assignor_name: str = ""
-    members: tuple[DescribedMember, ...] = ()
+    members: tuple[DescribedShareMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from kbroker.groups.share.messages import (
     TopicOffsets,
     TopicsView,
 )
-from kbroker.groups.share.state import Group, TopicPart
+from kbroker.groups.share.state import ShareGroup, TopicPart
 from kbroker.share.lag import UNKNOWN, Left, ParkedLeft, Standing, what_is_left, with_parked
 from kbroker.share.persister import (
     InitializeRequest,
@@ -43,7 +43,7 @@ from kbroker.share.persister import (
 
 
 def to_describe(
-    group_id: str, group: Group | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
+    group_id: str, group: ShareGroup | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
 ) -> list[TopicOffsets]:
     """The rows of an answer, nothing known so far; `wanted` None: everything that is Initialized.
     Named topics are looked for whatever the group is. Raises UNKNOWN_SERVER_ERROR for what Kafka's
@@ -166,7 +166,7 @@ def _unknown_partition(number: int) -> PartitionDone:
 
 
 def start_altering(
-    group: Group, wanted: Mapping[str, Mapping[int, int]], reply: OffsetsReply, records: Records
+    group: ShareGroup, wanted: Mapping[str, Mapping[int, int]], reply: OffsetsReply, records: Records
 ) -> tuple[InitializeRequest, ...]:
     """What to ask of the persister, each with `begin_anew`. Share-partitions that the group did not
     have are Initializing from now on."""
@@ -222,7 +222,7 @@ def _altered(topic: TopicDone, results: Mapping[TopicPartition, Result]) -> Iter
 
 
 def start_deleting(
-    group: Group, names: Iterable[str], topics: TopicsView, records: Records
+    group: ShareGroup, names: Iterable[str], topics: TopicsView, records: Records
 ) -> tuple[OffsetsReply, tuple[TopicPartition, ...]]:
     """The answer if all that there is is deleted, and what to ask of the persister. It is Deleting
     from now on."""
@@ -254,7 +254,7 @@ def start_deleting(
     return OffsetsReply(responses=tuple(rows)), tuple(partitions)
 
 
-def _deletable(group: Group, topic_id: UUID, count: int) -> Iterator[TopicPartition]:
+def _deletable(group: ShareGroup, topic_id: UUID, count: int) -> Iterator[TopicPartition]:
     """What may have state: Initialized and Initializing partitions, and all of a topic whose
     deletion the persister refused."""
     parts = [

@@ -18,7 +18,7 @@ from uuid import UUID
 from kbroker.errors import ErrorCode
 from kbroker.groups.outcome import Records
 from kbroker.groups.share.messages import TopicsView
-from kbroker.groups.share.state import Group, Member, TopicPart, share_partitions
+from kbroker.groups.share.state import ShareGroup, ShareMember, TopicPart, share_partitions
 from kbroker.share.persister import InitializeRequest, Result, TopicPartition
 
 UNDECIDED: Final = -1
@@ -26,7 +26,7 @@ BEGINNING: Final = 0
 
 
 def partitions_to_initialize(
-    group: Group, topics: TopicsView, now_ms: int, retry_ms: int, records: Records
+    group: ShareGroup, topics: TopicsView, now_ms: int, retry_ms: int, records: Records
 ) -> tuple[InitializeRequest, ...]:
     """Partitions of subscribed topics that have no share state and were not asked for lately. They
     are Initializing from now on."""
@@ -51,7 +51,7 @@ def partitions_to_initialize(
     )
 
 
-def _missing(group: Group, topics: TopicsView, now_ms: int, retry_ms: int) -> Iterator[TopicPartition]:
+def _missing(group: ShareGroup, topics: TopicsView, now_ms: int, retry_ms: int) -> Iterator[TopicPartition]:
     for name in group.subscribed_names():
         topic = topics.by_name(name)
         if topic is None:
@@ -65,7 +65,7 @@ def _missing(group: Group, topics: TopicsView, now_ms: int, retry_ms: int) -> It
                 yield partition
 
 
-def _start_offset(group: Group, partition: TopicPartition) -> int:
+def _start_offset(group: ShareGroup, partition: TopicPartition) -> int:
     topic_id, number = partition
     if topic_id in group.initialized:
         return BEGINNING
@@ -73,12 +73,12 @@ def _start_offset(group: Group, partition: TopicPartition) -> int:
     return BEGINNING if initializing is not None and number not in initializing.partitions else UNDECIDED
 
 
-def is_waiting(group: Group, member: Member) -> bool:
+def is_waiting(group: ShareGroup, member: ShareMember) -> bool:
     """Whether partitions of a topic that the member subscribes to are on their way."""
     return any(group.initializing[each.topic_id].name in member.topic_names for each in group.asked_ms)
 
 
-def take_initialized(group: Group, results: Iterable[Result], records: Records) -> None:
+def take_initialized(group: ShareGroup, results: Iterable[Result], records: Records) -> None:
     """Move what the persister initialised; what it refused is looked for again at the next
     heartbeat."""
     for result in results:
@@ -97,7 +97,7 @@ def take_initialized(group: Group, results: Iterable[Result], records: Records) 
     group.put_partitions(records)
 
 
-def start_deleting(group: Group, topics: TopicsView, records: Records) -> tuple[TopicPartition, ...]:
+def start_deleting(group: ShareGroup, topics: TopicsView, records: Records) -> tuple[TopicPartition, ...]:
     """Everything that the group has share state for, or may have, is Deleting from now on."""
     wanted = dict.fromkeys((*share_partitions(group.initialized), *share_partitions(group.initializing)))
     for topic_id in group.deleting:
@@ -118,7 +118,7 @@ def start_deleting(group: Group, topics: TopicsView, records: Records) -> tuple[
     return tuple(wanted)
 
 
-def take_deleted(group: Group, results: Sequence[Result], records: Records) -> None:
+def take_deleted(group: ShareGroup, results: Sequence[Result], records: Records) -> None:
     """Forget the topics of which everything was deleted; the others stay Deleting, to be tried
     again."""
     failed = {result.partition.topic_id for result in results if result.code is not ErrorCode.none}
@@ -127,7 +127,7 @@ def take_deleted(group: Group, results: Sequence[Result], records: Records) -> N
     group.put_partitions(records)
 
 
-def forget_topic(group: Group, topic_id: UUID, records: Records) -> None:
+def forget_topic(group: ShareGroup, topic_id: UUID, records: Records) -> None:
     """The topic was deleted."""
     known = [
         topics for topics in (group.initializing, group.initialized, group.deleting) if topic_id in topics

@@ -5,7 +5,7 @@
     11  the group's epoch, the topics' hash     14  what a member was told to have (current assignment)
     12  which epoch the targets are for         15  for which partitions the group has share state
 
-`Group` holds state and answers questions about it; what happens when is decided in
+`ShareGroup` holds state and answers questions about it; what happens when is decided in
 share/coordinator.py. Everything that a method changes and that must survive a restart is put into
 `Records` in the same breath.
 """
@@ -43,7 +43,7 @@ NO_PARTITIONS: Assignment = {}
 
 
 @dataclass(slots=True)
-class Member:
+class ShareMember:
     """`topic_names` are sorted and distinct. The last two fields are the session's and not
     stored."""
 
@@ -77,13 +77,13 @@ class TopicPart:
 
 
 @dataclass(slots=True)
-class Group:
+class ShareGroup:
     group_id: str
     epoch: int = 1
     metadata_hash: int = 0
     assignment_epoch: int = 1
     assignment_ms: int = 0
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ShareMember] = field(default_factory=dict)
     targets: dict[str, Assignment] = field(default_factory=dict)
     initializing: dict[UUID, TopicPart] = field(default_factory=dict)
     initialized: dict[UUID, TopicPart] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class Group:
         )
         records.put(RecordType.SHARE_GROUP_TARGET_METADATA, metadata)
 
-    def reconcile(self, member: Member, records: Records) -> bool:
+    def reconcile(self, member: ShareMember, records: Records) -> bool:
         """Give a member its target, in one step. True if what it has changed."""
         if member.member_epoch == self.assignment_epoch:
             return False
@@ -235,9 +235,9 @@ class Group:
                 self.initialized = _from_named(value.initialized_topics)
                 self.deleting = {each.topic_id: each.topic_name for each in value.deleting_topics}
 
-    def _member(self, key: GroupKey) -> Member:
+    def _member(self, key: GroupKey) -> ShareMember:
         assert key.member_id is not None
-        return self.members.setdefault(key.member_id, Member(key.member_id))
+        return self.members.setdefault(key.member_id, ShareMember(key.member_id))
 
 
 def share_partitions(topics: Mapping[UUID, TopicPart]) -> Iterator[TopicPartition]:

@@ -33,7 +33,7 @@ from kbroker.groups.classic.messages import (
     SyncReply,
     SyncRequest,
 )
-from kbroker.groups.consumer.messages import HeartbeatRequest
+from kbroker.groups.consumer.messages import ConsumerGroupHeartbeatRequest
 from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetErrors
 from kbroker.groups.outcome import OffsetOf
 from kbroker.settings.altering import BrokerConfig
@@ -251,7 +251,7 @@ async def test_what_is_not_saved_yet_is_not_told_to_who_asks_again(
     partitions that it did not have for sure: there was nothing to save for that one."""
     async with opened() as (world, nursery):
         world.commits.delay_s, world.commits.failure = 3.0, failure
-        request = HeartbeatRequest(G, "m", 0, None, None, 60_000, ("orders",), owned={})
+        request = ConsumerGroupHeartbeatRequest(G, "m", 0, None, None, 60_000, ("orders",), owned={})
         codes: list[tuple[float, ErrorCode]] = []
 
         async def join() -> None:

@@ -22,7 +22,7 @@ from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.groups.ids import SHARE, GroupIds
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
-from kbroker.groups.share.messages import HeartbeatReply, HeartbeatRequest, ShareGroupSettings
+from kbroker.groups.share.messages import GroupHeartbeatReply, ShareGroupHeartbeatRequest, ShareGroupSettings
 from kbroker.settings.altering import BrokerConfig
 from kbroker.share.effects import ShareSettings
 from kbroker.share.persister import InitializeRequest, Result, TopicPartition
@@ -116,9 +116,9 @@ class World:
         )
         self.service.load(store)
 
-    async def heartbeat(self, epoch: int, *topics: str) -> HeartbeatReply:
+    async def heartbeat(self, epoch: int, *topics: str) -> GroupHeartbeatReply:
         return await self.service.heartbeat(
-            HeartbeatRequest(GROUP, "M1", epoch, None, topics or None, "c", "/h")
+            ShareGroupHeartbeatRequest(GROUP, "M1", epoch, None, topics or None, "c", "/h")
         )
 
 
@@ -129,7 +129,7 @@ async def world(delay_s: float) -> AsyncIterator[World]:
         yield made
 
 
-def partitions(reply: HeartbeatReply) -> list[int] | None:
+def partitions(reply: GroupHeartbeatReply) -> list[int] | None:
     if reply.assignment is None:
         return None
     return [index for topic in reply.assignment.topic_partitions for index in topic.partitions]
@@ -281,7 +281,7 @@ async def test_targets_that_could_not_be_saved_come_with_the_next_heartbeat(
     async with world(0) as w:
         epochs = {}
         for member in ("M1", "M2"):
-            request = HeartbeatRequest(GROUP, member, 0, None, ("orders",), "c", "/h")
+            request = ShareGroupHeartbeatRequest(GROUP, member, 0, None, ("orders",), "c", "/h")
             epochs[member] = (await w.service.heartbeat(request)).member_epoch
         await trio.sleep(2)
         epochs["M1"] = (await w.heartbeat(epochs["M1"])).member_epoch

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kbroker.errors import ErrorCode
 from kbroker.groups.classic.messages import ClassicGroupSettings, JoinReply, Leaving, SyncReply
-from kbroker.groups.classic.rebalance import Kind, TimerName
+from kbroker.groups.classic.rebalance import ClassicTimer, ClassicTimerKind
 from kbroker.groups.classic.state import ClassicGroup, GroupState
 from tests.groups.classic.world import GROUP, OK, Call, Flying, Member, World, protocols
 
@@ -276,14 +276,17 @@ def check_timers(world: World, group: ClassicGroup) -> None:
     timers = world.groups._rebalances.timers
     for member in group.members.values():
         waits = member.member_id in group.joining or member.member_id in group.syncing
-        assert waits or timers.deadline_ms(TimerName(Kind.SESSION, GROUP, member.member_id)) is not None
+        assert (
+            waits
+            or timers.deadline_ms(ClassicTimer(ClassicTimerKind.SESSION, GROUP, member.member_id)) is not None
+        )
     for member_id in group.pending:
-        assert timers.deadline_ms(TimerName(Kind.SESSION, GROUP, member_id)) is not None
+        assert timers.deadline_ms(ClassicTimer(ClassicTimerKind.SESSION, GROUP, member_id)) is not None
     assert (group.state is GroupState.PREPARING) == (
-        timers.deadline_ms(TimerName(Kind.JOIN, GROUP)) is not None
+        timers.deadline_ms(ClassicTimer(ClassicTimerKind.JOIN, GROUP)) is not None
     )
     if group.unsynced:
-        assert timers.deadline_ms(TimerName(Kind.SYNC, GROUP)) is not None
+        assert timers.deadline_ms(ClassicTimer(ClassicTimerKind.SYNC, GROUP)) is not None
     if group.state is GroupState.COMPLETING and group.leader in group.syncing:
         assert group.saving is not None
 

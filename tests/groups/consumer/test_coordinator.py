@@ -12,7 +12,7 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.share_records import RecordType
 from kbroker.formats.state import GroupKey
 from kbroker.groups.assignors.spi import ConsumerAssignorMember, PartitionAssignorError
-from kbroker.groups.consumer.messages import HeartbeatRequest
+from kbroker.groups.consumer.messages import ConsumerGroupHeartbeatRequest
 from kbroker.groups.ids import CONSUMER, SHARE
 from kbroker.groups.offset_messages import Commit, CommitRequest
 from tests.groups.consumer.world import Client, World, all_of, settle
@@ -45,7 +45,9 @@ def test_the_first_heartbeat_is_answered_with_the_assignment(world: World) -> No
 
 def test_a_heartbeat_that_changes_nothing_saves_nothing(world: World) -> None:
     member = Client(world, "m", "t").join()
-    request = HeartbeatRequest("g", "m", member.epoch, client_id="c", client_host="/h", owned=member.owned())
+    request = ConsumerGroupHeartbeatRequest(
+        "g", "m", member.epoch, client_id="c", client_host="/h", owned=member.owned()
+    )
     outcome = world.groups.heartbeat(request, now_ms=world.now_ms)
     assert (outcome.changes, outcome.group_ids) == ((), ())
     assert outcome.reply is not None
@@ -455,7 +457,9 @@ def test_a_revocation_has_its_time_again_after_a_restart(world: World) -> None:
 
 def test_what_could_not_be_saved_did_not_happen(world: World) -> None:
     first = Client(world, "m", "t").join()
-    request = HeartbeatRequest("g", "n", 0, rebalance_timeout_ms=1, subscribed_topic_names=("t",), owned={})
+    request = ConsumerGroupHeartbeatRequest(
+        "g", "n", 0, rebalance_timeout_ms=1, subscribed_topic_names=("t",), owned={}
+    )
     outcome = world.groups.heartbeat(request, now_ms=world.now_ms)
     assert outcome.group_ids == ("g",)
     world.groups.not_saved("g", world.store.scan(b"group/"), now_ms=world.now_ms)
@@ -464,7 +468,9 @@ def test_what_could_not_be_saved_did_not_happen(world: World) -> None:
 
 
 def test_a_group_that_could_not_be_saved_is_none(world: World) -> None:
-    request = HeartbeatRequest("g", "n", 0, rebalance_timeout_ms=1, subscribed_topic_names=("t",), owned={})
+    request = ConsumerGroupHeartbeatRequest(
+        "g", "n", 0, rebalance_timeout_ms=1, subscribed_topic_names=("t",), owned={}
+    )
     world.groups.heartbeat(request, now_ms=world.now_ms)
     world.groups.not_saved("g", (), now_ms=world.now_ms)
     assert world.group_ids.type_of("g") is None

@@ -24,13 +24,17 @@ from kbroker.formats.state import GroupKey, group_prefix
 from kbroker.groups.classic import messages as classic
 from kbroker.groups.classic.coordinator import ClassicGroups
 from kbroker.groups.consumer.coordinator import ConsumerGroups
-from kbroker.groups.consumer.messages import ConsumerGroupSettings, HeartbeatRequest, MigrationPolicy
+from kbroker.groups.consumer.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupSettings,
+    MigrationPolicy,
+)
 from kbroker.groups.ids import CLASSIC, CONSUMER, GroupIds
 from kbroker.groups.offset_messages import Commit, CommitRequest, OffsetsSettings
 from kbroker.groups.offsets import Offsets
 from kbroker.groups.outcome import Answer, GenerationSaved, Outcome, Ticket
 from kbroker.groups.routing import Groups
-from kbroker.groups.share.messages import HeartbeatReply
+from kbroker.groups.share.messages import GroupHeartbeatReply
 from kbroker.protocol.consumer_protocol import read_assignment, read_subscription, write_assignment
 from kbroker.storage.memory_store import MemoryStateStore
 from tests.groups.consumer.mixed_world import subscription
@@ -178,9 +182,9 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for topic, number in sorted(client.has):
             if (found := self.topics.by_name(topic)) is not None:
                 owned[found.topic_id] = (*owned.get(found.topic_id, ()), number)
-        request = HeartbeatRequest("g", client.member_id, epoch, client.instance, owned=owned)
+        request = ConsumerGroupHeartbeatRequest("g", client.member_id, epoch, client.instance, owned=owned)
         if client.says_all and epoch >= 0:
-            request = HeartbeatRequest(
+            request = ConsumerGroupHeartbeatRequest(
                 "g",
                 client.member_id,
                 epoch,
@@ -273,12 +277,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if lose or (reply is not None and reply.error_code is ErrorCode.coordinator_not_available):
             client.says_all = True
             client.must_join = client.must_join or (client.speaks_classic and client.joined is not None)
-        elif isinstance(reply, HeartbeatReply):
+        elif isinstance(reply, GroupHeartbeatReply):
             self.take_heartbeat(client, call, reply)
         else:
             self.take_classic(client, reply)
 
-    def take_heartbeat(self, client: Client, call: Call, reply: HeartbeatReply) -> None:
+    def take_heartbeat(self, client: Client, call: Call, reply: GroupHeartbeatReply) -> None:
         if call.what == "leave":
             return
         if reply.error_code is not ErrorCode.none:
@@ -332,7 +336,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule()
     def fail(self) -> None:
         failed, self.flying = self.flying, []
-        not_available = HeartbeatReply(ErrorCode.coordinator_not_available)
+        not_available = GroupHeartbeatReply(ErrorCode.coordinator_not_available)
         for outcome, call in failed:
             for ticket in (
                 call,

@@ -15,10 +15,14 @@ from kbroker.groups.assignors.range import RangeAssignor
 from kbroker.groups.assignors.spi import ConsumerAssignor
 from kbroker.groups.assignors.uniform import UniformAssignor
 from kbroker.groups.consumer.coordinator import ConsumerGroups
-from kbroker.groups.consumer.messages import ConsumerGroupSettings, DescribedGroup, HeartbeatRequest
+from kbroker.groups.consumer.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupSettings,
+    DescribedConsumerGroup,
+)
 from kbroker.groups.ids import GroupIds
 from kbroker.groups.outcome import Outcome
-from kbroker.groups.share.messages import DescribedAssignment, HeartbeatReply, TopicView
+from kbroker.groups.share.messages import DescribedAssignment, GroupHeartbeatReply, TopicView
 from kbroker.storage.memory_store import MemoryStateStore
 from tests.groups.share import world as group_world
 
@@ -65,7 +69,7 @@ class World:
     def save(self, outcome: Outcome[object]) -> None:
         self.store.write(outcome.changes)
 
-    def send(self, request: HeartbeatRequest) -> HeartbeatReply:
+    def send(self, request: ConsumerGroupHeartbeatRequest) -> GroupHeartbeatReply:
         outcome = self.groups.heartbeat(request, now_ms=self.now_ms)
         self.save(outcome)
         assert outcome.reply is not None
@@ -76,7 +80,7 @@ class World:
         self.now_ms += wait_ms
         self.save(self.groups.expire(self.now_ms))
 
-    def describe(self, group: str = "g") -> DescribedGroup:
+    def describe(self, group: str = "g") -> DescribedConsumerGroup:
         (row,) = self.groups.describe([group])
         return row
 
@@ -119,7 +123,7 @@ class Client:
         self.epoch = 0
         self.has: set[TopicNumbers] = set()
         self.is_to_have: set[TopicNumbers] = set()
-        self.answer = HeartbeatReply()
+        self.answer = GroupHeartbeatReply()
 
     def join(self, code: ErrorCode = ErrorCode.none, **more: object) -> Client:
         """Epoch 0, with everything that a first heartbeat must say."""
@@ -156,7 +160,7 @@ class Client:
             "client_id": "c",
             "client_host": "/h",
         }
-        request = HeartbeatRequest(self.group, self.member_id, **(known | values))  # type: ignore[arg-type]
+        request = ConsumerGroupHeartbeatRequest(self.group, self.member_id, **(known | values))  # type: ignore[arg-type]
         self.answer = self.world.send(request)
         assert self.answer.error_code is code, self.answer
         if code is ErrorCode.none:

@@ -18,7 +18,7 @@ from kbroker.formats.share_records import (
     ShareGroupTargetMetadata,
 )
 from kbroker.formats.state import MAX_GROUP_ID_BYTES, group_prefix
-from kbroker.groups.share.messages import HeartbeatReply, HeartbeatRequest
+from kbroker.groups.share.messages import GroupHeartbeatReply, ShareGroupHeartbeatRequest
 from kbroker.share.persister import TopicPartition
 from tests.groups.share.world import World, assigned
 
@@ -43,57 +43,92 @@ def orders(world: World, *numbers: int) -> set[TopicPartition]:
 @pytest.mark.parametrize(
     ("number", "request_", "code", "message"),
     [
-        (3, HeartbeatRequest("", "", -7), ErrorCode.invalid_request, None),
-        (3, HeartbeatRequest("g", "m" * 37, 0, None, ("orders",)), ErrorCode.invalid_request, None),
-        (6, HeartbeatRequest(" ", "m", 0, "", None), ErrorCode.invalid_request, "GroupId can't be empty."),
-        (6, HeartbeatRequest("g", "  ", 0, "", None), ErrorCode.invalid_request, "MemberId can't be empty."),
-        (6, HeartbeatRequest("g", "m", 0, "", None), ErrorCode.invalid_request, "RackId can't be empty."),
+        (3, ShareGroupHeartbeatRequest("", "", -7), ErrorCode.invalid_request, None),
+        (3, ShareGroupHeartbeatRequest("g", "m" * 37, 0, None, ("orders",)), ErrorCode.invalid_request, None),
+        (
+            6,
+            ShareGroupHeartbeatRequest(" ", "m", 0, "", None),
+            ErrorCode.invalid_request,
+            "GroupId can't be empty.",
+        ),
+        (
+            6,
+            ShareGroupHeartbeatRequest("g", "  ", 0, "", None),
+            ErrorCode.invalid_request,
+            "MemberId can't be empty.",
+        ),
+        (
+            6,
+            ShareGroupHeartbeatRequest("g", "m", 0, "", None),
+            ErrorCode.invalid_request,
+            "RackId can't be empty.",
+        ),
         (
             7,
-            HeartbeatRequest("g", "m", 0),
+            ShareGroupHeartbeatRequest("g", "m", 0),
             ErrorCode.invalid_request,
             "SubscribedTopicNames must be set in first request.",
         ),
         (
             7,
-            HeartbeatRequest("g", "m", 0, None, ()),
+            ShareGroupHeartbeatRequest("g", "m", 0, None, ()),
             ErrorCode.invalid_request,
             "SubscribedTopicNames must be set in first request.",
         ),
-        (8, HeartbeatRequest("g", "m", -2), ErrorCode.invalid_request, "MemberEpoch is invalid."),
-        (9, HeartbeatRequest("none", "m", 1), ErrorCode.group_id_not_found, "Group none not found."),
-        (9, HeartbeatRequest("none", "m", -1), ErrorCode.group_id_not_found, "Group none not found."),
+        (8, ShareGroupHeartbeatRequest("g", "m", -2), ErrorCode.invalid_request, "MemberEpoch is invalid."),
         (
             9,
-            HeartbeatRequest("classic", "m", 0, None, ("orders",)),
+            ShareGroupHeartbeatRequest("none", "m", 1),
+            ErrorCode.group_id_not_found,
+            "Group none not found.",
+        ),
+        (
+            9,
+            ShareGroupHeartbeatRequest("none", "m", -1),
+            ErrorCode.group_id_not_found,
+            "Group none not found.",
+        ),
+        (
+            9,
+            ShareGroupHeartbeatRequest("classic", "m", 0, None, ("orders",)),
             ErrorCode.group_id_not_found,
             "Group classic is not a share group.",
         ),
         (
             10,
-            HeartbeatRequest("full", "m", 0, None, ("orders",)),
+            ShareGroupHeartbeatRequest("full", "m", 0, None, ("orders",)),
             ErrorCode.group_max_size_reached,
             "2 members",
         ),
-        (10, HeartbeatRequest("full", "kicked", 5), ErrorCode.group_max_size_reached, "2 members"),
+        (10, ShareGroupHeartbeatRequest("full", "kicked", 5), ErrorCode.group_max_size_reached, "2 members"),
         (
             11,
-            HeartbeatRequest("full", "stranger", -1),
+            ShareGroupHeartbeatRequest("full", "stranger", -1),
             ErrorCode.unknown_member_id,
             "Member stranger is not a member of group full.",
         ),
         (
             11,
-            HeartbeatRequest("g", "stranger", 2),
+            ShareGroupHeartbeatRequest("g", "stranger", 2),
             ErrorCode.unknown_member_id,
             "Member stranger is not a member of group g.",
         ),
-        (12, HeartbeatRequest("g", "m1", 4), ErrorCode.fenced_member_epoch, "greater member epoch (4)"),
-        (12, HeartbeatRequest("g", "m1", 1), ErrorCode.fenced_member_epoch, "smaller member epoch (1)"),
+        (
+            12,
+            ShareGroupHeartbeatRequest("g", "m1", 4),
+            ErrorCode.fenced_member_epoch,
+            "greater member epoch (4)",
+        ),
+        (
+            12,
+            ShareGroupHeartbeatRequest("g", "m1", 1),
+            ErrorCode.fenced_member_epoch,
+            "smaller member epoch (1)",
+        ),
     ],
 )
 def test_heartbeat_checks(
-    number: int, request_: HeartbeatRequest, code: ErrorCode, message: str | None
+    number: int, request_: ShareGroupHeartbeatRequest, code: ErrorCode, message: str | None
 ) -> None:
     # GRP-1, GRP-4, GRP-6..12, GRP-20, GRP-22
     world = World(max_size=2)
@@ -108,7 +143,7 @@ def test_heartbeat_checks(
     assert (outcome.changes, outcome.effects) == ((), ())
     assert outcome.reply is not None
     # null member id, epoch 0, interval 0, no assignment
-    assert outcome.reply == HeartbeatReply(code, outcome.reply.error_message)
+    assert outcome.reply == GroupHeartbeatReply(code, outcome.reply.error_message)
     assert outcome.reply.error_message == message or (
         message is not None and message in str(outcome.reply.error_message)
     )
@@ -173,7 +208,7 @@ def test_leaving(world: World) -> None:  # GRP-21, GRP-23
     world.join("m1", "orders")
     world.join("m2", "orders")
     world.again("m1")
-    assert world.heartbeat("m1", -1, ["ignored"]) == HeartbeatReply(member_id="m1", member_epoch=-1)
+    assert world.heartbeat("m1", -1, ["ignored"]) == GroupHeartbeatReply(member_id="m1", member_epoch=-1)
     records = world.records()
     assert {member_id for _, member_id in records} == {None, "m2"}
     assert isinstance(metadata := records[RecordType.SHARE_GROUP_METADATA, None], ShareGroupMetadata)
@@ -284,12 +319,12 @@ def test_a_plain_heartbeat_writes_nothing(world: World) -> None:
     world.join("m1", "orders")
     world.again("m1")
     outcome = world.coordinator.heartbeat(
-        HeartbeatRequest("g", "m1", 2, client_id="c", client_host="/h"),
+        ShareGroupHeartbeatRequest("g", "m1", 2, client_id="c", client_host="/h"),
         now_ms=world.now_ms,
         topics=world.topics,
     )
     assert (outcome.changes, outcome.effects, outcome.group_ids) == ((), (), ())
-    assert outcome.reply == HeartbeatReply(
+    assert outcome.reply == GroupHeartbeatReply(
         member_id="m1", member_epoch=2, heartbeat_interval=timedelta(seconds=5)
     )
 
@@ -389,7 +424,7 @@ def test_a_restart_changes_nothing(world: World) -> None:  # GRP-43
     assert world.coordinator.next_deadline_ms() == world.now_ms + 45_000, "sessions begin anew"
     assert world.group_ids.type_of("g") == "share"
     records = world.records()
-    assert world.again("m1") == HeartbeatReply(
+    assert world.again("m1") == GroupHeartbeatReply(
         member_id="m1", member_epoch=3, heartbeat_interval=timedelta(seconds=5)
     )
     assert world.records() == records, "nothing to write, nothing to initialise"
@@ -401,7 +436,7 @@ def test_a_failed_save_takes_the_group_back(world: World) -> None:
     deadline_ms = world.coordinator.next_deadline_ms()
     world.now_ms += 1_000
     lost = world.coordinator.heartbeat(
-        HeartbeatRequest("g", "m2", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
+        ShareGroupHeartbeatRequest("g", "m2", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
     )
     assert world.coordinator.describe(["g"]) != before
     world.fail(lost)
@@ -412,7 +447,7 @@ def test_a_failed_save_takes_the_group_back(world: World) -> None:
 
 def test_a_failed_save_of_the_first_join_leaves_no_group(world: World) -> None:
     lost = world.coordinator.heartbeat(
-        HeartbeatRequest("g", "m1", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
+        ShareGroupHeartbeatRequest("g", "m1", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
     )
     world.fail(lost)
     assert world.coordinator.list_groups() == []

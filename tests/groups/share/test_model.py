@@ -25,12 +25,12 @@ from kbroker.groups.assignors.share import ASSIGNORS
 from kbroker.groups.outcome import DeleteShareState, InitializeSharePartitions, Outcome
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.groups.share.messages import (
-    HeartbeatReply,
-    HeartbeatRequest,
+    GroupHeartbeatReply,
     OffsetsReply,
+    ShareGroupHeartbeatRequest,
     ShareGroupSettings,
 )
-from kbroker.groups.share.state import Group
+from kbroker.groups.share.state import ShareGroup
 from kbroker.share.persister import Result, TopicPartition
 from kbroker.storage.memory_store import MemoryStateStore
 from tests.groups.share.world import Topics
@@ -44,7 +44,7 @@ members = st.sampled_from(MEMBERS)
 names = st.sets(st.sampled_from((*TOPIC_NAMES, "never")), min_size=1).map(lambda found: tuple(sorted(found)))
 
 
-def stored_part(group: Group) -> tuple[Any, ...]:
+def stored_part(group: ShareGroup) -> tuple[Any, ...]:
     """Everything that must come back after a restart. Members in order of their ids: their order is
     not stored."""
     return (
@@ -99,8 +99,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
     def heartbeat(
         self, group_id: str, member_id: str, epoch: int, topics: tuple[str, ...] | None
-    ) -> HeartbeatReply | None:
-        request = HeartbeatRequest(group_id, member_id, epoch, None, topics, "c", "/h")
+    ) -> GroupHeartbeatReply | None:
+        request = ShareGroupHeartbeatRequest(group_id, member_id, epoch, None, topics, "c", "/h")
         outcome = self.coordinator.heartbeat(request, now_ms=self.now_ms, topics=self.topics)
         self.flying.append(outcome)
         if outcome.reply is None:
@@ -305,7 +305,9 @@ class ShareGroupMachine(RuleBasedStateMachine):
         group = self.coordinator._groups.get(group_id)
         return group.members.get(member_id) if group else None
 
-    def check_reply(self, group_id: str, member_id: str, reply: HeartbeatReply, *, must_have: bool) -> None:
+    def check_reply(
+        self, group_id: str, member_id: str, reply: GroupHeartbeatReply, *, must_have: bool
+    ) -> None:
         group, member = self.coordinator._groups[group_id], self.member(group_id, member_id)
         assert (reply.member_id, reply.member_epoch) == (member_id, member.member_epoch)
         assert (reply.assignment is not None) or not must_have
@@ -377,7 +379,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
                     self.flying.append(self.deleted(effect, [Result(each) for each in effect.partitions]))
             self.asked.clear()
 
-    def check_settled(self, group: Group) -> None:
+    def check_settled(self, group: ShareGroup) -> None:
         wanted = {
             TopicPartition(topic.topic_id, number)
             for member in group.members.values()

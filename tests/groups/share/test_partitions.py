@@ -11,11 +11,11 @@ from kbroker.formats.state import GroupKey
 from kbroker.groups.outcome import DeleteShareState
 from kbroker.groups.share.messages import (
     DescribedAssignment,
-    DescribedGroup,
-    DescribedMember,
+    DescribedShareGroup,
+    DescribedShareMember,
     DescribedTopicPartitions,
-    HeartbeatRequest,
     ListedGroup,
+    ShareGroupHeartbeatRequest,
 )
 from kbroker.share.persister import TopicPartition
 from tests.groups.share.world import World, assigned
@@ -106,7 +106,9 @@ def test_the_one_who_notices_a_new_topic_waits_for_it(world: World) -> None:  # 
 def test_a_member_that_leaves_while_it_waits(world: World) -> None:
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
-    world.coordinator.heartbeat(HeartbeatRequest("g", "m1", -1), now_ms=world.now_ms, topics=world.topics)
+    world.coordinator.heartbeat(
+        ShareGroupHeartbeatRequest("g", "m1", -1), now_ms=world.now_ms, topics=world.topics
+    )
     world.answer()
     assert world.finish("m1").error_code is ErrorCode.unknown_member_id
     assert record(world).initialized_topics == named(world, 0, 1)
@@ -194,7 +196,9 @@ def test_a_failed_save_does_not_ask_twice(world: World) -> None:
     world.heartbeat("m1", 0, ["orders"])
     world.fail(
         world.coordinator.heartbeat(
-            HeartbeatRequest("g", "m2", 0, None, ("orders",)), now_ms=world.now_ms, topics=world.topics
+            ShareGroupHeartbeatRequest("g", "m2", 0, None, ("orders",)),
+            now_ms=world.now_ms,
+            topics=world.topics,
         )
     )
     assert world.coordinator.is_waiting("g", "m1")
@@ -207,7 +211,9 @@ def test_a_failed_save_does_not_forget_the_decided_offset(world: World) -> None:
     world.join("m1", "orders")
     starts(world)
     world.fail(
-        world.coordinator.heartbeat(HeartbeatRequest("g", "m1", -1), now_ms=world.now_ms, topics=world.topics)
+        world.coordinator.heartbeat(
+            ShareGroupHeartbeatRequest("g", "m1", -1), now_ms=world.now_ms, topics=world.topics
+        )
     )
     world.again("m1")
     assert starts(world) == {1: -1}
@@ -247,13 +253,13 @@ def test_describe(world: World) -> None:  # GRP-44, GRP-51
     world.join("m1", "orders")
     (group,) = world.coordinator.describe(["g"])
     topic = DescribedTopicPartitions(partition(world, 0).topic_id, "orders", (0, 1))
-    assert group == DescribedGroup(
+    assert group == DescribedShareGroup(
         "g",
         group_state="Stable",
         group_epoch=2,
         assignment_epoch=2,
         assignor_name="simple",
-        members=(DescribedMember("m1", None, 2, "c", "/h", ("orders",), DescribedAssignment((topic,))),),
+        members=(DescribedShareMember("m1", None, 2, "c", "/h", ("orders",), DescribedAssignment((topic,))),),
     )
     world.save(world.coordinator.topic_deleted(world.topics.remove("orders")))
     (member,) = world.coordinator.describe(["g"])[0].members
@@ -262,8 +268,8 @@ def test_describe(world: World) -> None:  # GRP-44, GRP-51
 
 def test_describe_what_is_no_share_group(world: World) -> None:  # GRP-52, RPC-62
     assert world.coordinator.describe(["none", ""]) == [
-        DescribedGroup("none", ErrorCode.group_id_not_found, "Group none not found."),
-        DescribedGroup("", ErrorCode.invalid_group_id),
+        DescribedShareGroup("none", ErrorCode.group_id_not_found, "Group none not found."),
+        DescribedShareGroup("", ErrorCode.invalid_group_id),
     ]
 
 

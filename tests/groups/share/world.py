@@ -15,9 +15,9 @@ from kbroker.groups.ids import GroupIds
 from kbroker.groups.outcome import DeleteShareState, InitializeSharePartitions, Outcome
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.groups.share.messages import (
-    HeartbeatReply,
-    HeartbeatRequest,
+    GroupHeartbeatReply,
     OffsetsReply,
+    ShareGroupHeartbeatRequest,
     ShareGroupSettings,
     TopicView,
 )
@@ -84,10 +84,10 @@ class World:
         group: str = "g",
         rack: str | None = None,
         client: str = "c",
-    ) -> HeartbeatReply | None:
+    ) -> GroupHeartbeatReply | None:
         names = None if topics is None else tuple(topics)
         outcome = self.coordinator.heartbeat(
-            HeartbeatRequest(group, member_id, epoch, rack, names, client, "/h"),
+            ShareGroupHeartbeatRequest(group, member_id, epoch, rack, names, client, "/h"),
             now_ms=self.now_ms,
             topics=self.topics,
         )
@@ -96,13 +96,13 @@ class World:
             self.answer()
         return outcome.reply or (None if self.patient else self.finish(member_id, group))
 
-    def join(self, member_id: str, *topics: str, group: str = "g") -> HeartbeatReply:
+    def join(self, member_id: str, *topics: str, group: str = "g") -> GroupHeartbeatReply:
         reply = self.heartbeat(member_id, 0, topics, group=group)
         assert reply is not None
         assert reply.error_code is ErrorCode.none
         return reply
 
-    def again(self, member_id: str, after_ms: int = 5_000) -> HeartbeatReply:
+    def again(self, member_id: str, after_ms: int = 5_000) -> GroupHeartbeatReply:
         """A plain heartbeat, with the epoch that the member has."""
         self.now_ms += after_ms
         (group,) = self.coordinator.describe(["g"])
@@ -125,7 +125,7 @@ class World:
     def results(self, partitions: Iterable[TopicPartition]) -> list[Result]:
         return [Result(each, self.refuse.get(each, ErrorCode.none)) for each in partitions]
 
-    def finish(self, member_id: str, group: str = "g") -> HeartbeatReply:
+    def finish(self, member_id: str, group: str = "g") -> GroupHeartbeatReply:
         outcome = self.coordinator.heartbeat_reply(group, member_id, now_ms=self.now_ms)
         self.save(outcome)
         assert outcome.reply is not None
@@ -191,7 +191,7 @@ class World:
         return self.coordinator.describe(["g"])[0].group_epoch
 
 
-def assigned(reply: HeartbeatReply | None) -> set[TopicPartition] | None:
+def assigned(reply: GroupHeartbeatReply | None) -> set[TopicPartition] | None:
     assert reply is not None
     if reply.assignment is None:
         return None
