@@ -169,13 +169,28 @@ class Broker:
             persister if isinstance(persister, CountsShareState) else self.share_state
         )
         self.state_housekeeping, self.parked_cleaner = self._house_keepers()
-        self.share_partitions = self._share_partitions(persister)
+        self.group_ids = GroupIds()
+        clock = SessionClock()
+        share_coordinator = ShareGroupCoordinator(
+            self.configs.group_settings, self.group_ids, times=clock.times
+        )
+        self.share_partitions = SharePartitions(
+            self.topics,
+            persister,
+            self.deadlines,
+            self.background,
+            self.configs,
+            flush=self.state_commits.flush,
+            member_lives_ms=lambda group_id, member_id: share_coordinator.session_left_ms(
+                group_id, member_id, now_ms=clock.now_ms()
+            ),
+        )
         self.configs.parks_records = self.share_partitions.parked.is_possible
         self.configs.finds_keys = self.share_partitions.scanner.finds_keys
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
         self.append_queues = AppendQueues(self.background)
         writer = DeadLetterWriter(self.topics, self.config)
-        letters = DeadLetters(
+        self.dead_letters = DeadLetters(
             self.topics,
             self.configs,
             self.share_partitions,
@@ -183,12 +198,6 @@ class Broker:
             writer,
             self.state_commits,
             self.background,
-        )
-        self.dead_letters = self.share_partitions.dead_letters = letters
-        self.group_ids = GroupIds()
-        clock = SessionClock()
-        share_coordinator = ShareGroupCoordinator(
-            self.configs.group_settings, self.group_ids, times=clock.times
         )
         self.unattended = Unattended(
             self.share_partitions, share_coordinator.group_ids, share_coordinator.partitions_of
@@ -214,23 +223,9 @@ class Broker:
             self.kept_records.before_reset,
             self.unattended.look,
         )
-        self.share_partitions.member_lives_ms = self.share_group_service.member_lives_ms
         self.consumer_group_service = self._consumer_group_service(clock)
         self.client_telemetry = ClientTelemetry(now_ms)
         self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
-
-    def _share_partitions(self, persister: Persister) -> SharePartitions:
-        return SharePartitions(
-            self.topics,
-            persister,
-            self.deadlines,
-            self.background,
-            max_sessions=self.config["group.share.max.share.sessions"],
-            settings=self.configs.share_settings,
-            reset_policy=self.configs.reset_policy,
-            longest_lock_ms=lambda: self.config["group.share.max.record.lock.duration.ms"],
-            flush=self.state_commits.flush,
-        )
 
     def _group_settings_changed(self, group_id: str | None) -> None:
         self.share_partitions.settings_changed(group_id)

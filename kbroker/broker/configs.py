@@ -250,6 +250,15 @@ class Configs:
             assignor=config[ASSIGNMENT],
         )
 
+    def longest_lock_ms(self) -> int:
+        """The broker's bound of lock durations."""
+        longest_ms: int = self._broker["group.share.max.record.lock.duration.ms"]
+        return longest_ms
+
+    def max_share_sessions(self) -> int:
+        most: int = self._broker["group.share.max.share.sessions"]
+        return most
+
     def reset_policy(self, group_id: str) -> str:
         """earliest, latest or by_duration:<ISO 8601 duration>."""
         policy: str = self.group(group_id)["share.auto.offset.reset"]

@@ -15,8 +15,8 @@ import trio
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_left import kept_sent_ms, parked_left
-from kbroker.broker.queues.share_partitions import LoadedSharePartition
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.server.admin_http import HttpAnswer, HttpRefusal, HttpRequest, json_answer

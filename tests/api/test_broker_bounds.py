@@ -162,7 +162,7 @@ async def test_what_lock_reports_advise_is_accepted(
     steps = []
     async with connect(config={MOST: "50000"}) as client:
         reports = LockReports(
-            client.broker.configs.share_settings, client.broker.share_partitions.longest_lock_ms
+            client.broker.configs.share_settings, client.broker.configs.longest_lock_ms
         )
         while True:
             caplog.clear()

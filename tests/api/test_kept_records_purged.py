@@ -108,7 +108,7 @@ async def test_another_write_takes_the_removal_along(
             left.append(await keeps(client, key))
 
         monkeypatch.setattr(client.broker.persister, "write", late)
-        groups.save_later(loaded, engine.purge_parked(start))
+        groups.saving.save_later(loaded, engine.purge_parked(start))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(purge)
             await trio.testing.wait_all_tasks_blocked(0.1)

@@ -116,11 +116,6 @@ class ShareGroupService:
             self.coordinator.statistics(), len(self._asking), len(self._in_administration)
         )
 
-    def member_lives_ms(self, group_id: str, member_id: str) -> int:
-        """Milliseconds until the member's session ends without a further heartbeat; 0 if there is
-        no such member."""
-        return self.coordinator.session_left_ms(group_id, member_id, now_ms=self._clock.now_ms())
-
     def load(self, store: StateStore) -> None:
         """Load the stored groups."""
         self.coordinator.load(store.scan(GroupKey.namespace), now_ms=self._clock.now_ms())

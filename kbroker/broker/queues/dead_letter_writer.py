@@ -193,7 +193,8 @@ async def search(target: Partition, offset: int, group_id: str, topic: str, part
         first = offset
         try:
             some = await _in_thread(
-                target, lambda: _find(_read(target, first, end_offset), group_id, topic, partition)  # noqa: B023
+                target,
+                lambda: _find(_read(target, first, end_offset), group_id, topic, partition),  # noqa: B023
             )
         except KafkaError:
             offset += 1

@@ -49,7 +49,8 @@ from kbroker.broker.queues.dead_letter_writer import (
     read_records,
     search,
 )
-from kbroker.broker.queues.share_partitions import Key, LoadedSharePartition, SharePartitions
+from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
+from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
@@ -146,7 +147,7 @@ class _Work:
         return f"{self.key[0]}:{self.topic}-{self.key[1].partition}"
 
 
-class DeadLetters:
+class DeadLetters(DeadLetterHooks):
     """What SharePartitions tells (DeadLetterHooks in share_partitions.py), and the tasks that follow
     from it."""
 
@@ -169,6 +170,7 @@ class DeadLetters:
         self._works: dict[Key, _Work] = {}
         self._groups: dict[str, GroupDeadLetters] = {}
         self._background = background
+        share_partitions.notify(self)
 
     def statistics(self) -> DeadLettersStatistics:
         return DeadLettersStatistics(
@@ -383,7 +385,10 @@ class DeadLetters:
         Raises KafkaError."""
         nothing_under_way = not engine.statistics().writes_under_way
         persist = engine.retry_unsaved()
-        if persist is not None and (error := await self._share_partitions.save(loaded, persist)) is not None:
+        if (
+            persist is not None
+            and (error := await self._share_partitions.saving.save(loaded, persist)) is not None
+        ):
             raise error
         if nothing_under_way and work.known is engine:
             work.uncertain = False
@@ -458,7 +463,7 @@ class DeadLetters:
         persist = engine.dead_lettered(runs_of(offsets))
         loaded.waiters.wake_all()
         if persist is not None:
-            error = await self._share_partitions.save(loaded, persist)
+            error = await self._share_partitions.saving.save(loaded, persist)
             if error is not None:
                 work.uncertain = True
                 raise error

@@ -18,11 +18,12 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import trio
 
 from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_fetching import parked_batch
 from kbroker.broker.queues.sliced_batches import Walked, walk
 from kbroker.clock import wall_clock_ms
@@ -32,9 +33,6 @@ from kbroker.formats.schedule_headers import MARK, due_of
 from kbroker.share.effects import Persist
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import LogId
-
-if TYPE_CHECKING:
-    from kbroker.broker.queues.share_partitions import LoadedSharePartition
 
 AT_ONCE: Final = 1000
 """Records that one look gives up."""

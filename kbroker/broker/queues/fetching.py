@@ -22,9 +22,9 @@ from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import Connection
 from kbroker.broker.queues.expiry import must_wait
+from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.opened_batches import BatchOpener
 from kbroker.broker.queues.parked_fetching import plan_parked
-from kbroker.broker.queues.share_partitions import LoadedSharePartition
 from kbroker.broker.queues.sliced_batches import Walked, front_of, walk, whole_batches
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.batches import Buffer
@@ -220,10 +220,12 @@ class ShareFetching:
             if self._empty_rows and place.partition not in self._rows:
                 self._rows[place.partition] = ShareFetchRow(place.partition.partition)
             if engine.start_offset < (log_start_offset := loaded.partition.log_start_offset):
-                self._broker.share_partitions.save_later(loaded, engine.log_start_moved(log_start_offset))
+                self._broker.share_partitions.saving.save_later(
+                    loaded, engine.log_start_moved(log_start_offset)
+                )
             offset = engine.offset_to_acquire()
             if engine.parking is not None:
-                self._broker.share_partitions.save_later(loaded, engine.parked_below(log_start_offset))
+                self._broker.share_partitions.saving.save_later(loaded, engine.parked_below(log_start_offset))
                 if engine.parked_ready and (
                     loaded.is_parked_turn or offset is None or offset >= loaded.partition.high_watermark
                 ):
@@ -395,7 +397,7 @@ class ShareFetching:
             plan = await plan_parked(loaded.partition, engine, opener, self._budget, share_bytes, record_of)
             if loaded.gone or not self._is_current():
                 return False
-            self._broker.share_partitions.save_later(loaded, engine.parked_lost(plan.lost))
+            self._broker.share_partitions.saving.save_later(loaded, engine.parked_lost(plan.lost))
             if engine.settings.ttl_ms:
                 has_expired = await self._broker.share_partitions.expiry.give_up_parked(
                     loaded, engine, plan.batches, plan.offsets

@@ -32,8 +32,9 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.stored_batches import iter_possible
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.held_logs import HeldLogs, Hold
+from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_left import keeps_of, parks_of
-from kbroker.broker.queues.share_partitions import LoadedSharePartition, SharePartitions
+from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 from kbroker.formats.batches import LOG_APPEND_TIME, build_batch, crc_is_valid, stored_records
 from kbroker.formats.compression import CorruptPayload
@@ -240,13 +241,13 @@ class KeptRecords:
         """Raises KafkaError. Then the next write of the share-partition says it again."""
         if persist is None:
             return
-        error = await self._share_partitions.save(loaded, persist)
+        error = await self._share_partitions.saving.save(loaded, persist)
         if error is not None and self._topics.reserve.is_there:
             # A full disk must not keep the log from making room: what is set aside for that is
             # used.
             self._topics.reserve.give_up()
             again = engine.retry_unsaved()
-            error = None if again is None else await self._share_partitions.save(loaded, again)
+            error = None if again is None else await self._share_partitions.saving.save(loaded, again)
         if error is not None:
             raise error
 
@@ -312,7 +313,7 @@ class KeptRecords:
                 waiter.rearm()
                 persist = engine.purge_parked(offset)
                 if persist is not None:
-                    if (error := await self._share_partitions.save(loaded, persist)) is not None:
+                    if (error := await self._share_partitions.saving.save(loaded, persist)) is not None:
                         raise error
                 elif parking.is_pending_below(offset):
                     await waiter.wait()

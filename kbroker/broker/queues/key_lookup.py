@@ -10,16 +10,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
+from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.formats.record_keys import BatchKeys
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.ordering import Keys
 from kbroker.share.persister import FindsParkedKeys, Persister
 from kbroker.share.share_partition import SharePartition
-
-if TYPE_CHECKING:
-    from kbroker.broker.queues.share_partitions import LoadedSharePartition
 
 
 class KeyLookup:

@@ -8,18 +8,19 @@ share-partition; it ends when the engine has enough.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
+from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.broker.queues.parked_left import keeps_of, parks_of
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import KafkaError
-from kbroker.share.effects import ShareSettings
+from kbroker.share.effects import Persist, ShareSettings
 from kbroker.share.parked import Parked
 from kbroker.share.parked_memory import NOWHERE
 from kbroker.share.parked_order import READ_AT_ONCE
@@ -27,21 +28,28 @@ from kbroker.share.parking import Parking
 from kbroker.share.persister import Persister
 from kbroker.share.share_partition import SharePartition
 
-if TYPE_CHECKING:
-    from kbroker.broker.queues.share_partitions import LoadedSharePartition, SharePartitions
-
 logger = logging.getLogger(__name__)
 _RETRY_S = 1.0
 
 
 class ParkedReading:
+    """`save`, `changed` and `retire` are SharePartitions' ways to save a change, to follow up a
+    read, and to drop a share-partition that has retired."""
+
     def __init__(
-        self, persister: Persister, share_partitions: SharePartitions, start: Callable[..., None]
+        self,
+        persister: Persister,
+        background: Background,
+        save: Callable[[LoadedSharePartition, Persist], Awaitable[KafkaError | None]],
+        changed: Callable[[LoadedSharePartition], None],
+        retire: Callable[[LoadedSharePartition], None],
     ) -> None:
         self._persister = parks_of(persister)
         self._keeps = keeps_of(persister)
-        self._share_partitions = share_partitions
-        self._start = start
+        self._background = background
+        self._save = save
+        self._changed = changed
+        self._retire = retire
         self._life_ahead_ms = wall_clock_ms() - now_ms()
         self._at_work: set[LoadedSharePartition] = set()
 
@@ -86,7 +94,7 @@ class ParkedReading:
             and (parking.needs_sweep or parking.wants_read)
         ):
             self._at_work.add(loaded)
-            self._start(self._work, loaded)
+            self._background.start(self._work, loaded)
 
     async def _work(self, loaded: LoadedSharePartition) -> None:
         engine = loaded.engine
@@ -105,7 +113,7 @@ class ParkedReading:
                     await trio.sleep(_RETRY_S)
         finally:
             self._at_work.discard(loaded)
-        self._share_partitions.retire(loaded)
+        self._retire(loaded)
 
     async def _read(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
         """Raises KafkaError."""
@@ -120,7 +128,7 @@ class ParkedReading:
                 raise
             if not loaded.gone:
                 parking.end_read(lane, found, engine.settings, partial(is_lost, loaded.partition))
-                self._share_partitions.parked_changed(loaded)
+                self._changed(loaded)
 
     async def sweep(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
         """Have nothing parked below the log's start but what is kept; saved on return. Raises
@@ -139,10 +147,7 @@ class ParkedReading:
                     parking.end_look(look)
                 is_last = len(found) < READ_AT_ONCE
                 at = found[-1].offset + 1 if found else at
-                if (
-                    persist is not None
-                    and (error := await self._share_partitions.save(loaded, persist)) is not None
-                ):
+                if persist is not None and (error := await self._save(loaded, persist)) is not None:
                     raise error
         except BaseException:
             parking.needs_sweep = True

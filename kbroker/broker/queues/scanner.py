@@ -18,13 +18,16 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import trio
 
+from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.commits.waiting import Waiter
+from kbroker.broker.queues.expiry import Expiry
 from kbroker.broker.queues.key_lookup import KeyLookup
+from kbroker.broker.queues.loaded import LoadedSharePartition
+from kbroker.broker.queues.saving import Saving
 from kbroker.broker.queues.schedules import Schedules, due_now, looked_at
 from kbroker.broker.queues.sliced_batches import Walked, walk
 from kbroker.clock import wall_clock_ms
@@ -38,9 +41,6 @@ from kbroker.share.ordering import Keys
 from kbroker.share.persister import Persister
 from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 from kbroker.share.share_partition import SharePartition
-
-if TYPE_CHECKING:
-    from kbroker.broker.queues.share_partitions import LoadedSharePartition, SharePartitions
 
 logger = logging.getLogger(__name__)
 
@@ -66,17 +66,24 @@ _MEANING = {
 
 
 class Scanner:
+    """`schedule(loaded)` has the locks and waits of a share-partition end in time; `flush` syncs the
+    state store."""
+
     def __init__(
         self,
-        share_partitions: SharePartitions,
         persister: Persister,
-        start: Callable[..., None],
+        background: Background,
+        saving: Saving,
+        expiry: Expiry,
+        schedule: Callable[[LoadedSharePartition], None],
         flush: Callable[[], Awaitable[None]],
     ) -> None:
-        self._share_partitions = share_partitions
         self._lookup = KeyLookup(persister)
+        self._background = background
+        self._saving = saving
+        self._expiry = expiry
+        self._schedule = schedule
         self._flush = flush
-        self._start = start
         self._reports = Seldom(_REPORT_EVERY_S)
 
     @property
@@ -103,7 +110,7 @@ class Scanner:
             loaded.scanner.wake()
         elif engine.settings.scans:
             loaded.scanner = Waiter()
-            self._start(self._work, loaded, engine)
+            self._background.start(self._work, loaded, engine)
 
     async def _work(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
         waiter = loaded.scanner
@@ -140,13 +147,13 @@ class Scanner:
         """False: there is nothing to be done for now. Raises KafkaError and StoreFailed."""
         partition = loaded.partition
         if engine.start_offset < partition.log_start_offset:
-            self._share_partitions.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
+            self._saving.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
         persist = engine.park_again(wall_clock_ms())
         if persist is not None:
             await self._save(loaded, persist)
         if engine.key_order is not None:
             await self._see_to_keys(loaded, engine)
-        has_expired = engine.settings.ttl_ms > 0 and await self._share_partitions.expiry.look(loaded, engine)
+        has_expired = engine.settings.ttl_ms > 0 and await self._expiry.look(loaded, engine)
         return await self._scan(loaded, engine, known) or has_expired
 
     async def _look_ahead(self, loaded: LoadedSharePartition, engine: SharePartition, ahead: int) -> int:
@@ -173,7 +180,7 @@ class Scanner:
                     return first
                 engine.place_ahead(first, last)
             if found:
-                self._share_partitions.schedule(loaded)
+                self._schedule(loaded)
                 loaded.waiters.wake_all()
         return ahead
 
@@ -243,14 +250,14 @@ class Scanner:
         persist = engine.scanned(
             offset, data, control, scheduled, now_ms=now_ms(), wall_ms=wall_clock_ms(), keys=keys
         )
-        self._share_partitions.schedule(loaded)
+        self._schedule(loaded)
         loaded.waiters.wake_all()
         return persist
 
     async def _save(self, loaded: LoadedSharePartition, persist: Persist) -> None:
         """Synced on return, so that a scan cannot outrun a store that keeps the latest in memory.
         Raises KafkaError, StoreFailed."""
-        if (error := await self._share_partitions.save(loaded, persist)) is not None:
+        if (error := await self._saving.save(loaded, persist)) is not None:
             raise error
         await self._flush()
 

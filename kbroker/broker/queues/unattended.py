@@ -11,15 +11,12 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import trio
 
+from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import KafkaError
 from kbroker.share.persister import TopicPartition
-
-if TYPE_CHECKING:
-    from kbroker.broker.queues.share_partitions import SharePartitions
 
 logger = logging.getLogger(__name__)
 

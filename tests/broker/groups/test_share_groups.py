@@ -24,7 +24,6 @@ from kbroker.groups.ids import SHARE, GroupIds
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.groups.share.messages import GroupHeartbeatReply, ShareGroupHeartbeatRequest, ShareGroupSettings
 from kbroker.settings.altering import BrokerConfig
-from kbroker.share.effects import ShareSettings
 from kbroker.share.persister import InitializeRequest, Result, TopicPartition
 from kbroker.storage.memory_store import MemoryStateStore
 from kbroker.storage.spi import Change
@@ -101,11 +100,9 @@ class World:
             persister,
             Deadlines(),
             self.background,
-            max_sessions=1,
-            settings=lambda _: ShareSettings(),
-            reset_policy=lambda _: "earliest",
-            longest_lock_ms=lambda: 60_000,
+            configs,
             flush=trio.lowlevel.checkpoint,
+            member_lives_ms=lambda *_: 0,
         )
         self.group_ids = GroupIds()
         self.settings = ShareGroupSettings()

@@ -1,0 +1,114 @@
+"""A share-partition in this broker's memory, with the fetches that wait for it.
+
+The parts of queues/ that work on it import this module, and it imports none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from kbroker.broker.commits.waiting import Waiter, Waiters
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.sliced_batches import TakenRecords
+from kbroker.errors import KafkaError
+from kbroker.metrics import ShareGroupMetrics
+from kbroker.share.effects import Persist
+from kbroker.share.persister import TopicPartition
+from kbroker.share.share_partition import SharePartition
+
+Key: TypeAlias = tuple[str, TopicPartition]
+"""Group and topic partition."""
+
+
+class LoadedSharePartition:
+    """`engine` is None while the state is loading. `error` is the reason why it could not be
+    loaded. `retiring`: the group has no sessions, so the share-partition leaves the memory as soon
+    as it is settled."""
+
+    __slots__ = (
+        "__weakref__", "engine", "error", "gone", "is_parked_turn", "key", "metrics", "partition",
+        "records", "retiring", "scanner", "scheduled_ms", "settled", "to_save", "turns", "waiters",
+    )  # fmt: skip
+
+    def __init__(self, key: Key, partition: Partition) -> None:
+        self.key = key
+        self.partition = partition
+        self.engine: SharePartition | None = None
+        self.metrics: ShareGroupMetrics | None = None
+        self.error: KafkaError | None = None
+        self.gone = False
+        self.retiring = False
+        self.waiters = Waiters()
+        self.turns = Turns(self)
+        self.records = TakenRecords()
+        self.scanner: Waiter | None = None
+        """Wakes the task that looks at records ahead of the members (scanner.py)."""
+        self.is_parked_turn = True
+        """Where both are available, members get parked records and others in turn."""
+        self.scheduled_ms = float("inf")
+        self.to_save: list[Persist] = []
+        """Changes that no client waits for and that no write has taken along yet."""
+        self.settled = Waiters()
+        """Wait for the end of any write, or for the share-partition to leave the memory."""
+
+
+class Turns(Waiter):
+    """Fetches of members with a prefetch limit that wait for one share-partition, notified in the
+    order in which they arrived.
+
+    Each of them takes a record or two. If n records become available, it is enough that n fetches
+    look. Waking all of them would cost hundreds of workers a look for each job, and the fastest
+    workers would take most jobs.
+
+    This waiter stands for all of them among the waiters of the share-partition and of its log."""
+
+    __slots__ = ("_loaded", "order")
+
+    def __init__(self, loaded: LoadedSharePartition) -> None:
+        super().__init__()
+        self._loaded = loaded
+        self.order: dict[Waiter, Callable[[], int]] = {}
+        """Waiting fetches, each with a function that returns how much room its member has."""
+
+    def add(self, waiter: Waiter, room: Callable[[], int]) -> None:
+        """`room()`: how many records the waiting member may take now."""
+        self.order.setdefault(waiter, room)
+        self._loaded.waiters.add(self)
+        self._loaded.partition.waiters.add(self)
+
+    def discard(self, waiter: Waiter) -> None:
+        self.order.pop(waiter, None)
+        if not self.order:
+            self._loaded.waiters.discard(self)
+            self._loaded.partition.waiters.discard(self)
+
+    def wake(self) -> None:
+        """Wake as many fetches as there are records for, the longest waiting first. A fetch that
+        was woken and took nothing calls this again after it has left."""
+        loaded = self._loaded
+        if loaded.gone or loaded.engine is None or loaded.partition.deleted:
+            self.wake_everybody()
+            return
+        free = loaded.engine.acquirable(loaded.partition.high_watermark)
+        for waiter, room in list(self.order.items()):
+            if free <= 0:
+                return
+            if (taken := room()) > 0:
+                free -= taken
+                waiter.wake()
+
+    def wake_everybody(self) -> None:
+        for waiter in list(self.order):
+            waiter.wake()
+
+
+class DeadLetterHooks:
+    """The events that the writer of dead letters is notified of (dead_letters.py), always in the
+    step in which they happen. These methods ignore them."""
+
+    def before_save(self, loaded: LoadedSharePartition) -> None: ...
+    def wake(self, loaded: LoadedSharePartition) -> None: ...
+    def loaded(self, loaded: LoadedSharePartition) -> None: ...
+    def forget_group(self, group_id: str) -> None: ...
+    def forget_topic(self, topic: Sequence[Partition]) -> None: ...

@@ -1,0 +1,174 @@
+"""Saves what the share engine has decided: through the Persister, then final or undone.
+
+The engine (kbroker.share.share_partition) returns a `Persist` and keeps the change pending. Here
+one write carries the changes of several share-partitions to the Persister. Each change then becomes
+final, or is undone, and whatever waits for that is notified.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import trio
+
+from kbroker.broker.commits.background import Background
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.queues.loaded import DeadLetterHooks, LoadedSharePartition
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.effects import Persist
+from kbroker.share.persister import Persister, Result, WriteRequest
+
+logger = logging.getLogger(__name__)
+
+PERSISTER_CODES = {
+    ErrorCode.not_coordinator: ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_not_available: ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress: ErrorCode.coordinator_not_available,
+    ErrorCode.group_id_not_found: ErrorCode.group_id_not_found,
+    ErrorCode.unknown_topic_or_partition: ErrorCode.unknown_topic_or_partition,
+    ErrorCode.fenced_leader_epoch: ErrorCode.not_leader_or_follower,
+    ErrorCode.fenced_state_epoch: ErrorCode.not_leader_or_follower,
+}
+"""The code that a share client gets for a persister's code; UNKNOWN_SERVER_ERROR for others."""
+
+FENCING_CODES = frozenset(
+    {ErrorCode.not_leader_or_follower, ErrorCode.unknown_topic_or_partition, ErrorCode.group_id_not_found}
+)
+"""After these the share-partition is reloaded: its state was changed elsewhere."""
+
+Save: TypeAlias = tuple[LoadedSharePartition, Persist]
+
+
+def client_error(code: ErrorCode, message: str | None = None) -> KafkaError:
+    return KafkaError(PERSISTER_CODES.get(code, ErrorCode.unknown_server_error), message)
+
+
+class Saving:
+    """`forget(loaded)` is called when the state was changed elsewhere, and `follow_up(loaded)` when
+    a save has ended and more may have to be done."""
+
+    def __init__(
+        self,
+        persister: Persister,
+        background: Background,
+        forget: Callable[[LoadedSharePartition], None],
+        follow_up: Callable[[LoadedSharePartition], None],
+    ) -> None:
+        self._persister = persister
+        self._shields_writes = not getattr(persister, "writes_to_the_end", False)
+        self._background = background
+        self._forget = forget
+        self._follow_up = follow_up
+        self.dead_letters = DeadLetterHooks()
+
+    async def save_all(
+        self, group_id: str, saves: Sequence[Save]
+    ) -> dict[LoadedSharePartition, KafkaError | None]:
+        """Write through the Persister, and make the changes final or undo them. A cancelled caller
+        still waits to the end: the engines need the outcome.
+
+        Changes queued by save_later() go first, because the count of a Persist includes what those
+        before it did."""
+        for loaded, _ in saves:
+            if loaded.to_save:
+                saves = [each for save in saves for each in (*_take_queued(save[0]), save)]
+                break
+        requests = []
+        for loaded, persist in saves:
+            if persist.archiving:
+                self.dead_letters.before_save(loaded)
+            _, start_offset, complete, batches, state_epoch, leader_epoch, parking, waiting = persist
+            requests.append(
+                WriteRequest(
+                    loaded.key[1],
+                    state_epoch,
+                    leader_epoch,
+                    start_offset,
+                    complete,
+                    batches,
+                    parking,
+                    waiting,
+                )
+            )
+        try:
+            write = self._write_shielded if self._shields_writes else self._persister.write
+            written = await write(group_id, requests)
+        except Exception:
+            # Left pending, the records could be neither acknowledged nor acquired until a restart.
+            logger.exception("the persister failed to save share state of group %s", group_id)
+            written = []
+        if len(written) != len(requests):
+            written = [Result(request.partition, ErrorCode.unknown_server_error) for request in requests]
+        return {save[0]: self._settle(save, result) for save, result in zip(saves, written, strict=True)}
+
+    async def _write_shielded(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
+        written: list[Result] = []
+        with trio.CancelScope(shield=True):
+            written = await self._persister.write(group_id, requests)
+        return written
+
+    def _settle(self, save: Save, result: Result) -> KafkaError | None:
+        loaded, persist = save
+        engine = loaded.engine
+        assert engine is not None
+        error: KafkaError | None = None
+        if result.code is ErrorCode.none:
+            engine.persisted(persist.token)
+        else:
+            engine.persist_failed(persist.token, now_ms=now_ms())
+            error = client_error(result.code, result.message)
+            if error.code in FENCING_CODES:
+                self._forget(loaded)
+        if loaded.settled:
+            loaded.settled.wake_all()
+        # Most acknowledgements make room at the log's end, where fetches wait for a producer.
+        if loaded.waiters:
+            offset, partition = engine.offset_to_acquire(), loaded.partition
+            # The next fetch finds that out, and makes room.
+            is_behind = engine.start_offset < partition.log_start_offset
+            is_ready = engine.key_order is not None and engine.parked_ready > 0  # Freed with its key.
+            if is_behind or is_ready or (offset is not None and offset < partition.high_watermark):
+                loaded.waiters.wake_all()
+        if persist.archiving:
+            self.dead_letters.wake(loaded)
+        if engine.parking is not None or loaded.retiring:
+            self._follow_up(loaded)
+        return error
+
+    async def save(self, loaded: LoadedSharePartition, persist: Persist) -> KafkaError | None:
+        """Save, and return the error if that failed."""
+        if loaded.gone:  # Its offsets may have been altered: a late write would undo that.
+            return client_error(
+                ErrorCode.fenced_state_epoch, "The share-partition is not in memory any more."
+            )
+        return (await self.save_all(loaded.key[0], [(loaded, persist)]))[loaded]
+
+    def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
+        """Save in the background what no client waits for: expired locks, released records, a moved
+        log start."""
+        if persist is not None:
+            loaded.to_save.append(persist)
+            self._background.start(self._save_queued, loaded)
+
+    async def _save_queued(self, loaded: LoadedSharePartition) -> None:
+        group_id, partition = loaded.key
+        saves = _take_queued(loaded)
+        if not saves or loaded.gone:
+            return
+        error = (await self.save_all(group_id, saves))[loaded]
+        if error is not None and not loaded.partition.deleted:
+            logger.warning(
+                "state of share-partition %s:%s-%d was not saved: %s",
+                group_id,
+                partition.topic_id,
+                partition.partition,
+                error,
+            )
+
+
+def _take_queued(loaded: LoadedSharePartition) -> list[Save]:
+    saves = [(loaded, persist) for persist in loaded.to_save]
+    loaded.to_save.clear()
+    return saves
