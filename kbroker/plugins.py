@@ -14,11 +14,13 @@ must not know what a plugin does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from kbroker.errors import OperatorError
+
+T = TypeVar("T")
 
 LOG_STORE = "kbroker.log_store"
 STATE_STORE = "kbroker.state_store"
@@ -101,3 +103,40 @@ def _distribution(entry_point: EntryPoint) -> str:
         if entry_point.dist
         else "an unknown distribution"
     )
+
+
+def opening(make: Callable[..., Any], adapt: Callable[[Any], T]) -> Callable[..., T]:
+    """`make`, with its result adapted. OperatorError for a class that lacks an abstract method."""
+
+    def made(*arguments: Any) -> T:  # noqa: ANN401
+        try:
+            found = make(*arguments)
+        except TypeError as error:
+            if "abstract" not in str(error):
+                raise
+            raise OperatorError(f"a plugin is incomplete: {error}") from error
+        return adapt(found)
+
+    return made
+
+
+def adapted(spi: Any, plugin: Any, **others: Any) -> Any:  # noqa: ANN401
+    """`plugin`, or an adapter for it if its class does not derive from `spi`: what the plugin lacks
+    has the default of `spi`, and `others` are what the adapter has instead of the plugin's.
+
+    OperatorError, with the name of the method, where the plugin lacks one that has no default.
+    """
+    if isinstance(plugin, spi):
+        return plugin
+    kind = type(plugin)
+    names = [name for name in dir(spi) if not name.startswith("_")]
+    for name in names:
+        if getattr(getattr(spi, name), "__isabstractmethod__", False) and not hasattr(plugin, name):
+            raise OperatorError(
+                f"{kind.__module__}.{kind.__qualname__} has no {name}(), which a {spi.__name__} must have "
+                f"({spi.__module__})"
+            )
+    own = {name: getattr(plugin, name) for name in names if hasattr(plugin, name)} | others
+    methods = {name: staticmethod(each) if callable(each) else each for name, each in own.items()}
+    rest = {"__getattr__": lambda _, name: getattr(plugin, name)}
+    return type(kind.__name__, (spi,), methods | rest)()

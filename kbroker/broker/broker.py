@@ -66,12 +66,12 @@ from kbroker.groups.routing import Groups
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.metrics import BrokerMetrics
 from kbroker.settings.altering import NODE_ID, BrokerConfig
-from kbroker.share.persister import Persister
+from kbroker.share.persister import Persister, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.states import ShareStateStatistics
 from kbroker.storage.data_dir import DataDirectory
-from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore, writes_beside_sync
+from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
 
 logger = logging.getLogger(__name__)
 
@@ -163,8 +163,10 @@ class Broker:
             state_store,
             generation,
         )
-        persister = plugins.persister_factory(self.config["kbroker.persister"])(context)
+        make = plugins.persister_factory(self.config["kbroker.persister"])
+        persister = plugins.opening(make, adapted_persister)(context)
         self.persister: Persister = persister
+        self.topics.before_log_start_moves = persister.before_log_start_moves
         self.state_counts: CountsShareState = (
             persister if isinstance(persister, CountsShareState) else self.share_state
         )
@@ -268,7 +270,7 @@ class Broker:
             write,
             store.sync,
             in_thread=store.write_in_thread,
-            beside_sync=writes_beside_sync(store),
+            beside_sync=store.write_beside_sync,
             durability=self.options.durability,
             sync_interval_s=self.config["kbroker.sync.interval.ms"] / 1000,
         )

@@ -134,16 +134,16 @@ def _add_commits(scrape: Scrape, store: str, commits: GroupCommit[Any]) -> None:
 def _add_engines(scrape: Scrape, broker: Broker) -> None:
     options = broker.options
     for store, engine, statistics in (
-        ("log", options.storage, getattr(broker.log_store, "statistics", None)),
-        ("state", options.state_storage, getattr(broker.state_store, "statistics", None)),
+        ("log", options.storage, broker.log_store.statistics()),
+        ("state", options.state_storage, broker.state_store.statistics()),
     ):
-        if statistics is not None:  # An engine of a plugin may have none.
-            for name, value in _numbers(statistics()):
-                scrape.add("kbroker_store_statistic", value, {"store": store, "engine": engine, "name": name})
+        for name, value in _numbers(statistics):
+            scrape.add("kbroker_store_statistic", value, {"store": store, "engine": engine, "name": name})
 
 
 def _numbers(statistics: object) -> Iterator[tuple[str, float]]:
-    """The numbers of a dataclass or named tuple, those of nested ones included."""
+    """The numbers of a dataclass or named tuple, those of nested ones included; none of anything
+    else."""
     names = (
         [field.name for field in fields(statistics)]
         if is_dataclass(statistics)

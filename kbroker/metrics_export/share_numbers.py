@@ -29,7 +29,7 @@ from kbroker.metrics import ACK_TYPES, ENGINE_COUNTERS
 from kbroker.metrics_export.scrape import Labels, Scrape
 from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.share.lag import UNKNOWN, Left, what_is_left, with_parked
-from kbroker.share.persister import KeepsRecordsInLogs, TopicPartition
+from kbroker.share.persister import TopicPartition
 from kbroker.share.share_partition import SharePartition, SharePartitionStatistics
 
 logger = logging.getLogger(__name__)
@@ -176,10 +176,9 @@ class _Turn:
                     yield _Place(group_id, topic.topic_name, partition)
 
     async def _add_loaded(self, place: _Place, engine: SharePartition) -> None:
-        in_log = self._broker.persister if isinstance(self._broker.persister, KeepsRecordsInLogs) else None
-        if in_log is not None:
-            with self._patience(), suppress(KafkaError):  # What cannot be read is in the log already.
-                await in_log.know_own_offsets(place.key, engine.start_offset)
+        persister = self._broker.persister
+        with self._patience(), suppress(KafkaError):  # What cannot be read is in the log already.
+            await persister.know_own_offsets(place.key, engine.start_offset)
         found, labels = engine.statistics(), place.labels
         self._add_counters(place, found)
         self._scrape.add("kbroker_share_partition_in_flight", found.in_flight, labels)
@@ -204,12 +203,9 @@ class _Turn:
             end_offset,
             engine.stands_from,
         )
-        if in_log is not None:
-            left = left._replace(
-                lag=left.lag - in_log.count_own_offsets(place.key, max(found.start_offset, log_start_offset))
-            )
+        own = persister.count_own_offsets(place.key, max(found.start_offset, log_start_offset))
+        left = left._replace(lag=left.lag - own)
         if found.parked:
-            persister = self._broker.persister
             parked = await parked_left(persister, place.group_id, place.key, log_start_offset, with_due=True)
             left = with_parked(left, parked, is_known=True)
             if parked.next_due_ms is not None:

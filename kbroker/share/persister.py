@@ -1,20 +1,23 @@
-"""The Persister SPI (KIP-932, "Share group state persister"): where a share-partition's state is
-kept.
+"""The Persister SPI (KIP-932, "Share group state persister"): stores the state of share-partitions.
 
-Five verbs, asynchronous because another process may answer; each takes many share-partitions of one
-group and gives one result per share-partition asked for, in the order asked, with a Kafka error
-code of its own. A call raises nothing for a refusal; what it raises is a bug or a cancellation.
-Cancelling a write leaves it undecided.
+Kafka's five verbs are required. They are asynchronous, because another process may answer. Each
+takes many share-partitions of one group and returns one result per request, in the order of the
+requests, each with a Kafka error code of its own. A refusal is a result and raises nothing; an
+exception is a bug or a cancellation. Cancelling a write leaves it undecided.
+
+Everything else in `Persister` is optional: parked records, exact lag, records in the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.plugins import adapted
 from kbroker.share.effects import StateBatch
 from kbroker.share.lag import Standing
 from kbroker.share.parked import Lane, Parked, ParkingChange
@@ -28,10 +31,14 @@ class TopicPartition(NamedTuple):
 
 
 class InitializeRequest(NamedTuple):
-    """`start_offset` -1: not decided yet, the group's share.auto.offset.reset decides at the first
-    load. `written_in`: the leader epoch whose log the start offset is an offset of, as if it were
-    written; None: it is just a number, perhaps beyond the log's end. `keeps_parked`: the state
-    begins anew, and its parked records stay; only for a persister that ParksRecords."""
+    """
+    - `start_offset`: -1 if undecided; the group's share.auto.offset.reset then decides at the first
+      load.
+    - `written_in`: the leader epoch of the log that the start offset refers to, as if it were
+      written; None if it is only a number, perhaps beyond the log's end.
+    - `keeps_parked`: the state is recreated and its parked records stay; only for a persister that
+      `parks_records`.
+    """
 
     partition: TopicPartition
     state_epoch: int
@@ -41,9 +48,8 @@ class InitializeRequest(NamedTuple):
 
 
 def begin_anew(request: InitializeRequest) -> tuple[InitializeRequest, InitializeRequest]:
-    """For one `initialize` call: the state begins anew with that start, also where it has that
-    epoch and start already, which a single request would take for its own repetition and leave as
-    it is."""
+    """For one `initialize` call: recreates the state even if it has that epoch and start already. A
+    single request would be taken for a repetition of itself, and change nothing."""
     return request._replace(start_offset=0 if request.start_offset < 0 else -1), request
 
 
@@ -72,9 +78,9 @@ class WriteRequest(NamedTuple):
     batches: Sequence[StateBatch]
     parking: Sequence[ParkingChange] = ()
     """Saved with the rest, all or nothing, in this order; only for a persister that
-    ParksRecords."""
+    `parks_records`."""
     waiting: int = 0
-    """How many records are parked once this is saved; looked at where `parking` is not empty."""
+    """How many records are parked once this is saved; meaningful where `parking` is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +94,9 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class ReadResult(Result):
-    """`written_in`: the newest leader epoch whose log the start offset and the batches speak of.
-    None: they speak of no record, or are kept so that a power cut cannot leave them ahead of the
-    log. `waiting`: how many records are parked."""
+    """`written_in`: the newest leader epoch of the log that the start offset and the batches refer
+    to; None if they refer to no record, or cannot be ahead of the log after a power cut.
+    `waiting`: how many records are parked."""
 
     state_epoch: int = 0
     start_offset: int = 0
@@ -101,11 +107,13 @@ class ReadResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class SummaryResult(Result):
-    """What is saved at this moment: nobody waits for what is on its way. `start_offset` -1: not
-    initialised, or initialised without an offset. `delivery_complete_count` -1: unknown; offsets
-    from the start on that the persister itself has taken in the topic partition are counted as
-    well, since they are nobody's to deliver. `waiting`: how many records are parked: they are lag,
-    although their places count as complete."""
+    """What is saved at this moment, without waiting for writes under way.
+
+    - `start_offset`: -1 if not initialised, or initialised without an offset.
+    - `delivery_complete_count`: -1 if unknown. Offsets of the persister's own records in the topic
+      partition, from the start offset on, are counted as well: nobody consumes these.
+    - `waiting`: how many records are parked. They are lag, although their offsets are complete.
+    """
 
     state_epoch: int = 0
     leader_epoch: int = 0
@@ -114,116 +122,165 @@ class SummaryResult(Result):
     waiting: int = 0
 
 
-class Persister(Protocol):
-    """What is durable on return: everything that a result with code none says was done, as far as
-    the operator's --durability goes. Writes are shielded from cancellation, which costs something;
-    a persister whose `write` cannot be cancelled may say `writes_to_the_end = True`, and is called
-    without that."""
+class Persister(ABC):
+    """Derive from this class. The abstract verbs are required; everything else has a default, which
+    says that the persister does not do it.
 
+    What is durable on return: everything that a result with code none says was done, as far as the
+    operator's --durability goes.
+    """
+
+    writes_to_the_end: bool = False
+    """Whether `write` cannot be cancelled. Otherwise the broker shields its calls from
+    cancellation, which costs something."""
+
+    @abstractmethod
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]: ...
+
+    @abstractmethod
     async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]: ...
+
+    @abstractmethod
     async def write(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]: ...
+
+    @abstractmethod
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]: ...
+
+    @abstractmethod
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]: ...
+
+    @abstractmethod
     async def aclose(self) -> None: ...
 
+    # Parked records. All methods raise KafkaError for state that cannot be read.
 
-@runtime_checkable
-class ParksRecords(Protocol):
-    """A persister that keeps parked records (share/parked.py), any number of them, on disk and in
-    order.
+    parks_records: bool = False
+    """Whether it keeps parked records (share/parked.py), any number of them, on disk and in order.
+    Without it, `write` is never given any.
 
     `write` saves `parking` and `waiting`. Parked records belong to the state: `initialize` with
-    another epoch or start, `delete` and the topic's deletion end them in the same commit, and a
-    state that begins anew under the same name never shows them. A write that fails may have parked
-    what it said, or a part of it: the next write says removals of that. What a failed write was to
-    remove may be there or not. `read` gives what holds: no record is both parked and in the
+    another epoch or start, `delete`, and the topic's deletion end them in the same commit. A state
+    that is recreated under the same name never shows them. A failed write may have parked all or a
+    part of its records: the next write lists removals of these. Records that a failed write was to
+    remove may be there or not. `read` returns what holds: no record is both parked and in the
     window."""
-
-    @property
-    def parks_records(self) -> bool:
-        """Whether the store underneath can; without it, `write` is never given any."""
 
     async def read_parked(
         self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
     ) -> list[Parked]:
-        """Of one lane, in order, those that are saved and stand behind `after` = (due_ms, offset);
-        at most `limit`. Fewer: there are no more. Raises KafkaError for state that cannot be
-        read."""
+        """The saved records of one lane, in order, from the first after `after` = (due_ms, offset).
+        At most `limit`; fewer mean that there are no more."""
+        return []
 
     async def parked_from(
         self, group_id: str, partition: TopicPartition, offset: int, limit: int
     ) -> list[Parked]:
-        """In the order of their offsets, of all lanes, from one offset on. Else as
-        `read_parked`."""
+        """As `read_parked`, of all lanes, by offset, from `offset` on."""
+        return []
 
     async def count_parked(
         self, group_id: str, partition: TopicPartition, first: int, end: int | None
     ) -> int:
-        """How many of the offsets `first` to `end` - 1 are parked; None: all from `first` on, and
-        those below it that are kept (KeepsRecords)."""
+        """How many of the offsets `first` to `end` - 1 are parked. None: all from `first` on, and
+        those below it that are kept."""
+        return 0
 
-
-@runtime_checkable
-class KeepsRecords(Protocol):
-    """A persister that ParksRecords, and keeps whole records: `ParkingChange.record`, which it
-    saves with the rest of the write, and removes with b"". Without it, the log stays as long as a
-    record is parked. Both methods raise KafkaError for state that cannot be read."""
+    keeps_records: bool = False
+    """Whether one that `parks_records` keeps whole records as well: it saves
+    `ParkingChange.record` with the rest of the write, and removes it with b"". Without this, the
+    log stays as long as a record is parked."""
 
     async def kept_record(self, group_id: str, partition: TopicPartition, offset: int) -> bytes | None:
-        """What is kept of the record at that offset; None: nothing."""
+        """The kept bytes of the record at `offset`; None if it is not kept."""
+        return None
 
     async def count_kept(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
         """How many of the offsets `first` to `end` - 1 are parked and kept."""
+        return 0
 
-
-@runtime_checkable
-class FindsParkedKeys(Protocol):
-    """A persister that ParksRecords and finds them by their keys, for groups that keep the order of
+    finds_parked_keys: bool = False
+    """Whether one that `parks_records` finds them by their keys, for groups that keep the order of
     keys."""
 
     async def parked_of_keys(
         self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
     ) -> dict[int, list[int]]:
-        """Of these hashes (Parked.key_hash), the offsets of parked records in the lane REDELIVERY,
-        as far as they are saved. Raises KafkaError for state that cannot be read."""
+        """By hash (Parked.key_hash), the offsets of saved records in the lane REDELIVERY."""
+        return {}
 
+    # Parked records in the broker's own state store: the broker removes those of generations that
+    # are no longer in use.
 
-@runtime_checkable
-class CountsUnfinished(Protocol):
-    """A persister that counts a group's unfinished records without the write that `read` may cost.
-    Both methods raise KafkaError for state or a log that cannot be read."""
+    def tell_ended(  # noqa: B027
+        self, listener: Callable[[tuple[str, TopicPartition], int], None]
+    ) -> None:
+        """Call `listener` with (group id, partition) and generation once the end of a generation is
+        saved."""
 
-    async def count_unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 hold records that the group is not done
-        with, but for those that are kept (KeepsRecords). 0 where the group has no state, or no
-        decided start offset."""
+    async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
+        """The generations in use, at the moment of return. Raises KafkaError for state that cannot
+        be read."""
+        return set()
 
-    async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
-        """How many of these offsets are the persister's own (see KeepsRecordsInLogs)."""
+    async def sync_ends(self) -> None:  # noqa: B027
+        """Returns once no power cut can undo the generations' ends so far and yet leave later
+        writes of the state store. Raises NoSpace, StoreFailed."""
 
+    # Lag.
 
-@runtime_checkable
-class TellsWhatIsDone(Protocol):
-    """A persister that can tell what is left of a share-partition whose saved start offset the
-    log's start has passed. Without it lag counts at most what the log has, and is too high by
-    finished records that a count alone cannot place. It also tells which record is the oldest that
-    is not finished: without it that is the one at the saved start offset."""
+    async def count_unfinished(
+        self, group_id: str, partition: TopicPartition, first: int, end: int
+    ) -> int | None:
+        """How many of the offsets `first` to `end` - 1 hold records that the group has not finished
+        and that are not kept; 0 without state or without a decided start offset. None: unknown; the
+        broker then calls `read`, which may cost a write. Raises KafkaError for state or a log that
+        cannot be read."""
+        return None
 
-    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
-        """What is saved as done from `offset` on, which is not below the start offset that
-        `read_summary` has just given; offsets that the persister itself has taken are counted as
-        done. Raises KafkaError for state that cannot be read."""
+    def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing | None:
+        """What is saved as finished from `offset` on, which is not below the start offset that
+        `read_summary` has just returned. Offsets of the persister's own records count as finished.
 
+        None: unknown. Lag is then at most what the log has, and is too high by finished records
+        that a count alone cannot place; the oldest unfinished record is taken to be the one at the
+        saved start offset. Raises KafkaError for state that cannot be read."""
+        return None
 
-@runtime_checkable
-class KeepsRecordsInLogs(Protocol):
-    """A persister that puts records of its own into the topic partitions. They have offsets, and
-    are nobody's lag."""
+    # Records of the persister's own in the topic partitions. They have offsets, and are never lag.
 
-    async def know_own_offsets(self, partition: TopicPartition, start_offset: int) -> None:
-        """So that `count_own_offsets` from there on is right from now on. Raises KafkaError for a
-        log that cannot be read."""
+    async def know_own_offsets(  # noqa: B027
+        self, partition: TopicPartition, start_offset: int
+    ) -> None:
+        """Load what `count_own_offsets` from `start_offset` on needs. Raises KafkaError for a log
+        that cannot be read."""
 
     def count_own_offsets(self, partition: TopicPartition, start_offset: int) -> int:
-        """How many offsets from there on to the log's end are the persister's own."""
+        """How many offsets from `start_offset` to the log's end are the persister's own."""
+        return 0
+
+    async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
+        """How many of the offsets `first` to `end` - 1 are the persister's own. Raises KafkaError
+        for a log that cannot be read."""
+        return 0
+
+    async def before_log_start_moves(  # noqa: B027
+        self, partition: TopicPartition, offset: int
+    ) -> None:
+        """Rewrite what the log would lose below `offset`. Raises NoSpace and StoreFailed: the log's
+        start then stays."""
+
+    # Upkeep.
+
+    async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]:
+        """Called every `interval_ms`
+        (share.coordinator.cold.partition.snapshot.interval.ms). A result for each share-partition
+        concerned; raises nothing."""
+        return []
+
+
+def adapted_persister(found: Any) -> Persister:  # noqa: ANN401
+    """`found`, or an adapter if its class does not derive from Persister. OperatorError where it
+    lacks a required verb."""
+    keeps, finds = hasattr(found, "kept_record"), hasattr(found, "parked_of_keys")
+    persister: Persister = adapted(Persister, found, keeps_records=keeps, finds_parked_keys=finds)
+    return persister

@@ -41,7 +41,7 @@ from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import MAX_DELIVERY_COUNT, RecordState
 from kbroker.share_state.loading import ShareState
-from kbroker.storage.spi import Change, StateReader, keys_on_disk_of
+from kbroker.storage.spi import Change, StateReader
 
 _MOST: Final = (1 << 63) - 1
 _MOST_HASH: Final = (1 << 64) - 1
@@ -149,23 +149,23 @@ def stored_left(
     """What a store holds, of the records that the log still has or that are kept: for readers
     without a broker. Costs a look at each record below `log_start_offset`. Raises ValueError for
     what cannot be read."""
-    keys = keys_on_disk_of(reader)
-    if generation == NO_GENERATION or keys is None:
+    if generation == NO_GENERATION or not reader.keeps_keys_on_disk:
         return NOTHING_PARKED
     prefix = prefix_of(group_id, partition, generation)
     number = stored_count(reader.get, prefix)
     start = by_offset_key(prefix, max(0, log_start_offset))
     first = None
-    for entry in keys.scan_range(by_offset_key(prefix, 0), start):
+    for entry in reader.scan_range(by_offset_key(prefix, 0), start):
         if not is_kept(entry[1]):
             number -= 1
         elif first is None:
             first = entry
-    first = first or next(keys.scan_range(start, end_of(prefix + bytes((BY_OFFSET,)))), None)
+    first = first or next(reader.scan_range(start, end_of(prefix + bytes((BY_OFFSET,)))), None)
     if first is None:
         return NOTHING_PARKED
     heads = [
-        next(keys.scan_range(prefix + bytes((lane,)), end_of(prefix + bytes((lane,)))), None) for lane in Lane
+        next(reader.scan_range(prefix + bytes((lane,)), end_of(prefix + bytes((lane,)))), None)
+        for lane in Lane
     ]
     due = [place_of_key(head[0])[0] for head in heads if head is not None]
     return ParkedLeft(number, offset_of_key(first[0]), min(due, default=None))

@@ -23,9 +23,11 @@ from kbroker.storage.spi import (
     LogBounds,
     LogId,
     LogSettings,
+    LogStore,
     LogStoreFactory,
     SegmentInfo,
     StampedBatch,
+    StateStore,
     StateStoreFactory,
 )
 
@@ -71,8 +73,8 @@ class MemoryLogStatistics:
     bytes: int
 
 
-class MemoryLogStore:
-    """A LogStore; reads give one memoryview per batch."""
+class MemoryLogStore(LogStore):
+    """Reads return one memoryview per batch."""
 
     may_block = False
     write_in_thread = False
@@ -161,11 +163,12 @@ class MemoryStateStatistics:
     bytes: int
 
 
-class MemoryStateStore:
-    """A StateStore; a snapshot is a copy of the dict. Its keys of ON_DISK are in memory like all
-    the rest, and read in order."""
+class MemoryStateStore(StateStore):
+    """A snapshot is a copy of the dict. Keys of ON_DISK are in memory like all others, and sorted
+    besides."""
 
     may_block = False
+    keeps_keys_on_disk = True
     write_in_thread = False
     write_beside_sync = True
 

@@ -1,49 +1,55 @@
-"""The storage SPIs: what the broker asks of an engine. Read this file first.
+"""The storage SPIs: what the broker requires of an engine. Read this file first.
+
+Derive from `LogStore`, `LogReader`, `StateStore` and `StateReader`. Abstract methods are required;
+everything else has a default, which is the careful or the plain choice. Override a default where
+the engine can do better.
 
 Engines stay small and dumb. They keep whole record batches per log, in offset order, and small keys
-with small values; they never look inside a batch beyond the header fields handed to them, check no
-CRC on the way in, know no Kafka request and no clock (`now_ms` is an argument). Everything else
-(stamping offsets, validation, producer state, visibility) is the broker's. All methods are
-synchronous; the broker decides which run on its loop and which in its commit thread.
+with small values. They never look inside a batch beyond the header fields handed to them, check no
+CRC of what they write, and know neither Kafka requests nor a clock (`now_ms` is an argument).
+Everything else (stamping offsets, validation, producer state, visibility) is the broker's. All
+methods are synchronous; the broker decides which run on its loop and which in its commit thread.
 
-What counts as kept:
+What is kept, and when:
     write() returned    the data survives kill -9 of the process
     sync()  returned    everything written before the call began survives a power cut
-    NoSpace             nothing of that write() call was kept (a reader will never see a part of
-                        it); the store goes on
+    NoSpace             nothing of that write() call was kept, and no reader will ever see a part of
+                        it; the store stays usable
     StoreFailed         the state of the disk is unknown; every later write() and sync() raises
                         StoreFailed as well
 
-Threads: the broker calls write(), sync() and create/drop/trim/truncate one at a time, never two of
-them at once, and always from one thread where `write_in_thread` is true. An engine that says
-`write_beside_sync = True` allows one exception: a write() on the broker's loop while a sync() runs
-in its commit thread, so that with durability `os` no answer waits for a sync. Reads may come from
-other threads at the same time as any of these.
+Threads: the broker never runs two of write(), sync(), create(), drop(), trim() and truncate() at
+once, and calls them all in one thread where `write_in_thread` is true. `write_beside_sync` and
+`trim_beside_write` permit exceptions. Reads may come from other threads at any time.
 
-Offsets may have holes: no reader may assume that the batch after the one that ends at n begins at n
-+ 1.
+Offsets may have holes: no reader may assume that the batch after the one that ends at n begins at
+n + 1.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Any, Final, NamedTuple, TypeAlias
 from uuid import UUID
+
+from kbroker.plugins import adapted, opening
 
 
 class LogId(NamedTuple):
-    """One topic partition's log. The topic's id, not its name: a recreated topic is another log."""
+    """One topic partition's log. By the topic's id, not its name: a recreated topic is another
+    log."""
 
     topic_id: UUID
     partition: int
 
 
 class LogBounds(NamedTuple):
-    """`start_offset`: first offset physically present (or where an empty log begins); `end_offset`:
-    next to be written."""
+    """`start_offset`: the first offset physically present (or where an empty log begins);
+    `end_offset`: the next to be written."""
 
     start_offset: int
     end_offset: int
@@ -68,7 +74,7 @@ class LogSettings:
 
 class StampedBatch(NamedTuple):
     """One record batch (format v2, verbatim bytes) with its final base offset already stamped into
-    `data`, which may be a slice of a larger buffer: who keeps it in memory copies it."""
+    `data`, which may be a slice of a larger buffer: an engine that keeps it in memory copies it."""
 
     log: LogId
     base_offset: int
@@ -77,156 +83,168 @@ class StampedBatch(NamedTuple):
     data: bytes | bytearray | memoryview
 
 
-class LogReader(Protocol):
-    """Read-only view of an engine's logs. `open_reader` gives one that is safe beside a live
-    broker."""
+class LogReader(ABC):
+    """Read-only view of an engine's logs. `open_reader` returns one that is safe beside a live
+    broker. Methods that take a log raise KeyError for one that does not exist."""
 
-    may_block: bool
-    """True where a cold read may take milliseconds: the broker then reads in a thread first."""
+    may_block: bool = True
+    """Whether a cold read may take milliseconds: the broker then reads in a thread first."""
 
+    @abstractmethod
     def logs(self) -> Iterable[LogId]: ...
 
-    def bounds(self, log: LogId) -> LogBounds:
-        """Raises KeyError for a log that does not exist (so do the other methods that take a
-        log)."""
+    @abstractmethod
+    def bounds(self, log: LogId) -> LogBounds: ...
 
+    @abstractmethod
     def segments(self, log: LogId) -> Sequence[SegmentInfo]:
         """In offset order; the last one is active and may be empty. Never an empty sequence."""
 
+    @abstractmethod
     def read(self, log: LogId, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """Whole batches from the first one whose last offset is >= `offset`, up to but without the
-        first that begins at or after `end_offset`. At most `max_bytes` bytes in all, except that a
-        first batch that is larger comes alone.
+        """Whole batches from the first one whose last offset is >= `offset`, up to the first that
+        begins at or after `end_offset`, which is left out. At most `max_bytes` bytes in all; a
+        larger first batch is returned alone.
 
-        Each memoryview is read-only and holds one or more whole batches back to back; it stays
+        Each memoryview is read-only and holds one or more whole batches back to back. It stays
         valid as long as it is referenced, whatever happens to the log meanwhile. An empty sequence
         means that there is nothing in the range.
         """
 
+    @abstractmethod
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
         """Base offset of the first batch whose max timestamp is >= `timestamp_ms`; None if there is
         none."""
 
+    @abstractmethod
     def close(self) -> None: ...
 
+    def tail_offset(self, log: LogId) -> int:
+        """Base offset of the active segment. The broker asks before every read: override it where
+        that costs less than listing all segments."""
+        return self.segments(log)[-1].base_offset
 
-class LogStore(LogReader, Protocol):
+    def statistics(self) -> object:
+        """A dataclass or named tuple, whose numbers become metrics; None if there is none."""
+        return None
+
+
+class LogStore(LogReader):
     """A LogReader that also writes. One process owns a store at a time."""
 
-    write_in_thread: bool
-    """True where writes belong to one thread (LMDB): the broker then calls all of this class's
-    methods in its commit thread."""
+    write_in_thread: bool = True
+    """Whether writes belong to one thread: the broker then calls all methods of this class in its
+    commit thread."""
 
+    write_beside_sync: bool = False
+    """Whether write() may run on the broker's loop while sync() runs in its commit thread. With
+    durability `os` no response then waits for a sync. No effect where `write_in_thread` is true."""
+
+    trim_beside_write: bool = False
+    """Whether trim() may run while write() does, on the same log too, as long as `new_start` is
+    below its end offset. For state stores that keep a log of their own."""
+
+    @abstractmethod
     def create(self, log: LogId, settings: LogSettings) -> None:
-        """Make an empty log that begins at offset 0, durable on return; for an existing log only
-        its settings change, and cost nothing if they are the same. The broker tells every log's
-        settings at its start, so they need not be kept."""
+        """Create an empty log that begins at offset 0, durable on return. Of an existing log only
+        the settings change, which costs nothing if they are the same. The broker passes the
+        settings of every log at its start, so they need not be stored."""
 
+    @abstractmethod
     def drop(self, log: LogId) -> None:
         """Remove the log and its bytes; no error if there is none. Durable on return."""
 
+    @abstractmethod
     def trim(self, log: LogId, new_start: int) -> None:
-        """Remove the segments that end at or below `new_start`. Where that is all of them, the
-        active one included, an empty segment that begins at the log's end offset is left. Never
-        removes an offset >= `new_start`. Durable on return."""
+        """Remove the segments that end at or below `new_start`, never an offset >= `new_start`. If
+        all segments end there, an empty one remains that begins at the log's end offset. Durable on
+        return."""
 
+    @abstractmethod
     def truncate(self, log: LogId, new_end: int) -> None:
         """Remove the batches that begin at or after `new_end` (a batch boundary). Durable on
         return."""
 
+    @abstractmethod
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
-        """Append batches, those of one log in rising offset order, of any number of logs. See the
+        """Append batches of any number of logs, those of one log in rising offset order. See the
         head of this file."""
 
+    @abstractmethod
     def sync(self) -> None: ...
 
 
 Change: TypeAlias = tuple[bytes, bytes | None]
 """A key with its new value, or with None to remove it."""
 
+ON_DISK: Final = b"parked/"
+"""There may be many millions of keys that begin with it. A store that `keeps_keys_on_disk` keeps
+them where they take no memory, or only an amount that does not rise with their number. Otherwise
+they are like all other keys; one write() of both kinds is kept whole or not at all."""
 
-class StateReader(Protocol):
+
+class StateReader(ABC):
     """A small ordered map from bytes to bytes."""
 
+    may_block: bool = True
+    """False where everything is in memory: the broker then calls `scan_range` without a thread."""
+
+    keeps_keys_on_disk: bool = False
+    """Whether this reader, and its snapshots, have `scan_range`. Without it the broker refuses, by
+    name, the settings that park records."""
+
+    @abstractmethod
     def get(self, key: bytes) -> bytes | None: ...
 
+    @abstractmethod
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys that start with `prefix`, in bytewise order, as of the moment of the call's first
-        step."""
+        """Keys that start with `prefix`, in bytewise order, as of the moment of the first step."""
 
+    @abstractmethod
     def snapshot(self) -> AbstractContextManager[StateReader]:
-        """A view that shows one moment in time until it is closed."""
+        """A view of one moment in time, until it is closed."""
 
+    @abstractmethod
     def close(self) -> None: ...
-
-
-class StateStore(StateReader, Protocol):
-    write_in_thread: bool
-
-    def write(self, changes: Sequence[Change]) -> None:
-        """Apply changes in their order, all or none. See the head of this file."""
-
-    def sync(self) -> None: ...
-
-
-ON_DISK: Final = b"parked/"
-"""Keys that begin with it may be many millions: a store with the verb below keeps them where they
-take no memory, whose amount must not rise with their number. All the rest holds for them as for
-other keys; one write() of both kinds is kept whole or not at all."""
-
-
-@runtime_checkable
-class KeepsKeysOnDisk(Protocol):
-    """The verb of a StateStore or StateReader, and of their snapshots, that keeps the keys of
-    ON_DISK out of memory. It is no part of those protocols: an engine without it has no such
-    method, and the broker refuses by name what needs it. See `keys_on_disk_of`."""
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys from `first` up to but without `end`, in bytewise order. ValueError unless both lie
-        in ON_DISK (`end` may be the first key behind it); an empty range is no error.
+        in ON_DISK (`end` may be the first key after it); an empty range is no error.
 
-        A call costs what its caller takes, not what there is. So entries are read in bounded
-        pieces, while they are taken: each shows a moment after the call's first step, a later piece
-        the same moment or a later one. A key that nobody changes meanwhile is given once; one that
-        is put, replaced or removed meanwhile may be given as it was or as it is, or be left out
-        where it was not there at some moment between. The keys given always rise. Of a snapshot(),
-        all of it is the snapshot's moment.
+        - Cost: in proportion to the entries taken, not to the entries stored. So entries are read
+          in bounded pieces, while the caller takes them. keyvalue/key_ranges.py has what engines
+          share.
+        - Time: each piece shows a moment after the first step, and no earlier one than the piece
+          before. A key that does not change meanwhile is returned once. One that is put, replaced
+          or removed meanwhile may be returned as it was or as it is, or be left out if it was
+          absent at some moment between. Keys always rise. In a snapshot, all pieces show the
+          snapshot's moment.
+        - Locks: nothing of the engine is held between two steps. The caller may write during the
+          scan, and may leave it unfinished.
 
-        A store that says `may_block = False` is in memory: the broker then reads its pieces without
-        a thread.
+        A caller that repeatedly takes and removes keys from the front should begin after the last
+        one that it took: some engines have to step over recent removals.
+        """
+        raise NotImplementedError
 
-        Nothing of the engine is held between two steps. Writing during the scan, and leaving it
-        unfinished, are allowed. A caller that takes keys from the front and removes them, again and
-        again, should begin behind the last one that it took: some engines have to step over what
-        was removed there lately."""
-
-
-def keys_on_disk_of(reader: StateReader) -> KeepsKeysOnDisk | None:
-    """The reader, store or snapshot as one that has the verb; None if it has not. Stores that
-    delegate to others are understood."""
-    return cast(KeepsKeysOnDisk, reader) if hasattr(reader, "scan_range") else None
-
-
-def writes_beside_sync(store: LogStore | StateStore) -> bool:
-    """Whether write() may run while sync() does. `write_beside_sync` is no part of the protocols,
-    so that an engine which says nothing is one that forbids it; where `write_in_thread` is true
-    both have the same thread, and it has no effect."""
-    return not store.write_in_thread and bool(getattr(store, "write_beside_sync", False))
+    def statistics(self) -> object:
+        """A dataclass or named tuple, whose numbers become metrics; None if there is none."""
+        return None
 
 
-def trims_beside_write(store: LogStore) -> bool:
-    """Whether trim() may run while write() does, on the same log too, as long as `new_start` is
-    below its end offset. Like `write_beside_sync`, `trim_beside_write` is no part of the protocol:
-    state stores that keep a log ask for it."""
-    return bool(getattr(store, "trim_beside_write", False))
+class StateStore(StateReader):
+    """A StateReader that also writes. One process owns a store at a time."""
 
+    write_in_thread: bool = True
+    write_beside_sync: bool = False
+    """Both as in LogStore."""
 
-def tail_offset_of(reader: LogReader) -> Callable[[LogId], int]:
-    """Gives the base offset of a log's active segment. An engine may have `tail_offset`, which is
-    no part of the protocols, where it takes less than listing all segments: this is asked before
-    every read."""
-    found: Callable[[LogId], int] | None = getattr(reader, "tail_offset", None)
-    return found or (lambda log: reader.segments(log)[-1].base_offset)
+    @abstractmethod
+    def write(self, changes: Sequence[Change]) -> None:
+        """Apply changes in their order, all or none. See the head of this file."""
+
+    @abstractmethod
+    def sync(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +258,32 @@ class LogStoreFactory:
     """(directory): beside a live broker or without one; takes no lock that could disturb the
     broker; changes nothing."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "open", opening(self.open, lambda found: adapted(LogStore, found)))
+        reader = opening(self.open_reader, lambda found: adapted(LogReader, found))
+        object.__setattr__(self, "open_reader", reader)
+
 
 @dataclass(frozen=True, slots=True)
 class StateStoreFactory:
-    """What an entry point of the group `kbroker.state_store` names."""
+    """What an entry point of the group `kbroker.state_store` names. Arguments as above."""
 
     open: Callable[[Path, Mapping[str, str], int], StateStore]
     open_reader: Callable[[Path], StateReader]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "open", opening(self.open, lambda found: _state(StateStore, found)))
+        reader = opening(self.open_reader, lambda found: _state(StateReader, found))
+        object.__setattr__(self, "open_reader", reader)
+
+
+def _state(spi: Any, found: Any) -> Any:  # noqa: ANN401
+    """`found`, or an adapter whose snapshots are adapted as well."""
+
+    @contextmanager
+    def snapshot() -> Iterator[StateReader]:
+        with found.snapshot() as moment:
+            yield _state(StateReader, moment)
+
+    has_ranges = hasattr(found, "scan_range")
+    return adapted(spi, found, snapshot=snapshot, keeps_keys_on_disk=has_ranges)

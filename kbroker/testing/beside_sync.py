@@ -12,7 +12,7 @@ from threading import Condition, Thread
 
 import pytest
 
-from kbroker.storage.spi import LogStore, StateStore, writes_beside_sync
+from kbroker.storage.spi import LogStore, StateStore
 
 _LEAST_SYNCS = 3
 _MOST_WRITES = 200
@@ -51,7 +51,7 @@ class Syncs:
 def syncing(store: LogStore | StateStore) -> Iterator[Syncs]:
     """Skips the test where the engine forbids a write beside a sync. An error of sync() is raised
     again on leaving."""
-    if not writes_beside_sync(store):
+    if store.write_in_thread or not store.write_beside_sync:
         pytest.skip("this engine allows no write beside a sync")
     syncs = Syncs()
     stop = False

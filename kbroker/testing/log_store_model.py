@@ -16,7 +16,7 @@ from uuid import UUID
 
 from kbroker.formats.batches import Record, build_batch, iter_headers
 from kbroker.storage import memory_store
-from kbroker.storage.spi import LogId, LogReader, LogSettings, LogStoreFactory, StampedBatch, tail_offset_of
+from kbroker.storage.spi import LogId, LogReader, LogSettings, LogStoreFactory, StampedBatch
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -84,7 +84,7 @@ def check_segments(reader: LogReader, log: LogId = LOG) -> None:
     bounds = reader.bounds(log)
     assert segments, "there is always an active segment"
     assert (segments[0].base_offset, segments[-1].end_offset) == bounds
-    assert tail_offset_of(reader)(log) == segments[-1].base_offset
+    assert reader.tail_offset(log) == segments[-1].base_offset
     assert sum(segment.size_bytes for segment in segments) == len(read_all(reader, log))
     for before, after in pairwise(segments):
         assert before.base_offset < before.end_offset <= after.base_offset, (

@@ -1,5 +1,5 @@
-"""The part of the StateStore contract that is about KeepsKeysOnDisk (kbroker/storage/spi.py):
-skipped where an engine has not the verb.
+"""The part of the StateStore contract that is about `scan_range` (kbroker/storage/spi.py): skipped
+where an engine does not have it.
 
 StateStoreContract has these tests; `test_model_of_keys_on_disk` compares the engine with a dict
 under random changes of both kinds of keys. It must not know any engine.
@@ -20,11 +20,9 @@ import pytest
 from kbroker.storage.spi import (
     ON_DISK,
     Change,
-    KeepsKeysOnDisk,
     StateReader,
     StateStore,
     StateStoreFactory,
-    keys_on_disk_of,
 )
 from kbroker.testing.beside_sync import syncing
 from kbroker.testing.opened_engine import OpenedEngine
@@ -41,11 +39,11 @@ def key_of(number: int) -> bytes:
     return ON_DISK + b"%08d" % number
 
 
-def has_verb(reader: StateReader) -> KeepsKeysOnDisk:
-    found = keys_on_disk_of(reader)
-    if found is None:
+def has_verb(reader: StateReader) -> StateReader:
+    """Skips the test where it has no `scan_range`."""
+    if not reader.keeps_keys_on_disk:
         pytest.skip("this engine does not keep keys on disk")
-    return found
+    return reader
 
 
 def entries_of(reader: StateReader, first: bytes = ON_DISK, end: bytes = END) -> list[tuple[bytes, bytes]]:

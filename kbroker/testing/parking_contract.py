@@ -1,13 +1,13 @@
-"""The contract suite of ParksRecords, the optional part of the Persister SPI that keeps records
-which wait.
+"""The contract suite of a persister that `parks_records`: the optional part of the Persister SPI
+that keeps records outside the in-flight window.
 
     from kbroker.testing.parking_contract import ParkingContract
     class TestMyParking(ParkingContract):
         name = "mine"
 
-A persister that says `parks_records = False`, or does not have it, has nothing to keep and passes
-by being skipped. So does one that has not KeepsRecords, of whole records beside them.
-`test_parking_model` compares one with a plain model under random writes and restarts.
+Skipped for a persister without `parks_records`; the tests of kept records are skipped without
+`keeps_records`. `test_parking_model` compares a persister with a plain model under random writes
+and restarts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.persister import (
-    FindsParkedKeys,
     InitializeRequest,
-    KeepsRecords,
-    ParksRecords,
     Persister,
     TopicPartition,
     WriteRequest,
@@ -44,17 +41,17 @@ _FINAL = 9
 final."""
 
 
-def parks(persister: Persister) -> ParksRecords:
+def parks(persister: Persister) -> Persister:
     """Skips the test where it does not."""
-    if not isinstance(persister, ParksRecords) or not persister.parks_records:
+    if not persister.parks_records:
         pytest.skip("this persister keeps no parked records")
     return persister
 
 
-def keeps(persister: Persister) -> KeepsRecords:
+def keeps(persister: Persister) -> Persister:
     """Skips the test where it does not."""
     parks(persister)
-    if not isinstance(persister, KeepsRecords):
+    if not persister.keeps_records:
         pytest.skip("this persister keeps no whole records")
     return persister
 
@@ -145,7 +142,7 @@ class Shelf:
                 found += some
                 after = some[-1].due_ms, some[-1].offset
             assert found == expected
-        if isinstance(persister, FindsParkedKeys):
+        if persister.finds_parked_keys:
             waiting: dict[int, list[int]] = {}
             for _, each in sorted(self.there.items()):
                 if each.lane is Lane.REDELIVERY and each.key_hash is not None:
@@ -170,7 +167,7 @@ class Shelf:
         assert await persister.count_parked(*key, 0, None) == len(by_offset)
         assert (await self.asked.summary(at=self.at, group=self.group)).waiting == len(by_offset)
         assert (await self.asked.read(at=self.at, group=self.group)).waiting == len(by_offset)
-        if isinstance(persister, KeepsRecords):
+        if persister.keeps_records:
             kept = {each.offset: await persister.kept_record(*key, each.offset) for each in by_offset}
             assert {offset: record for offset, record in kept.items() if record is not None} == self.records
             assert await persister.count_kept(*key, 0, 1 << 40) == len(self.records)
@@ -311,7 +308,7 @@ class ParkingContract(PersisterAnswers):
     ) -> None:
         shelf = await _begun(asked)
         assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 110))) is _OK
-        if isinstance(asked.persister, KeepsRecords):
+        if asked.persister.keeps_records:
             assert await shelf.write(keep(parked(103, 103), b"kept")) is _OK
         if end == "delete":
             assert await asked.delete() is _OK
@@ -329,7 +326,7 @@ class ParkingContract(PersisterAnswers):
             assert (await asked.read()).code is _OK
         shelf.there, shelf.records = {}, {}
         await shelf.check()
-        if isinstance(shelf.asked.persister, KeepsRecords):
+        if shelf.asked.persister.keeps_records:
             assert await shelf.asked.persister.kept_record(GROUP, shelf.partition, 103) is None
         assert await shelf.write(park(keyed(105, 3))) is _OK
         await shelf.check()
@@ -521,7 +518,7 @@ async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[
         is_kept = old is not None and old.kept
         if rng.random() < 0.3:
             changes[offset] = ParkingChange(offset, stale, None, b"" if is_kept else None)
-        elif isinstance(shelf.asked.persister, KeepsRecords) and rng.random() < 0.3:
+        elif shelf.asked.persister.keeps_records and rng.random() < 0.3:
             changes[offset] = ParkingChange(offset, stale, new._replace(kept=True), rng.randbytes(9))
         else:
             changes[offset] = ParkingChange(offset, stale, new._replace(kept=is_kept))

@@ -20,7 +20,7 @@ import pytest
 import trio
 
 from kbroker.broker.commits.group_commit import GroupCommit
-from kbroker.storage.spi import LogId, LogStore, StampedBatch, writes_beside_sync
+from kbroker.storage.spi import LogId, LogStore, StampedBatch
 from perf.parts.material import (
     KIB,
     LOG_ENGINES,
@@ -133,7 +133,7 @@ async def commit_all(store: LogStore, durability: str, groups: Sequence[Sequence
     less than 1 ms for all of them."""
     commits: GroupCommit[StampedBatch] = GroupCommit(
         "log", lambda items: store.write(items, now_ms=NOW_MS), store.sync,
-        in_thread=store.write_in_thread, beside_sync=writes_beside_sync(store), durability=durability,
+        in_thread=store.write_in_thread, beside_sync=store.write_beside_sync, durability=durability,
         sync_interval_s=60,
     )  # fmt: skip
     async with trio.open_nursery() as nursery:

@@ -35,7 +35,7 @@ from kbroker.share.effects import StateBatch
 from kbroker.share.persister import InitializeRequest, ReadRequest, TopicPartition, WriteRequest
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey
-from kbroker.storage.spi import Change, StateStore, writes_beside_sync
+from kbroker.storage.spi import Change, StateStore
 
 ENGINES = ("segment", "lmdb", "rocksdb")
 GROUP = "workers"
@@ -88,7 +88,7 @@ async def load(
         store.write,
         store.sync,
         in_thread=store.write_in_thread,
-        beside_sync=writes_beside_sync(store),
+        beside_sync=store.write_beside_sync,
         durability="disk",
     )
     persister = LocalPersister(ShareStateCoordinator(store.scan, lambda *_: True), commits)

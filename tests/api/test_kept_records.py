@@ -19,7 +19,7 @@ from kbroker.formats.batches import Record, build_batch, iter_headers, iter_reco
 from kbroker.formats.compression import Codec
 from kbroker.formats.parked_records import ParkedKey, end_of
 from kbroker.share.effects import Persist
-from kbroker.share.persister import KeepsRecords, Result, TopicPartition, WriteRequest
+from kbroker.share.persister import Result, TopicPartition, WriteRequest
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import COPY, ENABLED, NAME, QUEUE, batches_of, until
 from tests.api.share_consumers import (
@@ -568,7 +568,6 @@ async def one(member: Member, key: tuple[UUID, int]) -> tuple[int, int]:
 async def keeps(client: Client, key: tuple[UUID, int], group_id: str = GROUP) -> int:
     """How many records of the group are kept, by what is saved."""
     persister = client.broker.persister
-    assert isinstance(persister, KeepsRecords)
     return await persister.count_kept(group_id, TopicPartition(*key), 0, 1 << 40)
 
 

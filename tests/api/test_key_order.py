@@ -17,7 +17,6 @@ from kbroker.formats.batches import Record, build_batch
 from kbroker.formats.compression import Codec
 from kbroker.formats.parked_records import BY_KEY, ParkedKey, end_of, read_parked_entries
 from kbroker.share import key_order, parked_memory, parked_order
-from kbroker.storage.spi import keys_on_disk_of
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import until
 from tests.api.share_consumers import (
@@ -80,9 +79,8 @@ async def end(member: Member, key: Key, *offsets: int, how: int = ACCEPT) -> Non
 
 def blocked(client: Client) -> list[int]:
     """Offsets of what the store says of keys that wait."""
-    keys = keys_on_disk_of(client.broker.state_store)
-    assert keys is not None
-    entries = read_parked_entries(keys.scan_range(ParkedKey.namespace, end_of(ParkedKey.namespace)))
+    store, prefix = client.broker.state_store, ParkedKey.namespace
+    entries = read_parked_entries(store.scan_range(prefix, end_of(prefix)))
     return sorted(key.offset for key, _ in entries if key.kind == BY_KEY)
 
 

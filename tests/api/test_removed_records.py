@@ -24,7 +24,7 @@ from kbroker.clock import wall_clock_ms
 from kbroker.formats.batches import Record, build_batch, iter_headers
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.settings.altering import BrokerConfig
-from kbroker.share.persister import Persister, ReadRequest, ReadResult, SummaryResult
+from kbroker.share.persister import Persister, ReadRequest, ReadResult, SummaryResult, adapted_persister
 from tests.api.conftest import ENGINES, Client
 from tests.api.share_consumers import ACCEPT, GROUP, REJECT, RELEASE, Member, acquired, set_up_group
 from tests.api.test_delete_records import delete
@@ -295,7 +295,7 @@ def use(client: Client) -> FiveVerbs:
         return groups(key)
 
     client.broker.topics.count_unfinished = RemovedRecords(
-        verbs, client.broker.share_partitions, groups_of
+        adapted_persister(verbs), client.broker.share_partitions, groups_of
     ).before_removal
     return verbs
 

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from kbroker.broker.persisters.noop import NoopPersister
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.share_records import encode_share_snapshot
 from kbroker.formats.state import ShareStateKey
@@ -311,7 +312,7 @@ class TestDeleting:
 # --- a persister that takes its time, or fails ---
 
 
-class Persister:
+class Persister(NoopPersister):
     """A broker's, in front of it: `hold` makes it wait, `failure` raise, `refuse` refuse."""
 
     def __init__(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from kbroker.client.rpc import BrokerUnreachable, Connection
 from kbroker.errors import ErrorCode
 from kbroker.formats.parked_records import KeptRecord, ParkedCount, ParkedKey, end_of, read_parked_entries
 from kbroker.formats.state import DeadLetterKey
-from kbroker.storage.spi import StateReader, keys_on_disk_of
+from kbroker.storage.spi import StateReader
 from kbroker.testing.broker import RunningBroker
 from kbroker.testing.history import GroupSettings
 from kbroker.testing.history_events import Event, LeftBehind, LogCut, PassedOver, merge
@@ -159,9 +159,7 @@ class QueueTorment:
     def _has_kept(self) -> bool:
         prefix = ParkedKey.namespace
         with self._state() as reader:
-            keys = keys_on_disk_of(reader)
-            assert keys is not None
-            entries = read_parked_entries(keys.scan_range(prefix, end_of(prefix)))
+            entries = read_parked_entries(reader.scan_range(prefix, end_of(prefix)))
             return any(
                 isinstance(value, KeptRecord) and key.offset < self._starts.get(key.partition, 0)
                 for key, value in entries
@@ -305,9 +303,7 @@ class QueueTorment:
         found = Parked(Counter(), Counter(), Counter())
         prefix = ParkedKey.namespace
         with self._state() as reader:
-            keys = keys_on_disk_of(reader)
-            assert keys is not None
-            for key, value in read_parked_entries(keys.scan_range(prefix, end_of(prefix))):
+            for key, value in read_parked_entries(reader.scan_range(prefix, end_of(prefix))):
                 place = key.topic_id, key.partition
                 if isinstance(value, ParkedCount):
                     found.counted[place] += value.number

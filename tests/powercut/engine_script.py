@@ -25,7 +25,6 @@ from kbroker.storage.spi import (
     StampedBatch,
     StateReader,
     StateStore,
-    keys_on_disk_of,
 )
 from kbroker.testing.log_store_model import joined, read_all, sized_batch
 
@@ -261,10 +260,9 @@ def check_state(reader: StateReader, script: Sequence[Sequence[Change] | None], 
     """The store holds all writes up to some moment, none of them half, and at least what was
     synced."""
     found = dict(reader.scan(b""))
-    on_disk = keys_on_disk_of(reader)
-    if on_disk is not None:
+    if reader.keeps_keys_on_disk:
         expected = sorted(entry for entry in found.items() if entry[0].startswith(ON_DISK))
-        assert list(on_disk.scan_range(ON_DISK, ON_DISK[:-1] + b"0")) == expected
+        assert list(reader.scan_range(ON_DISK, ON_DISK[:-1] + b"0")) == expected
     safe = max([place for place, step in enumerate(script[: marks.done]) if step is None], default=-1)
     state: dict[bytes, bytes] = {}
     states = 0

@@ -407,7 +407,7 @@ _PROGRAM = """
 import sys, resource
 from pathlib import Path
 from kbroker import plugins
-from kbroker.storage.spi import ON_DISK, keys_on_disk_of
+from kbroker.storage.spi import ON_DISK
 
 def anonymous():
     lines = open("/proc/self/status")
@@ -426,7 +426,7 @@ if what == "fill":
         numbers = [number * 7919 % int(count) for number in range(first, first + 500)]
         store.write([(ON_DISK + b"%080d" % number, bytes(30)) for number in numbers])
         store.sync()
-found = sum(1 for _ in keys_on_disk_of(store).scan_range(ON_DISK, b"parked0"))
+found = sum(1 for _ in store.scan_range(ON_DISK, b"parked0"))
 after = anonymous()
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
 print(found, after - before, peak, len(dir(store)))

@@ -80,7 +80,7 @@ class GroupCommitStatistics:
 class GroupCommit(Generic[Item]):
     """`write` and `sync` are the store's; `durability` 'disk' syncs every group, 'os' every
     `sync_interval_s` in between. `in_thread` and `beside_sync` are the engine's `write_in_thread`
-    and `writes_beside_sync` (storage/spi.py)."""
+    and `write_beside_sync` (storage/spi.py)."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class GroupCommit(Generic[Item]):
         self._write = write
         self._sync = sync
         self._in_thread = in_thread
-        self._beside_sync = beside_sync
+        self._beside_sync = beside_sync and not in_thread
         self._sync_each = durability == "disk"
         self._sync_interval_s = sync_interval_s
         self._thread = CommitThread(f"commit-{name}")

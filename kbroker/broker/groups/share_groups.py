@@ -49,7 +49,6 @@ from kbroker.share.persister import (
     ReadRequest,
     Result,
     SummaryResult,
-    TellsWhatIsDone,
     TopicPartition,
     begin_anew,
 )
@@ -250,12 +249,12 @@ class ShareGroupService:
         return described(summary, log, partial(self._stands_from, group_id, summary))
 
     def _stands_from(self, group_id: str, summary: SummaryResult, offset: int) -> Standing:
-        if isinstance(self._persister, TellsWhatIsDone):
-            try:
-                return self._persister.stands_from(group_id, summary.partition, offset)
-            except Exception:  # It may be a plugin: see _answered.
-                logger.exception("the persister failed on a share-partition of group %s", group_id)
-        return least_standing(summary.start_offset, summary.delivery_complete_count, offset)
+        try:
+            found = self._persister.stands_from(group_id, summary.partition, offset)
+        except Exception:  # It may be a plugin: see _answered.
+            logger.exception("the persister failed on a share-partition of group %s", group_id)
+            found = None
+        return found or least_standing(summary.start_offset, summary.delivery_complete_count, offset)
 
     async def alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]]) -> OffsetsReply:
         """AlterShareGroupOffsets: start offsets by topic name and partition; durable, and what

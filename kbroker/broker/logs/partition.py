@@ -36,7 +36,7 @@ from kbroker.formats.batches import (
     stamp_log_append_time,
 )
 from kbroker.metrics import TopicMetrics
-from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch, tail_offset_of
+from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Partition:
         """From here on the log has nothing but control batches; None: not known to be so."""
         self._next_report_s = -math.inf
         self._store = store
-        self._tail_offset = tail_offset_of(store)
+        self._tail_offset = store.tail_offset
         self._commits = commits
         bounds = store.bounds(log)
         self.high_watermark = self.next_offset = bounds.end_offset

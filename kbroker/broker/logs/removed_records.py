@@ -23,7 +23,7 @@ from kbroker.broker.queues.parked_left import keeps_of, parks_of
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
-from kbroker.share.persister import CountsUnfinished, Persister, ReadRequest, Result, TopicPartition
+from kbroker.share.persister import Persister, ReadRequest, Result, TopicPartition
 from kbroker.share.record_state import TERMINAL
 
 logger = logging.getLogger(__name__)
@@ -92,23 +92,19 @@ class RemovedRecords:
     async def _count(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
         """How many of the offsets from the log's start to `end` - 1 the group is not done with."""
         first, persister = partition.log_start_offset, self._persister
-        counts = persister if isinstance(persister, CountsUnfinished) else None
         loaded = self._share_partitions.find(group_id, key)
         if loaded is not None and loaded.engine is not None:
             unfinished = loaded.engine.unfinished(first, end)
             behind = max(first, loaded.engine.unread_from)
-            if (
-                unfinished and counts is not None and behind < end
-            ):  # Of what it has read, it knows what it is.
-                unfinished -= await counts.count_own(key, behind, end)
+            if unfinished and behind < end:  # Of what it has read, it knows what it is.
+                unfinished -= await persister.count_own(key, behind, end)
             parks = parks_of(persister)
             parked = await parks.count_parked(group_id, key, first, end) if parks is not None else 0
             if parked and (keeps := keeps_of(persister)) is not None:
                 parked -= await keeps.count_kept(group_id, key, first, end)
             return max(0, unfinished) + parked
-        if counts is not None:
-            return await counts.count_unfinished(group_id, key, first, end)
-        return await self._ask(group_id, key, partition, end)
+        counted = await persister.count_unfinished(group_id, key, first, end)
+        return await self._ask(group_id, key, partition, end) if counted is None else counted
 
     async def _ask(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
         """The same by the five verbs alone. `read` may cost a write, so that it comes last."""

@@ -50,6 +50,7 @@ from kbroker.formats.state import Topic as TopicRecord
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.topic_names import is_legal, why_illegal
 from kbroker.settings.altering import BrokerConfig, TopicConfig
+from kbroker.share.persister import TopicPartition
 from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
 
 logger = logging.getLogger(__name__)
@@ -122,9 +123,8 @@ class Topics:
         self._state = state
         self.leader_epoch = leader_epoch
         self.reserve = reserve
-        self.before_log_start_moves: Callable[[Partition, int], Awaitable[None]] | None = None
-        """Whoever keeps something of the broker's own in the logs: told before it would go; raises
-        NoSpace or StoreFailed to stop that."""
+        self.before_log_start_moves: Callable[[TopicPartition, int], Awaitable[None]] | None = None
+        """The persister's (share/persister.py). Raises NoSpace or StoreFailed to keep the start."""
         self.count_unfinished: Callable[[Partition, int, str], Awaitable[Callable[[], None]]] | None = None
         """Counts what share groups lose (removed_records.py): called before a log start moves; its
         result is called after that."""
@@ -355,7 +355,7 @@ class Topics:
             if offset <= partition.log_start_offset:
                 return
             if self.before_log_start_moves is not None and not partition.deleted:
-                await self.before_log_start_moves(partition, offset)
+                await self.before_log_start_moves(TopicPartition(*partition.log), offset)
             cause = "retention" if to_free_space else "DeleteRecords"
             removed = await self.count_unfinished(partition, offset, cause) if self.count_unfinished else None
             log = partition.log

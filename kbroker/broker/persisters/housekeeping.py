@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import trio
 
@@ -37,18 +36,10 @@ class StateHousekeepingStatistics:
     failures: int
 
 
-@runtime_checkable
-class KeepsHouse(Protocol):
-    """A persister that has something to do now and then. A result for each share-partition that it
-    concerned; raises nothing."""
-
-    async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]: ...
-
-
 class StateHousekeeping:
     """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot
-    becomes, and how often that is looked at. `other` is the broker's persister, if that is not the
-    default one."""
+    becomes, and how often that is looked at. `other` is the broker's persister, which may be
+    `persister` itself."""
 
     def __init__(
         self,
@@ -60,7 +51,7 @@ class StateHousekeeping:
         other: Persister,
     ) -> None:
         self._persister = persister
-        self._other = other if isinstance(other, KeepsHouse) else None
+        self._other = other
         self._store = store
         self._topics = topics
         self._interval_ms = interval_ms
@@ -80,8 +71,7 @@ class StateHousekeeping:
         self._rounds += 1
         cold = self._persister.coordinator.cold(now_ms=now_ms, interval_ms=self._interval_ms)
         await self._snapshot(cold, now_ms)
-        if self._other is not None:
-            self._report(await self._other.keep_house(now_ms, self._interval_ms))
+        self._report(await self._other.keep_house(now_ms, self._interval_ms))
         if self._has_searched:
             return
         try:

@@ -7,10 +7,11 @@ What it answers with code none counts as far as
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from time import perf_counter
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from kbroker.broker.commits.group_commit import GroupCommit
@@ -38,7 +39,7 @@ from kbroker.share_state.loading import ShareState
 from kbroker.share_state.outcome import ShareStateOutcome
 from kbroker.share_state.parked import ParkingStore
 from kbroker.share_state.states import ShareStateStatistics
-from kbroker.storage.spi import Change, StampedBatch, StateReader, keys_on_disk_of
+from kbroker.storage.spi import Change, StampedBatch, StateReader
 
 R = TypeVar("R", bound=Result)
 
@@ -63,23 +64,25 @@ def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
 
     A generation of parked records is numbered by the broker life and a counter, so that none comes
     twice although nothing is stored for it."""
-    if keys_on_disk_of(store) is None:
+    if not store.keeps_keys_on_disk:
         return None
     return ParkingStore(store.get, count((generation << 32) + 1))
 
 
-@runtime_checkable
-class CountsShareState(Protocol):
+class CountsShareState(Persister):
     """A persister whose numbers go into statistics and metrics. `write_seconds`: how long the write
     verb took."""
 
     write_seconds: Histogram
 
+    @abstractmethod
     def statistics(self) -> ShareStateStatistics: ...
 
 
-class LocalPersister:
+class LocalPersister(CountsShareState):
     writes_to_the_end = True
+    keeps_records = True
+    finds_parked_keys = True
 
     def __init__(
         self,
@@ -91,6 +94,7 @@ class LocalPersister:
         self.coordinator = coordinator
         self._commits = commits
         self._parked = None if store is None else ParkedReader(store, coordinator.generation)
+        self.parks_records = self._parked is not None and self._parked.can_park
         self.write_seconds = Histogram(SECONDS)
 
     def statistics(self) -> ShareStateStatistics:
@@ -120,10 +124,6 @@ class LocalPersister:
         parked = await self.count_parked(group_id, partition, first, end)
         parked -= await self.count_kept(group_id, partition, first, end) if parked else 0
         return parked + self.coordinator.unfinished(group_id, partition, first, end)
-
-    @property
-    def parks_records(self) -> bool:
-        return self._parked is not None and self._parked.can_park
 
     async def read_parked(
         self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
@@ -166,17 +166,11 @@ class LocalPersister:
     async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
         return self.coordinator.generations_in_use(group_id, partition)
 
-    async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
-        return 0
-
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing:
         return self.coordinator.stands_from(group_id, partition, offset)
 
-    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
+    def tell_ended(self, listener: Callable[[tuple[str, TopicPartition], int], None]) -> None:
         self.coordinator.on_generation_ended = listener
-
-    async def sync_ends(self) -> None:
-        """The same store keeps its writes in their order."""
 
     async def topic_deleted(self, topic_id: UUID) -> None:
         """The share-partitions of all groups on a topic that is gone are forgotten."""

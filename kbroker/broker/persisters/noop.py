@@ -21,7 +21,7 @@ from kbroker.share.persister import (
 )
 
 
-class NoopPersister:
+class NoopPersister(Persister):
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
         return [Result(request.partition) for request in requests]
 

@@ -15,10 +15,8 @@ decided before anything lies under it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, runtime_checkable
 
 import trio
 
@@ -26,9 +24,8 @@ from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 from kbroker.formats.parked_records import ParkedKey, Shelf, end_of, shelf_of
 from kbroker.share.persister import Persister, TopicPartition
-from kbroker.share_state.housekeeping import SharePartitionKey
 from kbroker.share_state.parked import prefix_of
-from kbroker.storage.spi import Change, KeepsKeysOnDisk, StateReader, keys_on_disk_of
+from kbroker.storage.spi import Change, StateReader
 
 logger = logging.getLogger(__name__)
 
@@ -49,42 +46,25 @@ class ParkedCleanerStatistics:
     failures: int
 
 
-@runtime_checkable
-class KeepsGenerations(Protocol):
-    """A persister whose parked records lie in the state store."""
-
-    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
-        """`listener` is called for each generation that has ended, once that is saved."""
-
-    async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
-        """Those that are in use, at the moment of return. Raises KafkaError for state that cannot
-        be read."""
-
-    async def sync_ends(self) -> None:
-        """What has ended by now stays so after a power cut that leaves the state store's next
-        writes. Raises NoSpace, StoreFailed."""
-
-
 class ParkedCleaner:
     """`interval_s`: how often all share-partitions are looked at."""
 
     def __init__(
         self, persister: Persister, store: StateReader, commits: GroupCommit[Change], *, interval_s: float
     ) -> None:
-        self._keeps = persister if isinstance(persister, KeepsGenerations) else None
-        self._keys = keys_on_disk_of(store)
+        self._persister = persister
+        self._keys = store if store.keeps_keys_on_disk else None
         self._commits = commits
         self._interval_s = interval_s
         self._wanted: dict[bytes, None] = {}
         self._woken = trio.Event()
         self._removed = self._generations = self._failures = 0
-        if self._keeps is not None:
-            self._keeps.tell_ended(self._ended)
+        persister.tell_ended(self._ended)
 
     def statistics(self) -> ParkedCleanerStatistics:
         return ParkedCleanerStatistics(self._removed, self._generations, self._failures)
 
-    def _ended(self, key: SharePartitionKey, generation: int) -> None:
+    def _ended(self, key: tuple[str, TopicPartition], generation: int) -> None:
         self.look_at(prefix_of(*key, generation))
 
     def look_at(self, prefix: bytes) -> None:
@@ -133,10 +113,8 @@ class ParkedCleaner:
 
     async def _is_in_use(self, shelf: Shelf) -> bool:
         """Also if it cannot be told."""
-        if self._keeps is None:
-            return False
         try:
-            found = await self._keeps.parked_generations(
+            found = await self._persister.parked_generations(
                 shelf.group_id, TopicPartition(shelf.topic_id, shelf.partition)
             )
         except KafkaError as error:
@@ -145,8 +123,7 @@ class ParkedCleaner:
         return shelf.generation in found
 
     async def _remove(self, shelf: Shelf) -> None:
-        if self._keeps is not None:
-            await self._keeps.sync_ends()
+        await self._persister.sync_ends()
         at, end = shelf.prefix, end_of(shelf.prefix)
         while keys := await self._read(at, end, AT_ONCE):
             await self._commits.commit([(key, None) for key in keys])
@@ -160,5 +137,5 @@ class ParkedCleaner:
         return [] if keys is None else await trio.to_thread.run_sync(_keys_of, keys, first, end, limit)
 
 
-def _keys_of(keys: KeepsKeysOnDisk, first: bytes, end: bytes, limit: int) -> list[bytes]:
+def _keys_of(keys: StateReader, first: bytes, end: bytes, limit: int) -> list[bytes]:
     return [key for key, _ in islice(keys.scan_range(first, end), limit)]

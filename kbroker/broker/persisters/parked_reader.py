@@ -33,7 +33,7 @@ from kbroker.formats.parked_records import (
 from kbroker.share.parked import Lane, Parked
 from kbroker.share.persister import TopicPartition
 from kbroker.share_state.parked import parked_of, prefix_of
-from kbroker.storage.spi import KeepsKeysOnDisk, StateReader, keys_on_disk_of
+from kbroker.storage.spi import StateReader
 
 PIECE = 1000
 """Entries that are read at once: a millisecond or two, from memory."""
@@ -49,8 +49,8 @@ class ParkedReader:
 
     def __init__(self, store: StateReader, generation_of: Callable[[str, TopicPartition], int]) -> None:
         self._store = store
-        self._keys = keys_on_disk_of(store)
-        self._may_block = bool(getattr(store, "may_block", True))
+        self._keys = store if store.keeps_keys_on_disk else None
+        self._may_block = store.may_block
         self._generation_of = generation_of
         self._below: dict[tuple[str, TopicPartition], tuple[int, int, int, int]] = {}
         """What `count` has found: generation, how many waited then, offset, how many are below
@@ -201,7 +201,7 @@ class ParkedReader:
         return found
 
 
-def _piece(keys: KeepsKeysOnDisk, first: bytes, end: bytes, limit: int) -> Entries:
+def _piece(keys: StateReader, first: bytes, end: bytes, limit: int) -> Entries:
     return list(islice(keys.scan_range(first, end), limit))
 
 

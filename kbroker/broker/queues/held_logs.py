@@ -23,7 +23,7 @@ from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.queues.parked_left import first_holding, parks_of
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.persister import Persister, ReadRequest, TellsWhatIsDone, TopicPartition
+from kbroker.share.persister import Persister, ReadRequest, TopicPartition
 from kbroker.storage.spi import SegmentInfo
 
 _UNDECIDED = -1
@@ -113,8 +113,9 @@ class HeldLogs:
             begins_at_end = summary.start_offset == _UNDECIDED and self._reset_policy(group_id) == "latest"
             return None if begins_at_end else Hold(partition.log_start_offset, None)
         held_from = summary.start_offset
-        if isinstance(self._persister, TellsWhatIsDone):
-            held_from = self._persister.stands_from(group_id, key, held_from).first_open
+        standing = self._persister.stands_from(group_id, key, held_from)
+        if standing is not None:
+            held_from = standing.first_open
         return Hold(held_from, held_from)
 
     async def _parked_from(

@@ -15,13 +15,13 @@ from kbroker.broker.queues.loaded import LoadedSharePartition
 from kbroker.formats.record_keys import BatchKeys
 from kbroker.share.key_order import KeyOrder
 from kbroker.share.ordering import Keys
-from kbroker.share.persister import FindsParkedKeys, Persister
+from kbroker.share.persister import Persister
 from kbroker.share.share_partition import SharePartition
 
 
 class KeyLookup:
     def __init__(self, persister: Persister) -> None:
-        self._persister = persister if isinstance(persister, FindsParkedKeys) else None
+        self._persister = persister if persister.finds_parked_keys else None
 
     @property
     def is_possible(self) -> bool:

@@ -10,22 +10,22 @@ from kbroker.errors import KafkaError
 from kbroker.formats.batches import read_header
 from kbroker.share.lag import NOTHING_PARKED, ParkedLeft
 from kbroker.share.parked import Lane, Parked
-from kbroker.share.persister import KeepsRecords, ParksRecords, Persister, TopicPartition
+from kbroker.share.persister import Persister, TopicPartition
 
 logger = logging.getLogger(__name__)
 _AT_ONCE = 500
 
 
-def parks_of(persister: Persister) -> ParksRecords | None:
-    return persister if isinstance(persister, ParksRecords) and persister.parks_records else None
+def parks_of(persister: Persister) -> Persister | None:
+    return persister if persister.parks_records else None
 
 
-def keeps_of(persister: Persister) -> KeepsRecords | None:
-    return persister if isinstance(persister, KeepsRecords) and parks_of(persister) is not None else None
+def keeps_of(persister: Persister) -> Persister | None:
+    return persister if persister.parks_records and persister.keeps_records else None
 
 
 async def first_left(
-    parks: ParksRecords, group_id: str, partition: TopicPartition, log_start_offset: int
+    parks: Persister, group_id: str, partition: TopicPartition, log_start_offset: int
 ) -> Parked | None:
     """The lowest parked record that the log still has, or that is kept. Raises KafkaError."""
     return await _first(
@@ -34,14 +34,14 @@ async def first_left(
 
 
 async def first_holding(
-    parks: ParksRecords, group_id: str, partition: TopicPartition, log_start_offset: int
+    parks: Persister, group_id: str, partition: TopicPartition, log_start_offset: int
 ) -> Parked | None:
     """The lowest parked record that only the log has. Raises KafkaError."""
     return await _first(parks, group_id, partition, log_start_offset, lambda each: not each.kept)
 
 
 async def _first(
-    parks: ParksRecords,
+    parks: Persister,
     group_id: str,
     partition: TopicPartition,
     offset: int,

@@ -57,7 +57,7 @@ class Saving:
         follow_up: Callable[[LoadedSharePartition], None],
     ) -> None:
         self._persister = persister
-        self._shields_writes = not getattr(persister, "writes_to_the_end", False)
+        self._shields_writes = not persister.writes_to_the_end
         self._background = background
         self._forget = forget
         self._follow_up = follow_up

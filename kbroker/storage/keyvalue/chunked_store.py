@@ -8,7 +8,7 @@ not know an engine.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -16,7 +16,15 @@ from typing import TypeVar
 from kbroker.storage.keyvalue import chunked_log
 from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
 from kbroker.storage.keyvalue.chunks import ChunkSource, find_in_chunks, join, read_chunks
-from kbroker.storage.spi import LogBounds, LogId, LogSettings, SegmentInfo, StampedBatch
+from kbroker.storage.spi import (
+    LogBounds,
+    LogId,
+    LogReader,
+    LogSettings,
+    LogStore,
+    SegmentInfo,
+    StampedBatch,
+)
 
 T = TypeVar("T")
 
@@ -30,10 +38,8 @@ class ChunkedStatistics:
     batch_bytes: int
 
 
-class ChunkedLogReader(ABC):
+class ChunkedLogReader(LogReader):
     """A LogReader but for `logs` and `close`."""
-
-    may_block = True
 
     @abstractmethod
     def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
@@ -58,8 +64,8 @@ class ChunkedLogReader(ABC):
         return self._read(log, lambda state, chunks: find_in_chunks(chunks, state.segments, timestamp_ms))
 
 
-class ChunkedLogStore(ChunkedLogReader):
-    """A LogStore but for `write_in_thread`, `sync` and `close`. Readers in other threads see a
+class ChunkedLogStore(ChunkedLogReader, LogStore):
+    """A LogStore but for `sync` and `close`. Readers in other threads see a
     change whole or not at all."""
 
     def __init__(self, logs: dict[LogId, LogState], garbage: Iterable[int] = ()) -> None:

@@ -1,4 +1,4 @@
-"""What engines share whose `scan_range` reads in bounded pieces (KeepsKeysOnDisk in spi.py), and
+"""What engines share whose `scan_range` reads in bounded pieces (spi.py), and
 whose changes wait in memory.
 
 A piece is read in one go, and nothing of the engine is held between two of them: no transaction, no

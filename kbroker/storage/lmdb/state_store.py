@@ -17,7 +17,7 @@ This module must not know what keys mean.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -39,7 +39,8 @@ from kbroker.storage.spi import (
     LogSettings,
     LogStore,
     StampedBatch,
-    trims_beside_write,
+    StateReader,
+    StateStore,
 )
 
 MAP_BYTES = 1 << 40
@@ -52,8 +53,10 @@ _Changes: TypeAlias = dict[bytes, bytes | None]
 T = TypeVar("T")
 
 
-class LmdbStateMoment:
+class LmdbStateMoment(StateReader):
     """A StateReader of one moment. Close it soon: its transaction pins the file's old pages."""
+
+    keeps_keys_on_disk = True
 
     def __init__(self, transaction: Transaction, changes: _Changes) -> None:
         self._map = StateMap(transaction)
@@ -86,9 +89,10 @@ class LmdbStateMoment:
         """Closed by leaving `snapshot()`."""
 
 
-class _Moments(ABC):
-    """What reader and store share: everything is asked of a moment."""
+class _Moments(StateReader):
+    """What reader and store share: everything is read in a moment."""
 
+    keeps_keys_on_disk = True
     _largest_piece = LARGEST_PIECE
 
     def __init__(self, env: LmdbEnvironment) -> None:
@@ -182,8 +186,8 @@ class LmdbStateReader(_Moments):
             self._env.close()
 
 
-class LmdbStateStore(_Moments):
-    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may
+class LmdbStateStore(_Moments, StateStore):
+    """write() belongs on the broker's loop, sync() in its commit thread. They may
     meet: `_lock` is held for as long as the redo log and the changes in memory differ."""
 
     write_in_thread = False
@@ -271,7 +275,7 @@ class LmdbStateStore(_Moments):
             return
         with self._lock, suppress(NoSpace):
             self._position, self._moving = position, Overlay()
-            is_beside = position < self._end_offset and trims_beside_write(self._log)
+            is_beside = position < self._end_offset and self._log.trim_beside_write
             if not is_beside:
                 self._log.trim(LOG, position)
         if is_beside:  # A write need not wait until files are removed.

@@ -24,12 +24,14 @@ from kbroker.storage.rocksdb.database import (
     read_piece,
 )
 from kbroker.storage.rocksdb.snapshot import DATABASE, RocksdbSnapshot, remove_left_over_snapshots
-from kbroker.storage.spi import Change
+from kbroker.storage.spi import Change, StateReader, StateStore
 
 
-class _Moment:
+class _Moment(StateReader):
     """A StateReader of one moment: that of an iterator's making (the iterators of rocksdict's
     Snapshot show later writes)."""
+
+    keeps_keys_on_disk = True
 
     def __init__(self, iterator: RdictIter) -> None:
         self._iterator = iterator
@@ -59,9 +61,11 @@ class _Moment:
         del self._iterator
 
 
-class RocksdbStateReader:
-    """A StateReader beside a broker, over a snapshot of its own. A new one is made for a scan, for
-    a snapshot, and for a key that is asked for again."""
+class RocksdbStateReader(StateReader):
+    """Beside a broker, over a snapshot of its own. A scan, a snapshot() and a second get() of a key
+    each take a new one."""
+
+    keeps_keys_on_disk = True
 
     def __init__(self, directory: Path) -> None:
         self._snapshot = RocksdbSnapshot(directory)
@@ -107,7 +111,8 @@ class RocksdbStateReader:
         self._snapshot.renew()
 
 
-class RocksdbStateStore:
+class RocksdbStateStore(StateStore):
+    keeps_keys_on_disk = True
     write_in_thread = False
     write_beside_sync = True
 

@@ -54,7 +54,15 @@ from kbroker.storage.segment.segment import (
 )
 from kbroker.storage.segment.truncation import cut_copy, replace_data
 from kbroker.storage.segment.write import PlannedWrite, Published, SegmentedLog
-from kbroker.storage.spi import LogBounds, LogId, LogSettings, LogStoreFactory, SegmentInfo, StampedBatch
+from kbroker.storage.spi import (
+    LogBounds,
+    LogId,
+    LogSettings,
+    LogStore,
+    LogStoreFactory,
+    SegmentInfo,
+    StampedBatch,
+)
 
 logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
@@ -87,12 +95,11 @@ class SegmentStoreStatistics:
     failed: bool
 
 
-class SegmentLogStore:
-    """See LogStore. Options: `sync` (auto, fdatasync, syncfs); `max_maps` and `max_open_files`,
+class SegmentLogStore(LogStore):
+    """Options: `sync` (auto, fdatasync, syncfs); `max_maps` and `max_open_files`,
     whose defaults fit the process's limits; `checkpoint_bytes`, about how much of all logs a start
     after a crash may have to read (64 MiB)."""
 
-    may_block = True
     write_in_thread = False
     write_beside_sync = True
     trim_beside_write = True

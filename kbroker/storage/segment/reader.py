@@ -25,7 +25,7 @@ from kbroker.storage.segment.segment import (
     read_segments,
     segment_path,
 )
-from kbroker.storage.spi import LogBounds, LogId, SegmentInfo
+from kbroker.storage.spi import LogBounds, LogId, LogReader, SegmentInfo
 
 _ATTEMPTS = 100
 """Looking again is needed as often as segments disappear meanwhile; the limit keeps a bug from
@@ -53,10 +53,8 @@ class SegmentReaderStatistics:
     maps: int
 
 
-class SegmentLogReader:
-    """See LogReader. Not for several threads at once."""
-
-    may_block = True
+class SegmentLogReader(LogReader):
+    """Not for several threads at once."""
 
     def __init__(self, directory: Path, *, files: Files | None = None, max_maps: int = 1000) -> None:
         self._directory = directory

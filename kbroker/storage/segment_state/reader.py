@@ -23,7 +23,7 @@ from kbroker.storage.keyvalue.key_ranges import LARGEST_PIECE, Entries, Overlay,
 from kbroker.storage.segment.state_log import bounds_of, read_changes
 from kbroker.storage.segment_state.memory_map import MemoryMap
 from kbroker.storage.segment_state.overlaid_map import OverlaidMoment, open_if_there
-from kbroker.storage.spi import ON_DISK, LogReader
+from kbroker.storage.spi import ON_DISK, LogReader, StateReader
 
 if TYPE_CHECKING:
     from kbroker.storage.segment_state.on_disk_map import OnDiskMap
@@ -47,8 +47,10 @@ class Unreadable:
         raise self._error
 
 
-class LogStateMoment:
+class LogStateMoment(StateReader):
     """A StateReader of one moment."""
+
+    keeps_keys_on_disk = True
 
     def __init__(self, in_memory: MemoryMap, on_disk: OverlaidMoment | Unreadable) -> None:
         self._map = in_memory
@@ -85,9 +87,10 @@ class _Followed:
         self.changes = Overlay()
 
 
-class LogStateReader:
-    """A StateReader beside a broker: reads on in the log whenever it is asked. Not for several
-    threads at once."""
+class LogStateReader(StateReader):
+    """Beside a broker: reads on in the log at each call. Not for several threads at once."""
+
+    keeps_keys_on_disk = True
 
     def __init__(self, log: LogReader, directory: Path | None = None) -> None:
         """`directory`: that of the keys of ON_DISK, which need not be there."""

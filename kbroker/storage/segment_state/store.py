@@ -49,8 +49,8 @@ from kbroker.storage.spi import (
     LogSettings,
     LogStore,
     StampedBatch,
+    StateStore,
     StateStoreFactory,
-    trims_beside_write,
 )
 
 SETTINGS = LogSettings(segment_bytes=8 << 20, segment_ms=1 << 62)
@@ -86,11 +86,12 @@ class _Rewrite:
     end_offset: int | None = None
 
 
-class LogStateStore:
-    """The StateStore. write() belongs on the broker's loop, sync() in its commit thread. They may
+class LogStateStore(StateStore):
+    """write() belongs on the broker's loop, sync() in its commit thread. They may
     meet: `_appending` is held for as long as the log and the maps differ, and while entries are
     written anew."""
 
+    keeps_keys_on_disk = True
     write_in_thread = False
     write_beside_sync = True
 
@@ -193,7 +194,7 @@ class LogStateStore:
                 try:
                     if not self._rewrite_piece(self._rewrite, piece_bytes, synced_offset):
                         return
-                    if self._rewrite.start_offset >= self._end_offset or not trims_beside_write(self._log):
+                    if self._rewrite.start_offset >= self._end_offset or not self._log.trim_beside_write:
                         self._log.trim(LOG, self._rewrite.start_offset)
                         self._end_rewrite()
                 except NoSpace:

@@ -108,8 +108,6 @@ class SqliteLogStatistics(ChunkedStatistics):
 class SqliteLogStore(ChunkedLogStore, SqliteLogReader):
     """The LogStore: transactions and statements for what ChunkedLogStore decides."""
 
-    write_in_thread = True
-
     def __init__(self, database: Database) -> None:
         SqliteLogReader.__init__(self, database.reads)
         self._database = database

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kbroker.storage.keyvalue.key_ranges import Entries, piece_of, prefix_end, scan_in_pieces
-from kbroker.storage.spi import Change
+from kbroker.storage.spi import Change, StateReader, StateStore
 from kbroker_sqlite.database import Database, Reads, SqliteStatistics
 
 FILE = "state.sqlite"
@@ -24,8 +24,10 @@ _SCAN_TO = "SELECT key, value FROM state WHERE key >= ? AND key < ? ORDER BY key
 _PIECE = _SCAN_TO + " LIMIT ?"
 
 
-class _Moment:
-    """A StateReader of one moment: a read transaction that the caller holds."""
+class _Moment(StateReader):
+    """One moment: a read transaction that the caller holds."""
+
+    keeps_keys_on_disk = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
@@ -62,8 +64,10 @@ def _piece(
     return piece_of(connection.execute(_PIECE, (first, end, count)).fetchall(), count)
 
 
-class SqliteStateReader:
-    """A StateReader beside a broker, or in it."""
+class SqliteStateReader(StateReader):
+    """Beside a broker, or in it."""
+
+    keeps_keys_on_disk = True
 
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
@@ -93,10 +97,8 @@ class SqliteStateReader:
         self._reads.close()
 
 
-class SqliteStateStore(SqliteStateReader):
-    """The StateStore: one synced transaction per write()."""
-
-    write_in_thread = True
+class SqliteStateStore(SqliteStateReader, StateStore):
+    """One synced transaction per write()."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database.reads)

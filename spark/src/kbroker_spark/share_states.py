@@ -28,7 +28,7 @@ from kbroker.share.persister import TopicPartition
 from kbroker.share.record_state import RecordState
 from kbroker.share_state.loading import ShareState, load
 from kbroker.share_state.parked import parked_of, prefix_of, stored_left
-from kbroker.storage.spi import LogId, LogReader, StateReader, keys_on_disk_of
+from kbroker.storage.spi import LogId, LogReader, StateReader
 from kbroker_spark.control_log import control_batches, read_groups
 from kbroker_spark.data import DataDir
 from kbroker_spark.errors import SourceError
@@ -163,8 +163,7 @@ def parked_records(data: DataDir, found: SharePartition) -> Iterator[Parked]:
     at, end = by_offset_key(prefix, 0), end_of(prefix + bytes((BY_OFFSET,)))
     while True:
         with data.state().snapshot() as moment:
-            keys = keys_on_disk_of(moment)
-            entries = [] if keys is None else list(islice(keys.scan_range(at, end), _PIECE))
+            entries = list(islice(moment.scan_range(at, end), _PIECE)) if moment.keeps_keys_on_disk else []
         for key, value in entries:
             yield parked_of(record_by_offset(offset_of_key(key), value))
         if len(entries) < _PIECE:

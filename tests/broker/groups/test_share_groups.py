@@ -18,6 +18,7 @@ from kbroker.broker.commits.session_clock import SessionClock
 from kbroker.broker.configs import Configs
 from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.broker.groups.share_groups import JOIN_PATIENCE_S, ShareGroupService
+from kbroker.broker.persisters.noop import NoopPersister
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, NoSpace
 from kbroker.groups.ids import SHARE, GroupIds
@@ -53,7 +54,7 @@ class Commits:
         on_done(failure)
 
 
-class SlowPersister:
+class SlowPersister(NoopPersister):
     """Answers an initialisation after `delay_s`, or raises `failure`."""
 
     def __init__(self, delay_s: float) -> None:

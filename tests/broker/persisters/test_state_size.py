@@ -31,7 +31,7 @@ from kbroker.storage.lmdb.state_store import LmdbStateStore
 from kbroker.storage.rocksdb import database as rocksdb_database
 from kbroker.storage.segment_state import store as log_state_store
 from kbroker.storage.segment_state.store import LogStateStore
-from kbroker.storage.spi import Change, LogSettings, StateStore, writes_beside_sync
+from kbroker.storage.spi import Change, LogSettings, StateStore
 
 ENGINES = ("segment", "lmdb", "rocksdb")
 TOPIC = UUID(int=7)
@@ -129,7 +129,7 @@ async def busy_group(engine: str, directory: Path, updates_per_snapshot: int) ->
     store: StateStore = plugins.state_store_factory(engine).open(directory, options, 1)
     try:
         commits: GroupCommit[Change] = GroupCommit(
-            "state", store.write, store.sync, in_thread=store.write_in_thread, beside_sync=writes_beside_sync(store),
+            "state", store.write, store.sync, in_thread=store.write_in_thread, beside_sync=store.write_beside_sync,
             # what is dead is given up in sync(): with `os` the disk's speed would say how much
             # gathers before
             durability="disk",

@@ -29,7 +29,7 @@ from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.persisters.control.parking import BEGUN_ANEW, ControlParking, Step
 from kbroker.broker.persisters.control.partition import ControlPartition
-from kbroker.broker.persisters.local import PersisterContext, parking_store
+from kbroker.broker.persisters.local import CountsShareState, PersisterContext, parking_store
 from kbroker.broker.persisters.parked_reader import ParkedReader
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
@@ -89,7 +89,10 @@ class ControlRecordsStatistics:
     scanned: int
 
 
-class ControlRecordsPersister:
+class ControlRecordsPersister(CountsShareState):
+    keeps_records = True
+    finds_parked_keys = True
+
     def __init__(self, context: PersisterContext) -> None:
         self._topics = context.topics
         self._logs = context.logs
@@ -112,6 +115,7 @@ class ControlRecordsPersister:
         self._coordinator.on_generation_ended = self._generation_ended
         self._on_generation_ended: Callable[[SharePartitionKey, int], None] = lambda key, generation: None
         self._parked = ParkedReader(context.state_store, self._coordinator.generation)
+        self.parks_records = self._parked.can_park
         self._parking = ControlParking(self._coordinator, context.state_store, context.state, self._parked)
 
     def statistics(self) -> ShareStateStatistics:
@@ -408,10 +412,6 @@ class ControlRecordsPersister:
     # -- parked records
     # ----------------------------------------------------------------------------------------------
 
-    @property
-    def parks_records(self) -> bool:
-        return self._parked.can_park
-
     async def read_parked(
         self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
     ) -> list[Parked]:
@@ -452,7 +452,7 @@ class ControlRecordsPersister:
         await self._prepared(group_id, partition)
         return self._coordinator.generations_in_use(group_id, partition)
 
-    def tell_ended(self, listener: Callable[[SharePartitionKey, int], None]) -> None:
+    def tell_ended(self, listener: Callable[[tuple[str, TopicPartition], int], None]) -> None:
         self._on_generation_ended = listener
 
     async def sync_ends(self) -> None:
@@ -564,14 +564,15 @@ class ControlRecordsPersister:
     # -- retention and housekeeping
     # -----------------------------------------------------------------------------------
 
-    async def before_log_start_moves(self, partition: Partition, offset: int) -> None:
+    async def before_log_start_moves(self, key: TopicPartition, offset: int) -> None:
         """Checkpoints that would go are written anew, behind. Raises NoSpace and StoreFailed: then
         the log start must stay.
 
         A full disk must not keep retention from making room: what is set aside for deletions is
         used."""
-        control = self._control(partition)
-        if not control.has_state:
+        partition = self._partition(key)
+        control = None if partition is None else self._control(partition)
+        if partition is None or control is None or not control.has_state:
             return
         try:
             await control.load()
@@ -677,9 +678,7 @@ def _merged(
 
 
 def open_control_records(context: PersisterContext) -> Persister:
-    persister = ControlRecordsPersister(context)
-    context.topics.before_log_start_moves = persister.before_log_start_moves
-    return persister
+    return ControlRecordsPersister(context)
 
 
 PERSISTER = open_control_records
