@@ -156,7 +156,8 @@ class Acquisition:
             stop = min(end, last) + 1 - window.base
             if window.states[i] == HOLE:
                 first = max(position, window.gap_start)
-                if window.gap_open and first <= min(end, last) and not self._settings.scans:
+                passes = self._given_back_only or self._settings.scans
+                if window.gap_open and first <= min(end, last) and not passes:
                     end = self._new_data(first, min(end, last))
             elif window.states.find(AVAILABLE, i, stop) >= 0 and not self._deliver_again(i, stop, end):
                 return False

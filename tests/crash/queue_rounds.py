@@ -232,6 +232,14 @@ class QueueTorment:
                 time.sleep(0.1)
             assert not group_admin.alter_share_group_offsets(connection, GROUP, ends)
 
+    def begin_state(self) -> None:
+        """As `kbroker queues create` does: before a group has state retention.ms alone decides, and
+        workers may come later than that."""
+        starts = {group_admin.TopicPartition(TOPIC, partition): 0 for partition in range(PARTITIONS)}
+        with self.broker.connect() as connection:
+            refused = group_admin.alter_share_group_offsets(connection, GROUP, starts)
+        assert not refused, refused
+
     def _begin_clients(self) -> None:
         for role in self.roles or self._roles():
             self.torment.start_client(role)
@@ -354,6 +362,8 @@ def tormented(
         broker.create_topic(TOPIC, partitions=PARTITIONS, config=queue.topic_config)
         broker.create_topic(DEAD_LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
         broker.set_group_config(GROUP, queue.config)
+        if retention != "time":
+            queue.begin_state()
         queue._begin_clients()
         yield queue
     finally:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings
+from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings, StateBatch
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share_state.loading import ShareState
 from tests.share.queue_driver import ACCEPT, RELEASE
@@ -80,3 +80,17 @@ def test_records_flow_behind_one_that_is_held(records: int) -> None:
     again = load(state)
     assert again._window.undecided < LIMIT + BATCH
     assert acquire(again, "x", 1, 0, [(0, 0)])[0].first_offset == 0
+
+
+def test_a_full_window_passes_over_no_record_that_was_never_read() -> None:
+    """After a restart the limit is reached, and what lies in front was never delivered. A read for a
+    record that came back begins with its batch, in the middle of that: the start offset stays before
+    what was not read."""
+    batches = [StateBatch(37, 45, 0, 2)]
+    settings = ShareSettings(limits_undecided=True, max_record_locks=5, lock_duration_ms=1000)
+    sp = SharePartition.load(settings, start_offset=27, state_batches=batches, state_epoch=0, leader_epoch=0)
+    assert sp.offset_to_acquire() == 37
+    assert acquire(sp, "a", 30, 37, [(30, 41), (42, 45)]) == [(37, 45, 3)]
+    assert sp.start_offset == 27
+    sp.acknowledge("a", [AckBatch(37, 45, [ACCEPT])], now_ms=0)
+    assert sp.offset_to_acquire() == 27
