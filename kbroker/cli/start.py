@@ -182,7 +182,7 @@ def start(
     set_up_logging(log_level, log_format)
     if sources := said_by(context):
         logger.info("options come from %s", sources)
-    from kbroker.server.listener import run
+    from kbroker.server.run import run
 
     return run(options)
 

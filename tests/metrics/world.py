@@ -18,7 +18,8 @@ from kbroker.broker.options import StartOptions
 from kbroker.client.rpc import Connection
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.metrics_export.table import METRICS
-from kbroker.server.listener import Server, bind
+from kbroker.server.listener import Server
+from kbroker.server.transport import bind
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 

@@ -31,7 +31,7 @@ import trio
 
 from kbroker.broker.options import Durability, ReadyInfo, StartOptions
 from kbroker.client.rpc import Connection
-from kbroker.server.listener import serve
+from kbroker.server.run import serve
 from kbroker.settings.altering import BrokerConfig
 from tests.server.hot_requests import SERIES, Requests, Series
 

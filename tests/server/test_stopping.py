@@ -15,7 +15,8 @@ import trio.testing
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.options import StartOptions
 from kbroker.formats.batches import Record, build_batch
-from kbroker.server.listener import Server, bind
+from kbroker.server.listener import Server
+from kbroker.server.transport import bind
 from kbroker.settings.altering import BrokerConfig
 from tests.broker.appending import append
 
@@ -150,7 +151,7 @@ async def test_unread_requests_do_not_cost_a_client_its_last_answer(tmp_path: Pa
         await fill(running.broker)
         with trio.fail_after(60), await running.connect(receive_buffer=4096) as client:
             await send_all(client, fetch(7, min_bytes=10 * LARGE_VALUE) + API_VERSIONS_0 * 1000)
-            while not running.server.requests:
+            while not running.server.statistics().requests:
                 await trio.testing.wait_all_tasks_blocked()
             await send_all(client, API_VERSIONS_0 * 1000)
             await trio.testing.wait_all_tasks_blocked()

@@ -1,0 +1,225 @@
+"""One client's connection: frames in, answers out in order.
+
+One task per connection: wait until readable, receive into the buffer that all connections share,
+handle every frame of the burst with plain function calls, send all answers with one sendmsg.
+Nothing is allocated per request but the answer.
+
+A frame's bytes are valid until the task waits for something. The decoded request keeps no reference
+to them. Slices of them (the batches of a Produce) are copied by the part that keeps them, unless
+the frame came in pieces and has a buffer of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+from collections import deque
+from collections.abc import Coroutine, Iterator, Sequence
+from time import perf_counter
+from types import CoroutineType
+from typing import Any
+
+import trio
+
+from kbroker.api import APIS, handler_of
+from kbroker.api.api_versions import API_KEY as API_VERSIONS_KEY
+from kbroker.api.api_versions import unsupported_version
+from kbroker.api.request import Answer, CloseConnection, Later, Message, Raw, as_request
+from kbroker.broker.broker import Broker
+from kbroker.broker.connection import Connection
+from kbroker.errors import ErrorCode
+from kbroker.formats.batches import Buffer
+from kbroker.metrics import RequestMetrics
+from kbroker.protocol.error_codes import error_codes
+from kbroker.protocol.frames import BadFrame, FrameReader
+from kbroker.protocol.messages import build_response, encode, read_request, read_request_head, response_header
+from kbroker.server.intake import Intake
+from kbroker.server.transport import Transport
+
+logger = logging.getLogger(__name__)
+
+_SIZE_AND_CORRELATION = struct.Struct(">ii")
+_TURN_S = 0.01
+"""How long one connection's burst may be worked on before its answers are sent and the others have
+a turn."""
+
+
+class ClosedByPeer(Exception):
+    pass
+
+
+class _Response:
+    """A response in progress: its head is known at once, its body perhaps only after a commit.
+    `began`: when the frame of its request was cut."""
+
+    __slots__ = ("answer", "api_key", "began", "correlation_id", "metrics", "version")
+
+    def __init__(
+        self,
+        metrics: RequestMetrics,
+        began: float,
+        api_key: int,
+        version: int,
+        correlation_id: int,
+        answer: Answer,
+    ) -> None:
+        self.metrics = metrics
+        self.began = began
+        self.api_key = api_key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.answer = answer
+
+    def buffers(self, answer: Raw | Message | None) -> Sequence[Buffer]:
+        """The whole response with `answer` as its body; nothing if that is None."""
+        if answer is None:
+            self.metrics.answered(perf_counter() - self.began, 0)
+            return ()
+        if type(answer) is Raw:
+            body, errors = answer
+        else:
+            entity = build_response(self.api_key, self.version, answer)
+            body, errors = (encode(entity),), error_codes(entity)
+        if errors:
+            self.metrics.failed(errors)
+        tags = response_header(self.api_key, self.version)
+        size = 4 + len(tags) + sum(map(len, body))
+        self.metrics.answered(perf_counter() - self.began, 4 + size)
+        return (_SIZE_AND_CORRELATION.pack(size, self.correlation_id) + tags, *body)
+
+
+class Peer(Transport):
+    """One client connection. `reserved_bytes` belong to Intake."""
+
+    __slots__ = ("_broker", "_frames", "_intake", "busy", "connection", "reserved_bytes", "was_active")
+
+    def __init__(
+        self, intake: Intake, broker: Broker, sock: socket.socket, connection_id: int, host: str
+    ) -> None:
+        super().__init__(sock, f"{host} (connection {connection_id})", broker.metrics)
+        self._intake = intake
+        self._broker = broker
+        self.connection = Connection(connection_id, host, broker.deadlines)
+        self._frames = FrameReader(intake.max_frame_bytes)
+        self.reserved_bytes = 0
+        self.busy = False
+        self.was_active = False
+        """Whether there was a burst since `last_active` was set."""
+
+    async def serve(self, shared_buffer: memoryview) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self.sock.fileno())
+            try:
+                received = self.sock.recv_into(shared_buffer)
+            except BlockingIOError:
+                continue
+            if not received:
+                raise ClosedByPeer
+            self._metrics.received_bytes += received
+            self.busy = True
+            await self._handle_burst(shared_buffer[:received])
+            self.busy = False
+            if self._intake.stopping:
+                return
+            self.was_active = True
+            if self._frames.expected_bytes != self.reserved_bytes:
+                await self._intake.reserve(self, self._frames.expected_bytes)
+
+    async def _handle_burst(self, data: memoryview) -> None:
+        """Answer every whole frame of `data`, in order."""
+        ready: deque[_Response] = deque()
+        frames: Iterator[bytes | memoryview] = self._frames.feed(data)
+        is_owned = False
+        turn_ends = perf_counter() + _TURN_S
+        try:
+            while (frame := next(frames, None)) is not None:
+                response, waiting = self._dispatch(frame)
+                is_turn_over = response.began > turn_ends
+                if not is_owned and (waiting is not None or is_turn_over):
+                    # Other tasks use the shared buffer as soon as this one waits: copy the frames
+                    # that are left.
+                    frames, is_owned = _owned(frames), True
+                if waiting is not None:
+                    response.answer = await self._send_then(ready, waiting)
+                ready.append(response)
+                if is_turn_over:
+                    await self._send(ready)
+                    await trio.lowlevel.checkpoint()
+                    turn_ends = perf_counter() + _TURN_S
+        except (BadFrame, CloseConnection):
+            await self._send(ready)  # The requests before the bad one are answered.
+            raise
+        await self._send(ready)
+
+    async def _send_then(self, ready: deque[_Response], waiting: Coroutine[Any, Any, Answer]) -> Answer:
+        """Answers that are ready do not wait for a request that may be parked."""
+        try:
+            if ready:
+                await self._send(ready)
+        except BaseException:
+            waiting.close()
+            raise
+        return await waiting
+
+    def _dispatch(self, frame: bytes | memoryview) -> tuple[_Response, Coroutine[Any, Any, Answer] | None]:
+        began = perf_counter()
+        self._intake.requests += 1
+        try:
+            head = read_request_head(frame)
+            api = APIS.get(head.api_key)
+            if api is None:
+                raise CloseConnection(f"unknown api key {head.api_key}", "api key")
+            metrics = self._metrics.requests[head.api_key]
+            if not api.first <= head.api_version <= api.last:
+                if head.api_key == API_VERSIONS_KEY:
+                    metrics.by_version[0] += 1  # It is answered in version 0.
+                    refusal = Raw((unsupported_version(),), (ErrorCode.unsupported_version,))
+                    return _Response(metrics, began, API_VERSIONS_KEY, 0, head.correlation_id, refusal), None
+                unserved = f"{api.module} version {head.api_version} is not served"
+                raise CloseConnection(unserved, f"version of {api.module}")
+            metrics.by_version[head.api_version] += 1
+            metrics.request_bytes += 4 + len(frame)
+            body = read_request(head, frame)
+        except ValueError as error:
+            raise CloseConnection(f"malformed request: {error}", "malformed request") from error
+        request = as_request(
+            (self._broker, self.connection, head.api_key, head.api_version, head.client_id, body)
+        )
+        answer = handler_of(head.api_key)(request)
+        response = _Response(metrics, began, head.api_key, head.api_version, head.correlation_id, answer)
+        return response, answer if type(answer) is CoroutineType else None
+
+    async def _send(self, ready: deque[_Response]) -> None:
+        buffers: list[Buffer] = []
+        try:
+            while ready:
+                response = ready.popleft()
+                answer = response.answer
+                if type(answer) is Later:
+                    if answer.pending.parts:
+                        await answer.pending.wait()
+                    answer = answer.body()
+                buffers += response.buffers(answer)
+        finally:
+            # Earlier answers of the burst are sent even if an acks=0 batch was refused, which ends
+            # the connection. The socket nearly always takes everything at once.
+            if buffers and (sent := self.send_some(buffers)) != sum(map(len, buffers)):
+                await self.send_rest(buffers, sent)
+
+
+def _owned(frames: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Copies of the frames that are left. A bad one is raised after the good ones before it."""
+    copies: list[bytes] = []
+    bad: BadFrame | None = None
+    try:
+        copies.extend(bytes(frame) for frame in frames)
+    except BadFrame as error:
+        bad = error
+
+    def replay() -> Iterator[bytes | memoryview]:
+        yield from copies
+        if bad is not None:
+            raise bad
+
+    return replay()

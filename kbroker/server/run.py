@@ -1,0 +1,120 @@
+"""Runs a broker and its listeners until a signal: what `kbroker start` calls.
+
+The order of a stop: requests first, then the admin HTTP endpoint, then the broker (open_broker).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import signal
+import socket
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import trio
+
+from kbroker.broker.broker import Broker, open_broker
+from kbroker.broker.options import ReadyInfo, StartOptions
+from kbroker.errors import OperatorError
+from kbroker.server.allocator import keep_freed_memory
+from kbroker.server.listener import Server
+from kbroker.server.transport import bind
+
+if TYPE_CHECKING:
+    from kbroker.server.admin_http import AdminHttp
+
+logger = logging.getLogger(__name__)
+
+_GRACE_S = 10.0
+_ADMIN_GRACE_S = 1.0
+
+
+async def serve(options: StartOptions, stop: trio.Event) -> None:
+    """Open a broker and serve it until `stop` is set. Then requests that have arrived are answered,
+    everything written is synced, and the broker is closed. Cancelling skips the answers, not the
+    closing."""
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(bind(options.listen))
+        admin_listener = sockets.enter_context(bind(options.admin, "--admin")) if options.admin else None
+        host, port = listener.getsockname()[:2]
+        bound = replace(options, listen=(options.listen[0] or host, port))
+        async with open_broker(bound) as broker:
+            admin_address = admin_listener.getsockname()[:2] if admin_listener else None
+            server = Server(broker, admin_address)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.serve, listener)
+                admin = _open_admin(broker, admin_listener)
+                if admin is not None:
+                    nursery.start_soon(admin.serve)
+                options.on_ready(ReadyInfo(host, port, admin_address))
+                _notify_ready()
+                await stop.wait()
+                await server.stop(_GRACE_S)
+                if admin is not None:
+                    await admin.stop(_ADMIN_GRACE_S)
+                nursery.cancel_scope.cancel()
+
+
+def _open_admin(broker: Broker, listener: socket.socket | None) -> AdminHttp | None:
+    """Imported only with --admin: it takes time and memory."""
+    if listener is None or broker.options.admin is None:
+        return None
+    from kbroker.server.admin_http import AdminHttp
+    from kbroker.server.admin_views import AdminViews
+
+    names = (broker.options.admin[0], *broker.options.admin_names)
+    return AdminHttp(listener, AdminViews(broker), names, kafka=f"{broker.host}:{broker.port}")
+
+
+def run(options: StartOptions) -> int:
+    """Serve until a signal: the first SIGTERM or SIGINT finishes the requests in flight and closes,
+    the second ends the process at once.
+
+    Returns 0. Raises OperatorError if the broker cannot start.
+    """
+    keep_freed_memory()
+    # Prints the stack of every thread on stderr: for a broker that does not answer.
+    faulthandler.register(signal.SIGQUIT)
+    trio.run(_serve_until_signal, options)
+    return 0
+
+
+async def _serve_until_signal(options: StartOptions) -> None:
+    stop = trio.Event()
+    refused: list[OperatorError] = []
+
+    async def serve_and_leave(nursery: trio.Nursery) -> None:
+        try:
+            await serve(options, stop)
+        except OperatorError as error:
+            refused.append(error)
+        nursery.cancel_scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_and_leave, nursery)
+            async for number in signals:
+                if stop.is_set():
+                    logger.warning("second signal: ending at once")
+                    os._exit(128 + number)
+                logger.info("received %s: closing", signal.Signals(number).name)
+                stop.set()
+    if refused:
+        raise refused[0]
+
+
+def _notify_ready() -> None:
+    """Notify systemd if it started this process (sd_notify): send READY=1 to the datagram socket
+    that it names."""
+    path = os.environ.get("NOTIFY_SOCKET")
+    if not path:
+        return
+    address = "\0" + path[1:] if path.startswith("@") else path
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        try:
+            notify.sendto(b"READY=1", address)
+        except OSError as error:
+            logger.warning("sd_notify failed: %s", error)
