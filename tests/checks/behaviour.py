@@ -1,10 +1,10 @@
 """Which test shows which rule of docs/behaviour.md. `python -m tests.checks.behaviour` prints a
 table, `--json` the same for programs, `--missing` only the rules that no test names.
 
-A test names rules where it is least in the way: in its docstring, in a comment from its first
-decorator to its `def` line, or, for a script of tests/differential, in `@script("SES-3", ...)`. A
-class names what all of it shows. `GRP-4..12` names a run of rules. Sources are only read, so that
-nothing has to be importable.
+A test names rules in its docstring, in a comment right above it or up to its `def` line, or, for a
+script of tests/differential, in `@script("SES-3", ...)`. A class names the rules that all of it
+shows. `GRP-4..12` names a run of rules. Sources are only read, so that nothing has to be
+importable.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def _named_in(source: str, prefixes: frozenset[str]) -> Iterator[tuple[str, str]
     }
     for name, node in _definitions(ast.parse(source)):
         start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+        while comments.get(start - 1, ""):  # the lines right above it
+            start -= 1
         texts = [
             ast.get_docstring(node) or "",
             *(comments.get(line, "") for line in range(start, node.body[0].lineno)),
