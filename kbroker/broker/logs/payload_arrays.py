@@ -1,9 +1,8 @@
-"""The check of payload_check.py for batches of many records, with arrays. In a module of its own,
-as numpy takes 0.1 s to load.
+"""The check of payload_check.py for batches of many records, with arrays. A module of its own, as
+loading numpy takes 0.1 s.
 
-    lengths      one after the other in Python: where a record begins only the one before it tells
-    all else     each field of some thousand records at once: they begin where the field before them
-                 ends
+    lengths        one after the other in Python: each tells where the next record begins
+    other fields   one field of thousands of records at once
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import numpy as np
 from kio._kio_native import read_signed_varint
 from numpy.typing import NDArray
 
-from kbroker.broker.logs.payload_check import (
+from kbroker.broker.logs.payload_fields import (
     INT_BYTES,
     INT_TOP,
     LONG_BYTES,
@@ -25,11 +24,11 @@ from kbroker.broker.logs.payload_check import (
 
 Integers: TypeAlias = NDArray[np.int64]
 _AT_ONCE = 8192
-"""Records: more would take memory, and be no faster."""
+"""Records. More would take memory without being faster."""
 
 
 def check_with_arrays(payload: bytes, count: int, base_ms: int) -> None:
-    """Raises ValueError, IndexError and BufferUnderflow for what is not `count` records."""
+    """Raises ValueError, IndexError or BufferUnderflow unless the payload is `count` records."""
     check_base(base_ms)
     data = np.frombuffer(payload, np.uint8)
     end = 0
@@ -40,12 +39,12 @@ def check_with_arrays(payload: bytes, count: int, base_ms: int) -> None:
             raise ValueError(f"a record from number {first} on is longer than the batch")
         _check_fields(payload, data, bounds, first, base_ms)
     if end != len(payload):
-        raise ValueError(f"{len(payload) - end} bytes are left behind {count} records")
+        raise ValueError(f"{len(payload) - end} bytes follow the {count} records")
 
 
 def _bounds_of(payload: bytes, at: int, count: int) -> list[int]:
-    """Where so many records begin, and the last one ends, as their lengths say; a negative one is
-    taken for what it looks like."""
+    """Where each of `count` records begins and the last one ends, according to their lengths.
+    Lengths of one or two bytes are read as unsigned; _check_fields() refuses negative ones."""
     bounds = [at]
     add = bounds.append
     for _ in range(count):
@@ -72,7 +71,7 @@ def _check_fields(
         raise ValueError(f"record {first + int(lengths.argmin())} has length {lengths.min()}")
     deltas_ms, at = _varints(data, at + 1, LONG_BYTES, LONG_TOP)
     if base_ms + int(deltas_ms.min()) < -(1 << 63) or base_ms + int(deltas_ms.max()) >= 1 << 63:
-        raise ValueError("a record's time is beyond 64 bits")
+        raise ValueError("a record's timestamp exceeds 64 bits")
     deltas, at = _varints(data, at, INT_BYTES, INT_TOP)
     wrong = np.flatnonzero(deltas != np.arange(first, first + len(deltas)))
     if len(wrong):
@@ -87,7 +86,7 @@ def _check_fields(
 
 
 def _varints(data: NDArray[np.uint8], at: Integers, most_bytes: int, top: int) -> tuple[Integers, Integers]:
-    """The zigzag varints that begin at these places, and where they end."""
+    """The zigzag varints at these places, and where they end."""
     byte = data[at].astype(np.int64)
     at = at + 1
     number, more, shift = byte & 0x7F, byte >= 0x80, 7

@@ -1,18 +1,17 @@
-"""Whether the records of a produced batch are what its header says (topic setting
+"""Checks whether the records of a produced batch match its header (topic setting
 kbroker.payload.check). Pure.
 
-Asked are: that the payload can be decompressed, and then that it is exactly as many records as the
-header says, each of them as long as it claims, at offset deltas 0, 1, 2 and so on, with a time that
-64 bits can hold. Codes are Kafka's, whose LogValidator opens payloads as well: -1 for what cannot
-be decompressed (also lz4 with linked blocks, which Java consumers cannot read), else 87.
+A payload passes if it can be decompressed and is exactly as many records as the header says. Each
+record must have the length that it claims, offset deltas must be 0, 1, 2 and so on, and timestamps
+must fit in 64 bits.
 
-A record costs 0.7 us in Python. From `ARRAYS_FROM` records on only their lengths are walked
-through, as each tells where the next one begins, and the rest is done with arrays
-(payload_arrays.py): 0.2 us.
+Error codes are those of Kafka's LogValidator: -1 for a payload that cannot be decompressed (also
+lz4 with linked blocks, which Java consumers cannot read), otherwise 87. A payload of more than
+64 MiB decompressed is refused with 10, on which Java producers split the batch and retry: accepting
+it unchecked would defeat the setting.
 
-What would be more than 64 MiB decompressed is refused with 10, on which Java producers send it
-again in halves: nobody could say what is in it, and to take it unseen would leave the way open that
-the setting closes.
+The loop in Python takes 0.7 us a record. From `ARRAYS_FROM` records on, only the lengths are read
+one by one and payload_arrays.py checks the rest with numpy: 0.2 us a record.
 """
 
 from __future__ import annotations
@@ -20,34 +19,28 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from kio._kio_native import read_signed_varint, read_signed_varlong
 from kio.serial.errors import BufferUnderflow
 
+from kbroker.broker.logs.payload_fields import after_time, check_base, check_headers, varint
 from kbroker.broker.logs.validation import BadBatch
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import HEADER_SIZE, BatchHeader, Buffer, records_payload
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, TooLarge
 
 ARRAYS_FROM: Final = 128
-INT_BYTES: Final = 5
-LONG_BYTES: Final = 10
-INT_TOP: Final = 0x0F
-LONG_TOP: Final = 0x01
-"""The greatest last byte of a varint of so many bytes: what is above does not fit."""
+"""Records from which on the array check is faster."""
 _QUICK_RECORDS = 1024
-"""0.25 ms: longer than that one batch must not keep all others waiting."""
+"""About 0.25 ms on the loop: the most that one batch may delay all others."""
 _QUICK_BYTES = 4 << 10
 _QUICK_PLAIN_BYTES = 64 << 10
 _ARRAYS = "kbroker.broker.logs.payload_arrays"
 _LEAST_RECORD_BYTES = 7
-_LATEST_MS = (1 << 63) - 1
-_SAFE_MS = 1 << 62
 _LZ4_FLAGS_AT = 4
 _LZ4_INDEPENDENT_BLOCKS = 0x20
 
 
 def is_quick(header: BatchHeader) -> bool:
-    """Whether it may be tried without a thread. To load numpy takes one, too."""
+    """Whether check_quickly() may be tried on the loop. Loading numpy, too, takes a thread."""
     if header.record_count >= ARRAYS_FROM and _ARRAYS not in sys.modules:
         return False
     return header.batch_length <= _QUICK_BYTES or (
@@ -56,7 +49,7 @@ def is_quick(header: BatchHeader) -> bool:
 
 
 def check_quickly(batch: Buffer, header: BatchHeader) -> bool:
-    """False: it takes longer to tell. Raises BadBatch."""
+    """False: the check takes too long for the loop; call check() in a thread. Raises BadBatch."""
     if header.codec_id == Codec.NONE:
         check(batch, header)
         return True
@@ -71,8 +64,9 @@ def check_quickly(batch: Buffer, header: BatchHeader) -> bool:
 
 
 def refusal_of(batch: Buffer, header: BatchHeader) -> BadBatch | None:
-    """What check() raises, for callers in another thread: without the frames that it came through,
-    which hold what was decompressed until the next collection of garbage."""
+    """What check() raises, for callers in another thread. The error is a new one without a
+    traceback, whose frames would keep the decompressed payload alive until the next garbage
+    collection."""
     try:
         check(batch, header)
     except BadBatch as error:
@@ -81,8 +75,8 @@ def refusal_of(batch: Buffer, header: BatchHeader) -> BadBatch | None:
 
 
 def check(batch: Buffer, header: BatchHeader) -> None:
-    """Raises BadBatch. Takes up to twice 64 MiB for what it decompresses, and a second or so in the
-    worst case."""
+    """Raises BadBatch. Decompressing takes up to twice 64 MiB of memory and, in the worst case,
+    about a second."""
     try:
         plain = _plain(batch, header, DEFAULT_MAX_BYTES)
     except TooLarge as error:
@@ -111,7 +105,7 @@ def _check_lz4(batch: Buffer) -> None:
 def _check_records(payload: bytes, header: BatchHeader) -> None:
     count, base_ms = header.record_count, header.base_timestamp_ms
     try:
-        if count * _LEAST_RECORD_BYTES > len(payload):  # A claim of millions must not be walked through.
+        if count * _LEAST_RECORD_BYTES > len(payload):  # Never loop over millions of claimed records.
             raise ValueError(f"{count} records cannot be in {len(payload)} bytes")
         if count >= ARRAYS_FROM:
             from kbroker.broker.logs.payload_arrays import check_with_arrays
@@ -126,70 +120,29 @@ def _check_records(payload: bytes, header: BatchHeader) -> None:
 
 
 def _walk(payload: bytes, count: int, base_ms: int) -> None:
-    """From record to record. A varint of one byte is looked at in place: a call costs as much as
+    """Check record by record. A varint of one byte is read in place: a call would cost as much as
     the rest of the record."""
     size, start = len(payload), 0
     check_base(base_ms)
     for number in range(count):
         byte = payload[start]
-        length, at = (byte >> 1, start + 1) if byte < 0x80 else _varint(payload, start)
+        length, at = (byte >> 1, start + 1) if byte < 0x80 else varint(payload, start)
         end = at + length
         if length <= 0 or end > size:
             raise ValueError(f"record {number} is longer than the batch")
         at += 1  # attributes
-        at = at + 1 if payload[at] < 0x80 else _after_time(payload, at, base_ms)
+        at = at + 1 if payload[at] < 0x80 else after_time(payload, at, base_ms)
         byte = payload[at]
-        delta, at = (byte >> 1, at + 1) if byte < 0x80 and not byte & 1 else _varint(payload, at)
+        delta, at = (byte >> 1, at + 1) if byte < 0x80 and not byte & 1 else varint(payload, at)
         if delta != number:
             raise ValueError(f"record {number} has offset delta {delta}")
         for _ in ("key", "value"):
             byte = payload[at]
-            length, at = (byte >> 1 if not byte & 1 else -1, at + 1) if byte < 0x80 else _varint(payload, at)
+            length, at = (byte >> 1 if not byte & 1 else -1, at + 1) if byte < 0x80 else varint(payload, at)
             if length > 0:
                 at += length
         if at != end - 1 or payload[at]:
             check_headers(payload, at, end)
         start = end
     if start != size:
-        raise ValueError(f"{size - start} bytes are left behind {count} records")
-
-
-def check_base(base_ms: int) -> None:
-    """So that a time delta of one byte cannot leave 64 bits."""
-    if not -_SAFE_MS <= base_ms <= _SAFE_MS:
-        raise ValueError(f"the base timestamp is {base_ms}")
-
-
-def check_headers(payload: bytes, at: int, end: int) -> None:
-    """The headers of a record, which ends at `end`. Raises ValueError, IndexError,
-    BufferUnderflow."""
-    count, at = _varint(payload, at)
-    if count < 0:
-        raise ValueError(f"a record has {count} headers")
-    for _ in range(count):
-        length, at = _varint(payload, at)
-        if length < 0:
-            raise ValueError("a record's header has no name")
-        at += length
-        length, at = _varint(payload, at)
-        at += max(0, length)
-        if at > end:
-            break
-    if at != end:
-        raise ValueError("a record is not as long as what is in it")
-
-
-def _varint(payload: bytes, at: int) -> tuple[int, int]:
-    number, size = read_signed_varint(payload, at)
-    if size == INT_BYTES and payload[at + size - 1] > INT_TOP:
-        raise ValueError("a varint is too long")
-    return number, at + size
-
-
-def _after_time(payload: bytes, at: int, base_ms: int) -> int:
-    delta_ms, size = read_signed_varlong(payload, at)
-    if size == LONG_BYTES and payload[at + size - 1] > LONG_TOP:
-        raise ValueError("a varint is too long")
-    if not -_LATEST_MS - 1 <= base_ms + delta_ms <= _LATEST_MS:
-        raise ValueError("a record's time is beyond 64 bits")
-    return at + int(size)
+        raise ValueError(f"{size - start} bytes follow the {count} records")
