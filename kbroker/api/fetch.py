@@ -209,7 +209,7 @@ class _Fetch:
         whatever the limits are."""
         _, index = asked.key
         if asked.current_leader_epoch not in (-1, partition.leader_epoch):
-            partition.check_leader_epoch(asked.current_leader_epoch)
+            partition.epochs.check(asked.current_leader_epoch)
         if asked.last_fetched_epoch >= 0 and (diverging := self._divergence(partition, asked)) is not None:
             return FetchRow(
                 index, 0, partition.high_watermark, partition.log_start_offset, diverging=diverging
@@ -242,7 +242,9 @@ class _Fetch:
     def _divergence(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
         """Where the epoch fetched last ended, if the client has gone beyond. Raises
         OFFSET_OUT_OF_RANGE for an epoch that never was."""
-        epoch, end_offset = partition.epoch_end(asked.last_fetched_epoch)
+        epoch, end_offset = partition.epochs.end_of(
+            asked.last_fetched_epoch, partition.log_start_offset, partition.high_watermark
+        )
         if epoch < 0 or asked.fetch_offset < partition.log_start_offset:
             raise KafkaError(ErrorCode.offset_out_of_range)
         return (

@@ -47,7 +47,7 @@ async def _latest(request: Request, partition: Partition) -> _Found:
 
 async def _earliest(request: Request, partition: Partition) -> _Found:
     offset = partition.log_start_offset
-    return _Found(offset, leader_epoch=partition.epoch_of(offset))
+    return _Found(offset, leader_epoch=partition.epochs.of_offset(offset))
 
 
 async def _max_timestamp(request: Request, partition: Partition) -> _Found:
@@ -125,7 +125,7 @@ async def _find(request: Request, name: str, asked: Any) -> _Found:
     if topic is None or not 0 <= asked.partition_index < len(topic.partitions):
         raise KafkaError(ErrorCode.unknown_topic_or_partition)
     partition = topic.partitions[asked.partition_index]
-    partition.check_leader_epoch(getattr(asked, "current_leader_epoch", -1))
+    partition.epochs.check(getattr(asked, "current_leader_epoch", -1))
     return (
         _record(partition, await record_at_time(partition, asked.timestamp))
         if find is None
@@ -134,4 +134,4 @@ async def _find(request: Request, name: str, asked: Any) -> _Found:
 
 
 def _record(partition: Partition, found: tuple[int, int] | None) -> _Found:
-    return _Found() if found is None else _Found(*found, partition.epoch_of(found[0]))
+    return _Found() if found is None else _Found(*found, partition.epochs.of_offset(found[0]))

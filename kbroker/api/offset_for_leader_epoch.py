@@ -32,8 +32,10 @@ def _row(request: Request, name: str, asked: Any) -> Message:
         if topic is None or not 0 <= asked.partition < len(topic.partitions):
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         partition = topic.partitions[asked.partition]
-        partition.check_leader_epoch(asked.current_leader_epoch)
-        epoch, end_offset = partition.epoch_end(asked.leader_epoch)
+        partition.epochs.check(asked.current_leader_epoch)
+        epoch, end_offset = partition.epochs.end_of(
+            asked.leader_epoch, partition.log_start_offset, partition.high_watermark
+        )
     except KafkaError as error:
         code = error.code
     return {"error_code": code, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end_offset}

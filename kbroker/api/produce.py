@@ -94,7 +94,7 @@ class _Produce:
                 on_written = None if self.acks == _ALL else part.written
                 appended: Appended | None
                 try:
-                    if not partition.rules.check_payload and not queues.queues:
+                    if not partition.topic.rules.check_payload and not queues.queues:
                         appended = partition.append(records, self._now_ms, part.done, on_written, start=False)
                     else:
                         appended = queues.append(partition, records, self._now_ms, part, on_written)

@@ -66,7 +66,7 @@ async def test_every_version_alters_incrementally(connect: Connect, version: int
         assert await alter(client, change, version=version) == [OK]
         assert topic_configs(client, "a") == {"retention.ms": "2000", "max.message.bytes": "100"}
         partition = next(client.broker.topics.partitions())
-        assert partition.rules.max_message_bytes == 100
+        assert partition.topic.rules.max_message_bytes == 100
 
 
 @pytest.mark.parametrize("version", versions("alter_configs"))

@@ -9,7 +9,7 @@ The batches behind such a one in its partition wait, too, in the order in which 
 idempotent producer's sequence numbers, and a consumer's order, hold as without the wait. Other
 partitions and connections proceed as they do during a commit.
 
-    queue of a partition    | large batch | small one | large one |    one task works it off, and is there as long as the queue is
+    queue of a partition    | large batch | small one | large one |    one task, ends with the queue
                                   └─ in a thread
 
 Nothing of a batch is stamped, noted of its producer or stored while it waits. So Partition.append
@@ -90,10 +90,10 @@ class AppendQueues:
         KafkaError for what can be said at once."""
         if partition.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        header = validate(records, partition.rules, now_ms)
+        header = validate(records, partition.topic.rules, now_ms)
         assert records is not None
         view = memoryview(records)[: header.size_bytes]
-        is_checked = partition.rules.check_payload
+        is_checked = partition.topic.rules.check_payload
         queue = self.queues.get(partition)
         if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header))):
             with suppress(ProducersNotLoaded):

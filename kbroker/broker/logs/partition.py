@@ -1,19 +1,21 @@
-"""One topic partition of the broker: stamps offsets, queues batches for the group commit, knows
-what is visible.
+"""One topic partition of the broker: stamps offsets, queues batches for the group commit, moves
+the high watermark.
 
-Between validating a batch and queueing it there is no wait, so offsets follow the order in which
-requests are handled. Three offsets matter: `next_offset` (given to the next batch),
-`high_watermark` (below it everything counts: synced, or written with durability `os`; readers see
-nothing else) and `log_start_offset`.
+There is no await between validating a batch and queueing it, so offsets follow the order in which
+requests are handled. Three offsets matter:
+
+    next_offset       the next batch gets it
+    high_watermark    all below is durable (written, with durability `os`), and readers see no more
+    log_start_offset  all below has been removed
+
+reading.py has the reading half, leader_epochs.py the epochs.
 """
 
 from __future__ import annotations
 
-import logging
-import math
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -21,10 +23,11 @@ import trio
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import OnDone, Waiters
+from kbroker.broker.logs.leader_epochs import LeaderEpochs
 from kbroker.broker.logs.producer_state import ProducerStates
-from kbroker.broker.logs.stored_batches import checked, iter_possible
+from kbroker.broker.logs.reading import ReadablePartition
 from kbroker.broker.logs.validation import BatchRules, validate
-from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import (
     CONTROL,
     LENGTH_END,
@@ -36,44 +39,36 @@ from kbroker.formats.batches import (
     stamp_log_append_time,
 )
 from kbroker.metrics import TopicMetrics
-from kbroker.storage.spi import LogId, LogStore, SegmentInfo, StampedBatch
-
-logger = logging.getLogger(__name__)
-
-_REPORT_EVERY_S = 60.0
-"""How often a partition that cannot be read is reported: clients ask again and again."""
-
-_READ_AHEAD_BYTES = 256 * 1024
-"""A cold read in a thread goes this far at least: who takes few records at a time waits for a
-thread once for all of that."""
-
+from kbroker.storage.spi import LogId, LogStore, StampedBatch
 
 _producer_threads: Final = trio.CapacityLimiter(2)
-"""Few at a time: fetches wait for the same threads."""
+"""Few at a time: fetches use the same threads."""
 
 
 class ProducersNotLoaded(Exception):
-    """A batch of an idempotent producer came before `Partition.load_producers`; nothing of it was
-    taken."""
-
-
-class EpochEntry(NamedTuple):
-    """A leader epoch and the first offset that is, or would be, written in it."""
-
-    epoch: int
-    start_offset: int
+    """A batch of an idempotent producer arrived before `Partition.load_producers`; nothing of it
+    was queued."""
 
 
 class Appended(NamedTuple):
-    """`log_append_time_ms` -1 unless the topic stamps its own time, or for a repeat."""
+    """`log_append_time_ms`: -1 unless the topic stamps its own time, or for a repeat."""
 
     base_offset: int
     log_append_time_ms: int
 
 
+@dataclass(slots=True)
+class TopicShared:
+    """What the partitions of a topic share. `rules` follow the topic's configs."""
+
+    name: str
+    rules: BatchRules
+    metrics: TopicMetrics = field(default_factory=TopicMetrics, kw_only=True)
+
+
 class _InFlight:
-    """One queued batch and whoever waits for it. A repeat of it waits for the same commit; that it
-    is written is told only where the first one asked for that."""
+    """One queued batch and its callbacks. A repeat of the batch waits for the same commit; its
+    on_written is only called if the first one had one, too."""
 
     __slots__ = (
         "base_offset",
@@ -112,53 +107,38 @@ class PartitionStatistics(NamedTuple):
     producers: int
 
 
-class Partition:
-    """`read_producers(partition)` reads what the log remembers of its idempotent producers; it is
+class Partition(ReadablePartition):
+    """`read_producers(partition)` reads the state of the idempotent producers from the log; it is
     called in a thread."""
 
     def __init__(
         self,
         log: LogId,
-        topic_name: str,
+        topic: TopicShared,
         store: LogStore,
         commits: GroupCommit[StampedBatch],
         *,
-        rules: BatchRules,
-        leader_epoch: int,
+        epochs: LeaderEpochs,
         log_start_offset: int,
-        epochs: Sequence[EpochEntry],
         read_producers: Callable[[Partition], ProducerStates],
-        metrics: TopicMetrics | None = None,
     ) -> None:
-        self.log = log
-        self.topic_name = topic_name
-        self.metrics = metrics or TopicMetrics()
-        self.rules = rules
-        self.leader_epoch = leader_epoch
-        self.epochs = list(epochs)
+        super().__init__(log, topic.name, store, log_start_offset)
+        self.topic = topic
+        self.metrics = topic.metrics
+        self.epochs = epochs
+        self.leader_epoch = epochs.current
         self.waiters = Waiters()
-        self.deleted = False
         self.moving_log_start = trio.Lock()
         self.bytes_since_snapshot = 0
         self.appended_bytes = 0
         self.control_from: int | None = None
-        """From here on the log has nothing but control batches; None: not known to be so."""
-        self._next_report_s = -math.inf
-        self._store = store
-        self._tail_offset = store.tail_offset
+        """From this offset on the log holds nothing but control batches. None: not known."""
         self._commits = commits
-        bounds = store.bounds(log)
-        self.high_watermark = self.next_offset = bounds.end_offset
-        self.written_from: Final = bounds.end_offset
-        """Batches before this offset are an earlier broker life's: no write of this one has brought
-        them into the page cache."""
-        self._warm = range(0)
-        """The offsets that were read in a thread last."""
-        self.log_start_offset = min(max(bounds.start_offset, log_start_offset), bounds.end_offset)
+        self.next_offset = self.high_watermark
         self._in_flight: deque[_InFlight] = deque()
         self.producers: ProducerStates | None = None
-        """Loaded before the first batch of an idempotent producer: most partitions of a broker life
-        see none."""
+        """Loaded before the first batch of an idempotent producer: most partitions see none during
+        a broker life."""
         self._loading_producers = trio.Lock()
         self._read_producers = read_producers
 
@@ -174,12 +154,8 @@ class Partition:
             producers,
         )
 
-    # -- writing
-    # ----------------------------------------------------------------------------------------------
-
     async def load_producers(self) -> ProducerStates:
-        """Read what the log remembers of its producers, in a thread, unless that is known. Other
-        appends do not wait."""
+        """Read the producers' state in a thread, unless it is loaded. Other appends do not wait."""
         async with self._loading_producers:
             if self.producers is None:
                 self.producers = await trio.to_thread.run_sync(
@@ -201,19 +177,23 @@ class Partition:
         start: bool = True,
         header: BatchHeader | None = None,
     ) -> Appended:
-        """Validate, stamp and queue one produced batch. Raises KafkaError, mostly BadBatch, when it
-        is refused, and ProducersNotLoaded; then no callback is called. `records` is copied, unless
-        it may be written to: then it is stamped in place, and the log's from here on. `header`:
-        what validate() has said of it, if that was asked before.
+        """Validate, stamp and queue one produced batch.
 
-        `on_done` is told when the batch counts (or NoSpace, StoreFailed); both callbacks run after
-        this call has returned, except for a repeat of a batch that counts already. Who says
-        `start=False` starts the group commit before it waits for anything.
+        - `records` is copied unless it is writable. A writable buffer is stamped in place and
+          belongs to the log from here on.
+        - `on_done` is called when the batch is durable (written, with durability `os`), or with
+          NoSpace or StoreFailed. Both callbacks run after this call has returned, except for a
+          repeat of a batch that is durable already.
+        - `header`: the result of validate(), if the caller has called it.
+        - A caller that passes `start=False` must start the group commit before it waits.
+
+        Raises KafkaError, mostly BadBatch, for a batch that is refused, and ProducersNotLoaded;
+        then no callback is called.
         """
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if header is None:
-            header = validate(records, self.rules, now_ms)
+            header = validate(records, self.topic.rules, now_ms)
         assert records is not None
         if self._commits.failed:
             raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")
@@ -222,10 +202,10 @@ class Partition:
             if self.producers is None:
                 raise ProducersNotLoaded
             if (repeat := self.producers.check(header)) is not None:
-                # As in Kafka a repeat is told its own time where the topic stamps none: the same
-                # one, as its records are the same.
+                # As in Kafka, a repeat is answered with its own time if the topic stamps none. It
+                # is the stored one, as the records are the same.
                 append_time_ms = (
-                    repeat.timestamp_ms if self.rules.log_append_time else header.max_timestamp_ms
+                    repeat.timestamp_ms if self.topic.rules.log_append_time else header.max_timestamp_ms
                 )
                 return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
         view = memoryview(records)[: header.batch_length + LENGTH_END]
@@ -234,8 +214,8 @@ class Partition:
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
         """Stamp and queue a batch of the broker's own control records, without timestamp or
-        producer: clients never see them, so that no waiting fetch is woken, and max.message.bytes
-        is not asked. Gives its base offset; on_done and errors as in `append`."""
+        producer. Clients never see them, so no waiting fetch is woken and max.message.bytes does
+        not apply. Returns the base offset; on_done and errors as in `append`."""
         if self.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         if self._commits.failed:
@@ -264,7 +244,7 @@ class Partition:
             self.control_from = base_offset if self.control_from is None else self.control_from
         else:
             self.control_from = None
-        if self.rules.log_append_time and not is_control:
+        if self.topic.rules.log_append_time and not is_control:
             append_time_ms = max_timestamp_ms = now_ms
             stamp_log_append_time(batch, now_ms)
         elif header.attributes & LOG_APPEND_TIME:
@@ -321,138 +301,10 @@ class Partition:
                 self.metrics.bytes_in += in_flight.size_bytes
                 self.waiters.wake_all()
         elif in_flight.base_offset < self.next_offset:
-            # Everything stamped on top of this batch is refused in the same turn: the first refusal
-            # takes all of it back.
+            # All batches stamped on top of this one are refused in the same turn: the first refusal
+            # rolls all of them back.
             self.next_offset = in_flight.base_offset
             if self.producers is not None:
                 self.producers.undo()
         for callback in in_flight.on_done:
             callback(error)
-
-    # -- reading
-    # ----------------------------------------------------------------------------------------------
-
-    async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """Whole batches of [offset, end_offset) as LogReader.read gives them; from a thread where a
-        cold read may block.
-
-        Nothing is read from a deleted partition, also where it is deleted meanwhile: whoever asks
-        again hears that it is gone. Raises KAFKA_STORAGE_ERROR for what the store cannot read,
-        CORRUPT_MESSAGE where it finds no batch that could be one.
-        """
-        found = self.read_if_warm(offset, max_bytes, end_offset)
-        if found is not None:
-            return found
-        end_offset = min(end_offset, self.high_watermark)
-        return await trio.to_thread.run_sync(lambda: self._read_cold(offset, max_bytes, end_offset))
-
-    def read_if_warm(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview] | None:
-        """`read` without waiting; None where that may block."""
-        if end_offset > self.high_watermark:
-            end_offset = self.high_watermark
-        if offset >= end_offset or self.deleted:
-            return ()
-        if self._store.may_block and (offset < self.written_from or offset < self._tail_offset(self.log)):
-            if offset not in self._warm:
-                return None
-            end_offset = min(end_offset, self._warm.stop)
-        return self._read(offset, max_bytes, end_offset)
-
-    def _read_cold(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """In a thread; the partition may be dropped meanwhile."""
-        visible = self.high_watermark
-        try:
-            ahead = self._read(offset, max(max_bytes, _READ_AHEAD_BYTES), visible)
-            warm_until = offset
-            for _, _, header in iter_possible(ahead, visible):
-                warm_until = header.last_offset + 1
-            self._warm = range(offset, warm_until)
-            return self._read(offset, max_bytes, end_offset)
-        except KeyError:
-            if not self.deleted:
-                raise
-            return ()
-
-    def _read(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        try:
-            return checked(
-                self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset),
-                offset,
-                end_offset,
-            )
-        except KafkaError as error:
-            self.report_unreadable(offset, error)
-            raise
-        except StoreFailed as error:
-            self.report_unreadable(offset, error)
-            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
-
-    def report_unreadable(self, offset: int, error: Exception) -> None:
-        """Log that a read at `offset` failed; at most once a minute, as clients repeat such
-        reads."""
-        now_s = time.monotonic()
-        if now_s >= self._next_report_s:
-            self._next_report_s = now_s + _REPORT_EVERY_S
-            logger.error(
-                "%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error
-            )
-
-    def is_in_older_segment(self, offset: int) -> bool:
-        return offset < self._tail_offset(self.log)
-
-    def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """`read` without waiting, for small look-ups. Raises StoreFailed and CORRUPT_MESSAGE."""
-        return () if self.deleted else self.read_stored(offset, max_bytes=max_bytes, end_offset=end_offset)
-
-    def read_stored(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
-        """`read_now` also while the topic is being deleted, which a full disk may refuse yet: for
-        readers that keep what they find. Raises KeyError when the log is gone."""
-        return self._read(offset, max_bytes, min(end_offset, self.high_watermark))
-
-    def segments(self) -> Sequence[SegmentInfo]:
-        return self._store.segments(self.log)
-
-    def find_by_timestamp(self, timestamp_ms: int) -> int | None:
-        return None if self.deleted else self._store.find_by_timestamp(self.log, timestamp_ms)
-
-    def check_readable(self, offset: int) -> None:
-        """Raises OFFSET_OUT_OF_RANGE below the log start and above the high watermark."""
-        if not self.log_start_offset <= offset <= self.high_watermark:
-            raise KafkaError(ErrorCode.offset_out_of_range)
-
-    def check_leader_epoch(self, epoch: int) -> None:
-        """Fencing of KIP-320: a client that knows another epoch must look at the metadata first.
-        -1: the client does not say."""
-        if epoch == -1 or epoch == self.leader_epoch:
-            return
-        raise KafkaError(
-            ErrorCode.fenced_leader_epoch if epoch < self.leader_epoch else ErrorCode.unknown_leader_epoch
-        )
-
-    def epoch_of(self, offset: int) -> int:
-        """The leader epoch in which the record at `offset` was written, or would be; -1 where that
-        is unknown."""
-        if offset >= self.next_offset:
-            return self.leader_epoch
-        return next((entry.epoch for entry in reversed(self.epochs) if entry.start_offset <= offset), -1)
-
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the newest epoch that is not newer than `epoch`
-        (OffsetForLeaderEpoch).
-
-        An epoch older than all that wrote something ended where the first of them began, or now
-        begins: a client that has read nothing since must not take its position for truncated. (-1,
-        -1) for -1, and for an epoch that never was.
-        """
-        if epoch == self.leader_epoch:
-            return epoch, self.high_watermark
-        if epoch == -1 or epoch > self.leader_epoch:
-            return -1, -1
-        end = self.high_watermark
-        for entry in reversed(self.epochs):
-            if entry.epoch <= epoch:
-                return entry.epoch, end
-            end = max(entry.start_offset, self.log_start_offset)
-            if end == self.log_start_offset:
-                break  # What is older went with its records.
-        return epoch, end

@@ -14,9 +14,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable
 
-from kbroker.broker.logs.partition import EpochEntry, Partition
+from kbroker.broker.logs.leader_epochs import EpochEntry
+from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.producer_recovery import unusable_snapshots
-from kbroker.broker.logs.topics import Topics, removal_of
+from kbroker.broker.logs.topic_records import removal_of
+from kbroker.broker.logs.topics import Topics
 from kbroker.errors import OperatorError
 from kbroker.formats.state import (
     GENERATION,
@@ -140,7 +142,7 @@ def _first_changes(partition: Partition, found: StateReader) -> list[Change]:
             partition.topic_name, log.partition, end_offset, lost,
         )  # fmt: skip
         changes.append((start_key, LogStart(end_offset).encode()))
-    ended = [entry for entry in partition.epochs if entry.start_offset >= end_offset]
+    ended = [entry for entry in partition.epochs.entries if entry.start_offset >= end_offset]
     changes += [(LeaderEpochKey(log.topic_id, log.partition, entry.epoch).encode(), None) for entry in ended]
     changes.append(
         (
@@ -148,8 +150,8 @@ def _first_changes(partition: Partition, found: StateReader) -> list[Change]:
             LeaderEpoch(end_offset).encode(),
         )
     )
-    kept = [entry for entry in partition.epochs if entry.start_offset < end_offset]
-    partition.epochs = [*kept, EpochEntry(partition.leader_epoch, end_offset)]
+    kept = [entry for entry in partition.epochs.entries if entry.start_offset < end_offset]
+    partition.epochs.entries = [*kept, EpochEntry(partition.leader_epoch, end_offset)]
     return changes
 
 

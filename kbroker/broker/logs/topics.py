@@ -18,7 +18,8 @@ from typing import NamedTuple
 from uuid import UUID, uuid4
 
 from kbroker.broker.commits.group_commit import GroupCommit
-from kbroker.broker.logs.partition import EpochEntry, Partition
+from kbroker.broker.logs.leader_epochs import EpochEntry, LeaderEpochs
+from kbroker.broker.logs.partition import Partition, TopicShared
 from kbroker.broker.logs.producer_recovery import (
     SNAPSHOT_BYTES,
     can_replay_from,
@@ -28,26 +29,20 @@ from kbroker.broker.logs.producer_recovery import (
 )
 from kbroker.broker.logs.producer_state import ProducerStates
 from kbroker.broker.logs.space_reserve import SpaceReserve
+from kbroker.broker.logs.topic_records import first_epochs, removal_of, stored_epochs, stored_log_start
 from kbroker.broker.logs.validation import BatchRules
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
 from kbroker.formats.state import (
     Config,
     ConfigKey,
-    LeaderEpoch,
-    LeaderEpochKey,
     LogStart,
     LogStartKey,
-    ProducerSnapshotKey,
     ResourceType,
     TopicKey,
     TopicState,
-    control_hint_topic_prefix,
-    dead_letter_topic_prefix,
-    share_topic_prefix,
 )
 from kbroker.formats.state import Topic as TopicRecord
-from kbroker.metrics import TopicMetrics
 from kbroker.protocol.topic_names import is_legal, why_illegal
 from kbroker.settings.altering import BrokerConfig, TopicConfig
 from kbroker.share.persister import TopicPartition
@@ -62,16 +57,14 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__tra
 
 
 @dataclass(slots=True)
-class Topic:
-    """A live topic. `configs`: what was set for it; `config`: what applies, defaults included."""
+class Topic(TopicShared):
+    """A live topic. `configs`: the values set for it; `config`: those in effect, with defaults."""
 
     topic_id: UUID
-    name: str
     created_ms: int
     configs: Mapping[str, str]
     config: TopicConfig
     partitions: list[Partition] = field(default_factory=list)
-    metrics: TopicMetrics = field(default_factory=TopicMetrics)
 
     @property
     def record(self) -> TopicRecord:
@@ -207,7 +200,7 @@ class Topics:
             changes.append(
                 (ConfigKey(ResourceType.TOPIC, name).encode(), Config(configs).encode() if configs else None)
             )
-            changes += self._first_epochs(topic.topic_id, range(partitions))
+            changes += first_epochs(topic.topic_id, range(partitions), self.leader_epoch)
             await self._create_logs_and_save(topic, range(partitions), changes)
             self._add_partitions(topic, partitions, is_new=True)
             self._publish(topic)
@@ -224,7 +217,7 @@ class Topics:
         record = TopicRecord(topic.name, partitions, topic.created_ms)
         changes: list[Change] = [
             (TopicKey(topic.topic_id).encode(), record.encode()),
-            *self._first_epochs(topic.topic_id, added),
+            *first_epochs(topic.topic_id, added, self.leader_epoch),
         ]
         await self._create_logs_and_save(topic, added, changes)
         self._add_partitions(topic, partitions, is_new=True)
@@ -241,9 +234,7 @@ class Topics:
         await self._state.commit([(ConfigKey(ResourceType.TOPIC, topic.name).encode(), value)])
         topic.configs = dict(configs)
         topic.config = TopicConfig(configs, self._config)
-        rules = batch_rules(topic.config)
-        for partition in topic.partitions:
-            partition.rules = rules
+        topic.rules = batch_rules(topic.config)
         await self._apply_settings(topic)
 
     async def _apply_settings(self, topic: Topic) -> None:
@@ -400,7 +391,8 @@ class Topics:
     # ----------------------------------------------------------------------------------------------
 
     def _make(self, topic_id: UUID, name: str, created_ms: int, configs: Mapping[str, str]) -> Topic:
-        return Topic(topic_id, name, created_ms, dict(configs), TopicConfig(configs, self._config))
+        config = TopicConfig(configs, self._config)
+        return Topic(name, batch_rules(config), topic_id, created_ms, dict(configs), config)
 
     def _publish(self, topic: Topic) -> None:
         self._by_name[topic.name] = topic
@@ -435,63 +427,22 @@ class Topics:
 
             await self._logs.perform(change_all)
 
-    def _first_epochs(self, topic_id: UUID, indexes: range) -> list[Change]:
-        value = LeaderEpoch(0).encode()
-        return [(LeaderEpochKey(topic_id, index, self.leader_epoch).encode(), value) for index in indexes]
-
     def _add_partitions(self, topic: Topic, count: int, *, is_new: bool) -> None:
-        rules = batch_rules(topic.config)
         for index in range(len(topic.partitions), count):
             log = LogId(topic.topic_id, index)
+            entries = [EpochEntry(self.leader_epoch, 0)] if is_new else stored_epochs(self._state_store, log)
             partition = Partition(
                 log,
-                topic.name,
+                topic,
                 self._log_store,
                 self._logs,
-                rules=rules,
-                leader_epoch=self.leader_epoch,
-                log_start_offset=self._stored_log_start(log),
-                epochs=[EpochEntry(self.leader_epoch, 0)] if is_new else self._stored_epochs(log),
+                epochs=LeaderEpochs(self.leader_epoch, entries),
+                log_start_offset=stored_log_start(self._state_store, log),
                 read_producers=partial(read_producers, store=self._state_store),
-                metrics=topic.metrics,
             )
             if is_new:
                 partition.producers = ProducerStates()
             topic.partitions.append(partition)
-
-    def _stored_log_start(self, log: LogId) -> int:
-        value = self._state_store.get(LogStartKey(log.topic_id, log.partition).encode())
-        return 0 if value is None else LogStart.decode(value).offset
-
-    def _stored_epochs(self, log: LogId) -> list[EpochEntry]:
-        prefix = LeaderEpochKey(log.topic_id, log.partition, 0).encode()[:-4]
-        return [
-            EpochEntry(
-                LeaderEpochKey.parse(key[len(LeaderEpochKey.namespace) :]).epoch,
-                LeaderEpoch.decode(value).start_offset,
-            )
-            for key, value in self._state_store.scan(prefix)
-        ]
-
-
-def removal_of(store: StateStore, topic_id: UUID, partitions: int) -> list[Change]:
-    """The changes that remove every record of a topic from the state store, its own record last."""
-    changes: list[Change] = []
-    for index in range(partitions):
-        changes.append((LogStartKey(topic_id, index).encode(), None))
-        for key in (
-            LeaderEpochKey(topic_id, index, 0).encode()[:-4],
-            ProducerSnapshotKey(topic_id, index, 0).encode()[:-8],
-        ):
-            changes += [(found, None) for found, _ in store.scan(key)]
-    for prefix in (
-        share_topic_prefix(topic_id),
-        dead_letter_topic_prefix(topic_id),
-        control_hint_topic_prefix(topic_id),
-    ):
-        changes += [(found, None) for found, _ in store.scan(prefix)]
-    changes.append((TopicKey(topic_id).encode(), None))
-    return changes
 
 
 def batch_rules(config: TopicConfig) -> BatchRules:

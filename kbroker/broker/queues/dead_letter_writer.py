@@ -117,7 +117,7 @@ class DeadLetterWriter:
         self, target: Partition, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
     ) -> Written:
         """One dead letter for each; returns when they count, or cannot be written now."""
-        now_ms, rules = wall_clock_ms(), target.rules
+        now_ms, rules = wall_clock_ms(), target.topic.rules
         letters = []
         for origin in origins:
             record = records.get(origin.offset)

@@ -382,7 +382,7 @@ def _read_some(partition: Partition, first: int, wanted: set[int], max_bytes: in
                     attributes=header.attributes & LOG_APPEND_TIME,
                 )
                 max_bytes -= len(batch)
-                if max_bytes < 0 or len(batch) > partition.rules.max_message_bytes:
+                if max_bytes < 0 or len(batch) > partition.topic.rules.max_message_bytes:
                     return found
                 found[record.offset] = batch
     except (CorruptPayload, KafkaError, StoreFailed) as error:

@@ -165,7 +165,7 @@ def _end_of_what_was_written(state: ReadResult, partition: Partition) -> int | N
     if state.written_in is None:
         return None
     return min(
-        [entry.start_offset for entry in partition.epochs if entry.epoch > state.written_in]
+        [entry.start_offset for entry in partition.epochs.entries if entry.epoch > state.written_in]
         + [partition.high_watermark]
     )
 

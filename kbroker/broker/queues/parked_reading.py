@@ -162,5 +162,5 @@ def is_lost(partition: Partition, parked: Parked) -> bool:
         return False
     return any(
         epoch.epoch > parked.leader_epoch and epoch.start_offset <= parked.offset
-        for epoch in partition.epochs
+        for epoch in partition.epochs.entries
     )

@@ -13,7 +13,8 @@ import pytest
 
 from kbroker import plugins
 from kbroker.broker.commits.group_commit import GroupCommit
-from kbroker.broker.logs.partition import Partition
+from kbroker.broker.logs.leader_epochs import LeaderEpochs
+from kbroker.broker.logs.partition import Partition, TopicShared
 from kbroker.broker.logs.producer_state import ProducerStates
 from kbroker.broker.logs.validation import BatchRules
 from kbroker.formats.batches import Record, build_batch, iter_headers, stamp
@@ -50,9 +51,14 @@ def opened(store: Any) -> Partition:
         "log", store.write, store.sync, in_thread=False, durability="disk"
     )
     return Partition(
-        LOG, "orders", store, commits, rules=BatchRules(), leader_epoch=0, log_start_offset=0, epochs=(),
+        LOG,
+        TopicShared("orders", BatchRules()),
+        store,
+        commits,
+        epochs=LeaderEpochs(0, ()),
+        log_start_offset=0,
         read_producers=lambda _: ProducerStates(),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])

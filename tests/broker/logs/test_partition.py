@@ -13,7 +13,8 @@ import trio
 
 from kbroker.broker.commits.group_commit import GroupCommit
 from kbroker.broker.commits.waiting import Waiter
-from kbroker.broker.logs.partition import EpochEntry, Partition
+from kbroker.broker.logs.leader_epochs import EpochEntry, LeaderEpochs
+from kbroker.broker.logs.partition import Partition, TopicShared
 from kbroker.broker.logs.producer_state import ProducerStates
 from kbroker.broker.logs.validation import BadBatch, BatchRules
 from kbroker.errors import ErrorCode, KafkaError, NoSpace
@@ -42,13 +43,11 @@ class Fixture:
         )
         self.partition = Partition(
             LOG,
-            "orders",
+            TopicShared("orders", rules),
             self.store,
             self.commits,
-            rules=rules,
-            leader_epoch=3,
+            epochs=LeaderEpochs(3, [EpochEntry(3, 0)]),
             log_start_offset=0,
-            epochs=[EpochEntry(3, 0)],
             read_producers=lambda _: ProducerStates(),
         )
 
@@ -83,6 +82,10 @@ async def open_partition(tmp_path: Path, rules: BatchRules | None = None) -> Asy
         await fixture.partition.load_producers()
         yield fixture
         fixture.commits.close()
+
+
+def epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
+    return partition.epochs.end_of(epoch, partition.log_start_offset, partition.high_watermark)
 
 
 def batch(
@@ -316,31 +319,31 @@ class TestRanges:
         async with open_partition(tmp_path) as fixture:
             await fixture.produce(batch(2))
             partition = fixture.partition
-            partition.check_leader_epoch(-1)
-            partition.check_leader_epoch(3)
+            partition.epochs.check(-1)
+            partition.epochs.check(3)
             fenced = ErrorCode.fenced_leader_epoch
             for epoch, code in ((2, fenced), (-2, fenced), (4, ErrorCode.unknown_leader_epoch)):
                 with pytest.raises(KafkaError) as refused:
-                    partition.check_leader_epoch(epoch)
+                    partition.epochs.check(epoch)
                 assert refused.value.code is code
-            assert partition.epoch_end(3) == (3, 2)
-            assert partition.epoch_end(4) == (-1, -1)
-            assert partition.epoch_end(1) == (1, 0), (
+            assert epoch_end(partition, 3) == (3, 2)
+            assert epoch_end(partition, 4) == (-1, -1)
+            assert epoch_end(partition, 1) == (1, 0), (
                 "older than all: it ended where the oldest known one begins"
             )
-            assert partition.epoch_end(-5) == (-5, 0)
-            assert partition.epoch_end(-1) == (-1, -1)
-            assert [partition.epoch_of(offset) for offset in (0, 1, 2)] == [3, 3, 3]
+            assert epoch_end(partition, -5) == (-5, 0)
+            assert epoch_end(partition, -1) == (-1, -1)
+            assert [partition.epochs.of_offset(offset) for offset in (0, 1, 2)] == [3, 3, 3]
 
     async def test_leader_epochs_of_deleted_records(self, tmp_path: Path) -> None:  # BASE-53
         async with open_partition(tmp_path) as fixture:
             await fixture.produce(batch(9))
             partition = fixture.partition
-            partition.epochs[:] = [EpochEntry(0, 0), EpochEntry(1, 3), EpochEntry(2, 6)]
+            partition.epochs.entries[:] = [EpochEntry(0, 0), EpochEntry(1, 3), EpochEntry(2, 6)]
             ends = {}
             for start in (0, 2, 3, 5, 6, 8, 9):
                 partition.log_start_offset = start
-                ends[start] = [partition.epoch_end(epoch) for epoch in (-2, 0, 1, 2)]
+                ends[start] = [epoch_end(partition, epoch) for epoch in (-2, 0, 1, 2)]
             assert ends == {
                 0: [(-2, 0), (0, 3), (1, 6), (2, 9)],
                 2: [(-2, 2), (0, 3), (1, 6), (2, 9)],

@@ -350,11 +350,14 @@ class TestPowerCuts:
         epochs = [key.epoch for key in lives.state_keys() if isinstance(key, LeaderEpochKey)]
         assert epochs == [0, 1], "although nothing was written in the second one"
         async with lives.life() as partition:
-            assert [(entry.epoch, entry.start_offset) for entry in partition.epochs] == [(0, 0), (2, 1)]
+            assert [(entry.epoch, entry.start_offset) for entry in partition.epochs.entries] == [
+                (0, 0),
+                (2, 1),
+            ]
             lives.crash()
         lives.lose(log, 0)
         async with lives.life() as partition:
-            assert [(entry.epoch, entry.start_offset) for entry in partition.epochs] == [(3, 0)]
+            assert [(entry.epoch, entry.start_offset) for entry in partition.epochs.entries] == [(3, 0)]
 
 
 def snapshots(broker: Broker, log: LogId) -> list[int]:
@@ -388,7 +391,7 @@ class TestTrouble:
             topic = lives.running.topics.by_name("orders")
             assert topic is not None
             lives.running.topics.reserve.give_up()
-            with no_room(lives.running.state):
+            with no_room(lives.running.state_commits):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(partition.load_producers)
                     with pytest.raises(NoSpace):

@@ -67,7 +67,7 @@ async def test_the_generation_rises_and_is_the_leader_epoch(tmp_path: Path, engi
             await append(topic.partitions[0], build_batch([Record(0, 1, None, b"x")]))
             partition = topic.partitions[0]
             assert partition.leader_epoch == broker.generation
-            assert [entry.start_offset for entry in partition.epochs] == list(range(life + 1))
+            assert [entry.start_offset for entry in partition.epochs.entries] == list(range(life + 1))
     assert generations == sorted(set(generations))
 
 

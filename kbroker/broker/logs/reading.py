@@ -1,0 +1,136 @@
+"""The reading half of a partition: which offsets are visible, and reads that do not block the loop.
+
+A read may take milliseconds where the page cache lacks the data. Such a cold read runs in a thread
+and reads ahead; the range that it has brought into the page cache is then read on the loop.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import trio
+
+from kbroker.broker.logs.stored_batches import checked, iter_possible
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
+from kbroker.storage.spi import LogId, LogStore, SegmentInfo
+
+logger = logging.getLogger(__name__)
+
+_REPORT_EVERY_S = 60.0
+"""How often an unreadable partition is logged: clients repeat their reads."""
+
+_READ_AHEAD_BYTES = 256 * 1024
+"""The least that a cold read covers, so that a client that fetches a few records at a time waits
+for a thread only once per this much."""
+
+
+class ReadablePartition:
+    """`high_watermark`: the end of what is visible; `log_start_offset`: its beginning. `deleted`:
+    the topic is being deleted, and clients no longer read it."""
+
+    def __init__(self, log: LogId, topic_name: str, store: LogStore, log_start_offset: int) -> None:
+        self.log = log
+        self.topic_name = topic_name
+        self.deleted = False
+        self._store = store
+        self._tail_offset = store.tail_offset
+        bounds = store.bounds(log)
+        self.high_watermark = bounds.end_offset
+        self.written_from: Final = bounds.end_offset
+        """Batches below this offset were written by an earlier broker life, whose writes need not
+        be in the page cache."""
+        self.log_start_offset = min(max(bounds.start_offset, log_start_offset), bounds.end_offset)
+        self._warm = range(0)
+        """The offsets that the last cold read covered."""
+        self._next_report_s = -math.inf
+
+    async def read(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        """Whole batches of [offset, end_offset) as LogReader.read returns them; a cold read runs in
+        a thread.
+
+        Nothing is returned once the partition is deleted, even during the read. Raises
+        KAFKA_STORAGE_ERROR if the store cannot read, CORRUPT_MESSAGE if the bytes that it finds
+        cannot be a batch.
+        """
+        found = self.read_if_warm(offset, max_bytes, end_offset)
+        if found is not None:
+            return found
+        end_offset = min(end_offset, self.high_watermark)
+        return await trio.to_thread.run_sync(lambda: self._read_cold(offset, max_bytes, end_offset))
+
+    def read_if_warm(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview] | None:
+        """`read` without waiting; None if it may block."""
+        if end_offset > self.high_watermark:
+            end_offset = self.high_watermark
+        if offset >= end_offset or self.deleted:
+            return ()
+        if self._store.may_block and (offset < self.written_from or offset < self._tail_offset(self.log)):
+            if offset not in self._warm:
+                return None
+            end_offset = min(end_offset, self._warm.stop)
+        return self._read(offset, max_bytes, end_offset)
+
+    def _read_cold(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        """Runs in a thread; the log may be dropped in the meantime."""
+        visible = self.high_watermark
+        try:
+            ahead = self._read(offset, max(max_bytes, _READ_AHEAD_BYTES), visible)
+            warm_until = offset
+            for _, _, header in iter_possible(ahead, visible):
+                warm_until = header.last_offset + 1
+            self._warm = range(offset, warm_until)
+            return self._read(offset, max_bytes, end_offset)
+        except KeyError:
+            if not self.deleted:
+                raise
+            return ()
+
+    def _read(self, offset: int, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        try:
+            return checked(
+                self._store.read(self.log, offset, max_bytes=max_bytes, end_offset=end_offset),
+                offset,
+                end_offset,
+            )
+        except KafkaError as error:
+            self.report_unreadable(offset, error)
+            raise
+        except StoreFailed as error:
+            self.report_unreadable(offset, error)
+            raise KafkaError(ErrorCode.kafka_storage_error, str(error)) from error
+
+    def report_unreadable(self, offset: int, error: Exception) -> None:
+        """Log that a read at `offset` failed, at most once a minute: clients repeat such reads."""
+        now_s = time.monotonic()
+        if now_s >= self._next_report_s:
+            self._next_report_s = now_s + _REPORT_EVERY_S
+            logger.error(
+                "%s-%d cannot be read at offset %d: %s", self.topic_name, self.log.partition, offset, error
+            )
+
+    def is_in_older_segment(self, offset: int) -> bool:
+        return offset < self._tail_offset(self.log)
+
+    def read_now(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        """`read` on the loop even if it may block, for small look-ups. Same errors."""
+        return () if self.deleted else self.read_stored(offset, max_bytes=max_bytes, end_offset=end_offset)
+
+    def read_stored(self, offset: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        """`read_now` that ignores `deleted`, for readers that keep what they find: on a full disk
+        the deletion may still be refused. Raises KeyError if the log is gone."""
+        return self._read(offset, max_bytes, min(end_offset, self.high_watermark))
+
+    def segments(self) -> Sequence[SegmentInfo]:
+        return self._store.segments(self.log)
+
+    def find_by_timestamp(self, timestamp_ms: int) -> int | None:
+        return None if self.deleted else self._store.find_by_timestamp(self.log, timestamp_ms)
+
+    def check_readable(self, offset: int) -> None:
+        """Raises OFFSET_OUT_OF_RANGE below the log start and above the high watermark."""
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            raise KafkaError(ErrorCode.offset_out_of_range)
