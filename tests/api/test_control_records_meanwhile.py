@@ -108,7 +108,7 @@ async def test_names_that_are_asked_for_cost_no_memory(tmp_path: Path) -> None:
             ]
         await kept.initialize("there", [InitializeRequest(where, 1, 0)])
         await kept.read("there", [ReadRequest(where, 0)])
-        for held in (kept._keys.values(), kept._asked, kept._read_ahead):
+        for held in (kept._logs._keys.values(), kept._logs._asked, kept._logs._read_ahead):
             assert {key.group_id for key in held} <= {"there"}
 
 

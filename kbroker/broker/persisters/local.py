@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import count
 from time import perf_counter
 from typing import NamedTuple, TypeVar
@@ -190,21 +191,22 @@ class LocalPersister(CountsShareState):
         """Nothing of its own to close: the state store is the broker's."""
 
     async def _save(self, outcome: ShareStateOutcome[R], *, to_the_end: bool = False) -> list[R]:
-        if not outcome.must_wait:
-            return list(outcome.results)
         results = list(outcome.results)
-        pending = Pending(1, self._commits.start)
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                self.coordinator.confirm(outcome)
-            else:
-                results[:] = self.coordinator.failed(outcome, message=str(error))
-            pending.part_done()
-
-        self._commits.submit(outcome.changes, done, start=False)
-        await pending.wait(to_the_end=to_the_end)
+        if outcome.must_wait:
+            pending = Pending(1, self._commits.start)
+            done = partial(self._saved, outcome, results, pending)
+            self._commits.submit(outcome.changes, done, start=False)
+            await pending.wait(to_the_end=to_the_end)
         return results
+
+    def _saved(
+        self, outcome: ShareStateOutcome[R], results: list[R], pending: Pending, error: Exception | None
+    ) -> None:
+        if error is None:
+            self.coordinator.confirm(outcome)
+        else:
+            results[:] = self.coordinator.failed(outcome, message=str(error))
+        pending.part_done()
 
 
 def open_local(context: PersisterContext) -> Persister:

@@ -29,6 +29,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -138,6 +139,11 @@ class _Work:
         self.is_running = False
         self.closed = False
 
+    def cursor_saved(self, cursor: DeadLetterCursor, saved: Decision, error: Exception | None) -> None:
+        if error is not None and self.cursor is cursor:
+            self.cursor = None
+        saved.decide(error)
+
     @property
     def state_key(self) -> bytes:
         group_id, (topic_id, partition) = self.key
@@ -238,14 +244,9 @@ class DeadLetters(DeadLetterHooks):
 
     def _put_cursor(self, work: _Work, cursor: DeadLetterCursor) -> None:
         work.cursor, work.saved = cursor, Decision()
-        saved = work.saved
-
-        def done(error: Exception | None) -> None:
-            if error is not None and work.cursor is cursor:
-                work.cursor = None
-            saved.decide(error)
-
-        self._commits.submit([(work.state_key, cursor.encode())], done)
+        self._commits.submit(
+            [(work.state_key, cursor.encode())], partial(work.cursor_saved, cursor, work.saved)
+        )
 
     def _remove_cursor(self, work: _Work) -> None:
         if work.cursor is not None:

@@ -21,6 +21,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -199,14 +200,14 @@ class ControlParking:
         if not changes:
             return False
 
-        def done(error: Exception | None) -> None:
-            if error is not None:
-                for prefix in prefixes:
-                    self._counts.pop(prefix, None)
-            on_done(error)
-
-        self._state.submit(changes, done)
+        self._state.submit(changes, partial(self._removed, prefixes, on_done))
         return True
+
+    def _removed(self, prefixes: Iterable[bytes], on_done: OnDone, error: Exception | None) -> None:
+        if error is not None:
+            for prefix in prefixes:
+                self._counts.pop(prefix, None)
+        on_done(error)
 
     def _counted(self, prefix: bytes, more: int) -> Change:
         known = self._counts.get(prefix)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 
@@ -34,7 +35,7 @@ from kbroker.broker.persisters.control.scan import (
 from kbroker.errors import KafkaError
 from kbroker.formats.control_records import build_control_batch
 from kbroker.formats.state import ControlHint, ControlHintKey
-from kbroker.share_state.control_chains import ChainWalk, ControlChains, ShareChange
+from kbroker.share_state.control_chains import ChainWalk, ControlChains, ShareChange, ToAppend
 from kbroker.storage.spi import Change, StateReader
 
 logger = logging.getLogger(__name__)
@@ -146,19 +147,18 @@ class ControlPartition:
             return False
         batch = build_control_batch(to_append.controls)
         first = self.partition.next_offset
-
-        def done(error: Exception | None) -> None:
-            if error is None:
-                self.chains.confirm(to_append.ends)
-                if self._offsets is not None:
-                    self._offsets.append(first, first + len(to_append.controls) - 1)
-                self._renew_hint()
-            else:
-                self.chains.fail()
-            on_done(error)
-
-        self.partition.append_control(batch, done)
+        self.partition.append_control(batch, partial(self._appended, first, to_append, on_done))
         return True
+
+    def _appended(self, first: int, appended: ToAppend, on_done: OnDone, error: Exception | None) -> None:
+        if error is None:
+            self.chains.confirm(appended.ends)
+            if self._offsets is not None:
+                self._offsets.append(first, first + len(appended.controls) - 1)
+            self._renew_hint()
+        else:
+            self.chains.fail()
+        on_done(error)
 
     # -- hints
     # ----------------------------------------------------------------------------------------------

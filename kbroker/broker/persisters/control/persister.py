@@ -18,23 +18,22 @@ not lag. What is answered with code none counts as far as --durability goes.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import perf_counter
 from typing import Protocol, TypeVar
 
-from kbroker.broker.commits.waiting import Pending
-from kbroker.broker.logs.partition import Partition
+from kbroker.broker.persisters.control.logs import ControlLogs, ControlRecordsStatistics
 from kbroker.broker.persisters.control.parking import BEGUN_ANEW, ControlParking, Step
 from kbroker.broker.persisters.control.partition import ControlPartition
+from kbroker.broker.persisters.control.saving import SavedOutcome
 from kbroker.broker.persisters.local import CountsShareState, PersisterContext, parking_store
 from kbroker.broker.persisters.parked_reader import ParkedReader
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.formats.parked_records import NO_GENERATION, ParkedKey
-from kbroker.formats.state import ControlChain, ShareStateKey, parse_key, share_state_number
+from kbroker.formats.parked_records import NO_GENERATION
 from kbroker.metrics import SECONDS, Histogram
 from kbroker.share.lag import UNKNOWN, Standing
 from kbroker.share.parked import Lane, Parked
@@ -48,7 +47,6 @@ from kbroker.share.persister import (
     TopicPartition,
     WriteRequest,
 )
-from kbroker.share_state.control_chains import ShareChange
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold
 from kbroker.share_state.loading import ShareState
@@ -76,17 +74,6 @@ class _Decide(Protocol[Q_in, R]):
 
 
 _STOPPING = KafkaError(ErrorCode.coordinator_not_available, "the broker is stopping")
-_ANY_NUMBER = share_state_number(0)
-
-
-@dataclass(frozen=True, slots=True)
-class ControlRecordsStatistics:
-    """`logs`: topic partitions whose control records are known; `scanned`: offsets that were looked
-    through to know them."""
-
-    logs: int
-    groups: int
-    scanned: int
 
 
 class ControlRecordsPersister(CountsShareState):
@@ -94,21 +81,15 @@ class ControlRecordsPersister(CountsShareState):
     finds_parked_keys = True
 
     def __init__(self, context: PersisterContext) -> None:
-        self._topics = context.topics
-        self._logs = context.logs
+        self._reserve = context.topics.reserve
+        self._log_commits = context.logs
         self._state = context.state
-        self._store = context.state_store
-        self._controls: dict[TopicPartition, ControlPartition] = {}
-        self._read_ahead: dict[SharePartitionKey, tuple[ControlChain, list[tuple[int, bytes]]]] = {}
-        self._asked: set[SharePartitionKey] = set()
-        self._keys: dict[bytes, SharePartitionKey] = {}
-        """By the prefix of their keys: what had changes, without what was deleted since. (Not what
-        was asked for: names cost nothing.)"""
+        self._logs = ControlLogs(context.topics, context.state_store, context.state)
         self._is_closed = False
         self.write_seconds = Histogram(SECONDS)
         self._coordinator = ShareStateCoordinator(
-            self._stored,
-            lambda topic_id, index: self._partition(TopicPartition(topic_id, index)) is not None,
+            self._logs.stored,
+            lambda topic_id, index: self._logs.partition(TopicPartition(topic_id, index)) is not None,
             updates_per_snapshot=context.config["share.coordinator.snapshot.update.records.per.snapshot"],
             parking=parking_store(context.state_store, context.generation),
         )
@@ -122,9 +103,7 @@ class ControlRecordsPersister(CountsShareState):
         return self._coordinator.statistics()
 
     def control_statistics(self) -> ControlRecordsStatistics:
-        controls = self._controls.values()
-        groups = sum(len(control.chains.groups) for control in controls)
-        return ControlRecordsStatistics(len(controls), groups, sum(control.scanned for control in controls))
+        return self._logs.statistics()
 
     # -- the five verbs
     # ----------------------------------------------------------------------------------------------
@@ -169,7 +148,7 @@ class ControlRecordsPersister(CountsShareState):
         went with the log's start are not counted: nobody knows afterwards how many of the offsets
         there were some."""
         partitions = [request.partition for request in requests]
-        refused = await self._prepare(group_id, partitions)
+        refused = await self._logs.prepare(group_id, partitions)
         wanted = [request for request in requests if request.partition not in refused]
         for row in self._coordinator.read_summary(group_id, wanted).results:
             if row.start_offset != UNKNOWN:
@@ -182,7 +161,7 @@ class ControlRecordsPersister(CountsShareState):
         return _merged(group_id, partitions, refused, done, SummaryResult)
 
     def _with_control(self, row: SummaryResult) -> SummaryResult:
-        partition = self._partition(row.partition)
+        partition = self._logs.partition(row.partition)
         if partition is None or row.start_offset == UNKNOWN or row.delivery_complete_count < 0:
             return row
         own = self.count_own_offsets(row.partition, max(row.start_offset, partition.log_start_offset))
@@ -197,27 +176,15 @@ class ControlRecordsPersister(CountsShareState):
         """After everything that was asked: what is on its way is saved, and the next start need not
         look for it."""
         try:
-            await self._logs.commit([])
+            await self._log_commits.commit([])
             self._is_closed = True
-            hints = [control.closed_hint() for control in self._controls.values()]
-            await self._state.commit([hint for hint in hints if hint is not None])
+            await self._state.commit(self._logs.closed_hints())
         except (NoSpace, StoreFailed) as error:
             self._is_closed = True
             logger.warning("the next start has to look for control records: %s", error)
 
     # -- how it is done
     # ----------------------------------------------------------------------------------------------
-
-    def _partition(self, key: TopicPartition) -> Partition | None:
-        partition = self._topics.partition(*key)
-        return None if partition is None or partition.deleted else partition
-
-    def _control(self, partition: Partition) -> ControlPartition:
-        key = TopicPartition(*partition.log)
-        control = self._controls.get(key)
-        if control is None or control.partition is not partition:
-            control = self._controls[key] = ControlPartition(partition, self._store, self._state)
-        return control
 
     async def _ask(
         self,
@@ -229,92 +196,16 @@ class ControlRecordsPersister(CountsShareState):
         opens: bool = False,
     ) -> list[R]:
         partitions = [request.partition for request in requests]
-        refused = await self._prepare(group_id, partitions, opens=opens)
+        refused = await self._logs.prepare(group_id, partitions, opens=opens)
         wanted = [request for request in requests if request.partition not in refused]
         outcome = decide(group_id, wanted, now_ms=wall_clock_ms())
-        for partition in partitions:
-            self._read_ahead.pop(SharePartitionKey(group_id, partition), None)
+        self._logs.forget_read_ahead(group_id, partitions)
         return _merged(group_id, partitions, refused, await self._save(outcome), result)
-
-    async def _prepare(
-        self, group_id: str, partitions: Iterable[TopicPartition], *, opens: bool = False
-    ) -> dict[TopicPartition, KafkaError]:
-        """Have everything in memory that the coordinator will ask for, and every log opened that it
-        may want to append to. What could not be done, by partition."""
-        refused: dict[TopicPartition, KafkaError] = {}
-        to_open: list[ControlPartition] = []
-        for key in dict.fromkeys(partitions):
-            partition = self._partition(key)
-            if partition is None:
-                continue  # The coordinator knows what to say.
-            control = self._control(partition)
-            try:
-                await control.load()
-                await self._read_group_ahead(SharePartitionKey(group_id, key), control)
-            except KafkaError as error:
-                refused[key] = error
-            except ValueError as error:
-                refused[key] = KafkaError(
-                    ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}"
-                )
-            else:
-                if not control.is_open and (opens or control.chains.chain(group_id) is not None):
-                    to_open.append(control)
-        try:
-            await self._open(to_open)
-        except (NoSpace, StoreFailed) as error:
-            message = str(error)
-            refused |= {
-                TopicPartition(*each.partition.log): KafkaError(ErrorCode.coordinator_not_available, message)
-                for each in to_open
-            }
-        return refused
-
-    async def _open(self, controls: Sequence[ControlPartition]) -> None:
-        """Before the first append to a log in this broker life. Durable, with durability `os` as
-        well. Raises NoSpace, StoreFailed."""
-        there = [control for control in controls if not control.partition.deleted]
-        if there:
-            await self._state.commit([control.open_hint() for control in there])
-            await self._state.flush()
-            for control in there:
-                control.is_open = True
-
-    async def _read_group_ahead(self, key: SharePartitionKey, control: ControlPartition) -> None:
-        """The first time that a share-partition is asked for: what is far back may lie on a disk
-        that is slow. What is not saved yet cannot be read, and is in memory."""
-        chain = control.chains.chain(key.group_id)
-        if key not in self._asked and chain is not None and chain == control.chains.groups.get(key.group_id):
-            try:
-                self._read_ahead[key] = chain, await control.entries(key.group_id)
-            except (KafkaError, ValueError):
-                if chain == control.chains.chain(key.group_id):
-                    # Otherwise the log's start has moved meanwhile, and what was written anew
-                    # before that is in memory.
-                    raise
-            self._asked.add(key)
-
-    def _stored(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The share coordinator's scan of a share-partition. (It also scans a topic, for those that
-        it has not in memory: there are none that a store would have to be told of.)"""
-        parsed = self._keys.get(prefix) or _parsed(prefix)
-        control = None if parsed is None else self._controls.get(parsed.partition)
-        if parsed is None or control is None:
-            return
-        chain, entries = self._read_ahead.pop(parsed, (None, []))
-        # It has grown meanwhile, or nothing was read ahead.
-        if chain != control.chains.chain(parsed.group_id):
-            try:
-                entries = control.entries_now(parsed.group_id)
-            except StoreFailed as error:
-                raise KafkaError(ErrorCode.unknown_server_error, str(error)) from error
-        for number, value in entries:
-            yield prefix + share_state_number(number), value
 
     async def _synced(self, results: list[Result]) -> list[Result]:
         """These, or that they were not done if a power cut might still take them."""
         try:
-            await self._logs.flush()
+            await self._log_commits.flush()
         except (NoSpace, StoreFailed) as error:
             failed = ErrorCode.coordinator_not_available, str(error)
             return [
@@ -325,89 +216,32 @@ class ControlRecordsPersister(CountsShareState):
     async def _save(self, outcome: ShareStateOutcome[R]) -> list[R]:
         if not outcome.must_wait:
             return list(outcome.results)
-        results, pending = self._begin(outcome)
-        await pending.wait()
-        return results
+        saved = self._begin(outcome, {})
+        await saved.pending.wait()
+        return saved.results
 
-    def _begin(
-        self, outcome: ShareStateOutcome[R], steps: Mapping[TopicPartition, Step] | None = None
-    ) -> tuple[list[R], Pending]:
-        """Have an outcome that must wait saved; `steps`: what of its parked records is left to do
-        then."""
-        results = list(outcome.results)
-        pending = Pending(1)
-        left = 0
-        failure: Exception | None = None
-
-        def done(error: Exception | None) -> None:
-            nonlocal left, failure
-            left, failure = left - 1, failure or error
-            if left:
-                return
-            if failure is None:
-                self._coordinator.confirm(outcome)
-                decided = (
-                    [
-                        steps[row.partition]
-                        for row in results
-                        if row.code is ErrorCode.none and row.partition in steps
-                    ]
-                    if steps
-                    else ()
-                )
-                if decided and self._parking.submit_removals(decided, removed):
-                    return
-            else:
-                results[:] = self._coordinator.failed(outcome, message=str(failure))
-            pending.part_done()
-
-        def removed(error: Exception | None) -> None:
-            if error is not None and steps:  # What is decided is saved all the same.
-                refusal = KafkaError(ErrorCode.coordinator_not_available, str(error))
-                results[:] = [_failed(row, refusal) if row.partition in steps else row for row in results]
-            pending.part_done()
-
+    def _begin(self, outcome: ShareStateOutcome[R], steps: Mapping[TopicPartition, Step]) -> SavedOutcome[R]:
+        """Queue the outcome's changes. `steps`: of its parked records."""
+        saved = SavedOutcome(self._coordinator, self._parking, outcome, steps)
+        if not outcome.must_wait:
+            return saved
         try:
-            changes = self._by_log(outcome)
+            changes = self._logs.by_log(outcome.changes)
+            if self._is_closed:
+                raise _STOPPING
+            if self._log_commits.failed:
+                raise KafkaError(
+                    ErrorCode.coordinator_not_available, "the log store has failed; restart the broker"
+                )
         except KafkaError as error:
-            pending.parts = 0
-            return list(self._coordinator.failed(outcome, error.code, error.message)), pending
+            saved.refuse(error)
+            return saved
         for control, wanted in changes:
-            left += control.append(wanted, done)
-        if not left:  # What is answered may rest on what is on its way already.
-            left = 1
-            self._logs.submit((), done)
-        return results, pending
-
-    def _by_log(self, outcome: ShareStateOutcome[R]) -> list[tuple[ControlPartition, list[ShareChange]]]:
-        """Raises KafkaError while nothing is appended yet."""
-        changes: dict[TopicPartition, list[ShareChange]] = {}
-        for encoded, value in outcome.changes:
-            if encoded.startswith(ParkedKey.namespace) or (value is None and encoded[-8:] != _ANY_NUMBER):
-                continue  # The one is in the state store, and a checkpoint removes its deltas without a word.
-            key = self._key_of(encoded[:-8])
-            changes.setdefault(key.partition, []).append(
-                (key.group_id, int.from_bytes(encoded[-8:], "big"), value)
-            )
-            if value is None:
-                del self._keys[encoded[:-8]]
-                self._asked.discard(key)
-        if self._is_closed:
-            raise _STOPPING
-        if self._logs.failed:
-            raise KafkaError(
-                ErrorCode.coordinator_not_available, "the log store has failed; restart the broker"
-            )
-        found = [(self._controls[key], wanted) for key, wanted in changes.items()]
-        if any(control.partition.deleted for control, _ in found):
-            raise KafkaError(ErrorCode.unknown_topic_or_partition)
-        return found
-
-    def _key_of(self, prefix: bytes) -> SharePartitionKey:
-        key = self._keys.get(prefix) or _parsed(prefix)
-        assert key is not None, "the share coordinator's changes are those of share-partitions"
-        self._keys[prefix] = key
-        return key
+            saved.logs_left += control.append(wanted, saved.log_done)
+        if not saved.logs_left:  # The answer may rest on commits that are under way.
+            saved.logs_left = 1
+            self._log_commits.submit((), saved.log_done)
+        return saved
 
     # -- parked records
     # ----------------------------------------------------------------------------------------------
@@ -447,7 +281,7 @@ class ControlRecordsPersister(CountsShareState):
         return await self._parked.count_kept(group_id, partition, first, end)
 
     async def parked_generations(self, group_id: str, partition: TopicPartition) -> set[int]:
-        if self._partition(partition) is None:
+        if self._logs.partition(partition) is None:
             return set()
         await self._prepared(group_id, partition)
         return self._coordinator.generations_in_use(group_id, partition)
@@ -456,14 +290,14 @@ class ControlRecordsPersister(CountsShareState):
         self._on_generation_ended = listener
 
     async def sync_ends(self) -> None:
-        await self._logs.flush()
+        await self._log_commits.flush()
 
     def _generation_ended(self, key: SharePartitionKey, generation: int) -> None:
         self._parking.forget(prefix_of(*key, generation))
         self._on_generation_ended(key, generation)
 
     async def _prepared(self, group_id: str, partition: TopicPartition) -> None:
-        if refused := await self._prepare(group_id, [partition]):
+        if refused := await self._logs.prepare(group_id, [partition]):
             raise refused[partition]
 
     async def _write_in_turn(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
@@ -473,7 +307,7 @@ class ControlRecordsPersister(CountsShareState):
             async with self._parking.turn(
                 SharePartitionKey(group_id, partition) for partition in partitions
             ) as failed:
-                refused = await self._prepare(group_id, partitions)
+                refused = await self._logs.prepare(group_id, partitions)
                 steps = await self._parking.put(
                     group_id, [request for request in requests if request.partition not in refused]
                 )
@@ -487,18 +321,16 @@ class ControlRecordsPersister(CountsShareState):
                     failed()
                 wanted = [request for request in requests if request.partition not in refused]
                 outcome = self._coordinator.write(group_id, wanted, now_ms=wall_clock_ms())
-                results, pending = (
-                    self._begin(outcome, steps) if outcome.must_wait else (list(outcome.results), Pending())
-                )
+                saved = self._begin(outcome, steps)
         except (NoSpace, StoreFailed) as error:
             return [Result(each, ErrorCode.coordinator_not_available, str(error)) for each in partitions]
         except KafkaError as error:
             return [Result(each, error.code, error.message) for each in partitions]
-        await pending.wait()
-        return _merged(group_id, partitions, refused, results, Result)
+        await saved.pending.wait()
+        return _merged(group_id, partitions, refused, saved.results, Result)
 
     async def _has_parked(self, group_id: str, requests: Sequence[ReadRequest]) -> bool:
-        refused = await self._prepare(group_id, [request.partition for request in requests])
+        refused = await self._logs.prepare(group_id, [request.partition for request in requests])
         for request in requests:
             if request.partition not in refused:
                 with suppress(KafkaError):
@@ -512,7 +344,7 @@ class ControlRecordsPersister(CountsShareState):
         refused: dict[TopicPartition, KafkaError] = {}
         try:
             async with self._parking.turn(SharePartitionKey(group_id, partition) for partition in partitions):
-                await self._logs.commit([])
+                await self._log_commits.commit([])
                 await self._state.commit([])
                 for row in self._coordinator.read_summary(group_id, requests).results:
                     if row.code is ErrorCode.none:
@@ -531,17 +363,14 @@ class ControlRecordsPersister(CountsShareState):
     # -- lag
     # ----------------------------------------------------------------------------------------------
 
-    async def know_own_offsets(self, key: TopicPartition, start_offset: int) -> None:
-        """So that `count_own_offsets` from there on is right. Raises KafkaError for a log that
-        cannot be read."""
-        partition = self._partition(key)
-        if partition is not None:
-            await self._control(partition).know_offsets(start_offset)
+    async def know_own_offsets(self, partition: TopicPartition, start_offset: int) -> None:
+        await self._logs.know_own_offsets(partition, start_offset)
 
-    def count_own_offsets(self, key: TopicPartition, start_offset: int) -> int:
-        """How many offsets from there on to the log's end are this persister's own."""
-        control = self._controls.get(key)
-        return 0 if control is None else control.count_offsets(start_offset)
+    def count_own_offsets(self, partition: TopicPartition, start_offset: int) -> int:
+        return self._logs.count_own_offsets(partition, start_offset)
+
+    async def count_own(self, partition: TopicPartition, first: int, end: int) -> int:
+        return await self._logs.count_own(partition, first, end)
 
     async def count_unfinished(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
         await self._prepared(group_id, key)
@@ -557,10 +386,6 @@ class ControlRecordsPersister(CountsShareState):
         own = await self.count_own(key, max(first, row.start_offset), end)
         return max(0, self._coordinator.unfinished(group_id, key, first, end) - own)
 
-    async def count_own(self, key: TopicPartition, first: int, end: int) -> int:
-        partition = self._partition(key)
-        return 0 if partition is None else await self._control(partition).count_between(first, end)
-
     # -- retention and housekeeping
     # -----------------------------------------------------------------------------------
 
@@ -570,8 +395,8 @@ class ControlRecordsPersister(CountsShareState):
 
         A full disk must not keep retention from making room: what is set aside for deletions is
         used."""
-        partition = self._partition(key)
-        control = None if partition is None else self._control(partition)
+        partition = self._logs.partition(key)
+        control = None if partition is None else self._logs.control(partition)
         if partition is None or control is None or not control.has_state:
             return
         try:
@@ -588,17 +413,17 @@ class ControlRecordsPersister(CountsShareState):
         try:
             await self._write_anew(control, group_ids)
         except NoSpace:
-            self._topics.reserve.give_up()
+            self._reserve.give_up()
             await self._write_anew(control, group_ids)
 
     async def _write_anew(self, control: ControlPartition, group_ids: Sequence[str]) -> None:
         if not group_ids:
             return
-        await self._open([] if control.is_open else [control])
+        await self._logs.open([] if control.is_open else [control])
         key = TopicPartition(*control.partition.log)
         keys = [SharePartitionKey(group_id, key) for group_id in group_ids]
         for each in keys:
-            await self._prepare(each.group_id, [key])
+            await self._logs.prepare(each.group_id, [key])
         for result in await self._save(self._coordinator.snapshot(keys, now_ms=wall_clock_ms())):
             if result.code is ErrorCode.coordinator_not_available:
                 raise NoSpace(result.message)
@@ -611,13 +436,13 @@ class ControlRecordsPersister(CountsShareState):
 
     async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]:
         """Cold snapshots, fresh hints, and nothing of topics that are gone."""
-        for key, control in list(self._controls.items()):
-            if control.partition.deleted:
-                self._forget(key)
+        for key in self._logs.deleted():
+            self._logs.forget(key)
+            # The state has gone with the log.
+            self._coordinator.confirm(self._coordinator.topic_deleted(key.topic_id))
         cold = self._coordinator.cold(now_ms=now_ms, interval_ms=interval_ms)
         results = await self._snapshot_cold(cold, now_ms, interval_ms)
-        hints = [control.renewed_hint(1) for control in self._controls.values()]
-        changes = [hint for hint in hints if hint is not None]
+        changes = self._logs.renewed_hints()
         if changes:
             try:
                 await self._state.commit(changes)
@@ -635,28 +460,6 @@ class ControlRecordsPersister(CountsShareState):
         for key in keys:
             results += await self._save(self._coordinator.snapshot([key], now_ms=now_ms, wanted=wanted))
         return results
-
-    def _forget(self, key: TopicPartition) -> None:
-        del self._controls[key]
-        self._asked = {each for each in self._asked if each.partition != key}
-        self._keys = {prefix: each for prefix, each in self._keys.items() if each.partition != key}
-        for each in [each for each in self._read_ahead if each.partition == key]:
-            del self._read_ahead[each]
-        outcome = self._coordinator.topic_deleted(key.topic_id)
-        self._coordinator.confirm(outcome)  # The log went, and what was in it.
-
-
-def _parsed(prefix: bytes) -> SharePartitionKey | None:
-    try:
-        key = parse_key(prefix + _ANY_NUMBER)
-    except ValueError:
-        return None
-    assert isinstance(key, ShareStateKey)
-    return SharePartitionKey(key.group_id, TopicPartition(key.topic_id, key.partition))
-
-
-def _failed(row: R, refusal: KafkaError) -> R:
-    return replace(row, code=refusal.code, message=refusal.message) if row.code is ErrorCode.none else row
 
 
 def _merged(

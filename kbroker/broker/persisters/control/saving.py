@@ -1,0 +1,76 @@
+"""One decision of the share coordinator on its way to the disk.
+
+A decision may change several logs. The commit of each log notifies this object, and the last one
+confirms the decision or reverts it. Of a write that parks records, step 3 follows (parking.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from kbroker.broker.commits.waiting import Pending
+from kbroker.broker.persisters.control.parking import ControlParking, Step
+from kbroker.errors import ErrorCode, KafkaError
+from kbroker.share.persister import Result, TopicPartition
+from kbroker.share_state.coordinator import ShareStateCoordinator
+from kbroker.share_state.outcome import ShareStateOutcome
+
+R = TypeVar("R", bound=Result)
+
+
+class SavedOutcome(Generic[R]):
+    """`results` are final when `pending` is at zero. `steps`: what is left to do for parked records
+    once the decision is saved."""
+
+    def __init__(
+        self,
+        coordinator: ShareStateCoordinator,
+        parking: ControlParking,
+        outcome: ShareStateOutcome[R],
+        steps: Mapping[TopicPartition, Step],
+    ) -> None:
+        self.results = list(outcome.results)
+        self.pending = Pending(int(outcome.must_wait))
+        self.logs_left = 0
+        self._coordinator = coordinator
+        self._parking = parking
+        self._outcome = outcome
+        self._steps = steps
+        self._failure: Exception | None = None
+
+    def refuse(self, error: KafkaError) -> None:
+        """Nothing was appended."""
+        self.results[:] = self._coordinator.failed(self._outcome, error.code, error.message)
+        self.pending.parts = 0
+
+    def log_done(self, error: Exception | None) -> None:
+        self.logs_left -= 1
+        self._failure = self._failure or error
+        if self.logs_left:
+            return
+        if self._failure is None:
+            self._coordinator.confirm(self._outcome)
+            steps = [
+                self._steps[row.partition]
+                for row in self.results
+                if row.code is ErrorCode.none and row.partition in self._steps
+            ]
+            if steps and self._parking.submit_removals(steps, self._removed):
+                return
+        else:
+            self.results[:] = self._coordinator.failed(self._outcome, message=str(self._failure))
+        self.pending.part_done()
+
+    def _removed(self, error: Exception | None) -> None:
+        if error is not None:  # The decision is saved all the same.
+            refusal = KafkaError(ErrorCode.coordinator_not_available, str(error))
+            self.results[:] = [
+                _failed(row, refusal) if row.partition in self._steps else row for row in self.results
+            ]
+        self.pending.part_done()
+
+
+def _failed(row: R, refusal: KafkaError) -> R:
+    return replace(row, code=refusal.code, message=refusal.message) if row.code is ErrorCode.none else row
