@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.waiting import Pending
 from kbroker.broker.connection import Connection
 from kbroker.formats.batches import Buffer
+from kbroker.makers import maker
 
 
 class CloseConnection(Exception):
@@ -58,7 +58,6 @@ class Request(NamedTuple):
     body: Any
 
 
-as_request: Callable[[tuple[Broker, Connection, int, int, str | None, Any]], Request] = partial(
-    tuple.__new__, Request
+as_request: Callable[[tuple[Broker, Connection, int, int, str | None, Any]], Request] = maker(
+    Request, tuple[Any, ...]
 )
-"""Request without its two calls."""

@@ -7,14 +7,14 @@ batches say NONE, and are left out when no row has any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from kbroker.api.request import Raw, Request
 from kbroker.broker.logs.topics import Topic
 from kbroker.errors import ErrorCode, KafkaError
+from kbroker.makers import maker
 from kbroker.metrics import TopicMetrics
 from kbroker.protocol.responses import ShareAcknowledgeRow, share_acknowledge_response
 from kbroker.share.ack_validation import check_ack_batches, pack_types
@@ -24,10 +24,9 @@ from kbroker.share.persister import TopicPartition
 MAX_MEMBER_ID_LENGTH = 36
 NO_TOPIC_ID = UUID(int=0)
 
-_ack_batch: Callable[[tuple[int, int, bytes]], AckBatch] = partial(tuple.__new__, AckBatch)
-_partition: Callable[[tuple[UUID, int]], TopicPartition] = partial(tuple.__new__, TopicPartition)
-"""Each without two calls: clients may acknowledge each record by itself, and ask for partitions
-again and again."""
+_ack_batch = maker(AckBatch, tuple[int, int, bytes])
+_partition = maker(TopicPartition, tuple[UUID, int])
+"""Clients may acknowledge each record by itself, and list partitions again and again."""
 
 
 async def handle(request: Request) -> Raw:

@@ -27,9 +27,8 @@ that is about single records (timestamps, dead letters, inspection).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from crc32c import crc32c
@@ -37,6 +36,7 @@ from kio._kio_native import read_signed_varint, read_signed_varlong
 from kio.serial.errors import BufferUnderflow
 
 from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec, CorruptPayload, compress, decompress
+from kbroker.makers import maker
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -145,8 +145,8 @@ class ProducerInfo:
 NO_PRODUCER = ProducerInfo()
 
 
-_as_header: Callable[[tuple[int, ...]], BatchHeader] = partial(tuple.__new__, BatchHeader)
-"""BatchHeader._make without its two calls: this is done for every batch that passes."""
+_as_header = maker(BatchHeader, tuple[int, ...])
+"""For every batch that passes."""
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:

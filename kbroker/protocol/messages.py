@@ -15,7 +15,7 @@ import io
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
-from functools import cache, partial
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias, cast, get_args, get_origin, get_type_hints
 
 from kio.index import load_request_schema, load_response_schema
@@ -25,6 +25,7 @@ from kio.static.primitive import TZAware, i32, i32Timedelta, i64, i64Timedelta
 from kio.static.protocol import Entity
 
 from kbroker.errors import ErrorCode
+from kbroker.makers import maker
 from kbroker.protocol.array_check import check_arrays, edited, skip_tags
 from kbroker.protocol.produce_request import PRODUCE, read_plain_produce
 
@@ -47,8 +48,8 @@ class RequestHead(NamedTuple):
     end: int
 
 
-_as_head: Callable[[tuple[int, int, int, str | None, int]], RequestHead] = partial(tuple.__new__, RequestHead)
-"""RequestHead without its two calls: this is done for every request."""
+_as_head = maker(RequestHead, tuple[int, int, int, str | None, int])
+"""For every request."""
 
 
 def read_request_head(frame: bytes | memoryview) -> RequestHead:

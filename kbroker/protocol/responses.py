@@ -12,12 +12,12 @@ and ShareAcknowledge have current_leader as a plain field: -1/-1, "no hint".
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.formats.batches import Buffer
+from kbroker.makers import maker
 from kbroker.share.effects import AcquiredRange
 
 PRODUCE_FLEXIBLE = 9
@@ -76,10 +76,8 @@ class FetchRow(NamedTuple):
     diverging: tuple[int, int] | None = None
 
 
-fetch_row: Callable[[tuple[int, int, int, int, Sequence[Buffer], bool, tuple[int, int] | None]], FetchRow]
-fetch_row = partial(tuple.__new__, FetchRow)
-"""A FetchRow of all its fields without two calls: this is done for every partition that is
-fetched."""
+fetch_row = maker(FetchRow, tuple[int, int, int, int, Sequence[Buffer], bool, tuple[int, int] | None])
+"""For every partition that is fetched."""
 
 
 class ShareFetchRow(NamedTuple):
@@ -92,11 +90,10 @@ class ShareFetchRow(NamedTuple):
     acquired: Sequence[AcquiredRange] = ()
 
 
-share_fetch_row: Callable[
-    [tuple[int, int, str | None, int, str | None, Sequence[Buffer], Sequence[AcquiredRange]]], ShareFetchRow
-]
-share_fetch_row = partial(tuple.__new__, ShareFetchRow)
-"""A ShareFetchRow of all its fields without two calls."""
+share_fetch_row = maker(
+    ShareFetchRow,
+    tuple[int, int, str | None, int, str | None, Sequence[Buffer], Sequence[AcquiredRange]],
+)
 
 
 class ShareAcknowledgeRow(NamedTuple):

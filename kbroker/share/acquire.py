@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 
+from kbroker.makers import maker
 from kbroker.share import throttle
 from kbroker.share.effects import AcquiredRange, ShareSettings
 from kbroker.share.in_flight import MAX_SPAN, InFlightWindow
@@ -39,8 +39,8 @@ Batches: TypeAlias = Sequence[tuple[int, int, *tuple[Any, ...]]]
 """Record batches in offset order: base and last offset first, whatever else their reader knows of
 them."""
 
-_range: Callable[[tuple[int, int, int]], AcquiredRange] = partial(tuple.__new__, AcquiredRange)
-"""An AcquiredRange without two calls: where batches are small each of them has one."""
+_range = maker(AcquiredRange, tuple[int, int, int])
+"""Where batches are small, there is one for each batch."""
 _AVAILABLE_BYTE = bytes([AVAILABLE])
 _DELIVERED = re.compile(rb"[^\0]")
 
@@ -84,7 +84,6 @@ class Acquisition:
         batch_size: int,
         max_records: int,
         deadline_ms: float,
-        batches: Batches,
     ) -> None:
         self._window = window
         self._settings = settings
@@ -93,14 +92,13 @@ class Acquisition:
         self._batch_size = batch_size if batch_size > 0 else 1
         self._max_records = max_records
         self._deadline_ms = deadline_ms
-        self._batches = batches
         self.taken = 0
         self.ranges: list[AcquiredRange] = []
         self.discarded: list[tuple[int, int]] = []
         self.redelivered = 0
 
-    def run(self, fetch_offset: int) -> None:
-        window, batches = self._window, self._batches
+    def run(self, fetch_offset: int, batches: Batches) -> None:
+        window, self._batches = self._window, batches
         base, last = batches[0][0], batches[-1][1]
         start_offset, end_offset = window.start_offset, window.end_offset
         if last < start_offset or fetch_offset > (end_offset + 1 if window.states else end_offset):

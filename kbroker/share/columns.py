@@ -26,10 +26,10 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
+from kbroker.makers import maker
 from kbroker.share.effects import AckBatch, StateBatch
 from kbroker.share.lag import Standing
 from kbroker.share.locks import Lock, Locks
@@ -48,8 +48,8 @@ _EQUAL_BYTES = re.compile(rb"(.)\1*", re.DOTALL)
 """Runs of a column: a few for thousands of offsets as a rule, which a loop would look at one by
 one."""
 _DELIVERED = re.compile(rb"[^\0]")
-_state_batch: Callable[[tuple[int, int, int, int]], StateBatch] = partial(tuple.__new__, StateBatch)
-"""A StateBatch without two calls: single records are saved one by one."""
+_state_batch = maker(StateBatch, tuple[int, int, int, int])
+"""Single records are saved one by one."""
 
 
 class WindowColumns:

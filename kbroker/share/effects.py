@@ -48,11 +48,11 @@ class Persist(NamedTuple):
     on the share-partition."""
 
     token: int
+    state_epoch: int
+    leader_epoch: int
     start_offset: int
     delivery_complete_count: int
     batches: tuple[StateBatch, ...]
-    state_epoch: int
-    leader_epoch: int
     parking: tuple[ParkingChange, ...] = ()
     waiting: int = 0
     """How many records are parked then; only where `parking` says something."""

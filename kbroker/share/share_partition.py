@@ -1,5 +1,4 @@
 """A share-partition: the queue that one share group has over one topic partition (KIP-932).
-Decides, and gives back effects.
 
     log   ... terminal | in flight: available, acquired, acknowledged, archived | not read yet ...
                        SPSO                                                  SPEO
@@ -11,22 +10,35 @@ Decides, and gives back effects.
                                                     has run out meanwhile
     expire -----------> AVAILABLE at once; saving that is best effort
 
-With a dead letter queue (KIP-1191) rejected and exhausted records become ARCHIVING, and once that
-is saved
+With a dead letter queue (KIP-1191), rejected and exhausted records become ARCHIVING. Once that is
+saved:
 
     take_dead_letters -> the broker writes them there -> dead_lettered
         -> ARCHIVED at once, SPSO moves; saving that is best effort
 
-Everything is synchronous and pure: no bytes, no clock (`now_ms` is any monotonic milliseconds), no
-I/O. A method that must be saved returns a Persist; the broker saves it and then calls persisted()
-or persist_failed() with its token, exactly once. Any number may be under way at a time and they may
-end in any order. The caller keeps one reader per share-partition between next_fetch_offset() and
-acquire(), or at least hands to acquire() what it really read at the offset it names.
+The class is pure: each method is synchronous, changes the state in memory and returns its effects.
+It reads no clock (`now_ms` is any monotonic time in milliseconds), no bytes, and does no I/O.
 
-Better than Kafka where no client can tell: what a failed best-effort write left unsaved, and
-records found missing from the log, go along with the next Persist; a refused acknowledgement list
-leaves no lock renewed; nothing becomes a dead letter before it is saved that it is to be one,
-because a crash would forget that, and there would be a second one.
+A method whose change must be saved returns a Persist. The caller saves it, and then calls
+persisted() or persist_failed() with its token, exactly once. Several may be under way, and they may
+end in any order. The caller has one reader per share-partition between next_fetch_offset() and
+acquire(); what it passes to acquire() must be what it read at that offset.
+
+The class is put together from parts, which share the attributes of share_writes.py:
+
+    share_queries.py        what a share-partition answers about itself
+    share_scans.py          records that are examined before members get them; the order of keys
+    share_log_start.py      the log's start moves
+    share_dead_letters.py   records on their way to the dead letter queue
+    share_writes.py         what is to be saved, and what becomes of each write
+
+Stricter than Kafka where no client can tell the difference:
+
+- The next Persist carries what a failed best-effort write left unsaved, and records that are
+  missing from the log.
+- A refused acknowledgement list renews no lock.
+- A record becomes a dead letter only after its state ARCHIVING is saved. Otherwise a crash would
+  forget that state, and write a second dead letter.
 """
 
 from __future__ import annotations
@@ -56,11 +68,9 @@ __all__ = ["AcquireMode", "SharePartition", "SharePartitionStatistics"]
 class SharePartition(
     SharePartitionQueries, SharePartitionScans, SharePartitionLogStart, SharePartitionDeadLetters
 ):
-    """`settings` may be replaced at any time: the lock duration counts for later locks, the limits
-    at once.
-
-    `state_epoch` and `leader_epoch` go with every Persist.
-    """
+    """See the head of this file. `settings` may be replaced at any time: a new lock duration
+    applies to later locks, new limits apply at once. Every Persist carries `state_epoch` and
+    `leader_epoch`."""
 
     @classmethod
     def load(
@@ -72,8 +82,9 @@ class SharePartition(
         state_epoch: int,
         leader_epoch: int,
     ) -> SharePartition:
-        """From what the Persister gave; `start_offset` is resolved already (not -1). Raises
-        ValueError for state that makes no sense: the share-partition cannot be served then."""
+        """From the state that the Persister returned; the caller has resolved `start_offset`
+        already (not -1). Raises ValueError for an inconsistent state: the share-partition cannot be
+        served then."""
         share_partition = cls(
             settings, start_offset=start_offset, state_epoch=state_epoch, leader_epoch=leader_epoch
         )
@@ -85,7 +96,8 @@ class SharePartition(
         return share_partition
 
     def count_held(self, of_group: HeldRecords | None) -> None:
-        """Count from now on what members hold, as a part of `of_group`; None: no more."""
+        """From now on, add the records that members hold here to the counts of the group. None:
+        stop counting."""
         if self._held is not None:
             self._held.clear()
         if of_group is None:
@@ -115,12 +127,14 @@ class SharePartition(
         control: Sequence[tuple[int, int]] = (),
         now_ms: float,
     ) -> list[AcquiredRange]:
-        """Lock records for the member. `batches` are base and last offset of the record batches
-        that a read at `fetch_offset` gave, all of them up to the last; BATCH_OPTIMIZED may give
-        more than `max_records`. Empty: nothing for this member now.
+        """Lock records for the member. An empty result means that there is nothing for it now.
 
-        `control`: what was read between them of control batches. Nobody gets those: they are not in
-        flight, and next_fetch_offset() is never one of them once they are told of."""
+        - `batches`: base and last offset of every record batch that the read at `fetch_offset`
+          returned.
+        - `control`: the same of the control batches between them. Members never get those, they are
+          not in flight, and next_fetch_offset() skips them from now on.
+        - `max_records`: in mode BATCH_OPTIMIZED the last batch may exceed it.
+        """
         if self.key_order is not None and not self._has_learnt_keys:
             return []
         deadline_ms = now_ms + self._settings.lock_duration_ms
@@ -133,10 +147,8 @@ class SharePartition(
                 continue
             if room <= 0 or not run:
                 break
-            turn = Acquisition(
-                self._window, self._settings, member_id, mode, batch_size, room, deadline_ms, run
-            )
-            turn.run(fetch_offset)
+            turn = Acquisition(self._window, self._settings, member_id, mode, batch_size, room, deadline_ms)
+            turn.run(fetch_offset, run)
             if turn.discarded:
                 self._unsaved = joined_runs(self._unsaved + turn.discarded)
                 self._lose_keys(turn.discarded)

@@ -6,11 +6,11 @@ SharePartition (share_partition.py) is the only one that is made; its commands e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Container, Iterator, Mapping, Sequence
 from random import random
 from typing import TypeAlias
 
+from kbroker.makers import maker
 from kbroker.share import ordering
 from kbroker.share.effects import Persist, ShareSettings, StateBatch
 from kbroker.share.held import HeldHere
@@ -26,10 +26,10 @@ from kbroker.share.runs import Runs, joined_runs, size_of
 from kbroker.share.statistics import Counters
 
 _UNDECIDED = frozenset((RecordState.ACQUIRED, HOLE, *PENDING_CODES))
-_new_persist: Callable[
-    [tuple[int, int, int, tuple[StateBatch, ...], int, int, tuple[ParkingChange, ...], int]], Persist
-] = partial(tuple.__new__, Persist)
-"""A Persist without two calls: there is one for each acknowledgement list."""
+_new_persist = maker(
+    Persist, tuple[int, int, int, int, int, tuple[StateBatch, ...], tuple[ParkingChange, ...], int]
+)
+"""One for each acknowledgement list."""
 
 _Write: TypeAlias = tuple[
     Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None, ParkingWrite | None
@@ -224,8 +224,10 @@ class SharePartitionWrites:
                     [*batches, *(batch for place in places for batch in window.runs(*place, STATE))]
                 )
         self._writes[token] = pending, decided, passed, member_id, write
-        said = window.start_offset, window.complete, tuple(batches), self.state_epoch, self.leader_epoch
-        return _new_persist((token, *said, changes, waiting))
+        epochs = self.state_epoch, self.leader_epoch
+        return _new_persist(
+            (token, *epochs, window.start_offset, window.complete, tuple(batches), changes, waiting)
+        )
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
         """The present state of runs from the SPSO on, without what is on its way by other means

@@ -3,13 +3,12 @@ each share-partition once they are. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from kbroker.formats.share_records import UNKNOWN_COUNT
 from kbroker.formats.state import share_state_number
+from kbroker.makers import maker
 from kbroker.share.persister import Result
 from kbroker.share_state.housekeeping import SharePartitionKey
 from kbroker.share_state.loading import ShareState
@@ -30,8 +29,8 @@ class Saved(NamedTuple):
     generation: int = NO_GENERATION
 
 
-_as_saved: Callable[[tuple[int, int, int, int, int, int]], Saved] = partial(tuple.__new__, Saved)
-"""A Saved of all its fields without two calls: each write has one."""
+_as_saved = maker(Saved, tuple[int, int, int, int, int, int])
+"""One for each write."""
 
 
 @dataclass(slots=True, eq=False)

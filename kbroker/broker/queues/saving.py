@@ -17,8 +17,10 @@ from kbroker.broker.commits.background import Background
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.queues.loaded import DeadLetterHooks, LoadedSharePartition
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.share.effects import Persist
-from kbroker.share.persister import Persister, Result, WriteRequest
+from kbroker.makers import maker
+from kbroker.share.effects import Persist, StateBatch
+from kbroker.share.parked import ParkingChange
+from kbroker.share.persister import Persister, Result, TopicPartition, WriteRequest
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,11 @@ FENCING_CODES = frozenset(
 )
 """After these the share-partition is reloaded: its state was changed elsewhere."""
 
+_write_request = maker(
+    WriteRequest,
+    tuple[TopicPartition, int, int, int, int, Sequence[StateBatch], Sequence[ParkingChange], int],
+)
+"""A Persist has the same fields behind its token."""
 Save: TypeAlias = tuple[LoadedSharePartition, Persist]
 
 
@@ -79,19 +86,7 @@ class Saving:
         for loaded, persist in saves:
             if persist.archiving:
                 self.dead_letters.before_save(loaded)
-            _, start_offset, complete, batches, state_epoch, leader_epoch, parking, waiting = persist
-            requests.append(
-                WriteRequest(
-                    loaded.key[1],
-                    state_epoch,
-                    leader_epoch,
-                    start_offset,
-                    complete,
-                    batches,
-                    parking,
-                    waiting,
-                )
-            )
+            requests.append(_write_request((loaded.key[1], *persist[1:])))
         try:
             write = self._write_shielded if self._shields_writes else self._persister.write
             written = await write(group_id, requests)
