@@ -1,9 +1,9 @@
-"""What is wrong with the acknowledgement batches of one partition before anybody looks at the
-records (KIP-932, ShareAcknowledge).
+"""Checks the acknowledgement batches of one partition before its records are looked at (KIP-932,
+ShareAcknowledge).
 
-Checked per partition and in order; the first failing batch decides, and the partition's row is
-answered INVALID_REQUEST without a message while other partitions of the request go on. It knows no
-records: whether they are acquired is the share-partition's.
+Batches are checked in order, and the first that fails decides: the partition's row gets
+INVALID_REQUEST without a message, while other partitions of the request proceed. Whether the
+records are acquired is the share-partition's decision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kbroker.share.effects import AckBatch
 from kbroker.share.record_state import Event
 
 RENEW_SINCE_VERSION = 2
-"""ShareFetch and ShareAcknowledge know RENEW from this version on."""
+"""ShareFetch and ShareAcknowledge have RENEW from this version on."""
 
 
 _WITHOUT_RENEW = bytes(range(Event.RENEW))
@@ -24,8 +24,8 @@ _WITH_RENEW = bytes(range(Event.RENEW + 1))
 
 
 def pack_types(types: Sequence[int]) -> bytes:
-    """Acknowledge types, 8-bit numbers, in a form that is quick to look through; negative ones
-    become types that nobody knows."""
+    """Acknowledge types, 8-bit numbers, as bytes, which are quick to search. Negative ones become
+    unknown types."""
     try:
         return bytes(types)
     except ValueError:
@@ -36,9 +36,9 @@ def check_ack_batches(batches: Iterable[AckBatch], *, version: int, is_renew_ack
     """Raises KafkaError(invalid_request) without a message. `version` is the request's,
     `is_renew_ack` its flag (false in v1).
 
-    A batch may begin at the last offset of the one before: released Kafka lets that pass, and the
-    record is found to be taken afterwards. It may also begin at -1, which then counts as "the start
-    offset lies inside the batch".
+    A batch may begin at the last offset of the one before: released Kafka allows that, and finds
+    the record taken afterwards. It may also begin at -1, which counts as "the start offset lies
+    inside the batch".
     """
     known = _WITH_RENEW if is_renew_ack and version >= RENEW_SINCE_VERSION else _WITHOUT_RENEW
     previous_last = -1

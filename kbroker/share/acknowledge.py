@@ -1,10 +1,11 @@
-"""Acknowledgements of one share-partition (KIP-932, ShareAcknowledge): first everything is checked,
-then everything is applied.
+"""Acknowledgements of one share-partition (KIP-932, ShareAcknowledge): a list is checked as a
+whole, then applied as a whole.
 
-An acknowledgement list is atomic: one batch that does not fit refuses all of it, and because
-nothing was touched before that, renewals of earlier batches need no undoing either. What is applied
-is pending (record_state.py) until its Persist has succeeded; a renewal only changes the lock and is
-done at once.
+    list --check()--> runs that the member holds --apply()--> pending runs --> Persist
+
+A list is atomic: one batch that does not fit refuses all of it. Nothing is changed before the check
+ends, so that renewals by earlier batches need no undoing. Applied records are pending
+(record_state.py) until their Persist has succeeded. A renewal only changes the lock, at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _RENEW = int(Event.RENEW)
 
 
 def check_renewals(settings: ShareSettings, batches: Sequence[AckBatch]) -> None:
-    """Raises KafkaError(invalid_record_state) where the group has switched them off."""
+    """Raises KafkaError(invalid_record_state) if the list renews and the group has disabled
+    renewals."""
     if not settings.renew_enabled and any(_RENEW in batch.types for batch in batches):
         raise KafkaError(ErrorCode.invalid_record_state, RENEW_DISABLED)
 
@@ -34,16 +36,16 @@ def check_renewals(settings: ShareSettings, batches: Sequence[AckBatch]) -> None
 def check(
     window: InFlightWindow, settings: ShareSettings, member_id: str, batches: Sequence[AckBatch]
 ) -> list[AckBatch]:
-    """What there is to apply: runs of offsets that the member holds, neighbours of one type joined.
-    Offsets below the SPSO are skipped silently, and so are natural holes.
+    """What has to be applied: runs of offsets that the member holds, neighbours of one type joined.
+    Offsets below the SPSO and natural holes are skipped without an error.
 
-    Raises KafkaError: invalid_record_state where the member does not hold a record (any more),
-    invalid_request where a batch reaches beyond what was acquired.
+    Raises KafkaError: invalid_record_state where the member does not (or no longer) hold a record,
+    invalid_request where a batch reaches beyond the acquired records.
     """
     check_renewals(settings, batches)
     start_offset, base = window.start_offset, window.base
     checked: list[AckBatch] = []
-    taken_to = -1  # highest offset that an earlier batch of this list has taken out of ACQUIRED
+    taken_to = -1  # The highest offset that an earlier batch of this list ends.
     for batch in batches:
         if batch.last_offset < start_offset:
             continue
@@ -74,7 +76,7 @@ def check(
 
 
 def runs_without_renewals(batches: Iterable[AckBatch]) -> Runs:
-    """What a list names, without the records that are to be renewed alone."""
+    """The offsets of a list, except those that are only renewed."""
     found = []
     for first, last, types in batches:
         if len(types) == 1:
@@ -85,10 +87,10 @@ def runs_without_renewals(batches: Iterable[AckBatch]) -> Runs:
 
 
 def check_passed(batches: Iterable[AckBatch], log_start_offset: int, start_offset: int) -> None:
-    """Where records are parked, the SPSO has passed some that are not done with, and not all of
-    these are in memory. So a record of the log below the SPSO that the member does not hold is no
-    news that may be confirmed: its lock has run out, and it is delivered again, or has a dead
-    letter. Raises KafkaError(invalid_record_state)."""
+    """Raises KafkaError(invalid_record_state) for a record of the log below the SPSO. Where records
+    are parked, the SPSO has passed unfinished ones, and not all of these are in memory. A record
+    there that the member does not hold was lost with its lock: it is redelivered, or a dead letter.
+    Its acknowledgement must not be confirmed."""
     for first, last, _ in batches:
         if last >= log_start_offset and max(first, log_start_offset) < start_offset:
             raise KafkaError(
@@ -144,8 +146,8 @@ def apply(
     *,
     now_ms: float,
 ) -> list[tuple[int, int]]:
-    """Carry out what check() gave. The runs (first, last) that are pending now; none if there were
-    only renewals."""
+    """Carry out the result of check(). Returns the runs (first, last) that are pending now: none if
+    the list only renews."""
     pending: list[tuple[int, int]] = []
     for first, last, types in checked:
         if _RENEW not in types:
@@ -193,7 +195,7 @@ def _apply_to_run(
             settings.delivery_count_limit, dead_letter_queue, settings.redelivery is not None
         )
         counts = window.counts_of(first, last)
-        while at >= 0:  # As a rule few of many.
+        while at >= 0:  # Usually a few of many.
             codes[at] = by_count[counts[at]]
             at = kinds.find(_RELEASE, at + 1)
         window.exhausted += kinds.count(_RELEASE) - codes.count(by_count[0])

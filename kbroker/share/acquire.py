@@ -1,18 +1,18 @@
-"""Acquisition: which records of what was read from the log a member gets (KIP-932, "In-flight
-records"; KIP-1206 for the modes).
+"""Acquisition: which of the records read from the log a member gets (KIP-932, "In-flight records";
+KIP-1206 for the modes).
 
-What was read is a list of record batches (base offset, last offset) from the fetch offset on. Below
-the SPEO they are records that came back, or holes of the gap window; above it they are new.
-Everything becomes AcquiredRecords entries in offset order:
+The input is a list of record batches (base offset, last offset) from the fetch offset on. Below the
+SPEO these are records that have returned, or holes of the gap window; above it they are new. The
+result is a list of AcquiredRecords entries in offset order:
 
     window      |--- acknowledged ---|-- available --|-- acquired --|   SPEO
     read                       |-----------------------------------------------------|
     entries                          |---- 1 entry --|              |- new: cut at record batches -|
 
-batch_optimized gives whole record batches (it may give more than asked for), record_limit exactly
-what was asked for.
+Mode batch_optimized acquires whole record batches, perhaps more than the member asked for. Mode
+record_limit acquires exactly what it asked for.
 
-It changes the window and nothing else: acquisitions are not persisted.
+An acquisition changes the window and is never saved.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ __all__ = ["AcquireMode", "Acquisition"]
 _AFTER_ANY = 1 << 64
 
 Batches: TypeAlias = Sequence[tuple[int, int, *tuple[Any, ...]]]
-"""Record batches in offset order: base and last offset first, whatever else their reader knows of
-them."""
+"""Record batches in offset order: base and last offset first, then anything else that their reader
+needs."""
 
 _range = maker(AcquiredRange, tuple[int, int, int])
 """Where batches are small, there is one for each batch."""
@@ -98,6 +98,7 @@ class Acquisition:
         self.redelivered = 0
 
     def run(self, fetch_offset: int, batches: Batches) -> None:
+        """Acquire from these batches, which a read at `fetch_offset` returned."""
         window, self._batches = self._window, batches
         base, last = batches[0][0], batches[-1][1]
         start_offset, end_offset = window.start_offset, window.end_offset
@@ -111,7 +112,7 @@ class Acquisition:
         if left > 0:
             if left < self._max_records:
                 self._max_records = left
-        # at the limit, only what is in flight already may be delivered again
+        # At the limit, only records that are in flight already may be delivered.
         elif fetch_offset <= end_offset:
             last = min(last, end_offset)
         else:
@@ -132,7 +133,7 @@ class Acquisition:
             self._new_data(first, last)
 
     def _skip_what_the_log_lost(self, fetch_offset: int, base: int) -> None:
-        """The read at `fetch_offset` began with `base`: there is nothing between the two
+        """The read at `fetch_offset` began with `base`: the log has nothing between the two
         (compaction)."""
         if fetch_offset >= base:
             return
@@ -144,8 +145,8 @@ class Acquisition:
                 window.gap_start = max(window.gap_start, last + 1)
 
     def _from_window(self, position: int, last: int) -> bool:
-        """Deliver what came back, and fill holes of the gap window, in position..last. False:
-        nothing more in this answer."""
+        """Redeliver records, and fill holes of the gap window, in position..last. False: nothing
+        may follow in this response."""
         window = self._window
         while position <= last and self.taken < self._max_records:
             i = position - window.base
@@ -207,7 +208,7 @@ class Acquisition:
         first, last = window.base + i, window.base + j - 1
         window.take(i, j, window.new_lock(self._member_id, first, last, self._deadline_ms))
         self.taken += j - i
-        # Else it was only read before, with a batch of which others got a part (record_limit).
+        # Otherwise it was read before, in a batch of which others got a part (record_limit).
         if window.counts[i] > 1:
             self.redelivered += j - i
         self._entry(first, last, window.counts[i])
@@ -217,17 +218,16 @@ class Acquisition:
         window = self._window
         passes_holes = self._given_back_only or self._settings.scans
         if last >= window.gap_start and not (passes_holes and window.has((HOLE,), window.gap_start, first)):
-            window.gap_start = last + 1  # Holes before this were filled, but where holes are passed over.
+            window.gap_start = last + 1  # Holes before it are filled, unless they are passed over.
 
     def _new_data(self, first: int, last: int) -> int:
-        """Put record batches that are not in the window yet into it; the last offset that has been
-        dealt with."""
+        """Add unread record batches to the window. Returns the last offset that was handled."""
         batches = self._batches
         k = 0 if batches[0][0] <= first <= batches[0][1] else _batch_at_or_below(batches, first)
         if k < 0 or batches[k][1] < first:
             k += 1
             if k == len(batches) or batches[k][0] > last:
-                return last  # the log has nothing here
+                return last  # The log has nothing here.
             first = batches[k][0]
         room = self._max_records - self.taken
         if room < last - first + 1:
@@ -259,7 +259,7 @@ class Acquisition:
 
 
 def runs_of(batches: Batches, control: Sequence[tuple[int, int]]) -> Iterable[tuple[Batches, bool]]:
-    """What was read in offset order: record batches with no control batch between them, or (True)
+    """What was read, in offset order: record batches with no control batch between them, or (True)
     control batches."""
     if not control:
         return ((batches, False),)

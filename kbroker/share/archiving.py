@@ -1,12 +1,12 @@
-"""Dead letters of one share-partition (KIP-1191): ARCHIVING records that are saved as that, until
-they are ARCHIVED.
+"""Dead letters in the window of one share-partition (KIP-1191): records that are saved as
+ARCHIVING, until they are ARCHIVED.
 
     ARCHIVING, saved --take--> handed out --end--> ARCHIVED
                         ^------give_back------'
 
-The flags in the window's states column (record_state.py) tell why a record is one, and who has it.
-A log start that moves past them takes them away in every phase: whoever has them is told nothing,
-and what it says of them afterwards does nothing.
+Flags in the states column (record_state.py) hold the cause, and whether a record is handed out. A
+log start that passes such a record removes it in every phase. The dead letter writer is not
+notified; what it reports of the record afterwards has no effect.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def load(window: InFlightWindow, batches: Iterable[StateBatch], delivery_limit: 
 
 
 def take(window: InFlightWindow) -> list[DeadLetter]:
-    """Hand out what is saved and not handed out yet, in offset order: one for each run with one
-    cause and delivery count."""
+    """Hand out the records that are saved and not handed out yet, in offset order: a DeadLetter for
+    each run with one cause and delivery count."""
     taken = []
     for i, j in [match.span() for match in _READY.finditer(window.states, window.start_offset - window.base)]:
         first, last = window.base + i, window.base + j - 1
@@ -50,8 +50,8 @@ def take(window: InFlightWindow) -> list[DeadLetter]:
 
 
 def end(window: InFlightWindow, runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Handed out offsets are ARCHIVED; the runs that are left of these, which must not overlap.
-    Raises ValueError like give_back()."""
+    """Handed out offsets are ARCHIVED. Returns the runs that the SPSO has not passed; the given
+    ones must not overlap. Raises ValueError like give_back()."""
     known = _handed_out(window, runs)
     for first, last in known:
         window.set_code(first, last, RecordState.ARCHIVED)
@@ -59,14 +59,14 @@ def end(window: InFlightWindow, runs: Sequence[tuple[int, int]]) -> list[tuple[i
 
 
 def give_back(window: InFlightWindow, runs: Sequence[tuple[int, int]]) -> None:
-    """Handed out offsets can be taken again. Raises ValueError, before anything is changed, for one
-    that is not handed out."""
+    """Handed out offsets can be taken again. Raises ValueError, with nothing changed, for one that
+    is not handed out."""
     for first, last in _handed_out(window, runs):
         window.recode(first, last, TAKE_BACK)
 
 
 def _handed_out(window: InFlightWindow, runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The runs from the SPSO on."""
+    """The runs from the SPSO on. Raises ValueError for an offset that is not handed out."""
     known = [(max(first, window.start_offset), last) for first, last in runs if last >= window.start_offset]
     for first, last in known:
         if window.count_of(HANDED_OUT_CODES, first, last) != last - first + 1:

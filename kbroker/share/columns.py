@@ -1,5 +1,5 @@
-"""The in-flight window of a share-partition: what is known of each offset from the SPSO to the
-SPEO, in four columns.
+"""The columns of an in-flight window: four facts about each offset from the SPSO to the SPEO, and
+the questions that they answer.
 
     offset        base  ..  SPSO                       ..  SPEO
     states        2 2 4 ..  1 1 1 0 0 8+2 8+2 5 5 1    ..  1      RecordState, HOLE, CONTROL; flags
@@ -7,19 +7,18 @@ SPEO, in four columns.
     marks         1 0 0 ..  0 0 1 0 0 0   0   1 0 1    ..  0      1: a cached batch or hole begins
     lock_numbers  . . . ..  7 7 9 . . 7   7   . . 8    ..  8      the Lock that holds, or last held
 
-Three bytearrays and one array of 32-bit numbers, because one bytes operation then works on a whole
-range: find, count, strip and translate take well under a microsecond for 500 records, 100 000
-records take 0.7 MB, and random acknowledgements cost no more than ordered ones. Columns may reach
-below the start offset: they are cut lazily, and only where a cached batch begins.
+Three bytearrays and one array of 32-bit numbers: one bytes operation then covers a whole range.
+Find, count, strip and translate take well under a microsecond for 500 records. 100 000 records take
+0.7 MB, and random acknowledgements cost no more than ordered ones. Columns may reach below the
+start offset: they are trimmed lazily, and only where a cached batch begins.
 
-A cached batch is what Kafka keeps as one unit (the records of one acquisition that were not split):
-it decides where an AcquiredRecords entry ends and how many records a throttled redelivery takes.
-Nothing else depends on it.
+A cached batch is what Kafka keeps as one unit: the records of one acquisition that were not split.
+It decides where an AcquiredRecords entry ends, and how many records a throttled redelivery takes.
 
-Locks (who holds a record, until when) are in locks.py; the last column ties records to them.
+The last column ties records to Locks (locks.py), which have the holder and the deadline.
 
-The window knows no rule about who may do what (acquire.py, acknowledge.py, share_partition.py), no
-clock and no persister.
+in_flight.py has the changes. The window knows no clock, no persister, and none of the rules of
+acquire.py, acknowledge.py and share_partition.py.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ from kbroker.share.record_state import (
 )
 
 _EQUAL_BYTES = re.compile(rb"(.)\1*", re.DOTALL)
-"""Runs of a column: a few for thousands of offsets as a rule, which a loop would look at one by
-one."""
+"""Runs of a column: usually a few for thousands of offsets."""
 _DELIVERED = re.compile(rb"[^\0]")
 _state_batch = maker(StateBatch, tuple[int, int, int, int])
 """Single records are saved one by one."""
@@ -54,13 +52,14 @@ _state_batch = maker(StateBatch, tuple[int, int, int, int])
 
 class WindowColumns:
     """`start_offset` is the SPSO and `end_offset` the SPEO; an empty window has both at the next
-    offset to read.
+    offset to read. Only the modules of this package that apply commands to a window touch its
+    columns.
 
-    `complete` is KIP-1226's delivery complete count: offsets of the window that are terminal or
-    will be once persisted. `gap_start`..`gap_end` is the gap window: offsets that the loaded state
-    did not mention. It counts while the SPEO is `gap_end`. `rejected` and `exhausted` count records
-    that were given up since the window was made; they never go down. Members named here are for
-    acquire.py and acknowledge.py as well; nobody else touches the columns.
+    - `complete`: KIP-1226's delivery complete count, the offsets of the window that are terminal or
+      will be once saved.
+    - `gap_start`..`gap_end`: the gap window, offsets that the loaded state did not mention. It is
+      open while the SPEO is `gap_end`.
+    - `rejected`, `exhausted`: records given up since the window was created; they never fall.
     """
 
     __slots__ = (
@@ -105,7 +104,7 @@ class WindowColumns:
         self.clear(start_offset)
 
     def clear(self, offset: int) -> None:
-        """Nothing is in flight; reading goes on at `offset`."""
+        """Nothing is in flight; reading resumes at `offset`."""
         self.base = self.start_offset = self.end_offset = self.available_from = offset
         self.complete = self.undelivered = 0
         self.highest_count = 1  # that of new data
@@ -116,20 +115,19 @@ class WindowColumns:
 
     @property
     def in_flight(self) -> int:
-        """Offsets from SPSO to SPEO, terminal ones and holes included, control batches not (this is
-        what the lock limit counts)."""
+        """The number that the lock limit bounds: offsets from SPSO to SPEO, terminal ones and holes
+        included, control batches excluded."""
         if not self.states:
             return 0
         size, head = self.end_offset - self.start_offset + 1, self.start_offset - self.base
-        # Looked at several times for each request: to find nothing in thousands of offsets takes a
-        # tenth of counting it.
+        # Read several times for each request: to find nothing costs a tenth of counting.
         return size if self.states.find(CONTROL, head) < 0 else size - self.states.count(CONTROL, head)
 
     @property
     def undecided(self) -> int:
-        """Of these, those that members have, or have had: acquired, waiting, given back, or
-        becoming dead letters. What is or becomes final is not counted, nor are holes, nor what was
-        read with others and delivered to nobody yet, nor what is BEHIND."""
+        """Of these, records that members have or have had: acquired, waiting, returned, or
+        ARCHIVING. Not counted: final records, records that become final, holes, records that were
+        read but never delivered, and records that are BEHIND."""
         if not self.states:
             return 0
         states, head = self.states, self.start_offset - self.base
@@ -149,8 +147,7 @@ class WindowColumns:
         return self.gap_open and self.has((HOLE,), self.gap_start, self.end_offset)
 
     def has(self, codes: Iterable[int], first: int, last: int) -> bool:
-        """True if some offset of first..last has one of these codes, those below the SPSO not
-        counted."""
+        """True if an offset of first..last, from the SPSO on, has one of these codes."""
         i, j = max(first, self.start_offset) - self.base, last + 1 - self.base
         if i < j:
             for code in codes:
@@ -159,8 +156,8 @@ class WindowColumns:
         return False
 
     def next_fetch_offset(self) -> int:
-        """The first offset that is AVAILABLE or a hole of the gap window; else the first one after
-        the SPEO."""
+        """The first offset that is AVAILABLE or a hole of the gap window, or else the one after the
+        SPEO."""
         states = self.states
         if not states:
             return self.end_offset
@@ -189,7 +186,7 @@ class WindowColumns:
             i += 1
 
     def available_within(self, offset: int, most: int) -> int | None:
-        """The last of the first `most` offsets that are AVAILABLE, from `offset` on."""
+        """From `offset` on: the last of the first `most` AVAILABLE offsets."""
         states, i = self.states, max(offset, self.start_offset) - self.base
         if states.count(AVAILABLE, i, i + most) == most:
             return self.base + i + most - 1
@@ -211,8 +208,8 @@ class WindowColumns:
         return None
 
     def holds(self, member_id: str, run: AckBatch, base: int) -> bool:
-        """True if the member holds every offset of the run: ACQUIRED, not pending, under a Lock of
-        its own. The run begins at or above the SPSO; `base` is the window's."""
+        """True if the member holds every offset of the run: ACQUIRED, not pending, under one of its
+        own Locks. The run begins at or above the SPSO; `base` is the window's."""
         i, j = run.first_offset - base, run.last_offset + 1 - base
         size = j - i
         if self.states.count(ACQUIRED, i, j) != size:
@@ -248,8 +245,8 @@ class WindowColumns:
             first += size
 
     def runs(self, first: int, last: int, mask: int = 0xFF) -> list[StateBatch]:
-        """The column codes of first..last, with `mask` applied, as runs; without one `state` may be
-        HOLE or have flags."""
+        """The column codes of first..last, with `mask` applied, as runs. Without a mask, `state`
+        may be HOLE or carry flags."""
         i, j = first - self.base, last + 1 - self.base
         code, count = self.states[i], self.counts[i]
         if j - i == 1 or (self.states.count(code, i, j) == j - i and self.counts.count(count, i, j) == j - i):
@@ -278,13 +275,13 @@ class WindowColumns:
         return self.end_offset + 1 if self.states else self.start_offset
 
     def cached_below(self, offset: int) -> bool:
-        """True if anything from the SPSO to `offset` - 1 is known."""
+        """True if an offset from the SPSO to `offset` - 1 is known."""
         i, j = self.start_offset - self.base, offset - self.base
         return i < j and (self.states[i] != HOLE or self.states.count(HOLE, i, j) != j - i)
 
     def unfinished(self, first: int, end: int) -> int:
-        """How many offsets from `first` to `end` - 1 are neither terminal, nor will be once
-        persisted, nor control batches."""
+        """How many offsets from `first` to `end` - 1 are not terminal, do not become so by a save
+        under way, and are no control batches."""
         first = max(first, self.start_offset)
         if first >= end:
             return 0
@@ -294,8 +291,7 @@ class WindowColumns:
         return end - first - self.count_of((*TERMINAL_OR_PENDING, CONTROL), first, last)
 
     def acquirable_in(self, first: int, last: int) -> int:
-        """How many offsets of first..last are AVAILABLE, holes of the gap window, or not in the
-        window yet."""
+        """How many offsets of first..last are AVAILABLE, holes of the gap window, or unread."""
         first = max(first, self.start_offset)
         unread = max(0, last + 1 - max(first, self.unread_from))
         if first >= self.unread_from:
@@ -312,9 +308,9 @@ class WindowColumns:
         return self.count_of((AVAILABLE,), first, last) if self.states and first <= last else 0
 
     def stands_from(self, offset: int) -> Standing:
-        """What would be done from `offset` > SPSO on if the log began there: as after drop_below()
-        and advance(), which this leaves to whoever fetches next. Control batches are neither done
-        nor open."""
+        """What would be finished from `offset` > SPSO on if the log began there: the state after
+        drop_below() and advance(), which the next fetch applies. Control batches are neither
+        finished nor open."""
         if not self.states or offset > self.end_offset:
             return Standing(offset, 0)
         states, i = self.states, offset - self.base

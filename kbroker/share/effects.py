@@ -1,5 +1,4 @@
-"""What the share engine takes and what it answers: plain values that `broker/` carries out or puts
-on the wire."""
+"""What the share engine takes and returns: plain values, which `broker/` carries out or encodes."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ _STATE_OF = attrgetter("state")
 
 
 class StateBatch(NamedTuple):
-    """A run of offsets in one state, as persisted (ShareSnapshot/ShareUpdate StateBatches). `state`
-    is a RecordState id."""
+    """A run of offsets in one state, as it is saved (StateBatches of ShareSnapshot and
+    ShareUpdate). `state` is a RecordState id."""
 
     first_offset: int
     last_offset: int
@@ -27,7 +26,7 @@ class StateBatch(NamedTuple):
 
 
 class AcquiredRange(NamedTuple):
-    """One AcquiredRecords entry of a ShareFetch answer."""
+    """One AcquiredRecords entry of a ShareFetch response."""
 
     first_offset: int
     last_offset: int
@@ -35,8 +34,8 @@ class AcquiredRange(NamedTuple):
 
 
 class AckBatch(NamedTuple):
-    """One AcknowledgementBatch of a request; one type for all offsets or one per offset. Checked by
-    ack_validation before."""
+    """One AcknowledgementBatch of a request, with one type for all offsets or one for each. Already
+    checked by ack_validation."""
 
     first_offset: int
     last_offset: int
@@ -45,7 +44,8 @@ class AckBatch(NamedTuple):
 
 class Persist(NamedTuple):
     """Save this through the Persister, then call persisted(token) or persist_failed(token, now_ms)
-    on the share-partition."""
+    on the share-partition. The fields after the token are those of a WriteRequest after its
+    partition."""
 
     token: int
     state_epoch: int
@@ -55,12 +55,12 @@ class Persist(NamedTuple):
     batches: tuple[StateBatch, ...]
     parking: tuple[ParkingChange, ...] = ()
     waiting: int = 0
-    """How many records are parked then; only where `parking` says something."""
+    """How many records are parked after that; only where `parking` is not empty."""
 
     @property
     def archiving(self) -> bool:
-        """True if records become ARCHIVING with this, or are said once more to be."""
-        if RecordState.ARCHIVING in map(_STATE_OF, self.batches):  # looked at with every save
+        """True if this saves records as ARCHIVING, for the first time or again."""
+        if RecordState.ARCHIVING in map(_STATE_OF, self.batches):  # Evaluated for every save.
             return True
         return any(
             change.parked is not None and change.parked.lane is Lane.ARCHIVING for change in self.parking
@@ -68,7 +68,7 @@ class Persist(NamedTuple):
 
 
 class DeadLetterCause(Enum):
-    """Why a record becomes a dead letter (KIP-1191; the last one is kbroker's own)."""
+    """Why a record becomes a dead letter: KIP-1191, but for EXPIRED, which is kbroker's own."""
 
     REJECTED = "rejected"
     EXHAUSTED = "exhausted"
@@ -76,8 +76,7 @@ class DeadLetterCause(Enum):
 
 
 class DeadLetter(NamedTuple):
-    """A run of records that are to be written to the dead letter queue: ARCHIVING, and saved as
-    that."""
+    """A run of records to write to the dead letter queue: ARCHIVING, and saved as that."""
 
     first_offset: int
     last_offset: int
@@ -87,20 +86,22 @@ class DeadLetter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareSettings:
-    """A group's effective settings that the engine needs (share.* group configs over group.share.*
-    broker configs).
+    """A group's effective settings, as far as the engine needs them: its share.* configs over the
+    broker's group.share.* configs. Those after `dead_letter_queue` are a work queue's
+    (settings/queue.py); 0 or None switches each off.
 
-    `dead_letter_queue`: the group has one (share.version 2, and errors.deadletterqueue.topic.name
-    is set). Those behind it are those of a work queue (settings/queue.py), each off where it is 0
-    or None.
-
-    `park_from_ms`: waits that are longer are spent outside the window (parking.py); None: none is.
-    `scans`: nobody is given what was not looked at before (scanning.py). `schedules`: what is
-    scheduled for later waits for it. `limits_undecided`: `max_record_locks` counts records that are
-    not decided, and not the span from the first of them to the last. `paused`: nobody is given
-    records. `priorities`: of topics by name. `ttl_ms`: records that are older are given up instead
-    of delivered. `ordered`: records of one key are delivered one after another (key_order.py); only
-    with `scans`.
+    - `dead_letter_queue`: the group has one (share.version 2, and
+      errors.deadletterqueue.topic.name).
+    - `park_from_ms`: longer waits are spent outside the window (parking.py).
+    - `limits_undecided`: `max_record_locks` limits the undecided records, not the span of the
+      window.
+    - `scans`: members get scanned records only (scanning.py).
+    - `schedules`: records that are scheduled for later are delivered when they are due.
+    - `paused`: members get no records.
+    - `priorities`: of topics, by name.
+    - `ttl_ms`: records older than this are given up instead of delivered.
+    - `ordered`: records of one key are delivered one after another (key_order.py); only with
+      `scans`.
     """
 
     delivery_count_limit: int = 5
@@ -123,5 +124,5 @@ class ShareSettings:
 
     @property
     def works_alone(self) -> bool:
-        """Whether its records are looked at while it has no members."""
+        """True if its records are examined even while it has no members."""
         return self.schedules or self.ttl_ms > 0

@@ -1,8 +1,9 @@
-"""How many records members of a group hold: acquired, or with an acknowledgement being saved. Pure.
+"""How many records the members of a group hold: acquired, or with an acknowledgement being saved.
+Pure.
 
-Counted only in groups that limit it (`kbroker.queue.prefetch`). A count is over all
-share-partitions of the group, also those that a member has lost in a rebalance: until it
-acknowledges their records it is busy with them.
+Counted only in groups that limit it (`kbroker.queue.prefetch`). A member's count covers all
+share-partitions of the group, also those that it has lost in a rebalance: it is busy with their
+records until it acknowledges them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 
 class HeldRecords:
-    """The counts of one group. `notify[member_id]` is called when that member holds fewer records
+    """The counts of one group. `notify[member_id]` is called when the member holds fewer records
     than before."""
 
     __slots__ = ("_counts", "notify")
@@ -29,12 +30,12 @@ class HeldRecords:
             notify()
 
     def counts(self) -> dict[str, int]:
-        """Members that hold something."""
+        """Members that hold records."""
         return dict(self._counts)
 
 
 class HeldHere:
-    """The part of one share-partition in them."""
+    """One share-partition's part of these counts."""
 
     __slots__ = ("_here", "_of_group")
 
@@ -47,7 +48,7 @@ class HeldHere:
         self._of_group.add(member_id, records)
 
     def clear(self) -> None:
-        """The share-partition is forgotten, or its records are counted no more."""
+        """The share-partition is forgotten, or its records are no longer counted."""
         for member_id, records in list(self._here.items()):
             self.add(member_id, -records)
 

@@ -1,4 +1,13 @@
-"""The in-flight window of a share-partition: how its columns (columns.py) change."""
+"""The in-flight window of a share-partition: how commands change its columns (columns.py).
+
+    place, pass_over            records that were read join it
+    take, give_back, set_code   members acquire, return and finish records
+    settle, roll_back           a save has succeeded or failed
+    advance, drop_below         the SPSO moves
+
+Each method works on a range of offsets with a few bytes operations, and keeps the counters of the
+window right.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +35,7 @@ from kbroker.share.record_state import (
 )
 
 MAX_SPAN = 1 << 20
-"""The window never spans more offsets than this, whatever a batch header claims: what lies beyond
-is read again later."""
+"""The window never spans more offsets, whatever a batch header claims. The rest is read later."""
 
 _ACQUIRED_BYTE = bytes([ACQUIRED])
 _HOLE_BYTE = bytes([HOLE])
@@ -39,23 +47,24 @@ _TRIM_FROM = 512
 
 
 class InFlightWindow(WindowColumns):
-    """See the head of this file."""
+    """WindowColumns with the changes that commands make. Offsets are absolute, `i` and `j` are
+    column indexes."""
 
     __slots__ = ()
 
     def renew(
         self, member_id: str, first: int, last: int, deadline_ms: float, since_ms: float | None = None
     ) -> None:
-        """Put first..last, all held by the member, under a new Lock. `since_ms`: as Lock has it."""
+        """Put first..last, all held by the member, under a new Lock. `since_ms`: as in Lock."""
         i, j = first - self.base, last + 1 - self.base
         number = self.new_lock(member_id, first, last, deadline_ms)
         self.locks.by_number[number].since_ms = since_ms
         self.lock_numbers[i:j] = array("I", [number]) * (j - i)
 
     def new_lock(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
-        """A new Lock's number; the caller writes it into the column."""
+        """Returns the number of a new Lock; the caller writes it into the column."""
         if len(self.locks.by_deadline) > self.locks.sweep_at:
-            # A set of a long window's numbers takes longer than a look at each lock.
+            # For a long window, the set of its numbers costs more than checking each lock.
             live = set(self.lock_numbers) if len(self.lock_numbers) <= _SET_UP_TO else None
             self.locks.sweep(lambda lock: (live is None or lock.number in live) and self._in_use(lock))
         return self.locks.grant(member_id, first, last, deadline_ms)
@@ -66,9 +75,9 @@ class InFlightWindow(WindowColumns):
         return any(number == lock.number and (code == ACQUIRED or code & PENDING) for number, code in columns)
 
     def place(self, first: int, last: int, acquired_last: int, number: int) -> None:
-        """A new cached batch first..last, in a hole or behind the SPEO: up to `acquired_last`
-        delivered once under the Lock `number`, the rest AVAILABLE. Data in front of all that is
-        cached becomes the SPSO."""
+        """Add a cached batch first..last, in a hole or behind the SPEO. Offsets up to
+        `acquired_last` are delivered once under the Lock `number`, the rest is AVAILABLE. A batch
+        in front of all cached ones moves the SPSO back to itself."""
         if not self.states:
             self.base = self.start_offset = first
         elif self.states[self.start_offset - self.base] == HOLE and not self.cached_below(first):
@@ -84,7 +93,7 @@ class InFlightWindow(WindowColumns):
             return
         held = acquired_last - first + 1
         missing = i - len(self.states)
-        if missing > 0:  # the log has nothing between the SPEO and here
+        if missing > 0:  # The log has no records between the SPEO and here.
             self.states += _HOLE_BYTE * missing
             self.counts += bytes(missing)
             self.marks += b"\1" + bytes(missing - 1)
@@ -103,9 +112,9 @@ class InFlightWindow(WindowColumns):
             self.marks[j] = 1
 
     def pass_over(self, first: int, last: int) -> None:
-        """Control batches at first..last: what of it is a hole, or behind the SPEO, is CONTROL.
-        Nothing else is known to be between the SPEO and `first`. The window does not grow beyond
-        MAX_SPAN."""
+        """The log has control batches at first..last: holes there, and offsets behind the SPEO,
+        become CONTROL. Offsets between the SPEO and `first` become holes. The window does not grow
+        beyond MAX_SPAN."""
         if not self.states:
             if last >= self.start_offset:
                 self.clear(last + 1)
@@ -131,8 +140,8 @@ class InFlightWindow(WindowColumns):
             self.end_offset = last
 
     def take(self, i: int, j: int, number: int) -> None:
-        """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered once more
-        under the Lock `number`."""
+        """Column indexes i..j-1, all AVAILABLE with one delivery count, are delivered again under
+        the Lock `number`."""
         if not self.counts[i]:
             self.undelivered -= j - i
         self.states[i:j] = _ACQUIRED_BYTE * (j - i)
@@ -141,7 +150,7 @@ class InFlightWindow(WindowColumns):
         self.lock_numbers[i:j] = array("I", [number]) * (j - i)
 
     def set_code(self, first: int, last: int, code: int) -> None:
-        """One code for all of first..last, which were not terminal."""
+        """Set one code for all of first..last; none of them was terminal."""
         i, size = first - self.base, last - first + 1
         if size == 1:
             self.states[i] = code
@@ -151,14 +160,14 @@ class InFlightWindow(WindowColumns):
             self.complete += size
 
     def set_codes(self, first: int, codes: bytes | bytearray) -> None:
-        """A code per offset from `first` on; none of them was terminal."""
+        """Set a code per offset from `first` on; none of them was terminal."""
         i = first - self.base
         self.states[i : i + len(codes)] = codes
         self.complete += sum(map(codes.count, TERMINAL_OR_PENDING))
 
     def give_back(self, first: int, last: int, table: bytes) -> int:
-        """Records return: state by delivery count (`given_back` and `given_back_pending` of
-        record_state.py). How many are given up for that."""
+        """Records return, in a state by delivery count (`given_back` and `given_back_pending` of
+        record_state.py). Returns how many are given up because of it."""
         i, j = first - self.base, last + 1 - self.base
         counts = self.counts[i:j]
         available = table[0]
@@ -175,8 +184,8 @@ class InFlightWindow(WindowColumns):
         return j - i - came_back
 
     def discard_available(self, first: int, last: int) -> list[tuple[int, int]]:
-        """AVAILABLE offsets of first..last, waiting or not, become ARCHIVED, because the log no
-        longer has them; the runs that did."""
+        """The log no longer has the AVAILABLE offsets of first..last, waiting or not: they become
+        ARCHIVED. Returns their runs."""
         discarded = [
             (run[0], run[1]) for run in self.runs(first, last) if run.state in (AVAILABLE, WAITING, BEHIND)
         ]
@@ -186,14 +195,14 @@ class InFlightWindow(WindowColumns):
         return discarded
 
     def recode(self, first: int, last: int, table: bytes) -> None:
-        """Other flags for first..last: bytes.translate table from codes to codes. It makes nothing
-        AVAILABLE or terminal."""
+        """Change flags of first..last by a bytes.translate table, which makes no code AVAILABLE or
+        terminal."""
         i, j = first - self.base, last + 1 - self.base
         self.states[i:j] = self.states[i:j].translate(table)
 
     def end_wait(self, offset: int) -> bool:
-        """Its redelivery is due. True if it is AVAILABLE now; False if that is still being saved,
-        or nothing waits there."""
+        """The record is due. True if it is AVAILABLE now; False if its return is still being saved,
+        or it does not wait."""
         i = offset - self.base
         if (
             not self.states
@@ -209,7 +218,7 @@ class InFlightWindow(WindowColumns):
         return True
 
     def wait(self, offset: int) -> bool:
-        """It waits, if it is AVAILABLE or waits already."""
+        """Make the record wait. False if it is neither AVAILABLE nor waiting."""
         i = offset - self.base
         if self.states[i] not in (AVAILABLE, WAITING):
             return False
@@ -217,8 +226,8 @@ class InFlightWindow(WindowColumns):
         return True
 
     def put_off_again(self, offset: int) -> bool:
-        """It was to be parked before anybody had it, and that was not saved: it waits here. False:
-        it is not in the window any more."""
+        """The record could not be parked before its first delivery: it waits here. False if it has
+        left the window."""
         if not self.states or not self.start_offset <= offset <= self.end_offset:
             return False
         self.states[offset - self.base] = WAITING
@@ -226,7 +235,7 @@ class InFlightWindow(WindowColumns):
         return True
 
     def settle(self, first: int, last: int) -> None:
-        """What was pending or unsaved in first..last is final and saved."""
+        """Pending and unsaved codes of first..last are saved, and final."""
         if first < self.start_offset:
             first = self.start_offset
             if first > last:
@@ -240,9 +249,10 @@ class InFlightWindow(WindowColumns):
     def roll_back(
         self, first: int, last: int, by_count: bytes, now_ms: float, *, prolongs: bool
     ) -> list[tuple[int, int]]:
-        """What was pending in first..last goes back to its holder. Where that lock has run out it
-        is given back by delivery count: archived at the limit, without a dead letter. The runs of
-        the latter kind. `prolongs`: the broker prolongs locks, and is not to prolong these."""
+        """Return pending records of first..last to their holder. Where its lock has run out they
+        are given back by delivery count, and archived at the limit, without a dead letter. Returns
+        the runs of the latter kind. `prolongs`: the broker prolongs locks, but must not prolong
+        these."""
         first = max(first, self.start_offset)
         if first > last:
             return []
@@ -265,8 +275,8 @@ class InFlightWindow(WindowColumns):
 
     def advance(self) -> None:
         """Move the SPSO past terminal offsets, control batches and natural holes, but not past the
-        start of an open gap window. If nothing else is left the window is empty and begins after
-        its last offset."""
+        start of an open gap window. If no offset is left, the window is empty and begins after its
+        last one."""
         states, head = self.states, self.start_offset - self.base
         if not states or states[head] not in PASSABLE:
             return
@@ -288,8 +298,8 @@ class InFlightWindow(WindowColumns):
         self._start_at(self.base + i)
 
     def drop_below(self, new_start_offset: int) -> None:
-        """The log begins at `new_start_offset` > SPSO now: everything below is forgotten, whoever
-        holds it."""
+        """The log now begins at `new_start_offset` > SPSO: forget all records below it, held or
+        not."""
         if not self.states or new_start_offset > self.end_offset:
             self.clear(new_start_offset)
             return
@@ -321,7 +331,7 @@ class InFlightWindow(WindowColumns):
                 self.base += keep_from
 
     def load(self, batches: Sequence[StateBatch]) -> None:
-        """Fill an empty window with persisted state: batches in order from the SPSO on, without
+        """Fill an empty window with saved state: batches in order from the SPSO on, without
         overlaps. The first hole before or between them opens the gap window."""
         next_offset, gap_start = self.start_offset, None
         for first, last, state, count in batches:

@@ -1,9 +1,9 @@
-"""The in-flight window for people: runs of offsets in one state, with their holders and the time
-that is left to them.
+"""The in-flight window as people see it: runs of offsets in one state, with their holders and the
+time left to them.
 
-Kafka has no request that tells this (what is ACQUIRED is not even persisted). Made from the columns
-of in_flight.py when somebody asks, and never kept: neighbours are one range where state, delivery
-count, holder and deadline are the same.
+Kafka has no request for this, and does not even save which records are acquired. The view is built
+from the columns (columns.py) on request and never kept. Neighbours with equal state, delivery
+count, holder and deadline form one range.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ STATE_NAMES = {
     HOLE: "gap",
     CONTROL: "gap",
 }
-"""`waiting`: for its redelivery, or for another record of its key. `gap`: nothing is known of the
-offset. It was not read yet, or the log has no record there, or one of the broker's own."""
+"""`waiting`: for its redelivery, or for another record of its key. `gap`: no record is known at the
+offset. It is unread, or the log has no record there, or one of the broker's own."""
 
 _SHOWN = bytes(
     WAITING if code == BEHIND else code & (STATE | WAITING) | (PENDING if code & (PENDING | UNSAVED) else 0)
     for code in range(256)
 )
-"""bytes.translate table: flags that say why a record is ARCHIVING, and who has it then, are
-nobody's business here."""
+"""bytes.translate table without the flags that a person does not need: why a record is ARCHIVING, and
+whether it is handed out."""
 
 _Held: TypeAlias = tuple[str | None, float | None]
 """Member id and deadline."""
@@ -49,9 +49,8 @@ _NOBODY: _Held = (None, None)
 
 
 class InFlightRange(NamedTuple):
-    """Offsets first..last. `is_saving`: `state` is on its way to the persister and not final; who
-    held the records holds them again if that fails. Only acquired records have a holder:
-    `lock_ms_left` is at least 0."""
+    """Offsets first..last. `is_saving`: `state` is being saved; if that fails, the records are
+    their holder's again. Only acquired records have a holder. `lock_ms_left` is at least 0."""
 
     first_offset: int
     last_offset: int
@@ -63,8 +62,8 @@ class InFlightRange(NamedTuple):
 
 
 class InFlightView(NamedTuple):
-    """SPSO and SPEO, how many records may be in flight (share.partition.max.record.locks), and what
-    is between the two; an empty window has no ranges and both offsets at the next one to read."""
+    """SPSO, SPEO, the lock limit (share.partition.max.record.locks) and the ranges between the
+    offsets. An empty window has no ranges, and both offsets at the next one to read."""
 
     start_offset: int
     end_offset: int
@@ -75,8 +74,8 @@ class InFlightView(NamedTuple):
 def in_flight_view(
     window: InFlightWindow, lock_limit: int, now_ms: float, log_start_offset: int
 ) -> InFlightView:
-    """`now_ms` is the engine's time, that of acquire() and expire(). Records below the log's start
-    are gone, also before a fetch has noticed it."""
+    """`now_ms` is the engine's time, as in acquire() and expire(). Records below the log's start
+    are gone, even before a fetch has noticed it."""
     start = max(window.start_offset, log_start_offset)
     if not window.states or start > window.end_offset:
         return InFlightView(start, start, lock_limit, ())
@@ -116,9 +115,8 @@ def batch_count(window: InFlightWindow) -> int:
 
 
 def parked_view(parking: Parking, now_ms: float, log_start_offset: int) -> tuple[InFlightRange, ...]:
-    """Parked records that do not only wait, as far as they are in memory: those that members hold,
-    that are due (`available`), that await their dead letter, and those whose state is being
-    saved."""
+    """Parked records in memory that do more than wait: they are held, due (`available`), on their
+    way to the dead letter queue, or their state is being saved."""
     ranges: list[InFlightRange] = []
     for offset in sorted(
         each.offset for each in parking.entries.values() if each.offset >= log_start_offset or each.kept

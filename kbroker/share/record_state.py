@@ -1,5 +1,4 @@
-"""The life of a record in a share-partition: its states, what can happen to it, and the one table
-that says what follows.
+"""The life of a record in a share-partition: its states, its events, and the one transition table.
 
     not read yet --ACQUIRE--> ACQUIRED --ACCEPT--> ACKNOWLEDGED
                                  |  ^---RENEW
@@ -7,14 +6,14 @@ that says what follows.
                                  |------RELEASE--> AVAILABLE --ACQUIRE--> ACQUIRED, count + 1
                                  '------DEAD_LETTER--> ARCHIVING --DEAD_LETTERED--> ARCHIVED
 
-RELEASE stands for everything that gives a record back: the client's RELEASE, the end of its
-session, a lock that timed out. At the delivery limit the same thing is EXHAUST instead, and the
-record is not delivered again. Where the group has a dead letter queue (KIP-1191), REJECT and
-EXHAUST are DEAD_LETTER. DISCARD is the broker's own decision about a record that nobody holds (log
-start moved, compaction took it).
+RELEASE stands for every return of a record: the client releases it, its session ends, or its lock
+runs out. At the delivery limit this is EXHAUST instead, and the record is not redelivered. Where
+the group has a dead letter queue (KIP-1191), REJECT and EXHAUST are DEAD_LETTER. DISCARD is the
+broker's own decision about a record that is not held (the log's start has moved, or compaction has
+removed it).
 
-The engine never asks this table record by record: it builds byte tables from it (see the end of
-this file) and applies them to whole ranges. Nothing here knows offsets, members or time.
+The engine does not look up single records in the table. The byte tables at the end of this file are
+built from it, and apply to whole ranges. This module knows no offsets, members or times.
 """
 
 from __future__ import annotations
@@ -24,8 +23,7 @@ from functools import lru_cache
 
 
 class RecordState(IntEnum):
-    """KIP-932's record states with the ids that are persisted. ACQUIRED is never persisted by this
-    broker."""
+    """KIP-932's record states with the ids that are saved. This broker never saves ACQUIRED."""
 
     AVAILABLE = 0
     ACQUIRED = 1
@@ -35,8 +33,8 @@ class RecordState(IntEnum):
 
 
 class Event(IntEnum):
-    """What happens to a record. The first five have the ids of the acknowledge types of the
-    protocol."""
+    """What can happen to a record. The first five have the ids of the protocol's acknowledge
+    types."""
 
     GAP = 0
     ACCEPT = 1
@@ -64,47 +62,45 @@ TRANSITIONS: dict[tuple[RecordState, Event], RecordState] = {
 }
 
 TERMINAL = frozenset(state for state in RecordState if not any(before is state for before, _ in TRANSITIONS))
-"""ACKNOWLEDGED and ARCHIVED: nothing follows, so the start offset may move past them."""
+"""ACKNOWLEDGED and ARCHIVED: no event follows, so the start offset may move past them."""
 
 
 # The states column of the in-flight window holds one byte per offset: a RecordState id, HOLE or
 # CONTROL in the low three bits, and flags.
 
 STATE = 7
-"""What of a code is the state."""
+"""The bits of a code that are the state."""
 
 AVAILABLE = int(RecordState.AVAILABLE)
 ACQUIRED = int(RecordState.ACQUIRED)
 
 HOLE = 5
-"""Nothing is known of this offset: not read yet (inside the gap window), or the log has no record
-there."""
+"""No record is known at this offset: it is unread (inside the gap window), or the log has none."""
 
 CONTROL = 6
-"""The log has a control batch here, which nobody gets: neither in flight nor in anybody's way."""
+"""The log has a control batch here. It is not delivered, not in flight, and blocks nothing."""
 
 PENDING = 8
-"""With the state that an ACQUIRED record will have once its Persist effect has succeeded. Until
-then it is neither acquirable nor acknowledgeable, does not count as terminal, and goes back to
-ACQUIRED if the write fails."""
+"""With the state that an ACQUIRED record gets when its Persist succeeds. Until then it can be
+neither acquired nor acknowledged, and is not terminal. If the write fails it is ACQUIRED again."""
 
 REJECTED = 16
 """With ARCHIVING: a client rejected the record. Without this flag the delivery limit was
 reached."""
 
 UNSAVED = 32
-"""With ARCHIVING: decided by a lock that ran out, and not known to be saved. A dead letter now
-could become two after a crash."""
+"""With ARCHIVING: the result of an expired lock, and not known to be saved. Written now, the dead
+letter could be written twice after a crash."""
 
 HANDED_OUT = 64
-"""With ARCHIVING: whoever writes the dead letters has it."""
+"""With ARCHIVING: handed out to be written as a dead letter."""
 
 WAITING = 128
-"""With AVAILABLE: the record came back, and is not delivered before its redelivery is due
-(redelivery.py)."""
+"""With AVAILABLE: delivered no earlier than its redelivery or schedule is due (redelivery.py)."""
 
 BEHIND = 64
-"""As a whole code, AVAILABLE: another record of the same key goes first (key_order.py)."""
+"""As a whole code, instead of AVAILABLE: another record of the key is delivered first
+(key_order.py)."""
 
 TERMINAL_CODES = bytes(sorted(TERMINAL))
 PASSABLE_IN_GAP = TERMINAL_CODES + bytes((CONTROL,))
@@ -113,7 +109,7 @@ PASSABLE = PASSABLE_IN_GAP + bytes((HOLE,))
 TERMINAL_OR_PENDING = frozenset(TERMINAL_CODES) | {code | PENDING for code in TERMINAL_CODES}
 
 DEAD_LETTER_CODES = bytes((RecordState.ARCHIVING, RecordState.ARCHIVING | REJECTED))
-"""ARCHIVING, saved, and nobody has it: what is to be handed out."""
+"""ARCHIVING, saved, and not handed out yet."""
 HANDED_OUT_CODES = bytes(code | HANDED_OUT for code in DEAD_LETTER_CODES)
 UNSAVED_ARCHIVING = RecordState.ARCHIVING | UNSAVED
 ARCHIVING_CODES = DEAD_LETTER_CODES + HANDED_OUT_CODES + bytes([UNSAVED_ARCHIVING])
@@ -128,14 +124,14 @@ PENDING_CODES = bytes(
 )
 
 SETTLE = bytes(code & ~(PENDING | UNSAVED) for code in range(256))
-"""bytes.translate table: codes that were being saved to what they are once they are."""
+"""bytes.translate table: codes whose save was under way to the saved ones."""
 
 HAND_OUT = bytes(code | HANDED_OUT if code in DEAD_LETTER_CODES else code for code in range(256))
 TAKE_BACK = bytes(code & ~HANDED_OUT if code in HANDED_OUT_CODES else code for code in range(256))
-"""bytes.translate tables for dead letters that are handed out, and that come back."""
+"""bytes.translate tables for dead letters that are handed out, and that are returned."""
 
 MAX_DELIVERY_COUNT = 255
-"""Counted up to here, and no further: one byte per offset."""
+"""Counts stop here: the column has one byte per offset."""
 
 COUNT_UP = bytes(min(count + 1, MAX_DELIVERY_COUNT) for count in range(256))
 """bytes.translate table of the delivery counts: one more delivery."""
@@ -143,9 +139,9 @@ COUNT_UP = bytes(min(count + 1, MAX_DELIVERY_COUNT) for count in range(256))
 
 @lru_cache(maxsize=64)
 def given_back(delivery_limit: int, dead_letter_queue: bool = False, waits: bool = False) -> bytes:
-    """bytes.translate table from delivery counts to the codes of ACQUIRED records that come back:
+    """bytes.translate table from delivery counts to the codes of ACQUIRED records that return:
     RELEASE or, at the limit, EXHAUST. With a dead letter queue (KIP-1191) the latter is
-    DEAD_LETTER. `waits`: what is released is WAITING."""
+    DEAD_LETTER. `waits`: a released record is WAITING."""
     exhausted = UNSAVED_ARCHIVING if dead_letter_queue else TRANSITIONS[RecordState.ACQUIRED, Event.EXHAUST]
     released = TRANSITIONS[RecordState.ACQUIRED, Event.RELEASE] | (WAITING if waits else 0)
     return bytes(released if count < delivery_limit else exhausted for count in range(256))
@@ -153,7 +149,7 @@ def given_back(delivery_limit: int, dead_letter_queue: bool = False, waits: bool
 
 @lru_cache(maxsize=64)
 def given_back_pending(delivery_limit: int, dead_letter_queue: bool = False, waits: bool = False) -> bytes:
-    """The same for records whose return is persisted first."""
+    """The same for records whose return is saved first."""
     return bytes(
         code & (STATE | WAITING) | PENDING for code in given_back(delivery_limit, dead_letter_queue, waits)
     )
@@ -163,8 +159,7 @@ ACK_CODES = bytes(
     TRANSITIONS[RecordState.ACQUIRED, event] | PENDING
     for event in (Event.GAP, Event.ACCEPT, Event.RELEASE, Event.REJECT)
 )
-"""Pending code by acknowledge type. RELEASE is overruled by `given_back_pending`, and RENEW changes
-no state."""
+"""Pending code by acknowledge type. `given_back_pending` replaces RELEASE; RENEW changes no state."""
 
 DEAD_LETTER_ACK_CODES = ACK_CODES[: Event.REJECT] + bytes(
     [TRANSITIONS[RecordState.ACQUIRED, Event.DEAD_LETTER] | REJECTED | PENDING]

@@ -1,4 +1,5 @@
-"""Dead letters of a share-partition (KIP-1191)."""
+"""Records of a share-partition on their way to the dead letter queue (KIP-1191), in the window
+(archiving.py) or parked (parking.py). Pure."""
 
 from __future__ import annotations
 
@@ -24,14 +25,14 @@ class SharePartitionDeadLetters(SharePartitionWrites):
 
     @property
     def has_dead_letters(self) -> bool:
-        """True if take_dead_letters() would give some."""
+        """True if take_dead_letters() would return some."""
         if self.parking is not None and (not self.parking.knows_archiving or self.parking.has_dead_letters):
             return self.parking.knows_archiving
         return self._has(*DEAD_LETTER_CODES)
 
     def take_dead_letters(self) -> list[DeadLetter]:
-        """Hand out what is ARCHIVING, saved, and was not handed out before, in offset order.
-        Whoever takes it says what became of it with dead_lettered() or give_back_dead_letters()."""
+        """Hand out the records that are saved as ARCHIVING and are not handed out yet, in offset
+        order. The caller reports each of them with dead_lettered() or give_back_dead_letters()."""
         if self.parking is not None and not self.parking.knows_archiving:
             return []
         taken = archiving.take(self._window)
@@ -39,11 +40,11 @@ class SharePartitionDeadLetters(SharePartitionWrites):
         return sorted([*taken, *parked], key=_FIRST_OFFSET) if parked else taken
 
     def dead_lettered(self, runs: Sequence[tuple[int, int]]) -> Persist | None:
-        """These offsets, handed out before, are durable in the dead letter queue, or will never be:
-        they are ARCHIVED. What the log start has passed meanwhile is skipped; None if nothing else
-        is there. If the Persist fails they go with the next one.
+        """These offsets, handed out before, are durable in the dead letter queue, or never will be:
+        they are ARCHIVED. Offsets that the log's start has passed meanwhile are skipped; None if no
+        other is left. If the Persist fails, the next one carries them.
 
-        Raises ValueError for an offset that is not handed out, and then nothing has changed.
+        Raises ValueError for an offset that is not handed out; nothing has changed then.
         """
         parked, runs = self._handed_out(runs)
         ended = archiving.end(self._window, joined_runs(runs))
@@ -57,7 +58,7 @@ class SharePartitionDeadLetters(SharePartitionWrites):
         return persist
 
     def _handed_out(self, runs: Sequence[tuple[int, int]]) -> tuple[list[int], Sequence[tuple[int, int]]]:
-        """Which of these offsets are parked, and the rest."""
+        """Splits these offsets into parked records and runs of the window."""
         parked = [] if self.parking is None else self.parking.handed_out(runs)
         if not parked:
             return [], runs
@@ -66,7 +67,7 @@ class SharePartitionDeadLetters(SharePartitionWrites):
         return parked, joined_runs([(offset, offset) for offset in rest])
 
     def give_back_dead_letters(self, runs: Sequence[tuple[int, int]]) -> None:
-        """These offsets, handed out before, were not written: take_dead_letters() gives them
+        """These offsets, handed out before, were not written: take_dead_letters() returns them
         again."""
         parked, runs = self._handed_out(runs)
         archiving.give_back(self._window, runs)
@@ -75,7 +76,7 @@ class SharePartitionDeadLetters(SharePartitionWrites):
 
     @property
     def has_unsaved_archiving(self) -> bool:
-        """True if a failed write left records ARCHIVING that are not saved as that: time for
+        """True if a failed write left records ARCHIVING in memory only: time for
         retry_unsaved()."""
         if self.parking is not None and self.parking.has_unsaved_archiving:
             return True
@@ -83,9 +84,9 @@ class SharePartitionDeadLetters(SharePartitionWrites):
 
     @property
     def has_archiving(self) -> bool:
-        """True while a record is or becomes ARCHIVING, or is still saved as that although it is
-        ARCHIVED here: what was noted about its way into the dead letter queue may be needed. Then,
-        with nothing else left to do, retry_unsaved()."""
+        """True while a record is ARCHIVING, is becoming so, or is still saved as ARCHIVING although
+        it is ARCHIVED here. Notes about its way into the dead letter queue must be kept until then.
+        With nothing else left to do, retry_unsaved() ends it."""
         if self._unsaved or any(decided or passed for _, decided, passed, _, _ in self._writes.values()):
             return True
         if self.parking is not None and self.parking.has_archiving:

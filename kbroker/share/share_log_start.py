@@ -1,4 +1,13 @@
-"""What a share-partition does when the log's start moves."""
+"""The log's start moves: records below it are finished, or are kept beside the log. Pure.
+
+    log before    | . . . . . . . . . . . . . . . . . . . . |
+    log after                         | . . . . . . . . . . |
+                    finished, or kept     as before
+
+Retention or DeleteRecords may take records that are still in flight or parked. Without record
+keeping they are finished, without dead letters. With it (`kbroker.queue.retention`), records that
+are not finished are parked with their bytes before the log's start moves.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +26,11 @@ class SharePartitionLogStart(SharePartitionWrites):
     """See SharePartition."""
 
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
-        """The log begins later now (retention, DeleteRecords): what is below is done with, without
-        a dead letter.
+        """The log now begins at this offset (retention or DeleteRecords): records below it are
+        finished, without dead letters.
 
-        None if the SPSO is there already. The Persist carries the new start offset; if it fails the
-        next one does.
+        None if the SPSO is already there. The Persist carries the new start offset; if it fails,
+        the next one carries it.
         """
         self._log_start = max(self._log_start, new_start_offset)
         start_offset = self._window.start_offset
@@ -42,8 +51,8 @@ class SharePartitionLogStart(SharePartitionWrites):
         return self._persist_best_effort([(start_offset, new_start_offset - 1)])
 
     def parked_below(self, log_start_offset: int) -> Persist | None:
-        """The log begins there now: parked records below it are done with, without dead letters.
-        Those that are not in memory are swept (`parking.needs_sweep`)."""
+        """The log now begins there: parked records below it are finished, without dead letters.
+        Those that are not in memory have to be swept (`parking.needs_sweep`)."""
         parking = self.parking
         if parking is None or log_start_offset <= parking.floor:
             return None
@@ -53,8 +62,8 @@ class SharePartitionLogStart(SharePartitionWrites):
         return self._persist([]) if parking.has_unsaved else None
 
     def purge_parked(self, end_offset: int) -> Persist | None:
-        """Somebody has deleted all records below: parked ones are done with as well, kept or not.
-        As parked_below()."""
+        """All records below the offset were deleted on purpose: parked ones are finished as well,
+        kept or not. Otherwise as parked_below()."""
         parking = self.parking
         if parking is None:
             return None
@@ -64,31 +73,31 @@ class SharePartitionLogStart(SharePartitionWrites):
         return self._persist([]) if parking.has_unsaved else None
 
     def begin_look(self) -> Look:
-        """Parked records are about to be read for sweep_parked() or keep_parked(); then
-        `parking.end_look`."""
+        """The caller is about to read parked records for sweep_parked() or keep_parked(). It calls
+        `parking.end_look` afterwards."""
         assert self.parking is not None
         writes = (write for *_, write in self._writes.values() if write is not None)
         return self.parking.begin_look(offset for write in writes for offset in write.offsets())
 
     def sweep_parked(self, found: Iterable[Parked], look: Look) -> Persist | None:
-        """Of the parked records that the look has found those below the log's start are done with,
-        but for what is kept."""
+        """Finish the parked records of this look that lie below the log's start and are not
+        kept."""
         return self._persist([]) if self.parking is not None and self.parking.sweep(found, look) else None
 
     # ---- kept where the log goes (parked_keeping.py, leaving.py) ---------------------------------
 
     def leavers(self, end_offset: int, limit: int) -> Leavers:
-        """What of the window below `end_offset` is not over, and could be parked and kept. Nothing
-        while the order of keys is not known yet: a parked record has its key with it."""
+        """Which unfinished records of the window below `end_offset` could be parked and kept. None
+        of them before the order of keys is known: a parked record carries its key."""
         if not self._has_learnt_keys:
             return Leavers((), min(end_offset, self._window.start_offset))
         return leaving.leavers(self._window, self._waits, end_offset, limit)
 
     def leave_log(self, records: Mapping[int, bytes], *, now_ms: float) -> Persist | None:
-        """Park these records of the window, as far as leavers() would still say so, and keep them.
-        They count as parked at once, and go on as they are: held until their deadline, or due. If
-        the Persist fails the next one says it again; the log has to stay until one is saved.
-        `records`: each as a batch of its own."""
+        """Park and keep these records of the window, as far as leavers() would still name them.
+        `records`: each as a batch of its own. They are parked at once and keep their state: held
+        until the same deadline, or due at the same time. If the Persist fails the next one carries
+        them; the log must stay until one is saved."""
         assert self.parking is not None
         if not self._has_learnt_keys:
             return None
@@ -106,7 +115,7 @@ class SharePartitionLogStart(SharePartitionWrites):
     def keep_parked(
         self, found: Iterable[Parked], records: Mapping[int, bytes], look: Look
     ) -> Persist | None:
-        """Keep parked records that the look has found, as leave_log() does."""
+        """Keep these parked records of the look, as leave_log() does."""
         return (
             self._persist([])
             if self.parking is not None and self.parking.keep(found, records, look)

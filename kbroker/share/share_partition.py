@@ -160,20 +160,19 @@ class SharePartition(
                 self._held.add(member_id, turn.taken)
             fetch_offset = run[-1][1] + 1
             if control and self._window.next_fetch_offset() < fetch_offset:
-                break  # There is more of it: what comes behind is not next.
-        # if only discarded records or control batches hold the SPSO, no acknowledgement will move
-        # it
+                break  # This run has more to give, so the next one has to wait.
+        # No acknowledgement moves an SPSO that only discarded records or control batches hold.
         if not ranges:
             self._advance()
         return ranges
 
     def acknowledge(self, member_id: str, batches: Sequence[AckBatch], *, now_ms: float) -> Persist | None:
-        """Acknowledge records that the member holds: all batches or none. None: nothing to save, it
-        is done.
+        """Acknowledge records that the member holds: all batches or none. None: nothing needs
+        saving, and the list is carried out.
 
-        Raises KafkaError(invalid_record_state or invalid_request) with a message, and then nothing
-        has changed but that locks of records that the list names are not prolonged: clients are
-        done with them.
+        Raises KafkaError (invalid_record_state or invalid_request) with a message. A refused list
+        changes only one thing: the locks of the records it names are no longer prolonged, because
+        the client has finished with them.
         """
         try:
             return self._acknowledge(member_id, batches, now_ms)
@@ -214,8 +213,8 @@ class SharePartition(
             self.parking.end_prolonging(member_id, runs)
 
     def acquire_parked(self, member_id: str, offsets: Sequence[int], *, now_ms: float) -> list[AcquiredRange]:
-        """Lock parked records that are ready for the member. `offsets`: the one whose turn it is
-        comes first."""
+        """Lock parked records that are ready for the member. `offsets`: the longest due comes
+        first."""
         parking = self.parking
         ranges = (
             []
@@ -231,13 +230,13 @@ class SharePartition(
         return ranges
 
     def parked_lost(self, offsets: Iterable[int]) -> Persist | None:
-        """The log has no records there any more."""
+        """The log no longer has the records at these offsets."""
         return self._persist([]) if self.parking is not None and self.parking.lost(offsets) else None
 
     def release_member(self, member_id: str, *, delayed_at_ms: float | None = None) -> Persist | None:
-        """The member's session is over (or it forgot the partition): what it holds comes back, with
-        its delivery count. It waits for its redelivery from `delayed_at_ms` on, or not at all if
-        that is None: the session has ended in order."""
+        """The member's session has ended, or it has forgotten the partition: its records return
+        with their delivery counts. They wait for redelivery from `delayed_at_ms` on; None: the
+        session ended in order, and they are available at once."""
         window, settings = self._window, self._settings
         waits = settings.redelivery is not None and delayed_at_ms is not None
         by_count = given_back_pending(settings.delivery_count_limit, settings.dead_letter_queue, waits)
@@ -253,11 +252,12 @@ class SharePartition(
         return self._persist(runs, member_id, parked, to_park) if runs or parked else None
 
     def expire(self, now_ms: float, alive_ms: Callable[[str], float] | None = None) -> Persist | None:
-        """Take back what has been locked for too long. It is available (or waits) at once, whatever
-        becomes of the Persist.
+        """Take back the records whose locks have run out. They are available (or wait) at once,
+        whether the Persist succeeds or not.
 
-        `alive_ms(member_id)`: for how long the member is known to live from now on. Locks of those
-        that live are prolonged, up to `lock_max_ms` in all."""
+        `alive_ms(member_id)`: for how long the member is known to live from now on. The locks of
+        live members are prolonged, up to `lock_max_ms` in all.
+        """
         window, settings, runs = self._window, self._settings, []
         by_count = given_back(
             settings.delivery_count_limit, settings.dead_letter_queue, settings.redelivery is not None
@@ -287,7 +287,7 @@ class SharePartition(
     def _expire_parked(
         self, parking: Parking, now_ms: float, alive_ms: Callable[[str], float] | None
     ) -> bool:
-        """Whether some came back."""
+        """True if parked records have returned."""
         ran_out = parking.expire(now_ms, self._settings, alive_ms, random)
         self._counters.prolonged_locks += ran_out.prolonged
         self._at_lock_max += ran_out.at_lock_max
@@ -298,7 +298,7 @@ class SharePartition(
         return bool(ran_out.by_member)
 
     def _prolong(self, lock: Lock, held: Runs, now_ms: float, alive_ms: float) -> bool:
-        """Whether the holder may go on."""
+        """True if the holder keeps the records."""
         settings = self._settings
         if lock.since_ms == ANSWERED:
             return False
@@ -314,9 +314,9 @@ class SharePartition(
         return True
 
     def end_waits(self, now_ms: float, wall_ms: float = 0) -> int:
-        """Records whose redelivery is due can be acquired from now on. How many there are of those
-        that are saved as returned; the others can be as soon as they are. `wall_ms`: the wall
-        clock, which scheduled records go by."""
+        """Make the records available whose redelivery or schedule is due. Returns how many can be
+        acquired now; a record whose return is still being saved follows when that is done.
+        `wall_ms`: the wall clock, for scheduled records."""
         ready = 0 if self.parking is None else self.parking.make_ready(now_ms, wall_ms)
         due, order = self._waits.take_due(now_ms, wall_ms), self.key_order
         if order is None:
@@ -329,6 +329,6 @@ class SharePartition(
         )
 
     def retry_unsaved(self) -> Persist | None:
-        """What failed best-effort writes left unsaved, once more, without waiting for the next
-        Persist. None: nothing is."""
+        """Save again what failed best-effort writes left unsaved, without waiting for the next
+        Persist. None: nothing is unsaved."""
         return self._persist([]) if self.has_unsaved else None

@@ -1,4 +1,4 @@
-"""What a share-partition answers about itself; nothing here changes it. Pure."""
+"""What a share-partition answers about itself. Nothing here changes it. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ _READ_BETWEEN = 1000
 
 
 class RanOut(NamedTuple):
-    """Since the share-partition was loaded: records whose locks ran out, records that reached the
-    delivery limit, and of the former those whose holder was alive, but had them for as long as the
-    broker prolongs a lock."""
+    """Counts since the share-partition was loaded.
+
+    - `timeouts`: records whose locks ran out.
+    - `exhausted`: records that reached the delivery limit.
+    - `at_lock_max`: of the timeouts, those of a live holder that had held the record as long as the
+      broker prolongs a lock.
+    """
 
     timeouts: int
     exhausted: int
@@ -28,41 +32,40 @@ class SharePartitionQueries(SharePartitionWrites):
 
     @property
     def start_offset(self) -> int:
-        """SPSO: the first offset that is not known to be done with."""
+        """SPSO: the first offset that is not finished."""
         return self._window.start_offset
 
     @property
     def end_offset(self) -> int:
-        """SPEO: the last offset in flight; equal to the SPSO if nothing is."""
+        """SPEO: the last offset in flight; equal to the SPSO if none is."""
         return self._window.end_offset
 
     @property
     def delivery_complete_count(self) -> int:
-        """KIP-1226: offsets from the SPSO on that are acknowledged or archived, those being
-        persisted included."""
+        """KIP-1226: offsets from the SPSO on that are acknowledged or archived, those being saved
+        included."""
         return self._window.complete
 
     def unfinished(self, first: int, end: int) -> int:
-        """How many offsets from `first` to `end` - 1 are not done with. Those that will be done
-        once that is saved do not count, nor do control batches."""
+        """How many offsets from `first` to `end` - 1 are unfinished. Records that are being saved
+        as finished and control batches do not count."""
         return self._window.unfinished(first, end)
 
     @property
     def unread_from(self) -> int:
-        """The first offset that was not read for a member yet."""
+        """The first offset that has not been read for a member yet."""
         return self._window.unread_from
 
     def acquirable_in(self, first: int, last: int) -> int:
-        """How many offsets of first..last a member could be given now, if there were no limits:
-        available ones; where nothing is scanned before, holes of the gap window, and those that
-        were not read for a member yet."""
+        """How many offsets of first..last a member could acquire now, limits aside. Without scans,
+        unread offsets and holes of the gap window count as well."""
         if self._settings.scans:
             return self._window.count_available(first, last)
         return self._window.acquirable_in(first, last)
 
     def stands_from(self, offset: int) -> Standing:
-        """What is done from `offset` > SPSO on, where the log begins there by now and no fetch has
-        noticed it: then log_start_moved() makes that the state. Nothing changes."""
+        """What is finished from `offset` > SPSO on. Asked when the log begins there, and no fetch
+        has noticed it yet; nothing changes before log_start_moved()."""
         return self._window.stands_from(offset)
 
     def next_fetch_offset(self) -> int:
@@ -70,8 +73,8 @@ class SharePartitionQueries(SharePartitionWrites):
         return self._window.next_fetch_offset()
 
     def offset_to_acquire(self) -> int | None:
-        """next_fetch_offset(); None if there is nothing to deliver again and no room under the lock
-        limit: reading would be for nothing."""
+        """next_fetch_offset(), or None where a read would be useless: there is nothing to
+        redeliver, and the lock limit leaves no room."""
         window, settings = self._window, self._settings
         if self.key_order is not None and not self._has_learnt_keys:
             return None
@@ -89,9 +92,9 @@ class SharePartitionQueries(SharePartitionWrites):
         return None
 
     def offsets_to_read(self, fetch_offset: int, most: int) -> int:
-        """From there on, for a member that wants at most so many records, where all of them were
-        scanned before: what lies between free records may be thousands that are not, and behind
-        them lie thousands that are."""
+        """How many offsets to read from there for a member that wants at most `most` records, where
+        all records were scanned before. Thousands of records that are not free may lie between free
+        ones, and thousands behind them."""
         last = self._window.available_within(fetch_offset, most)
         return 1 if last is None else max(1, min(last - fetch_offset + 1, most + _READ_BETWEEN))
 
@@ -118,8 +121,8 @@ class SharePartitionQueries(SharePartitionWrites):
         return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))
 
     def next_deadline_ms(self) -> float | None:
-        """When expire() and end_waits() should be called next; there may turn out to be nothing to
-        do. None: no lock is held and nothing waits."""
+        """When to call expire() and end_waits() next; they may then find nothing to do. None: no
+        lock is held and nothing waits."""
         by_deadline = self._window.locks.by_deadline
         lock_ms = by_deadline[0].deadline_ms if by_deadline else None
         if self.parking is not None and (parked_ms := self.parking.next_deadline_ms()) is not None:
@@ -134,8 +137,8 @@ class SharePartitionQueries(SharePartitionWrites):
 
     @property
     def is_settled(self) -> bool:
-        """Nobody holds a record, nobody has or waits for a dead letter, nothing is being saved or
-        waits to be: loaded again from the Persister it would be the same."""
+        """True if reloading from the Persister would give the same state: no record is held, no
+        dead letter is pending, and no change is unsaved."""
         if self.parking is not None and not self.parking.is_settled:
             return False
         return not (
@@ -143,7 +146,8 @@ class SharePartitionQueries(SharePartitionWrites):
         )
 
     def in_flight_view(self, now_ms: float, log_start_offset: int = 0) -> InFlightView:
-        """What is in flight, in a log that begins there, and who holds it, for people."""
+        """The records in flight and their holders, for people. `log_start_offset`: where the log
+        begins."""
         return in_flight_view(self._window, self._settings.max_record_locks, now_ms, log_start_offset)
 
     def statistics(self) -> SharePartitionStatistics:

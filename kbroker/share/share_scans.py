@@ -1,8 +1,5 @@
-"""What the broker tells a share-partition of records before members get them. A scan finds them
-(scanning.py) and their keys (ordering.py); some are past their time.
-
-SharePartition (share_partition.py) is the only one that is made.
-"""
+"""Records of a share-partition that the broker examines before members get them: it scans them
+(scanning.py), learns their keys (ordering.py), and gives up those past their time to live. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class SharePartitionScans(SharePartitionWrites):
     """See SharePartition."""
 
     def scan_from(self) -> int | None:
-        """Where to read for the next scanned(). None: nowhere, for now."""
+        """Where to read for the next scanned(). None: there is nothing to scan now."""
         window, settings, order = self._window, self._settings, self.key_order
         if order is not None:
             if (offset := ordering.learn_at(window, order)) is not None:
@@ -34,8 +31,8 @@ class SharePartitionScans(SharePartitionWrites):
         return None if offset is None or (is_full and offset >= window.unread_from) else offset
 
     def has_to_scan(self, end_offset: int) -> bool:
-        """Whether a scan of a log that ends there would find something to do, or keys are to be
-        looked at."""
+        """True if a scan of a log that ends there would find something to do, or keys have to be
+        looked up."""
         order = self.key_order
         if order is not None and (order.asked or not order.has_learnt or self.has_unsaved):
             return True
@@ -43,7 +40,8 @@ class SharePartitionScans(SharePartitionWrites):
         return offset is not None and offset < end_offset
 
     def park_again(self, wall_ms: float) -> Persist | None:
-        """What scanned() said was not saved: once more. None: nothing is left to be parked."""
+        """Park the records once more that a failed write of scanned() left in the window. None:
+        there are none."""
         if self.parking is None:
             return None
         to_park = scanning.park_again(
@@ -62,9 +60,13 @@ class SharePartitionScans(SharePartitionWrites):
         wall_ms: float,
         keys: Keys | None = None,
     ) -> Persist | None:
-        """A read at `offset` gave these batches, with `control` batches between them. `scheduled`:
-        offsets of records that are due later, and when, on the wall clock. The others can be
-        acquired now, or when their keys are free. None: nothing to save."""
+        """A read at `offset` returned these batches. None: nothing to save.
+
+        - `control`: the control batches between them.
+        - `scheduled`: (offset, due time on the wall clock) of records that are due later. The
+          others can be acquired now, or once their keys are free.
+        - `keys`: the keys of these records, where the group keeps their order.
+        """
         assert self.parking is not None
         window, order = self._window, self.key_order
         learns = order is not None and not order.has_learnt
@@ -93,22 +95,22 @@ class SharePartitionScans(SharePartitionWrites):
         return self._persist_best_effort([], to_park) if to_park else None
 
     def may_look_ahead(self) -> bool:
-        """Whether place_ahead() is of use, if there is a long way between the scan and the log's
-        end. Not where the limit counts the span of the window, nor where the order of keys is
-        kept."""
+        """True if place_ahead() would help where the scan is far from the log's end. It does not
+        where the limit counts the span of the window, or where the order of keys is kept."""
         if self.key_order is not None or not self._settings.limits_undecided:
             return False
         return scanning.may_look_ahead(self._window)
 
     def place_ahead(self, first: int, last: int) -> None:
-        """These records are ahead of the scan and not scheduled. The scan will look at all that
-        lies before them."""
+        """Place records that lie ahead of the scan and are not scheduled. The scan still visits
+        everything before them."""
         scanning.place_ahead(self._window, first, last)
 
     def _put_off(
         self, parking: Parking, scheduled: Sequence[tuple[int, int]], now_ms: float, wall_ms: float
     ) -> tuple[list[Parked], list[tuple[int, int]]]:
-        """What is due later: what is to be parked, and what waits in the window."""
+        """Splits records that are due later into those to park and those that wait in the
+        window."""
         park_from_ms = wall_ms + (self._settings.park_from_ms or 0)
         to_park, soon = scanning.put_off(self._window, parking, scheduled, park_from_ms)
         for due in soon:
@@ -118,9 +120,9 @@ class SharePartitionScans(SharePartitionWrites):
     # ---- the order of keys (ordering.py) ---------------------------------------------------------
 
     def keep_order(self) -> None:
-        """As the settings say. Call it when they were altered, and once `parking` is set: without
-        that no order is kept. What members hold stays theirs. The order begins with the records in
-        the window being scanned: until then nobody is given anything."""
+        """Start or stop keeping the order of keys, as the settings say. Call it when they were
+        altered, and once `parking` is set, which the order needs. Members keep what they hold. The
+        records in the window are scanned first; no member gets records before that is done."""
         order, parking = self.key_order, self.parking
         if parking is None or self._settings.ordered == (order is not None):
             return
@@ -131,8 +133,8 @@ class SharePartitionScans(SharePartitionWrites):
         parking.order_keys(self.key_order)
 
     def keys_found(self, asked: Sequence[int], parked: Mapping[int, Sequence[int]]) -> None:
-        """The store was asked for the keys of records that are due (`key_order.asked`); `parked` as
-        in Keys."""
+        """The store has answered which keys of due records (`key_order.asked`) are blocked;
+        `parked` as in Keys."""
         order = self.key_order
         if order is None or self.parking is None:
             return
@@ -148,7 +150,7 @@ class SharePartitionScans(SharePartitionWrites):
     # ---- records that are past their time --------------------------------------------------------
 
     def expire_records(self, offsets: Sequence[int]) -> Persist | None:
-        """These records are past their time. Those that could be acquired now are given up:
+        """These records are past their time to live. Those that could be acquired now become
         ARCHIVED, or dead letters. None: there are none."""
         parking = self.parking
         assert parking is not None
@@ -163,8 +165,7 @@ class SharePartitionScans(SharePartitionWrites):
         return persist
 
     def available_in(self, first: int, last: int) -> Iterator[int]:
-        """Offsets of first..last in the window that a member could be given now, if there were no
-        limits."""
+        """Offsets of first..last in the window that a member could acquire now, limits aside."""
         return self._window.available_in(first, last)
 
     def next_available(self) -> int | None:

@@ -1,7 +1,13 @@
-"""What a share-partition has to save: the Persist effects that are under way, what became of them,
-and what waits for the next one.
+"""What a share-partition has to save: Persists under way, their outcome, and the changes that wait
+for the next one. Pure.
 
-SharePartition (share_partition.py) is the only one that is made; its commands end here.
+    acknowledge, release_member   pending -.            .- persisted ------> all of it is final
+                                           |-> Persist -|
+    expire, and others            unsaved -'            '- persist_failed -> pending: its holder's
+                                                                             unsaved: in the next
+
+SharePartition (share_partition.py) is built from this class and its parts; only SharePartition is
+instantiated.
 """
 
 from __future__ import annotations
@@ -34,10 +40,14 @@ _new_persist = maker(
 _Write: TypeAlias = tuple[
     Runs, Sequence[StateBatch], Sequence[tuple[int, int]], str | None, ParkingWrite | None
 ]
-"""A Persist under way: pending, decided, passed, the holder of what is pending, and what it says of
-parked records. What was pending is final if it succeeds. The others are so in any case and go with
-the next one if it fails: `decided` is what it says beside the pending runs, `passed` what the SPSO
-that it says has left behind."""
+"""A Persist under way.
+
+- Pending runs: final if it succeeds.
+- Decided batches: final in any case; the next Persist carries them if this one fails.
+- Passed runs: what its start offset has left behind; as decided.
+- The holder of the pending runs.
+- What it changes of parked records.
+"""
 ParkedPending: TypeAlias = Sequence[tuple[Entry, Parked | None]]
 
 
@@ -53,13 +63,13 @@ class SharePartitionWrites:
         self._window = InFlightWindow(start_offset)
         self._writes: dict[int, _Write] = {}
         self._last_token = 0
-        # final, but not known to be saved; in order, also what the SPSO has passed since
+        # Final, but not known to be saved; in order. The SPSO may have passed some of it since.
         self._unsaved: Runs = []
         self._waits = Waits()
         self.parking: Parking | None = None
-        """Where long waits are spent. Set once, before anything else is asked."""
+        """Where records with long waits are. The caller sets it once, right after construction."""
         self.key_order: KeyOrder | None = None
-        """Of a group that keeps the order of keys; see keep_order()."""
+        """Set where the group keeps the order of keys; see keep_order()."""
         self._held: HeldHere | None = None
         self._counters = Counters()
         self._at_lock_max = 0
@@ -67,7 +77,7 @@ class SharePartitionWrites:
 
     @property
     def has_unsaved(self) -> bool:
-        """Whether failed writes left something that the next write is to save."""
+        """True if failed writes left something for the next write to save."""
         return bool(self._unsaved) or (self.parking is not None and self.parking.has_unsaved)
 
     @property
@@ -80,8 +90,9 @@ class SharePartitionWrites:
         self._advance()
 
     def _begin_waits(self, runs: Runs, now_ms: float, *, parks: bool = True) -> list[Parked]:
-        """What came back in these runs is due some time after now. What waits for long is to be
-        parked, if it is saved: its place in the window is final then."""
+        """Start the redelivery delay of the records that have returned in these runs. Returns those
+        that wait too long for the window: they are parked if that is saved, and their places in the
+        window are final then."""
         window, redelivery, to_park = self._window, self._settings.redelivery, []
         if redelivery is None:
             return []
@@ -104,7 +115,7 @@ class SharePartitionWrites:
     # ---- what became of a Persist ----------------------------------------------------------------
 
     def persisted(self, token: int) -> None:
-        """The Persist with this token is saved: what it said is final, and the SPSO may move."""
+        """The Persist with this token is saved: its changes are final, and the SPSO may move."""
         pending, decided, passed, member_id, parked = self._writes.pop(token)
         for first, last in pending:
             self._window.settle(first, last)
@@ -128,8 +139,8 @@ class SharePartitionWrites:
         self._advance()
 
     def persist_failed(self, token: int, *, now_ms: float) -> None:
-        """The Persist with this token is not saved. Records go back to their holder, or to
-        everybody where the lock has run out."""
+        """The Persist with this token is not saved. Its records return to their holder, or are
+        available where the lock has run out meanwhile."""
         pending, decided, passed, member_id, parked = self._writes.pop(token)
         self._counters.failed_writes += 1
         still = 0
@@ -162,31 +173,32 @@ class SharePartitionWrites:
         self._advance()
 
     def _wait_here(self, returned: Runs, due: Mapping[int, float]) -> None:
-        """Records that could not be parked wait in the window, until the time that was drawn for
-        them."""
+        """Records that could not be parked wait in the window, until the due time that was drawn
+        for them."""
         for first, last in returned:
             for offset in range(first, last + 1):
                 if offset in due and self._window.wait(offset):
                     self._waits.begin(offset, due[offset])
 
     def _put_off_again(self, pending: Runs, due: Mapping[int, int], now_ms: float) -> Runs:
-        """Scheduled records that could not be parked wait in the window. The other pending runs."""
+        """Scheduled records that could not be parked wait in the window. Returns the other pending
+        runs."""
         for offset, due_ms in due.items():
             if self._window.put_off_again(offset):
                 self._waits.begin_until(offset, due_ms, now_ms=now_ms, wall_ms=now_ms)
         return _without(pending, due.keys()) if due else pending
 
     def _come_back_soon(self, pending: Runs, expired: Sequence[int], now_ms: float) -> Runs:
-        """Records that are past their time, and could not be parked as dead letters, wait a while
-        until that is tried again. The other pending runs."""
+        """Expired records that could not be parked as dead letters wait a moment before the next
+        attempt. Returns the other pending runs."""
         for offset in expired:
             if self._window.put_off_again(offset):
                 self._waits.begin_until(offset, now_ms + LOOK_AT_THE_CLOCK_MS, now_ms=now_ms, wall_ms=now_ms)
         return _without(pending, frozenset(expired)) if expired else pending
 
     def _persist_best_effort(self, runs: Runs, to_park: Sequence[Parked] = ()) -> Persist:
-        """Save what these are already, and are whether that succeeds or not; but for those that are
-        parked if it does."""
+        """Save changes that are final whether that succeeds or not, except for `to_park`: those
+        records are parked only if it does."""
         self._unsaved = joined_runs([*self._unsaved, *runs])
         return self._persist(
             joined_runs([(parked.offset, parked.offset) for parked in to_park]), to_park=to_park
@@ -199,7 +211,8 @@ class SharePartitionWrites:
         parked: ParkedPending = (),
         to_park: Sequence[Parked] = (),
     ) -> Persist:
-        """What is pending now, held by the member, and along with it whatever waits to be saved."""
+        """Save what is pending, held by the member, together with everything that waits to be
+        saved."""
         window = self._window
         batches: list[StateBatch] = []
         for first, last in pending:
@@ -230,15 +243,15 @@ class SharePartitionWrites:
         )
 
     def _decided(self, runs: Runs) -> Iterator[StateBatch]:
-        """The present state of runs from the SPSO on, without what is on its way by other means
-        (held, or pending)."""
+        """The present state of these runs from the SPSO on, except for records that are held or
+        pending."""
         for first, last in self._from_start(runs):
             for batch in self._window.runs(first, last):
                 if batch.state not in _UNDECIDED:
                     yield batch._replace(state=batch.state & STATE)
 
     def _from_start(self, runs: Runs) -> Runs:
-        """What of the runs is not below the SPSO."""
+        """The parts of the runs that are not below the SPSO."""
         start_offset = self._window.start_offset
         return [(max(first, start_offset), last) for first, last in runs if last >= start_offset]
 
@@ -250,8 +263,7 @@ class SharePartitionWrites:
             and window.in_flight >= self._settings.max_record_locks
             and not window.has_gap
         ):
-            # Kafka would wait for data beyond the gap window, which the full window does not let
-            # in.
+            # Kafka would wait for records beyond the gap window, but the full window admits none.
             window.gap_end = -1
             window.advance()
 
@@ -266,7 +278,7 @@ class SharePartitionWrites:
         return order is None or order.has_learnt or ordering.learn_at(self._window, order) is None
 
     def _free_keys(self, order: KeyOrder) -> None:
-        """The next records of keys that are free can be acquired."""
+        """Make the next record of each freed key available."""
         while order.freed:
             offset = order.freed.pop()
             entry = None if self.parking is None else self.parking.entries.get(offset)
@@ -276,7 +288,7 @@ class SharePartitionWrites:
                 order.end(offset)
 
     def _lose_keys(self, runs: Runs) -> None:
-        """Of records that the log does not have any more."""
+        """The log no longer has these records: they free their keys."""
         if self.key_order is not None:
             ordering.end_lost(self.key_order, runs)
             self._free_keys(self.key_order)
