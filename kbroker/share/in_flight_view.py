@@ -40,8 +40,8 @@ _SHOWN = bytes(
     WAITING if code == BEHIND else code & (STATE | WAITING) | (PENDING if code & (PENDING | UNSAVED) else 0)
     for code in range(256)
 )
-"""bytes.translate table without the flags that a person does not need: why a record is ARCHIVING, and
-whether it is handed out."""
+"""bytes.translate table without the flags that tell why a record is ARCHIVING and whether it is
+handed out."""
 
 _Held: TypeAlias = tuple[str | None, float | None]
 """Member id and deadline."""

@@ -1,22 +1,22 @@
-"""Which record of each key goes first (`kbroker.queue.ordering=key`). Pure.
+"""Which record of each key is delivered first (`kbroker.queue.ordering=key`). Pure.
 
     key A    active 12             behind it 15, 18, 40
     key B    active 9 (parked)     behind it 14
     key C    active 13
 
-Of each key one record is active: available, held, being saved, or waiting for its redelivery, in
-the window or parked. The others are behind it, in offset order, and nobody is given them. When the
-end of the active one is saved, the next becomes active. Keys are known by 64-bit hashes: two keys
-with one hash are one here.
+Each key has one active record: available, held, being saved, or waiting for its redelivery, in the
+window or parked. The other records of the key are behind it, in offset order, and are not
+delivered. When the end of the active record is saved, the next one becomes active. Keys are known
+by 64-bit hashes: two keys with one hash count as one.
 
-A few keys have more than one active record: members held several when the setting was altered. Each
-that comes back then goes behind the others.
+A few keys have several active records, because members held several when the setting was altered.
+Each of these that returns then goes behind the others.
 
-Only parked records may be active and unknown here, to be forgotten when nothing is behind them: a
-million of those are ordinary. Their keys are looked up in the store while records join, between
-begin_lookup() and end_lookup(). What ends meanwhile is not believed of the store.
+A million parked records may be active, which is ordinary. Those are forgotten while no record is
+behind them, and their keys are looked up in the store when records join, between begin_lookup() and
+end_lookup(). A record that ends in between is ignored in the store's answer.
 
-It must not know states, times or members.
+This module must not know states, times or members.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from typing import Final
 
 LOOK_AHEAD: Final = 20_000
 _RESUME_ROOM: Final = 500
-"""A scan that stopped at the bound resumes when so many records may join: each turn opens a
+"""A scan that stopped at the bound resumes when this many records may join, since each turn opens a
 batch."""
 _FORGET_FROM: Final = 4096
 
 
 class _Key:
-    """`active` is not empty. `behind`: a heap, also of offsets that are not behind any more."""
+    """`active` is not empty. `behind`: a heap, which may still contain offsets that are no longer
+    behind."""
 
     __slots__ = ("active", "behind")
 
@@ -43,18 +44,18 @@ class _Key:
 
 
 class KeyOrder:
-    """`look_ahead`: so many records may be behind others. `learn_from`..`learn_to` is what was in
-    the window when this began, and whose keys are not known: nobody is given anything before these
-    are learnt."""
+    """`look_ahead`: how many records may be behind others. `learn_from`..`learn_to`: the records
+    that were in the window when the order began, and whose keys are not known yet. No record is
+    delivered before these are learnt."""
 
     def __init__(self, learn_from: int, learn_to: int, *, look_ahead: int = LOOK_AHEAD) -> None:
         self.learn_from = learn_from
         self.learn_to = learn_to
         self.freed: list[int] = []
-        """Records that became active since the caller emptied this."""
+        """Records that became active since the caller emptied this list."""
         self.asked: dict[int, int] = {}
-        """Hashes of scheduled records that are due. They join when the window is learnt, and the
-        store was asked for their keys."""
+        """Hashes of scheduled records that are due. They join when the window is learnt and the
+        store has been asked for their keys."""
         self.stops = 0
         """How often the look-ahead bound stopped a scan."""
         self._look_ahead = look_ahead
@@ -81,7 +82,7 @@ class KeyOrder:
         return len(self._behind) >= self._look_ahead
 
     def room(self) -> int:
-        """How many records may be looked at now. 0: a scan is to stop, which is counted."""
+        """How many records may be looked at now. 0: the scan stops, which is counted."""
         room = self._look_ahead - len(self._behind)
         if room <= 0 and not self._is_stopped:
             self._is_stopped = True
@@ -91,21 +92,22 @@ class KeyOrder:
         return 0 if self._is_stopped else room
 
     def most_at_once(self) -> int:
-        """So many records may be looked at in one turn."""
+        """How many records may be looked at in one turn."""
         return max(1, self._look_ahead - len(self._behind)) if self.has_learnt else self._look_ahead
 
     def hash_of(self, offset: int) -> int | None:
         return self._hashes.get(offset)
 
     def is_parked(self, offset: int) -> bool:
-        """An active record whose place in the window says nothing."""
+        """True for an active record whose place in the window says nothing."""
         return offset in self._parked
 
     def is_behind(self, offset: int) -> bool:
         return offset in self._behind
 
     def known_in(self, runs: Iterable[tuple[int, int]]) -> Iterator[int]:
-        """Records of these runs whose hashes are known. May be altered meanwhile."""
+        """Records of these runs whose hashes are known. The caller may change the order between
+        them."""
         for first, last in runs:
             if last - first < len(self._hashes):
                 yield from [offset for offset in range(first, last + 1) if offset in self._hashes]
@@ -115,11 +117,12 @@ class KeyOrder:
     # ---- records come ----------------------------------------------------------------------------
 
     def know(self, offset: int, key_hash: int) -> None:
-        """It does not join yet: it is due later."""
+        """Note the hash of a record that does not join yet: it is due later."""
         self._hashes[offset] = key_hash
 
     def hold(self, offset: int, key_hash: int, *, parked: bool = False) -> None:
-        """It is active whatever else is: a member has it, or it waits for its redelivery."""
+        """The record is active, whatever else is: a member has it, or it waits for its
+        redelivery."""
         self._hashes[offset] = key_hash
         if parked:
             self._parked.add(offset)
@@ -131,8 +134,8 @@ class KeyOrder:
         self._behind.discard(offset)
 
     def admit(self, offset: int) -> bool:
-        """It can be delivered as far as times go. Whether it may be: it is active now, alone, or
-        has no key. Else it is behind."""
+        """The record is due. True if it may be delivered: it has no key, or is the only active
+        record of it now. Otherwise it is behind."""
         key_hash = self._hashes.get(offset)
         if key_hash is None:
             return True
@@ -149,7 +152,7 @@ class KeyOrder:
         return False
 
     def park(self, offset: int) -> None:
-        """Its place in the window says nothing of it any more."""
+        """The record's place in the window says nothing any more."""
         if offset in self._hashes:
             self._parked.add(offset)
 
@@ -161,8 +164,8 @@ class KeyOrder:
     # ---- records go ------------------------------------------------------------------------------
 
     def end(self, offset: int) -> None:
-        """It is done with, and that is saved, or the log does not have it. The next one of its key
-        is active, and in `freed`."""
+        """The record is finished and that is saved, or the log no longer has it. The next record of
+        its key becomes active, and joins `freed`."""
         if self._lookups:
             self._ended.add(offset)
         self.asked.pop(offset, None)
@@ -184,7 +187,7 @@ class KeyOrder:
         self.freed.append(offset)
 
     def forget(self, offset: int) -> None:
-        """It leaves memory, and joins some other time."""
+        """The record leaves memory, and joins another time."""
         if offset not in self._behind and not self.is_active(offset):
             self._hashes.pop(offset, None)
 
@@ -198,7 +201,7 @@ class KeyOrder:
         return bool(key.behind)
 
     def forget_parked(self, in_memory: Container[int]) -> None:
-        """Of parked records that are nowhere else in memory, those that nothing is behind."""
+        """Forget parked records that are not in memory otherwise and have no record behind them."""
         if self._lookups or len(self._parked) < self._forget_from:
             return
         for offset in [offset for offset in self._parked if offset not in in_memory]:
@@ -212,7 +215,7 @@ class KeyOrder:
     # ---- what the store knows --------------------------------------------------------------------
 
     def begin_lookup(self) -> None:
-        """The store is asked for keys from now on; call end_lookup() behind."""
+        """The caller starts asking the store for keys; it calls end_lookup() afterwards."""
         self._lookups += 1
 
     def end_lookup(self) -> None:
@@ -221,7 +224,7 @@ class KeyOrder:
             self._ended.clear()
 
     def found(self, parked: Mapping[int, Sequence[int]]) -> None:
-        """Of these hashes the store has parked records that wait for their redelivery."""
+        """For these hashes, the store has parked records that wait for their redelivery."""
         for key_hash, offsets in parked.items():
             for offset in offsets:
                 if offset not in self._ended and offset not in self._hashes:

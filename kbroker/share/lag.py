@@ -1,20 +1,21 @@
-"""Lag of a share-partition (KIP-1226): how many records its log has that the group has not
-finished. Pure.
+"""The lag of a share-partition (KIP-1226): how many records of its log the group has not finished.
+Pure.
 
-    lag = log end - start offset - offsets behind it that are done
+    lag = log end - start offset - finished offsets from there on
 
-That holds while the log has the start offset. Retention and DeleteRecords move the log's start past
-it, and nobody tells the state: what is below the log's start then is no lag, and what was done
-there must not be taken off a second time. So everything is counted from the log's start on:
+This holds while the log has the start offset. Retention and DeleteRecords may move the log's start
+past it without a change to the state. Offsets below the log's start are no lag then, and those that
+were finished must not be subtracted. So everything is counted from the log's start:
 
     state     start |done|....|done|......|done|..
     log                          | log start             end |
     lag                          |  ......      .............|
 
-Parked records (share/parked.py) are lag although their places are done, from the log's start on.
+Parked records (share/parked.py) from the log's start on are lag, although their places in the
+window are finished.
 
 A start offset beyond the log's end, which AlterShareGroupOffsets may set, gives a negative lag, as
-in Kafka. Stored start offsets below -1, which earlier versions took, mean the log's start.
+in Kafka. Stored start offsets below -1, which earlier versions accepted, mean the log's start.
 """
 
 from __future__ import annotations
@@ -27,29 +28,28 @@ from kbroker.share.record_state import TERMINAL
 from kbroker.share.state_batches import clip
 
 UNKNOWN: Final = -1
-"""A start offset that is not decided, a count that nobody knows, and a lag that cannot be told."""
+"""An undecided start offset, an unknown count, an unknown lag."""
 _INT64_MIN: Final = -(1 << 63)
 
 
 class Standing(NamedTuple):
-    """What is done of a share-partition from a given offset on: `first_open` is the first offset
-    there that is not done, `done` how many are."""
+    """From a given offset on: `first_open` is the first unfinished offset, `done` counts the
+    finished ones."""
 
     first_open: int
     done: int
 
 
 class Left(NamedTuple):
-    """`lag` -1: it cannot be told. `first_open`: the first offset that counts as lag, if any
-    does."""
+    """`lag` -1: unknown. `first_open`: the first offset that counts as lag, if there is one."""
 
     lag: int
     first_open: int
 
 
 class ParkedLeft(NamedTuple):
-    """Of the parked records that the log still has: how many, the offset of the first, and when the
-    next is due (ms since 1970)."""
+    """Of the parked records that the log still has: their number, the first offset, and the
+    earliest due time (ms since 1970)."""
 
     number: int
     first_offset: int = UNKNOWN
@@ -60,7 +60,7 @@ NOTHING_PARKED: Final = ParkedLeft(0)
 
 
 def with_parked(left: Left, parked: ParkedLeft, *, is_known: bool) -> Left:
-    """`is_known`: whether the lag is."""
+    """Adds the parked records. `is_known`: whether the lag is known."""
     if not parked.number or not is_known:
         return left
     first_open = left.first_open if left.lag > 0 else parked.first_offset
@@ -74,9 +74,8 @@ def what_is_left(
     end_offset: int,
     stands_from: Callable[[int], Standing],
 ) -> Left:
-    """`complete`: the delivery complete count, of offsets from `start_offset` on. `stands_from` is
-    asked only where the log begins above the start offset. The lag fits into 64 bits, whatever is
-    stored."""
+    """`complete`: the delivery complete count, for offsets from `start_offset` on. `stands_from` is
+    called only where the log begins above the start offset. The lag always fits into 64 bits."""
     if start_offset == UNKNOWN or complete < 0:
         return Left(UNKNOWN, start_offset)
     if start_offset >= log_start_offset:
@@ -86,7 +85,7 @@ def what_is_left(
 
 
 def standing_of(batches: Iterable[StateBatch], offset: int) -> Standing:
-    """Of stored batches, in offset order and without overlaps."""
+    """From saved batches in offset order, without overlaps."""
     first_open, done = offset, 0
     for first, last, state, _ in clip(batches, offset):
         if state in TERMINAL:
@@ -97,6 +96,6 @@ def standing_of(batches: Iterable[StateBatch], offset: int) -> Standing:
 
 
 def least_standing(start_offset: int, complete: int, offset: int) -> Standing:
-    """Where nobody can say which offsets are done: what surely is, if everything from
+    """For state that does not show which offsets are finished: what surely is, if everything from
     `start_offset` to `offset` was."""
     return Standing(offset, max(0, complete - (offset - start_offset)))

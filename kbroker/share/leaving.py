@@ -1,9 +1,13 @@
-"""Records of the window that leave it because the log is to go: they are parked, with all that they
-are. Pure.
+"""Records leave the window so that the log can be removed: they are parked with their whole state.
+Pure.
 
-A held head, or a record that came back and that nobody takes, would hold the log for as long as it
-lasts. Its place in the window becomes ARCHIVED, which is final once that is saved. The parked
-record keeps its member and deadline, or its due time, or its way to the dead letter queue.
+    in the window           parked as
+    held                    held, by the same member until the same deadline
+    returned, or waiting    due at the same time
+    ARCHIVING               ARCHIVING, with its cause
+
+Otherwise one held record, or one that has returned and is never fetched, would hold the log. The
+record's place in the window becomes ARCHIVED, which is final once that is saved.
 """
 
 from __future__ import annotations
@@ -33,17 +37,17 @@ _NOT_OVER_OR_HOLE = re.compile(b"[^%b]" % re.escape(PASSABLE_IN_GAP))
 
 
 class Leavers(NamedTuple):
-    """`offsets` can leave the window; `stuck_at`: the first offset from which on something cannot,
-    now."""
+    """`offsets` can leave the window. `stuck_at`: the first offset at which a record cannot, at the
+    moment."""
 
     offsets: Sequence[int]
     stuck_at: int
 
 
 def leavers(window: InFlightWindow, waits: Waits, end_offset: int, limit: int) -> Leavers:
-    """Of what is below `end_offset` and not over; at most `limit` of them. What nobody was given
-    yet stays, and so does what waits for another record of its key, and what is being saved at this
-    moment."""
+    """Of the unfinished records below `end_offset`, at most `limit` that can leave. Records that
+    were never delivered stay, and so do those that are behind another of their key or are being
+    saved."""
     found: list[int] = []
     if not window.states:
         return Leavers(found, min(end_offset, window.start_offset))
@@ -69,7 +73,8 @@ def leave(
     lock_duration_ms: int,
     now_ms: float,
 ) -> int:
-    """Those that still can; how many. `records`: what is kept of them, by offset."""
+    """Park and keep those that still can leave. Returns their number. `records`: the bytes to keep,
+    by offset."""
     number = 0
     for offset, record in records.items():
         if (

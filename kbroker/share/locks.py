@@ -1,13 +1,17 @@
-"""Acquisition locks: who holds a run of records, and until when (KIP-932, "In-flight records").
+"""Acquisition locks: which member holds a run of records, and until when (KIP-932, "In-flight
+records").
 
-A Lock is one grant: a run of offsets, one member, one deadline. The in-flight window keeps each
-offset's lock number in a column, and that number is what ties a record to its Lock: one that was
-acknowledged, renewed or acquired anew carries another number or state, and the old Lock finds
-nothing when it is due. So nothing is cancelled, a renewal is a new Lock, and a Lock only leaves at
-its deadline, when the start offset has passed it, or when too many have piled up.
+    lock_numbers  7 7 7 7 7      Lock 7: offsets 10..14, member a, deadline 30 000
+    renew 12      7 7 8 7 7      Lock 8: offset 12, member a, deadline 45 000
 
-It knows no record states and no clock; the durations are equal as a rule, so that the deadlines
-come in order.
+A Lock is one grant: a run of offsets, one member, one deadline. The window has the lock number of
+each offset in a column, and only that number ties a record to its Lock. A record that is
+acknowledged, renewed or acquired again carries another number or state, so the old Lock finds
+nothing when it is due. Nothing is cancelled, and a renewal is a new Lock. A Lock is removed at its
+deadline, when the start offset has passed it, or in a sweep.
+
+This module knows no record states and no clock. Lock durations are mostly equal, so deadlines
+arrive in order.
 """
 
 from __future__ import annotations
@@ -19,14 +23,16 @@ from operator import attrgetter
 
 _SWEEP_FROM = 1024
 ANSWERED = float("-inf")
-"""In place of a time: the holder has answered for these records, or left, and that could not be
-saved. It works on them no more, so the broker does not prolong the Lock."""
+"""Instead of a time: the holder has answered for these records, or has left, and that could not be
+saved. It no longer works on them, so the broker does not prolong the Lock."""
 
 
 class Lock:
     """`member_id` holds the offsets of first..last that still carry `number`, until `deadline_ms`.
-    `since_ms`: when the first of the Locks was granted that this one prolongs, None where it
-    prolongs none; or ANSWERED."""
+
+    `since_ms`: when the first Lock was granted that this one prolongs. None if it prolongs none; or
+    ANSWERED.
+    """
 
     __slots__ = ("deadline_ms", "first", "last", "member_id", "number", "since_ms")
 
@@ -40,10 +46,10 @@ class Lock:
 
 
 class Locks:
-    """The Locks of one share-partition. A number that is not in `by_number` belongs to a lock that
-    ran out; 0 is never given. `by_deadline` is in that order, the next one due first. With more
-    than `sweep_at` of them it is time for a sweep(): many small grants behind a stuck head record
-    pile up otherwise."""
+    """The Locks of one share-partition; `by_deadline` begins with the next one due. A number that
+    is not in `by_number` belongs to a Lock that has ended; 0 is never used. With more than
+    `sweep_at` Locks it is time for a sweep(), because many small grants pile up behind a stuck head
+    record."""
 
     __slots__ = ("_last_number", "by_deadline", "by_number", "sweep_at")
 
@@ -57,21 +63,21 @@ class Locks:
         return len(self.by_deadline)
 
     def grant(self, member_id: str, first: int, last: int, deadline_ms: float) -> int:
-        """The number of a new Lock."""
+        """Returns the number of a new Lock."""
         number = (self._last_number + 1) & 0xFFFFFFFF
-        while number in self.by_number or not number:  # after four billion grants the numbers begin again
+        while number in self.by_number or not number:  # Numbers repeat after four billion grants.
             number = (number + 1) & 0xFFFFFFFF
         self._last_number = number
         lock = self.by_number[number] = Lock(number, member_id, first, last, deadline_ms)
         by_deadline = self.by_deadline
-        if by_deadline and by_deadline[-1].deadline_ms > deadline_ms:  # the lock duration was made shorter
+        if by_deadline and by_deadline[-1].deadline_ms > deadline_ms:  # The lock duration was shortened.
             insort(by_deadline, lock, key=attrgetter("deadline_ms"))
         else:
             by_deadline.append(lock)
         return number
 
     def due(self, now_ms: float) -> Iterator[Lock]:
-        """Take out the Locks whose deadline has come, in that order."""
+        """Remove and yield the Locks whose deadline has come, in that order."""
         by_deadline = self.by_deadline
         while by_deadline and by_deadline[0].deadline_ms <= now_ms:
             lock = by_deadline.popleft()
@@ -82,14 +88,14 @@ class Locks:
         return [lock for lock in self.by_deadline if lock.member_id == member_id]
 
     def forget_below(self, offset: int) -> None:
-        """The start offset has moved: drop Locks that are all below it, as far as they are the next
-        ones due."""
+        """The start offset has moved: remove Locks that lie below it, as far as they are next in
+        the order of deadlines."""
         by_deadline = self.by_deadline
         while by_deadline and by_deadline[0].last < offset:
             del self.by_number[by_deadline.popleft().number]
 
     def sweep(self, in_use: Callable[[Lock], bool]) -> None:
-        """Drop the Locks that hold nothing any more."""
+        """Remove the Locks that hold no record any more."""
         self.by_deadline = deque(filter(in_use, self.by_deadline))
         self.by_number = {lock.number: lock for lock in self.by_deadline}
         self.sweep_at = max(_SWEEP_FROM, 2 * len(self.by_deadline))

@@ -1,12 +1,12 @@
-"""The order of keys in an in-flight window: key_order.py says who goes first, here that becomes
-codes of the columns. Pure.
+"""The order of keys in an in-flight window: key_order.py decides which record is first, this module
+turns that into codes of the columns. Pure.
 
     offset    12 A   13 C   14 -   15 A     16 B     17 C
     states    H      .      .      BEHIND   BEHIND   BEHIND        9 B is parked
 
-What is BEHIND cannot be acquired, so members go past it at no cost. What was in the window when
-this began (after a load, or since the setting was altered) is learnt first, in the order of
-offsets.
+A record that is BEHIND cannot be acquired, so members pass it at no cost. The records that were in
+the window when the order began (after a load, or a change of the setting) are learnt first, by
+offset.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ _TO_AVAILABLE = bytes(AVAILABLE if code == BEHIND else code for code in range(25
 
 
 class Keys(NamedTuple):
-    """What a scan found up to that offset: hashes of keys by offset (none of a null key), and by
-    hash the parked records of the store that wait for their redelivery."""
+    """What a scan found, up to the offset `up_to`.
+
+    - `hashes`: of keys, by offset. A record with a null key has none.
+    - `parked`: by hash, the parked records in the store that wait for their redelivery.
+    """
 
     hashes: Mapping[int, int]
     parked: Mapping[int, Sequence[int]]
@@ -50,7 +53,7 @@ def begin(window: InFlightWindow) -> KeyOrder:
 
 
 def end(window: InFlightWindow) -> None:
-    """Nothing is behind anything any more."""
+    """The order ends: no record is behind another one."""
     first = window.start_offset - window.base
     window.undelivered += sum(
         code == BEHIND and not count
@@ -61,7 +64,7 @@ def end(window: InFlightWindow) -> None:
 
 
 def learn_at(window: InFlightWindow, order: KeyOrder) -> int | None:
-    """The next offset whose key is not known yet. None: all are."""
+    """The next offset whose key is not known yet. None: all are known."""
     if order.has_learnt:
         return None
     offset, passed = (
@@ -81,7 +84,7 @@ def learn_at(window: InFlightWindow, order: KeyOrder) -> int | None:
 
 
 def know(window: InFlightWindow, order: KeyOrder, hashes: Mapping[int, int]) -> list[int]:
-    """Note the hashes of records in the window. Those whose hashes were not known."""
+    """Note the hashes of records in the window. Returns those whose hashes were not known."""
     known = []
     for offset, key_hash in hashes.items():
         if (
@@ -99,7 +102,8 @@ def know(window: InFlightWindow, order: KeyOrder, hashes: Mapping[int, int]) -> 
 def join(
     window: InFlightWindow, order: KeyOrder, waits: Waits, offsets: Iterable[int], put_off: Container[int]
 ) -> None:
-    """Records that were just found, in order; `put_off`: those that are due later."""
+    """Records that were just found join the order, by offset; `put_off`: those that are due
+    later."""
     for offset in offsets:
         code = window.states[offset - window.base]
         if code == AVAILABLE and not (
@@ -111,8 +115,8 @@ def join(
 
 
 def _goes_before_new_ones(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
-    """It came back, and all that is active of its key was delivered to nobody yet: records with a
-    lower offset that were scheduled."""
+    """True if the record was delivered before, and all active records of its key were not:
+    scheduled records with a higher offset."""
     others = order.active_beside(offset)
     return bool(others) and all(
         _code(window, other) == AVAILABLE and not window.counts[other - window.base] for other in others
@@ -120,7 +124,8 @@ def _goes_before_new_ones(window: InFlightWindow, order: KeyOrder, offset: int) 
 
 
 def _hold(window: InFlightWindow, order: KeyOrder, offset: int) -> None:
-    """A member has it, or it comes back: those that were found before it go behind."""
+    """A member has the record, or it waits for redelivery: records of its key that were found
+    earlier go behind it."""
     key_hash = order.hash_of(offset)
     assert key_hash is not None
     order.hold(offset, key_hash)
@@ -130,7 +135,7 @@ def _hold(window: InFlightWindow, order: KeyOrder, offset: int) -> None:
 
 
 def admit(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
-    """It is AVAILABLE. Whether it stays so."""
+    """The record is AVAILABLE. True if it stays so."""
     if order.admit(offset):
         return True
     _put_behind(window, offset)
@@ -144,8 +149,8 @@ def _put_behind(window: InFlightWindow, offset: int) -> None:
 
 
 def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all: bool) -> bool:
-    """It waited, and is AVAILABLE. Unless what may keep its key waiting is known here, a record
-    that was scheduled is BEHIND until the store was asked."""
+    """The record has waited, and is AVAILABLE. A scheduled record is BEHIND until the store has
+    been asked, unless everything that may block its key is in memory."""
     key_hash = order.hash_of(offset)
     if knows_all or key_hash is None or order.is_active(offset):
         return admit(window, order, offset)
@@ -155,15 +160,15 @@ def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all
 
 
 def gate(window: InFlightWindow, order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
-    """Of these, records that came back go behind others that members have. The first of those that
-    came back together goes first."""
+    """Records of these runs that have returned go behind records of their keys that members hold.
+    Of those that returned together, the first stays in front."""
     for offset in reversed(list(order.known_in(runs))):
         if _code(window, offset) == AVAILABLE and not order.is_parked(offset):
             admit(window, order, offset)
 
 
 def go(window: InFlightWindow, offset: int) -> bool:
-    """It was behind another record, and is not any more. False: it is not in the window."""
+    """The record is no longer behind another one. False: it is not in the window."""
     if _code(window, offset) != BEHIND:
         return False
     i = offset - window.base
@@ -174,7 +179,7 @@ def go(window: InFlightWindow, offset: int) -> bool:
 
 
 def end_saved(window: InFlightWindow, order: KeyOrder, runs: Sequence[tuple[int, int]]) -> None:
-    """What became of these is saved: records that are done with free their keys."""
+    """The state of these runs is saved: finished records free their keys."""
     for offset in order.known_in(runs):
         if not order.is_parked(offset):
             code = _code(window, offset)
@@ -184,7 +189,7 @@ def end_saved(window: InFlightWindow, order: KeyOrder, runs: Sequence[tuple[int,
 
 
 def end_lost(order: KeyOrder, runs: Iterable[tuple[int, int]]) -> None:
-    """The log does not have these any more."""
+    """The log no longer has these records."""
     for offset in order.known_in(runs):
         if not order.is_parked(offset):
             order.end(offset)

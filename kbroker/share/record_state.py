@@ -159,7 +159,7 @@ ACK_CODES = bytes(
     TRANSITIONS[RecordState.ACQUIRED, event] | PENDING
     for event in (Event.GAP, Event.ACCEPT, Event.RELEASE, Event.REJECT)
 )
-"""Pending code by acknowledge type. `given_back_pending` replaces RELEASE; RENEW changes no state."""
+"""Pending code by acknowledge type. `given_back_pending` replaces RELEASE; RENEW has no code."""
 
 DEAD_LETTER_ACK_CODES = ACK_CODES[: Event.REJECT] + bytes(
     [TRANSITIONS[RecordState.ACQUIRED, Event.DEAD_LETTER] | REJECTED | PENDING]
