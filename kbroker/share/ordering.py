@@ -116,7 +116,7 @@ def join(
 
 def _goes_before_new_ones(window: InFlightWindow, order: KeyOrder, offset: int) -> bool:
     """True if the record was delivered before, and all active records of its key were not:
-    scheduled records with a higher offset."""
+    scheduled records with a lower offset."""
     others = order.active_beside(offset)
     return bool(others) and all(
         _code(window, other) == AVAILABLE and not window.counts[other - window.base] for other in others
