@@ -1,16 +1,16 @@
-"""The record that a dead letter is (KIP-1191), how many of them make a batch, and which record one
-stands for. Pure.
+"""The record that represents a dead letter (KIP-1191), how letters are packed into batches, and
+which record a letter came from. Pure.
 
     headers     __dlq.errors.topic, .partition, .offset, .group     the source record
                 __dlq.errors.delivery.count, .message               why it was given up
     key, value  null, or those of the record
     timestamp   when it is written
 
-With the settings that are kbroker's own the record's headers come behind those six, and its
-timestamp takes the place of the other. A record that was a dead letter itself then has the six
-twice: the first ones tell of the last time.
+With kbroker's own settings, the record's headers follow those six, and its timestamp replaces the
+other. If the record was a dead letter itself, it then has the six twice: the first ones describe
+the last time.
 
-It must not know where dead letters are written, nor what becomes of them.
+This module must not know where dead letters are written, nor what becomes of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MESSAGES: Final = {
 
 
 class Origin(NamedTuple):
-    """The record that a dead letter stands for, and why it was given up."""
+    """The source record of a dead letter, and why it was given up."""
 
     topic: str
     partition: int
@@ -46,8 +46,8 @@ class Origin(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What dead letters of a group hold of the record: errors.deadletterqueue.copy.record.enable,
-    and kbroker's two beside it."""
+    """What a group's dead letters copy from the record: errors.deadletterqueue.copy.record.enable,
+    and kbroker's two additions."""
 
     key_and_value: bool = False
     headers: bool = False
@@ -55,23 +55,24 @@ class Contents(NamedTuple):
 
 
 class DeadLetterQueue(NamedTuple):
-    """Where a group's dead letters go, as its configs say; `topic` is empty where it has none."""
+    """Where a group's dead letters are written, by its configs; `topic` is empty where it has
+    none."""
 
     topic: str = ""
     contents: Contents = Contents()
 
 
 class Letter(NamedTuple):
-    """A dead letter with what it should hold, and `bare`, with what it holds where that is too
-    much. `Record.offset` is the source's."""
+    """A dead letter with all that it should hold, and `bare`, for where that is too large.
+    `Record.offset` is the source's."""
 
     full: Record
     bare: Record
 
 
 class Packed(NamedTuple):
-    """Batches in the order of the letters; the offsets of letters that are too large for any batch,
-    even bare ones; and how many of the letters are bare although there was more to hold."""
+    """Batches in the order of the letters; the offsets of letters that fit into no batch, even
+    bare; and how many letters are bare because the full ones were too large."""
 
     batches: list[list[Record]]
     too_large: list[int]
@@ -83,7 +84,7 @@ def headers_of(origin: Origin) -> Headers:
 
 
 def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
-    """What a record with these headers stands for; None if it is no dead letter."""
+    """The origin that these headers name; None if the record is no dead letter."""
     first: dict[str, bytes] = {}
     for name, value in headers:
         if name.startswith(HEADER_PREFIX) and value is not None:
@@ -98,8 +99,8 @@ def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
 
 
 def letter_of(origin: Origin, record: Record | None, contents: Contents, timestamp_ms: int) -> Letter:
-    """`record`: the one that it stands for, None where there is no need of it or it cannot be read;
-    `timestamp_ms`: the letter's."""
+    """`record`: the source record, None where it is not needed or cannot be read. `timestamp_ms`:
+    the letter's."""
     bare = Record(origin.offset, timestamp_ms, None, None, headers_of(origin))
     if record is None:
         return Letter(bare, bare)
@@ -112,7 +113,8 @@ def letter_of(origin: Origin, record: Record | None, contents: Contents, timesta
 
 
 def pack(letters: Iterable[Letter], max_bytes: int) -> Packed:
-    """Uncompressed batches of at most `max_bytes`; who does not fit into one alone is bare."""
+    """Uncompressed batches of at most `max_bytes`. A letter that does not fit into one alone is
+    bare."""
     packed = Packed([], [], 0)
     batch: list[Record] = []
     size = HEADER_SIZE
@@ -154,7 +156,7 @@ def offsets_found(records: Iterable[Record], group_id: str, topic: str, partitio
 
 
 def runs_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """(first, last) of each row of neighbours, in order."""
+    """(first, last) of each run of neighbours, in order."""
     runs: list[tuple[int, int]] = []
     for offset in sorted(offsets):
         if runs and runs[-1][1] == offset - 1:

@@ -1,17 +1,22 @@
 """Parked records: records that wait outside the in-flight window, in a store ordered by due time.
 
-A record that must wait for long (for its redelivery, or because it is scheduled) would fill the
-window and hold back the start offset. So its place in the window becomes ARCHIVED, which is final,
-and the record is parked: a key in the store says when it is due. When that has come, a member
-acquires it by its offset, like any record. Only an accept, a rejection or the delivery limit
-removes the key.
+    window   | ARCHIVED | available | acquired |         the record's place is final
+                  |
+                  v
+    store    | due 5 | due 7 | due 12 | ...              the record waits here
+
+A record with a long wait (for its redelivery, or because it is scheduled) would fill the window and
+hold back the start offset. So its place in the window becomes ARCHIVED, which is final, and the
+record is parked: a key in the store holds its due time. When that has come, a member acquires it by
+its offset, like any other record. Only an accept, a rejection or the delivery limit removes the
+key.
 
     lane          in order of               due by
     REDELIVERY    due time                  the life clock: no step of the wall clock
     SCHEDULE      due time                  the wall clock
     ARCHIVING     offset (`due_ms` is 0)    at once: a dead letter is to be written
 
-These are values, shared by the share engine, which decides, and persisters, which keep them.
+The share engine decides on these values, and persisters store them.
 """
 
 from __future__ import annotations
@@ -30,8 +35,8 @@ class Lane(IntEnum):
 
 
 class Place(NamedTuple):
-    """Where a parked record stands in the order of its share-partition. `key_hash`: as Parked has
-    it."""
+    """Where a parked record stands in the order of its share-partition. `key_hash`: as in
+    Parked."""
 
     lane: Lane
     due_ms: int
@@ -40,12 +45,18 @@ class Place(NamedTuple):
 
 
 class Parked(NamedTuple):
-    """A parked record as it is stored. `due_ms`: since 1970. `delivery_count`: deliveries that are
-    over. `rejected` and `expired`: of the lane ARCHIVING, the cause; else the delivery limit was
-    reached. `leader_epoch`: of the broker life that parked it, which tells whether a power cut took
-    the record from the log. `key_hash`: of its key, where the group keeps the order of keys
-    (key_order.py); it never changes. `kept`: the record itself lies beside it, and the log may
-    go."""
+    """A parked record as it is stored.
+
+    - `due_ms`: since 1970.
+    - `delivery_count`: finished deliveries.
+    - `leader_epoch`: of the broker life that parked it. It shows whether a power cut removed the
+      record from the log.
+    - `rejected`, `expired`: the cause, in the lane ARCHIVING; otherwise the delivery limit was
+      reached.
+    - `key_hash`: of its key, where the group keeps the order of keys (key_order.py). It never
+      changes.
+    - `kept`: the record itself is stored beside it, and the log may be removed.
+    """
 
     offset: int
     lane: Lane
@@ -63,9 +74,12 @@ class Parked(NamedTuple):
 
 
 class ParkingChange(NamedTuple):
-    """A record is parked, parked elsewhere, or (`parked` None) parked no more. `stale`: the places
-    where it may stand in the store, which are removed if they are not its place now. `record`: what
-    is kept of it from now on, as a batch of its own; b"": nothing any more; None: as before."""
+    """A record is parked, moved, or no longer parked (`parked` None).
+
+    - `stale`: places where it may stand in the store. They are removed, except for its new one.
+    - `record`: the bytes to keep from now on, as a batch of its own. b"": keep none any more; None:
+      no change.
+    """
 
     offset: int
     stale: Sequence[Place]

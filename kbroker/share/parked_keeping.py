@@ -1,13 +1,12 @@
-"""Parked records that are kept, so that the log may go: of those in memory, of those in the store
-alone, and of some of the window. Pure.
+"""Parked records that are kept, so that the log can be removed: those in memory, those in the store
+alone, and some of the window. Pure.
 
-    begin_look()    the store is about to be read: which records are parked below the log's new
-                    start
-    keep()          these are kept with the next write
-    move_in()       a record of the window is parked, and kept
+    begin_look()    the store is about to be read: which records are parked below the new log start
+    keep()          keep these with the next write
+    move_in()       park a record of the window, and keep it
 
-What writes speak of in between is not believed: the store may have shown what was before them. See
-parked_memory.py for what happens until that is saved.
+Records that a write changes between begin_look() and keep() are left out, because the read may show
+their earlier state. parked_memory.py describes what holds until the write is saved.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kbroker.share.parked_memory import Code, Entry, ParkedMemory
 
 
 class Look:
-    """A read of the store. `changed`: of which records it may show what was before."""
+    """A read of the store. `changed`: records whose state in the store may be outdated in it."""
 
     __slots__ = ("changed", "floor")
 
@@ -40,8 +39,8 @@ class ParkedKeeping(ParkedMemory):
         self._looks: list[Look] = []
 
     def begin_look(self, under_way: Iterable[int]) -> Look:
-        """The store is about to be read for keep() or sweep(). `under_way`: offsets that writes
-        speak of which are not over."""
+        """The caller is about to read the store for keep() or sweep(). `under_way`: offsets of
+        records in writes that have not ended."""
         look = Look(self.floor, under_way)
         self._looks.append(look)
         return look
@@ -51,8 +50,8 @@ class ParkedKeeping(ParkedMemory):
             self._looks.remove(look)
 
     def keep(self, found: Iterable[Parked], records: Mapping[int, bytes], look: Look) -> int:
-        """Keep these, which the look has found, with whatever is written next. What somebody has
-        changed meanwhile is left as it is. How many there are to be saved."""
+        """Keep these records of the look with the next write, except those that have changed
+        meanwhile. Returns how many there are to save."""
         number = 0
         for parked in found:
             offset, record = parked.offset, records.get(parked.offset)
@@ -79,8 +78,7 @@ class ParkedKeeping(ParkedMemory):
         return number
 
     def move_in(self, parked: Parked, record: bytes) -> Entry:
-        """A record of the window is parked from now on, and kept; to be saved with whatever is
-        written next."""
+        """Park and keep a record of the window. The next write saves it."""
         offset = parked.offset
         entry = self.entries[offset] = Entry(parked)
         entry.places[:0] = self._ghosts.pop(offset, ())
@@ -91,7 +89,7 @@ class ParkedKeeping(ParkedMemory):
         return entry
 
     def hold(self, entry: Entry, lock: Lock, since_ms: float) -> None:
-        """The member held it in the window, and holds it here until the same deadline."""
+        """The member that held the record in the window holds it here, until the same deadline."""
         self._leave_line(entry)
         self.held += 1
         entry.code, entry.member_id, entry.since_ms = Code.HELD, lock.member_id, since_ms
@@ -99,7 +97,7 @@ class ParkedKeeping(ParkedMemory):
         self._lock(entry, lock.deadline_ms)
 
     def due_at(self, due_ms: float) -> int:
-        """A time of the engine's clock, since 1970."""
+        """A time of the engine's clock, as milliseconds since 1970."""
         return ceil(due_ms + self._ahead_ms[Lane.REDELIVERY])
 
     def _keep(self, entry: Entry, record: bytes) -> None:

@@ -1,11 +1,16 @@
-"""The parked records of a share-partition that are in memory: those that come next, those that
-somebody has, and those whose state is on its way to the store. What becomes of them is decided in
-parking.py. Pure.
+"""The parked records of a share-partition that are in memory: the next ones to be due, those that
+members hold, and those whose state is being saved. parking.py decides what becomes of them. Pure.
 
-A record that is `kept` lies in the store itself, and outlives the log's start. Until a write that
-says so has succeeded, `record` has what is to be kept, and each write that speaks of the record
-brings it along. One that came from the window for that is in `_moving` as long as its place there
-is not saved as final; each write that speaks of it says that too. So it never goes back.
+    QUEUED, READY, BEHIND       wait for their time, a member, or another record of their key
+    HELD                        a member holds it
+    PENDING                     its new state is being saved
+    ARCHIVING, HANDED_OUT       a dead letter is to be written
+    UNSAVED_ARCHIVING           the same, but not saved yet
+
+A `kept` record is stored itself, and outlives the log's start. Until a write that keeps it has
+succeeded, `record` holds its bytes, and each write that concerns the record carries them. A record
+that came from the window for this is in `_moving` until its place there is saved as final; each
+write that concerns it saves that too. So it never returns to the window.
 """
 
 from __future__ import annotations
@@ -24,7 +29,7 @@ from kbroker.share.redelivery import LOOK_AT_THE_CLOCK_MS
 
 
 class Code(IntEnum):
-    """Where a parked record that is in memory stands."""
+    """Where a parked record in memory stands."""
 
     QUEUED = 0
     READY = 1
@@ -34,8 +39,7 @@ class Code(IntEnum):
     HANDED_OUT = 5
     UNSAVED_ARCHIVING = 6
     BEHIND = 7
-    """It is due, and another record of its key goes first, or may do so: the store is being
-    asked."""
+    """It is due, but another record of its key comes first, or the store is being asked for one."""
 
 
 IN_ORDER = frozenset((Code.QUEUED, Code.READY))
@@ -45,8 +49,8 @@ NOWHERE = 1 << 63
 
 
 class Entry:
-    """A parked record in memory. `count`: deliveries, that of its holder included. `places`: see
-    the head of this file."""
+    """A parked record in memory. `count`: deliveries, including that of its holder. `places`: where
+    it may stand in the store (parking.py)."""
 
     __slots__ = (
         "code",
@@ -80,15 +84,15 @@ class Entry:
         self.since_ms = 0.0
         self.kept = parked.kept
         self.record: bytes | None = None
-        """To be kept, and not known to be saved."""
+        """The bytes to keep, while they are not known to be saved."""
 
     @property
     def is_kept(self) -> bool:
-        """By all that was decided; `kept`: by what is saved."""
+        """By all decisions so far; `kept` goes by what is saved."""
         return self.kept or self.record is not None
 
     def as_parked(self, leader_epoch: int) -> Parked:
-        """A delivery that is not over does not count."""
+        """As it is stored. A delivery under way does not count."""
         count, causes = self.count - (self.code == Code.HELD), (self.rejected, self.expired)
         return Parked(
             self.offset,
@@ -103,7 +107,7 @@ class Entry:
 
 
 class ParkedMemory:
-    """See Parking, the only one that is made."""
+    """See Parking, the only one that is instantiated."""
 
     def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
         self.waiting = waiting
@@ -111,42 +115,40 @@ class ParkedMemory:
         self.held = 0
         self.key_order: KeyOrder | None = None
         self._over: set[int] = set()
-        """Of `_ghosts` and what a write under way removes: records that were parked in fact, and
-        are over."""
+        """Of `_ghosts` and removals under way: records that really were parked, and are finished."""
         self.floor = 0
-        """Below is nothing any more but what is kept: the log's start."""
+        """The log's start: below it only kept records remain."""
         self.purged = 0
-        """Below is nothing at all: an operator has removed it."""
+        """Below it no record remains: an operator has removed them."""
         self.kept_from = NOWHERE
-        """No record below is kept."""
+        """No record below it is kept."""
         self._leader_epoch = leader_epoch
         self._began_ms = now_ms + life_ahead_ms
         self._ahead_ms = {Lane.REDELIVERY: life_ahead_ms, Lane.SCHEDULE: life_ahead_ms}
         self._looked_ms = now_ms
         self._orders = {lane: LaneOrder(lane, is_empty=not waiting) for lane in Lane}
-        # Before the first dead letter is written all that an earlier life has left must be known:
-        # some may have been written.
+        # All dead letters that an earlier life has left must be known before the first one is
+        # written, because some of them may have been written.
         self._orders[Lane.ARCHIVING].few = self._orders[Lane.ARCHIVING].many = 1 << 62
         self._queues: dict[Lane, list[tuple[float, int]]] = {Lane.REDELIVERY: [], Lane.SCHEDULE: []}
         self._ready: dict[int, Entry] = {}
         self._unsaved: dict[int, None] = {}
-        """Records whose present state goes with whatever is written next."""
+        """Records whose present state the next write saves."""
         self._ghosts: dict[int, tuple[Place, ...]] = {}
         self._leaving: dict[int, int] = {}
-        """Ghosts, and records that come from the window, that a write under way speaks of: how many
-        writes."""
+        """Ghosts, and records that leave the window: how many writes under way concern them."""
         self._moving: set[int] = set()
         """See the head of this file."""
         self._may_be_kept: set[int] = set()
-        """Of entries and ghosts: those of which the store may have more than their places."""
+        """Of entries and ghosts: those whose bytes the store may have."""
 
     @property
     def ready(self) -> int:
-        """How many are due, and nobody has them."""
+        """How many are due and not held."""
         return len(self._ready)
 
     def in_turn(self, most: int) -> list[int]:
-        """Offsets of those, the longest due first."""
+        """Their offsets, the longest due first."""
         return list(islice(self._ready, most))
 
     def is_ready(self, offset: int) -> bool:
@@ -156,18 +158,19 @@ class ParkedMemory:
         return offset in self._may_be_kept
 
     def _is_gone(self, offset: int, *, is_kept: bool) -> bool:
-        """The log's start has passed it, and it is kept nowhere."""
+        """The log's start has passed the record, and it is not kept."""
         return offset < self.floor and (not is_kept or offset < self.purged)
 
     # ---- what comes next, from the store ---------------------------------------------------------
 
     @property
     def wants_read(self) -> bool:
-        """begin_read() would say something."""
+        """True if begin_read() would name a lane."""
         return any(order.wants_read and not self._has_enough(lane) for lane, order in self._orders.items())
 
     def _has_enough(self, lane: Lane) -> bool:
-        """Many scheduled records are due, and behind others of their keys."""
+        """True for the lane of scheduled records while many that are due are behind others of their
+        keys."""
         order = self.key_order
         return (
             lane is Lane.SCHEDULE
@@ -177,11 +180,12 @@ class ParkedMemory:
 
     @property
     def knows_archiving(self) -> bool:
-        """All records that are to be dead letters are in memory."""
+        """True if all records on their way to the dead letter queue are in memory."""
         return self._orders[Lane.ARCHIVING].is_complete
 
     def begin_read(self) -> tuple[Lane, tuple[int, int]] | None:
-        """Of which lane, and behind what, to read now; then call end_read() or fail_read()."""
+        """Which lane to read now, and from behind which place. The caller then calls end_read() or
+        fail_read()."""
         for lane, order in self._orders.items():
             if not self._has_enough(lane) and (after := order.begin_read()) is not None:
                 return lane, after
@@ -198,8 +202,8 @@ class ParkedMemory:
         is_lost: Callable[[Parked], bool],
         read_at_once: int = READ_AT_ONCE,
     ) -> None:
-        """`is_lost`: the log has lost that record. After a restart no redelivery waits longer than
-        the settings say, whatever the wall clock was."""
+        """`is_lost`: whether the log has lost that record. After a restart, no redelivery waits
+        longer than the settings allow, whatever the wall clock was."""
         longest_ms = settings.redelivery.longest_ms if settings.redelivery is not None else 0.0
         for parked in self._orders[lane].end_read(found, is_last=len(found) < read_at_once):
             offset = parked.offset
@@ -220,13 +224,13 @@ class ParkedMemory:
                 self._hold_key(entry)
 
     def _give_up(self, parked: Parked) -> None:
-        """One that is in the store alone."""
+        """Remove a record that is in the store alone."""
         self._ghosts[parked.offset] = (parked.place,)
         self._over.add(parked.offset)
         self.waiting -= 1
 
     def _line_up(self, entry: Entry) -> None:
-        """It waits for its time, or for somebody to write its dead letter."""
+        """The record waits for its due time, or for its dead letter to be written."""
         self._orders[entry.lane].size += 1
         if entry.lane is Lane.ARCHIVING:
             entry.code = Code.ARCHIVING
@@ -240,7 +244,8 @@ class ParkedMemory:
             self._ready.pop(entry.offset, None)
 
     def _forget(self, entry: Entry) -> None:
-        """Its places are on their way out, or it stays in the store (_let_go)."""
+        """The record leaves memory: its places are being removed, or it stays in the store
+        (_let_go)."""
         self._leave_line(entry)
         if entry.code == Code.HELD:
             self.held -= 1
@@ -252,7 +257,7 @@ class ParkedMemory:
         self._may_be_kept.discard(entry.offset)
 
     def _shrink(self) -> None:
-        """Forget those that come last, where there are too many in memory."""
+        """Forget the last ones where too many are in memory."""
         for lane, order in self._orders.items():
             if order.size > order.many:
                 queued = [
@@ -272,7 +277,7 @@ class ParkedMemory:
         )
 
     def _remove(self, entry: Entry) -> None:
-        """It is parked no more; its places go with whatever is written next."""
+        """The record is no longer parked; the next write removes its places."""
         if self.key_order is not None and entry.code == Code.BEHIND:
             self.key_order.end(entry.offset)
         self._forget(entry)
@@ -283,7 +288,7 @@ class ParkedMemory:
     # ---- the order of keys (key_order.py) --------------------------------------------------------
 
     def order_keys(self, order: KeyOrder | None) -> None:
-        """From now on, or (None) no more. Members keep what they hold."""
+        """Keep this order from now on, or (None) none. Members keep what they hold."""
         self.key_order = order
         if order is None:
             for entry in [entry for entry in self.entries.values() if entry.code == Code.BEHIND]:
@@ -308,11 +313,12 @@ class ParkedMemory:
 
     @property
     def knows_redeliveries(self) -> bool:
-        """All that block their keys are in memory: nobody need ask the store."""
+        """True if all records that block their keys are in memory, so that the store need not be
+        asked."""
         return self._orders[Lane.REDELIVERY].is_complete
 
     def _may_go(self, order: KeyOrder, entry: Entry) -> bool:
-        """It is due, and has a key."""
+        """True if the record, which is due and has a key, may be delivered."""
         assert entry.key_hash is not None
         may_be_blocked = not (self.knows_redeliveries and order.has_learnt)
         if entry.lane is Lane.SCHEDULE and may_be_blocked and order.hash_of(entry.offset) is None:
@@ -327,7 +333,7 @@ class ParkedMemory:
         return may_go
 
     def end_asking(self, offsets: Iterable[int]) -> None:
-        """The store was asked for the keys of these records, which are due."""
+        """The store has been asked for the keys of these due records."""
         order = self.key_order
         for offset in offsets:
             key_hash = None if order is None else order.asked.pop(offset, None)
@@ -338,7 +344,7 @@ class ParkedMemory:
                 self.go(entry)
 
     def go(self, entry: Entry) -> None:
-        """It was behind another one of its key, and is not any more."""
+        """The record is no longer behind another one of its key."""
         entry.code = Code.READY
         self._orders[entry.lane].size += 1
         self._ready[entry.offset] = entry
@@ -346,7 +352,7 @@ class ParkedMemory:
     # ---- time ------------------------------------------------------------------------------------
 
     def make_ready(self, now_ms: float, wall_ms: float) -> int:
-        """Those that are due can be acquired. How many became so."""
+        """Make due records available. Returns their number."""
         self._looked_ms = now_ms
         self._ahead_ms[Lane.SCHEDULE] = wall_ms - now_ms
         before = len(self._ready)
@@ -384,13 +390,13 @@ class ParkedMemory:
             heappop(queue)
 
     def next_due_at_ms(self) -> int | None:
-        """When the next of those in memory that only wait is due, since 1970."""
+        """The earliest due time of the waiting records in memory, since 1970."""
         for lane in self._queues:
             self._drop_stale(lane)
         return min((ceil(queue[0][0]) for queue in self._queues.values() if queue), default=None)
 
     def _next_due_ms(self) -> float | None:
-        """When make_ready() should be called next."""
+        """When to call make_ready() next."""
         times = []
         for lane, queue in self._queues.items():
             self._drop_stale(lane)

@@ -1,14 +1,14 @@
-"""What is in memory of one lane of parked records: those that come next. Pure.
+"""How much of one lane of parked records is in memory: the next ones to be due. Pure.
 
     store      | due 5 | due 7 | due 7 | due 9 | due 12 | due 12 | ... a million more
     in memory  |-------------------------------|
                                                horizon
 
-Up to the horizon every saved record is in memory, behind it none. When few are left the next ones
-are read. When too many came in between, the last ones are forgotten, and the horizon falls.
+Up to the horizon every saved record is in memory, behind it none. When few are left, the next ones
+are read. When too many were added in between, the last ones are forgotten, and the horizon falls.
 
-A read takes time, and the lane goes on meanwhile: what was saved behind the horizon since the read
-began is added, and what was removed since then is not believed.
+The lane changes while a read is under way. Records saved behind the horizon since the read began
+are added to its result, and those removed since then are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EVERYTHING: Final = (1 << 63, 0)
 
 
 class LaneOrder:
-    """`size` is the caller's to keep right: it has the records, this knows how far they go."""
+    """How far the records in memory reach. The caller has the records, and keeps `size` right."""
 
     __slots__ = ("_gone", "_horizon", "_is_reading", "_late", "few", "lane", "many", "size")
 
@@ -43,7 +43,7 @@ class LaneOrder:
 
     @property
     def is_complete(self) -> bool:
-        """Nothing of the lane is outside memory."""
+        """True if the whole lane is in memory."""
         return self._horizon == _EVERYTHING
 
     def reaches(self, place: Place) -> bool:
@@ -51,19 +51,19 @@ class LaneOrder:
 
     @property
     def wants_read(self) -> bool:
-        """begin_read() would say something."""
+        """True if begin_read() would return a place."""
         return not self._is_reading and not self.is_complete and self.size < self.few
 
     def begin_read(self) -> tuple[int, int] | None:
-        """Behind what to read now; None: there is nothing to read, or enough in memory, or a read
-        is under way."""
+        """The place behind which to read now. None: there is nothing to read, enough is in memory,
+        or a read is under way."""
         if not self.wants_read:
             return None
         self._is_reading = True
         return self._horizon
 
     def saved(self, parked: Parked) -> bool:
-        """It stands in the store now. Whether it belongs into memory."""
+        """The record now stands in the store. True if it belongs into memory."""
         if self._is_reading:
             self._gone.discard(parked.place)
         if self.reaches(parked.place):
@@ -73,7 +73,7 @@ class LaneOrder:
         return False
 
     def removed(self, place: Place) -> None:
-        """Nothing stands there any more."""
+        """The store has no record at this place any more."""
         if self._is_reading:
             self._gone.add(place)
             late = self._late.get(place.offset)
@@ -81,8 +81,8 @@ class LaneOrder:
                 del self._late[place.offset]
 
     def end_read(self, found: Iterable[Parked], *, is_last: bool) -> list[Parked]:
-        """The read that was begun gave these; `is_last`: there are no more. What belongs into
-        memory now."""
+        """The read has returned these records; `is_last`: there are no more. Returns those that
+        belong into memory now."""
         given = [parked for parked in found if parked.place not in self._gone]
         places = [(parked.due_ms, parked.offset) for parked in found]
         self._horizon = _EVERYTHING if is_last else max(places, default=self._horizon)
@@ -99,8 +99,8 @@ class LaneOrder:
         self._late, self._gone = {}, set()
 
     def shrink(self, places: Iterable[Place]) -> Place | None:
-        """There are too many in memory. Of these, the last that stays; the rest is behind the
-        horizon from now on. None: not now."""
+        """Too many are in memory. Returns the last of these places that stays; the rest lies behind
+        the horizon from now on. None: not now."""
         if self._is_reading or self.size <= self.many:
             return None
         kept = sorted(places)[: self.many // 2]

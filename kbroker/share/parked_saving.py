@@ -1,4 +1,13 @@
-"""What a write says of parked records, and what becomes of them when it is over. Pure."""
+"""What a write saves of parked records, and what becomes of them when it ends. Pure.
+
+    write()        changes for the store: by clients, from the window, decided, and removals
+    persisted()    they are final
+    failed()       none is known to be saved: the next write carries them, or its removals
+
+A failed write may still have reached the store, wholly or in part. So a record keeps a list of the
+`places` where it may stand, and the places of a record that is not parked are `ghosts`. The next
+write removes both.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +25,15 @@ from kbroker.share.parked_memory import Code, Entry
 
 
 class ParkingWrite(NamedTuple):
-    """What one Persist says of parked records: by clients, new from the window (and where it may
-    have stood before), decided already, and not parked any more. `moved`: whose places in the
-    window it says to be final. `keeps`: whose records it brings along."""
+    """What one Persist changes of parked records.
+
+    - `pending`: by clients.
+    - `new`: records from the window, with the places where they may have stood before.
+    - `decided`: changes that are final already.
+    - `ghosts`: records that are no longer parked.
+    - `moved`: records whose places in the window it saves as final.
+    - `keeps`: records whose bytes it carries.
+    """
 
     pending: Sequence[tuple[Entry, Parked | None]]
     new: Sequence[tuple[Parked, Sequence[Place]]]
@@ -28,7 +43,7 @@ class ParkingWrite(NamedTuple):
     keeps: Sequence[Entry] = ()
 
     def offsets(self) -> Iterator[int]:
-        """Of all records that it speaks of."""
+        """Of all records that it concerns."""
         yield from (entry.offset for entry, _ in (*self.pending, *self.decided))
         yield from (parked.offset for parked, _ in self.new)
         yield from self.ghosts
@@ -42,12 +57,12 @@ class ParkedSaving(ParkedKeeping):
         self.exhausted = 0
         self._expiring = 0
         self.needs_sweep = False
-        """Records below `floor` may be in the store that are not in memory."""
+        """The store may have records below `floor` that are not in memory."""
 
     def write(
         self, pending: Sequence[tuple[Entry, Parked | None]], new: Sequence[Parked]
     ) -> tuple[tuple[ParkingChange, ...], ParkingWrite]:
-        """What to say of all this in one write, and along with it whatever waits to be saved."""
+        """One write with these changes, and with everything that waits to be saved."""
         ghosts, self._ghosts = self._ghosts, {}
         arriving = [(parked, ghosts.pop(parked.offset, ())) for parked in new]
         self.waiting += len(arriving)
@@ -79,8 +94,8 @@ class ParkedSaving(ParkedKeeping):
         return tuple(changes), ParkingWrite(pending, arriving, decided, ghosts, moved, keeps)
 
     def _take_decided(self) -> list[tuple[Entry, Parked]]:
-        """What waits to be saved. What a client has said is said by its own write; what a member
-        holds is saved as it was."""
+        """The changes that wait to be saved. A client's change is in its own write. A held record
+        is saved as it was before it was acquired."""
         unsaved, self._unsaved = self._unsaved, {}
         decided = []
         for offset in unsaved:
@@ -94,10 +109,11 @@ class ParkedSaving(ParkedKeeping):
         return decided
 
     def _no_record(self, offset: int) -> bytes | None:
-        """What a write says of a record that is not kept."""
+        """The `record` of a ParkingChange for a record that is not kept."""
         return b"" if offset in self._may_be_kept else None
 
     def persisted(self, write: ParkingWrite) -> None:
+        """The write is saved: all of it is final."""
         if self.key_order is not None:
             self._park_keys(self.key_order, write)
         self._moving.difference_update(write.moved)
@@ -131,7 +147,8 @@ class ParkedSaving(ParkedKeeping):
             self.key_order.forget_parked(self.entries)
 
     def _park_keys(self, order: KeyOrder, write: ParkingWrite) -> None:
-        """Records that left the window, and the ends of parked ones."""
+        """Report to the order records that have left the window, and parked ones that have
+        ended."""
         for parked, _ in write.new:
             if parked.lane is Lane.SCHEDULE:
                 order.forget(parked.offset)
@@ -146,13 +163,13 @@ class ParkedSaving(ParkedKeeping):
                 order.end(entry.offset)
 
     def _removed(self, places: Iterable[Place], parked: Parked | None = None) -> None:
-        """Nothing stands there in the store any more, but for `parked`."""
+        """The store has no record at these places any more, except for `parked`."""
         for place in places:
             if parked is None or place != parked.place:
                 self._orders[place.lane].removed(place)
 
     def _stands(self, entry: Entry, parked: Parked, *, is_pending: bool) -> None:
-        """It stands there in the store now, and nowhere that was said before."""
+        """The record now stands there in the store, and nowhere that it was saved before."""
         if parked.place in entry.places:
             i = entry.places.index(parked.place)
             self._removed(entry.places[:i], parked)
@@ -180,11 +197,11 @@ class ParkedSaving(ParkedKeeping):
     def failed(
         self, write: ParkingWrite, now_ms: float, settings: ShareSettings, drawn: Callable[[], float]
     ) -> int:
-        """Nothing of it is known to be saved. How many of the pending ones are their holders'
-        again."""
+        """No change of the write is known to be saved. Returns how many pending records their
+        holders have again."""
         for offset, places in write.ghosts.items():
             self._unmark(offset)
-            if offset in self.entries:  # It came from the window since.
+            if offset in self.entries:  # It has left the window since.
                 self.entries[offset].places[:0] = places
             else:
                 self._ghosts[offset] = (*self._ghosts.get(offset, ()), *places)
@@ -214,16 +231,16 @@ class ParkedSaving(ParkedKeeping):
         return still_held
 
     def scheduled_in(self, write: ParkingWrite) -> dict[int, int]:
-        """Records of a write that nobody had yet, with their due times."""
+        """Never delivered, scheduled records of a write, with their due times."""
         return {parked.offset: parked.due_ms for parked, _ in write.new if parked.lane is Lane.SCHEDULE}
 
     def expired_in(self, write: ParkingWrite) -> list[int]:
-        """Records of a write that come from the window since they are past their time."""
+        """Records of a write that left the window because they are past their time to live."""
         return [parked.offset for parked, _ in write.new if parked.expired]
 
     def redeliveries_in(self, write: ParkingWrite) -> dict[int, float]:
-        """Records of a write that come from the window for their redelivery, with their due times
-        on the engine's clock."""
+        """Records of a write that left the window for their redelivery, with their due times on the
+        engine's clock."""
         ahead_ms = self._ahead_ms[Lane.REDELIVERY]
         return {
             parked.offset: parked.due_ms - ahead_ms
@@ -241,7 +258,7 @@ class ParkedSaving(ParkedKeeping):
     # ---- what comes back -------------------------------------------------------------------------
 
     def _return(self, entry: Entry, now_ms: float, settings: ShareSettings, drawn: float) -> None:
-        """What was held comes back at once; to be saved with whatever is written next."""
+        """A held record returns at once; the next write saves that."""
         if entry.code == Code.HELD:
             self.held -= 1
             entry.code = Code.PENDING
@@ -261,7 +278,7 @@ class ParkedSaving(ParkedKeeping):
         return now_ms + self._ahead_ms[Lane.REDELIVERY] + wait_ms
 
     def _released(self, entry: Entry, settings: ShareSettings, due_ms: float) -> Parked | None:
-        """What becomes of a record that comes back; None: it is given up without a dead letter."""
+        """The new state of a record that returns. None: it is given up without a dead letter."""
         if entry.count < settings.delivery_count_limit:
             what = entry.offset, Lane.REDELIVERY, ceil(due_ms), entry.count, self._leader_epoch
             return Parked(*what, key_hash=entry.key_hash, kept=entry.is_kept)

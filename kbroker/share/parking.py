@@ -1,5 +1,5 @@
-"""The parked records of one share-partition (parked.py): who holds them, which are due, what is to
-be saved.
+"""The parked records of one share-partition (parked.py): which are due, which members hold, which
+changes are to be saved.
 
                       .--------------------- due: make_ready() ---.
                       v                                           |
@@ -9,13 +9,17 @@ be saved.
                                                         |
                          accepted: gone     rejected: ARCHIVING --dead letter--> gone
 
-Only what comes next is in memory (parked_order.py). Acquiring changes nothing in the store: after a
-crash the record is parked as it was. What a client says is PENDING until it is saved. What happens
-without a client (a lock runs out) counts at once, and is said with the next write.
+Only the records that are due next are in memory (parked_order.py). An acquisition changes nothing
+in the store: after a crash the record is parked as it was. A client's acknowledgement is PENDING
+until it is saved. Changes without a client (a lock runs out) are final at once, and the next write
+saves them.
 
-A record may stand at several places in the store for a while: `places` of it are removed by
-whatever is written next. So are those of `ghosts`: records that are not parked, but may be in the
-store after a write that failed.
+The class is put together from parts:
+
+    parked_memory.py     which records are in memory, and which are due
+    parked_keeping.py    records whose bytes are kept beside the log
+    parked_saving.py     what a write saves, and what becomes of it
+    parking.py           members, time, the log's start, dead letters
 
 Times: `now_ms` is the engine's, monotonic. Due times are milliseconds since 1970, `ahead_ms` of the
 lane ahead of that.
@@ -43,8 +47,8 @@ _offset = attrgetter("offset")
 
 
 class RanOutHere(NamedTuple):
-    """Records by their former holder; of these, those whose holder lived; and records whose locks
-    were prolonged."""
+    """Records whose locks ran out, by former holder; of these, those of a live holder; and records
+    whose locks were prolonged."""
 
     by_member: Mapping[str, int]
     at_lock_max: int
@@ -52,8 +56,8 @@ class RanOutHere(NamedTuple):
 
 
 class Parking(ParkedSaving):
-    """`waiting`: how many are parked, by all that was decided. `life_ahead_ms`: what to add to
-    `now_ms` for the time since 1970, for the whole life of the broker."""
+    """`waiting`: how many records are parked, by all decisions so far. `life_ahead_ms`: added to
+    `now_ms`, it gives the time since 1970, for the whole life of the broker."""
 
     def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
         super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
@@ -63,7 +67,7 @@ class Parking(ParkedSaving):
 
     @property
     def is_settled(self) -> bool:
-        """Loaded again it would be the same."""
+        """True if reloading would give the same state."""
         return not (self.held or self._unsaved or self._ghosts or self._leaving or self.needs_sweep) and all(
             entry.code in SETTLED for entry in self.entries.values()
         )
@@ -89,8 +93,7 @@ class Parking(ParkedSaving):
         return found
 
     def next_deadline_ms(self) -> float | None:
-        """When expire() and make_ready() should be called next; there may turn out to be nothing to
-        do."""
+        """When to call expire() and make_ready() next; they may then find nothing to do."""
         while self._locks and not self._is_lock(*self._locks[0]):
             heappop(self._locks)
         due_ms = self._next_due_ms()
@@ -111,7 +114,7 @@ class Parking(ParkedSaving):
         alive_ms: Callable[[str], float] | None,
         drawn: Callable[[], float],
     ) -> RanOutHere:
-        """Take back what has been locked for too long, as SharePartition.expire() does."""
+        """Take back records whose locks have run out, as SharePartition.expire() does."""
         by_member: dict[str, int] = {}
         at_lock_max = prolonged = 0
         while self._locks and self._locks[0][0] <= now_ms:
@@ -132,7 +135,7 @@ class Parking(ParkedSaving):
     # ---- members ---------------------------------------------------------------------------------
 
     def park(self, offset: int, due_ms: float, delivery_count: int) -> Parked:
-        """A record of the window that is due at that time of the engine's clock."""
+        """A record of the window, to be parked until that time of the engine's clock."""
         due_ms += self._ahead_ms[Lane.REDELIVERY]
         return Parked(
             offset,
@@ -147,7 +150,7 @@ class Parking(ParkedSaving):
         return None if self.key_order is None else self.key_order.hash_of(offset)
 
     def schedule(self, offset: int, due_ms: int) -> Parked:
-        """A record that nobody had yet, and that is due at that time since 1970."""
+        """A record that was never delivered, to be parked until that time since 1970."""
         return Parked(offset, Lane.SCHEDULE, due_ms, 0, self._leader_epoch, key_hash=self._key_hash(offset))
 
     @property
@@ -157,7 +160,7 @@ class Parking(ParkedSaving):
         return self._orders[Lane.ARCHIVING].size + self._expiring
 
     def expire_new(self, offset: int, delivery_count: int) -> Parked:
-        """A record of the window that nobody has, and that is past its time: a dead letter is to be
+        """A record of the window that is not held and past its time to live: a dead letter is to be
         written."""
         return Parked(
             offset,
@@ -170,7 +173,8 @@ class Parking(ParkedSaving):
         )
 
     def expire_ready(self, offsets: Iterable[int], settings: ShareSettings) -> int:
-        """Of these, records that are due and that nobody has are past their time. How many."""
+        """Those of these records that are due and not held are past their time to live. Returns
+        their number."""
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
         for entry in entries:
             if not settings.dead_letter_queue:
@@ -186,8 +190,8 @@ class Parking(ParkedSaving):
     def acquire(
         self, member_id: str, offsets: Sequence[int], now_ms: float, settings: ShareSettings
     ) -> list[AcquiredRange]:
-        """Lock these for the member, as far as they are still ready; in offset order. The first one
-        is taken in any case; one that is near its delivery limit is taken alone (KAFKA-17541)."""
+        """Lock those of these records that are still ready, in offset order. The first is always
+        taken; one near its delivery limit is taken alone (KAFKA-17541)."""
         ranges: list[AcquiredRange] = []
         suspect_from = throttle.threshold(settings.delivery_count_limit)
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
@@ -212,11 +216,12 @@ class Parking(ParkedSaving):
     def split(
         self, member_id: str, batches: Sequence[AckBatch]
     ) -> tuple[list[AckBatch], list[tuple[Entry, list[int]]]]:
-        """What of an acknowledgement list is of the window, and what of parked records, with the
-        types for each of those in order.
+        """Splits an acknowledgement list into batches of the window, and parked records with their
+        types in order.
 
-        Raises KafkaError(invalid_record_state) for a parked record that is not the member's;
-        nothing has changed then."""
+        Raises KafkaError(invalid_record_state) for a parked record that the member does not hold;
+        nothing has changed then.
+        """
         rest: list[AckBatch] = []
         named: dict[int, list[int]] = {}
         for batch in batches:
@@ -244,8 +249,8 @@ class Parking(ParkedSaving):
         return rest, [(self.entries[offset], types) for offset, types in named.items()]
 
     def end_prolonging(self, member_id: str, runs: Iterable[tuple[int, int]]) -> None:
-        """The member is done with these records, although it holds them: their locks are not
-        prolonged."""
+        """The member has finished with these records although it holds them: their locks are no
+        longer prolonged."""
         for first, last in runs:
             for entry in map(self.entries.__getitem__, self._within(first, last)):
                 if entry.code == Code.HELD and entry.member_id == member_id:
@@ -263,7 +268,7 @@ class Parking(ParkedSaving):
         now_ms: float,
         drawn: Callable[[], float],
     ) -> list[tuple[Entry, Parked | None]]:
-        """Carry out what split() gave. What is pending now, and what is to become of it."""
+        """Carry out the result of split(). Returns the pending records and their new states."""
         pending: list[tuple[Entry, Parked | None]] = []
         for entry, types in named:
             if types[0] == Event.RENEW:
@@ -284,7 +289,7 @@ class Parking(ParkedSaving):
     def release_member(
         self, member_id: str, settings: ShareSettings, delayed_at_ms: float | None, drawn: Callable[[], float]
     ) -> list[tuple[Entry, Parked | None]]:
-        """What the member holds comes back; without a delay it keeps its due time, which has
+        """The member's records return. Without a delay they keep their due times, which have
         passed."""
         pending = []
         for entry in [
@@ -306,15 +311,15 @@ class Parking(ParkedSaving):
     # ---- what is gone ----------------------------------------------------------------------------
 
     def lost(self, offsets: Iterable[int]) -> int:
-        """The log has no record there: those that are ready are parked no more. How many there
-        were."""
+        """The log has no records there: those that are ready are no longer parked. Returns their
+        number."""
         entries = [self._ready[offset] for offset in offsets if offset in self._ready]
         for entry in entries:
             self._remove(entry)
         return len(entries)
 
     def drop_below(self, new_start_offset: int) -> dict[str, int]:
-        """The log begins there now. What members held below it, by member."""
+        """The log now begins there. Returns how many records below it each member held."""
         self.floor = new_start_offset
         self.needs_sweep = self.needs_sweep or self.waiting > 0
         held: dict[str, int] = {}
@@ -324,28 +329,28 @@ class Parking(ParkedSaving):
             if entry.code == Code.HELD and entry.member_id is not None:
                 held[entry.member_id] = held.get(entry.member_id, 0) + 1
             if entry.code == Code.PENDING:
-                continue  # Its write will end, and the sweep finds what that has left.
+                continue  # A sweep after its write finds what that has left.
             self._remove(entry)
         return held
 
     def purge(self, end_offset: int) -> dict[str, int]:
-        """Nothing below is to be delivered, kept or not. What members held below it, by member."""
+        """No record below it may be delivered, kept or not. Returns how many each member held."""
         self.purged = max(self.purged, end_offset)
         self.kept_from = max(self.kept_from, end_offset)
         return self.drop_below(max(self.floor, end_offset))
 
     def is_pending_below(self, end_offset: int) -> bool:
-        """Whether writes are not over that say something of records there: of what members said,
-        which may park them once more, or that they are parked no more."""
+        """True if a write under way concerns a record there: a client's change, which may park it
+        again, or a removal."""
         is_said = any(
             entry.code == Code.PENDING and entry.offset < end_offset for entry in self.entries.values()
         )
         return is_said or any(offset < end_offset for offset in self._leaving)
 
     def sweep(self, found: Iterable[Parked], look: Look) -> int:
-        """Of these, which the look has found, those below the log's start are parked no more, but
-        for what is kept. How many. What the log's start has passed since the look began may be kept
-        by now."""
+        """Those of these records of the look that lie below the log's start and are not kept are no
+        longer parked. Returns their number. A record that the log's start has passed since the look
+        began may be kept by now."""
         gone = 0
         for parked in found:
             offset = parked.offset
@@ -372,12 +377,13 @@ class Parking(ParkedSaving):
 
     @property
     def has_archiving(self) -> bool:
-        """A record may be saved as ARCHIVING."""
+        """True if a record may be saved as ARCHIVING."""
         if self._ghosts or self._leaving or not self.knows_archiving:
             return True
         return any(entry.code in DEAD or entry.code == Code.PENDING for entry in self.entries.values())
 
     def take_dead_letters(self) -> list[DeadLetter]:
+        """Hand out the records that are ARCHIVING, by offset."""
         taken = []
         for entry in sorted(
             (each for each in self.entries.values() if each.code == Code.ARCHIVING), key=_offset
@@ -390,7 +396,7 @@ class Parking(ParkedSaving):
         return taken
 
     def handed_out(self, runs: Iterable[tuple[int, int]]) -> list[int]:
-        """Which of these offsets are parked records that were handed out as dead letters."""
+        """Which of these offsets are parked records that are handed out as dead letters."""
         found = [offset for first, last in runs for offset in self._within(first, last)]
         return [offset for offset in found if self.entries[offset].code == Code.HANDED_OUT]
 

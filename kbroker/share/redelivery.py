@@ -1,12 +1,12 @@
-"""Redelivery delays: how long a record that came back waits, and which records of a share-partition
-are waiting. Pure.
+"""Redelivery delays: how long a returned record waits, and which records of a share-partition are
+waiting. Pure.
 
     delivery        1st      2nd      3rd
     then it waits   delay    x m      x m^2  ...  at most `max_ms`, plus up to `jitter` of itself
 
-A wait is drawn once. The window marks the records (WAITING of record_state.py); this keeps when
-each of them is due. Only short waits stay in the window: a record that waits is in flight, and
-holds back the start offset.
+A wait is drawn once. The window marks the records (WAITING of record_state.py), and this module has
+the due times. Only short waits are spent in the window, because a waiting record is in flight and
+holds back the start offset. Records with longer waits are parked (parked.py).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Redelivery(NamedTuple):
 
     @property
     def longest_ms(self) -> float:
-        """No wait is longer."""
+        """The upper bound of all waits."""
         return max(self.max_ms, self.delay_ms) * (1 + self.jitter)
 
     def wait_ms(self, delivery_count: int, drawn: float) -> float:
-        """After so many deliveries. `drawn`: a random number in [0, 1)."""
+        """The wait after this many deliveries. `drawn`: a random number in [0, 1)."""
         try:
             grown_ms = self.delay_ms * self.multiplier ** max(0, delivery_count - 1)
         except OverflowError:
@@ -42,19 +42,18 @@ class Redelivery(NamedTuple):
 
 
 class Waits:
-    """When the waiting records of one share-partition are due, by offset. A record whose return
-    could not be saved, so that its holder has it again, may still be in here: the window knows
-    better."""
+    """When the waiting records of one share-partition are due, by offset. It may still contain a
+    record that is held again because its return could not be saved; the window's state decides."""
 
     __slots__ = ("_by_time", "_due", "_until")
 
     def __init__(self) -> None:
         self._due: dict[int, float] = {}
         self._by_time: list[tuple[float, int]] = []
-        """A heap, also of waits that a later one of the same record has replaced."""
+        """A heap, including waits that a later one of the same record has replaced."""
         self._until: dict[int, float] = {}
-        """Of scheduled records: when they are due on the wall clock, which is looked at each
-        second, since it may be set."""
+        """Due times of scheduled records on the wall clock, which is read each second because it
+        may be set."""
 
     def __len__(self) -> int:
         return len(self._due)
@@ -64,21 +63,21 @@ class Waits:
         heappush(self._by_time, (due_ms, offset))
 
     def begin_until(self, offset: int, until_ms: float, *, now_ms: float, wall_ms: float) -> None:
-        """The record is due at that time of the wall clock, which shows `wall_ms`."""
+        """The record is due at that time of the wall clock, which shows `wall_ms` now."""
         self._until[offset] = until_ms
         self.begin(offset, now_ms + min(max(0, until_ms - wall_ms), LOOK_AT_THE_CLOCK_MS))
 
     def scheduled_from(self, from_ms: float) -> list[tuple[int, int]]:
-        """Of the records that wait for the wall clock, (offset, due) of those that are due then or
-        later."""
+        """(offset, due time) of the records that wait for the wall clock and are due at `from_ms`
+        or later."""
         return [(offset, ceil(until_ms)) for offset, until_ms in self._until.items() if until_ms >= from_ms]
 
     def is_scheduled(self, offset: int) -> bool:
-        """Whether it waits for the wall clock."""
+        """True if the record waits for the wall clock."""
         return offset in self._until
 
     def end(self, offset: int) -> None:
-        """It waits no more, or elsewhere."""
+        """The record no longer waits, or waits elsewhere."""
         self._due.pop(offset, None)
         self._until.pop(offset, None)
 
@@ -86,13 +85,13 @@ class Waits:
         return self._due.get(offset)
 
     def next_ms(self) -> float | None:
-        """When take_due() gives the next one; None: nothing waits."""
+        """When take_due() returns the next one; None: no record waits."""
         while self._by_time and self._due.get(self._by_time[0][1]) != self._by_time[0][0]:
             heappop(self._by_time)
         return self._by_time[0][0] if self._by_time else None
 
     def take_due(self, now_ms: float, wall_ms: float = 0) -> list[int]:
-        """Take out the offsets that are due, the earliest first."""
+        """Remove and return the offsets that are due, the earliest first."""
         taken = []
         while (due_ms := self.next_ms()) is not None and due_ms <= now_ms:
             _, offset = heappop(self._by_time)

@@ -1,4 +1,4 @@
-"""Runs of offsets, first and last; and what stored state must look like. Pure."""
+"""Runs of offsets (first, last), and the consistency check of stored state. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Runs: TypeAlias = list[tuple[int, int]]
 
 
 def size_of(runs: Runs) -> int:
-    """How many offsets they have."""
+    """How many offsets the runs have."""
     return sum(last - first + 1 for first, last in runs)
 
 
@@ -31,7 +31,7 @@ def joined_runs(runs: Sequence[tuple[int, int]]) -> Runs:
 
 
 def check_state(start_offset: int, batches: Sequence[StateBatch]) -> None:
-    """Raises ValueError for state that makes no sense. `batches` in order of their first
+    """Raises ValueError for an inconsistent state. `batches` are in order of their first
     offsets."""
     if start_offset < 0:
         raise ValueError(f"start offset {start_offset}")

@@ -1,14 +1,14 @@
-"""Records that are looked at before anybody gets them: those that are scheduled for later are
-parked.
+"""Scanning: records are examined before members get them, and those scheduled for later are parked.
+Pure.
 
-Where a group has `scans`, members are given nothing but what was scanned. A scan goes through the
-log behind the window (and through its holes, after a restart): what it finds is AVAILABLE, and in
-nobody's way, since it counts as in flight only once it was delivered. What is scheduled for later
-leaves the window: a million of those stand before nobody.
+Where a group has `scans`, members get only scanned records. A scan reads the log behind the window
+(and the holes of the window, after a restart). The records it finds are AVAILABLE. They count as in
+flight only once they were delivered, so they hold back no other record. Scheduled records leave the
+window: a million of them may lie in front of one that is due now.
 
-Parking takes time. Where a long log is not scanned yet, batches that have something to deliver now
-are therefore placed ahead of the scan. What lies before them is a hole until the scan has filled
-it:
+Parking takes time. Where a long part of the log is not scanned yet, batches with records to deliver
+now are therefore placed ahead of the scan. The offsets before them are holes until the scan has
+filled them:
 
     SPSO | scanned | hole hole hole | placed ahead | hole hole | placed ahead | SPEO
                    scan_from                                                    look ahead from here
@@ -27,11 +27,11 @@ from kbroker.share.redelivery import Waits
 
 _AT_ONCE = 2000
 _ENOUGH = 20_000
-"""So many that nobody has had yet: members have enough to do."""
+"""With this many undelivered records, members have enough to fetch."""
 
 
 def scan_from(window: InFlightWindow) -> int | None:
-    """The first offset that nobody has looked at. None: there is no need to go on now."""
+    """The first offset that has not been scanned. None: no scan is needed now."""
     if window.undelivered >= _ENOUGH:
         return None
     if window.gap_open:
@@ -42,7 +42,7 @@ def scan_from(window: InFlightWindow) -> int | None:
 
 
 def may_look_ahead(window: InFlightWindow) -> bool:
-    """Members have hardly anything to do, and the window has room."""
+    """True if members have hardly any records to fetch, and the window has room."""
     return window.undelivered < _AT_ONCE and window.end_offset - window.start_offset + 1 < MAX_SPAN
 
 
@@ -67,8 +67,8 @@ def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
 
 
 def place(window: InFlightWindow, offset: int, batches: Batches) -> None:
-    """What a read at `offset` gave is AVAILABLE. What is between is a hole that the log does not
-    have."""
+    """The records that a read at `offset` returned are AVAILABLE. Offsets between the batches are
+    holes that the log does not have."""
     last_allowed = window.start_offset + MAX_SPAN - 1
     for first, last, *_ in batches:
         first, last = max(first, offset, window.start_offset), min(last, last_allowed)
@@ -82,7 +82,7 @@ def place(window: InFlightWindow, offset: int, batches: Batches) -> None:
 
 
 def close_gap(window: InFlightWindow) -> None:
-    """The scan has seen all of the gap window: nothing in there holds up the SPSO any more."""
+    """The scan has seen the whole gap window: no hole in it holds back the SPSO any more."""
     if window.gap_open and not window.has_gap:
         window.gap_end = -1
 
@@ -96,7 +96,7 @@ def _fill_holes(window: InFlightWindow, first: int, last: int) -> None:
 
 
 def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from_ms: float) -> list[Parked]:
-    """Records that wait in the window since they could not be parked."""
+    """Records that wait in the window because they could not be parked."""
     to_park = []
     for offset, due_ms in waits.scheduled_from(park_from_ms)[:_AT_ONCE]:
         if (
@@ -112,8 +112,8 @@ def park_again(window: InFlightWindow, parking: Parking, waits: Waits, park_from
 def give_up(
     window: InFlightWindow, parking: Parking, offsets: Sequence[int], *, as_dead_letters: bool
 ) -> tuple[list[int], list[Parked]]:
-    """Of these, records that can be acquired are past their time: what is ARCHIVED now, and what is
-    to be parked as a dead letter."""
+    """Those of these records that can be acquired are past their time to live. Returns the ones
+    that are ARCHIVED now, and those to park as dead letters."""
     archived, to_park = [], []
     for offset in offsets:
         i = offset - window.base
@@ -137,8 +137,8 @@ def give_up(
 def put_off(
     window: InFlightWindow, parking: Parking, scheduled: Sequence[tuple[int, int]], park_from_ms: float
 ) -> tuple[list[Parked], list[tuple[int, int]]]:
-    """Of what was placed, (offset, due) of what is due later: what is to be parked, if it is due at
-    `park_from_ms` of the wall clock or later, and what waits in the window."""
+    """`scheduled`: (offset, due time) of placed records that are due later. Returns those to park,
+    due at `park_from_ms` of the wall clock or later, and those that wait in the window."""
     to_park, soon = [], []
     for offset, due_ms in scheduled:
         i = offset - window.base

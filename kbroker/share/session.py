@@ -1,15 +1,15 @@
-"""Share sessions: which partitions a member fetches through one broker, and the epoch that orders
-its requests (KIP-932, KIP-227's way).
+"""Share sessions: which partitions a member fetches from a broker, and the epoch that orders its
+requests (KIP-932, after KIP-227).
 
     ShareFetch 0 (A) -> stored epoch 1     the session exists, with A
     ShareFetch 1 (B) -> stored epoch 2     B is added
     ShareAcknowledge 2 -> stored epoch 3   acknowledging adds no partition
     ShareFetch -1 -> acknowledge, release, close()
 
-A session dies with the connection that created it. It knows no records: releasing them is done by
-the caller, who is told which share-partitions that concerns. Where Kafka forgets some, they are
-named here: those of a session that epoch 0 replaces, those that a request forgets, and every
-session of a closed connection, not only the newest.
+A session ends with the connection that created it. It knows no records: each method that ends a
+session or drops a partition returns the share-partitions concerned, and the caller releases the
+records. Kafka misses some of these: those of a session that epoch 0 replaces, those that a request
+forgets, and all sessions of a closed connection but the newest.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class SessionKey(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class SessionPartition:
-    """A partition's place in a session, hashed by identity: a session may have a thousand, and
-    every fetch goes through all of them.
+    """A partition's place in a session. It is hashed by identity: a session may have a thousand,
+    and every fetch visits all of them.
 
-    `row_due`: the next answer needs a row of it, whatever is found. `served_in`: the number of the
-    last answer that had records of it. `memo`: what whoever fetches keeps with it from one fetch to
-    the next.
+    - `row_due`: the next response needs a row for it, with or without records.
+    - `served_in`: the number of the last response that had records of it.
+    - `memo`: scratch space for the fetcher, kept between fetches.
     """
 
     partition: TopicPartition
@@ -53,11 +53,12 @@ class SessionPartition:
 
 @dataclass(slots=True, eq=False)
 class ShareSession:
-    """`epoch` is the one expected next. `held_elsewhere`: partitions the member may still hold
-    records of although they are not (or no longer) in the session, because it forgot them or
-    acknowledged without fetching; only such as `may_hold` says are there to hold records of, or a
-    client could make the session grow by naming others. `client_id` and `client_host`: of the
-    request that opened it, for a person who asks which program holds records."""
+    """- `epoch`: the one expected next.
+    - `held_elsewhere`: partitions outside the session of which the member may still hold records,
+      because it forgot them or acknowledged without fetching. Only partitions that pass `may_hold`
+      are added; otherwise a client could let the session grow by naming others.
+    - `client_id`, `client_host`: of the request that opened the session, for a person who looks for
+      the program that holds records."""
 
     key: SessionKey
     connection_id: Hashable
@@ -71,20 +72,23 @@ class ShareSession:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """In session order: a partition that returned records has moved to the end."""
+        """In session order: a partition that returned records moves to the end."""
         return list(self._places)
 
     @property
     def to_release(self) -> list[TopicPartition]:
-        """Every partition of which the member may hold records: what ends with the session."""
+        """Every partition of which the member may hold records: all are released with the
+        session."""
         return [*self._places, *self.held_elsewhere]
 
     def fetch_order(self, epoch: int) -> list[SessionPartition]:
-        """The order for the request with this epoch: what has waited longest comes first, rotated
-        by the epoch where that is equal.
+        """The order for the request with this epoch: the partition that has waited longest comes
+        first. Equal ones are rotated by the epoch.
 
-        Rotation alone, as in Kafka, would leave partitions out for ever: acknowledgements count as
-        well, and six requests from one fetch to the next do not turn six partitions at all."""
+        Rotation alone, as in Kafka, can leave partitions out for ever, because acknowledgements
+        advance the epoch as well. With six requests from one fetch to the next, six partitions are
+        never rotated.
+        """
         order = list(self._places.values())
         if len(order) < 2 or epoch < 1:
             return order
@@ -93,26 +97,26 @@ class ShareSession:
 
     @property
     def has_rows_due(self) -> bool:
-        """Whether a partition may need a row in the next fetch answer although it has neither
-        records nor an error."""
+        """True if a partition may need a row in the next fetch response without records or an
+        error."""
         return any(map(_ROW_DUE, self._places.values()))
 
     def begin_answer(self) -> None:
-        """An answer is being built; answer_row() follows for each partition that was looked at."""
+        """A response is being built. answer_row() follows for each partition that was looked at."""
         self._answers += 1
 
     def answer_row(self, partition: TopicPartition, *, has_records: bool, has_error: bool) -> bool:
-        """True if the fetch answer needs a row: records, an error, newly added, or the first clean
-        answer after an error.
+        """True if the fetch response needs a row: records, an error, a newly added partition, or
+        the first clean response after an error.
 
-        To be called once per answer and partition. Every partition of an epoch 0 request gets its
-        row whatever this says.
+        Call it once per response and partition. Every partition of an epoch 0 request gets its row
+        in any case.
         """
         place = self._places.get(partition)
-        if place is None:  # forgotten meanwhile
+        if place is None:  # It was forgotten meanwhile.
             return has_records or has_error
         due, place.row_due = place.row_due, has_error
-        if has_records and len(self._places) > 1:  # Else it is in its place.
+        if has_records and len(self._places) > 1:  # A single one is in its place already.
             self._places[partition] = self._places.pop(partition)
             place.served_in = self._answers
         return due or has_records or has_error
@@ -138,10 +142,11 @@ class ShareSession:
 class FetchPlan(NamedTuple):
     """What a ShareFetch request may do. `epoch` is the request's.
 
-    `places`: its partitions, in the order to fetch them. `replaced`: the session that epoch 0 put
-    an end to; release its records now. `is_final`: no fetching; after the acknowledgements, close()
-    the session and release what it holds. `expected_epoch`: the session's from here on, unless
-    another request uses it.
+    - `places`: its partitions, in the order to fetch them.
+    - `replaced`: the session that epoch 0 ended; release its records now.
+    - `is_final`: no fetching. After the acknowledgements, close() the session and release its
+      records.
+    - `expected_epoch`: the session's from here on, unless another request uses it.
     """
 
     session: ShareSession
@@ -157,9 +162,9 @@ class FetchPlan(NamedTuple):
 
     @property
     def is_overtaken(self) -> bool:
-        """Another request has used the session since: the answer is invalid_share_session_epoch. A
-        session that was replaced or ended meanwhile is not the client's mistake, and was not used:
-        its answer is an empty one."""
+        """True if another request has used the session since: the response is
+        invalid_share_session_epoch. A session that was replaced or ended meanwhile is not the
+        client's mistake; its response is an empty one."""
         return not self.is_final and self.session.epoch != self.expected_epoch
 
 
@@ -173,8 +178,8 @@ class AcknowledgePlan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareSessionsStatistics:
-    """`evictions` counts sessions that ended because their connection did, `refused` those that
-    found the table full."""
+    """`evictions`: sessions that ended with their connection. `refused`: requests that found the
+    table full."""
 
     sessions: int
     partitions: int
@@ -185,8 +190,8 @@ class ShareSessionsStatistics:
 
 class ShareSessions:
     """All share sessions of the broker, at most `max_sessions` (group.share.max.share.sessions).
-    `may_hold(group_id, partition)`: whether there is such a share-partition now, so that somebody
-    may hold records of it."""
+    `may_hold(group_id, partition)`: whether that share-partition exists now, so that members may
+    hold records of it."""
 
     def __init__(
         self, max_sessions: int, may_hold: Callable[[str, TopicPartition], bool] = lambda *_: True
@@ -210,13 +215,15 @@ class ShareSessions:
         forget: Sequence[TopicPartition],
         has_acks: bool,
     ) -> FetchPlan:
-        """Open, use or end a session. `add` are the partitions of Topics, `forget` those of
-        ForgottenTopicsData, `has_acks` tells whether any partition carries acknowledgements.
+        """Open, use or end a session.
 
-        Raises KafkaError, and then nothing has changed: invalid_request (acknowledgements on epoch
-        0), share_session_not_found, invalid_share_session_epoch, share_session_limit_reached
-        (answer that one only after MaxWaitMs, or clients spin). On epoch 0 and -1 there is nothing
-        to forget.
+        - `add`: the partitions of Topics.
+        - `forget`: those of ForgottenTopicsData; ignored on epochs 0 and -1.
+        - `has_acks`: whether any partition carries acknowledgements.
+
+        Raises KafkaError, with nothing changed: invalid_request (acknowledgements on epoch 0),
+        share_session_not_found, invalid_share_session_epoch, share_session_limit_reached. Return
+        that last one only after MaxWaitMs, or clients spin.
         """
         if epoch == INITIAL_EPOCH:
             return self._open(SessionKey(group_id, member_id), connection_id, add, has_acks)
@@ -234,7 +241,7 @@ class ShareSessions:
         """Use or end a session by ShareAcknowledge. The partitions `acknowledged` are not added to
         the session.
 
-        Raises KafkaError, and then nothing has changed: share_session_not_found,
+        Raises KafkaError, with nothing changed: share_session_not_found,
         invalid_share_session_epoch.
         """
         if epoch == INITIAL_EPOCH:
@@ -244,23 +251,23 @@ class ShareSessions:
         return AcknowledgePlan(session, epoch, epoch == FINAL_EPOCH)
 
     def is_current(self, plan: FetchPlan) -> bool:
-        """False if the session was used, replaced or ended while the request waited: what it
-        acquires now nobody would get."""
+        """False if the session was used, replaced or ended while the request waited: records
+        acquired now would reach no client."""
         session = plan.session
         return session.epoch == plan.expected_epoch and self._sessions.get(session.key) is session
 
     def close(self, session: ShareSession) -> bool:
-        """Take the session out of the table; its records are the caller's to release. False if it
-        is not there any more: its connection has ended, or the member has a newer session, which
-        keeps the member's records."""
+        """Remove the session from the table; the caller releases its records. False if it is no
+        longer there: its connection has ended, or the member has a newer session, which keeps the
+        member's records."""
         if self._sessions.get(session.key) is not session:
             return False
         self._remove(session)
         return True
 
     def connection_closed(self, connection_id: Hashable) -> list[ShareSession]:
-        """Take out every session that this connection created and that was not replaced since,
-        whoever used it last."""
+        """Remove every session that this connection created and that has not been replaced, even if
+        another connection used it last."""
         closed = list(self._by_connection.get(connection_id, {}).values())
         for session in closed:
             self._remove(session)
@@ -268,11 +275,12 @@ class ShareSessions:
         return closed
 
     def get(self, group_id: str, member_id: str) -> ShareSession | None:
-        """The member's session. Who holds records has one: they are released with it."""
+        """The member's session. A member that holds records has one, and they are released with
+        it."""
         return self._sessions.get((group_id, member_id))
 
     def has_group(self, group_id: str) -> bool:
-        """Whether any member of the group has a session."""
+        """True if a member of the group has a session."""
         return group_id in self._groups
 
     def statistics(self) -> ShareSessionsStatistics:
@@ -301,8 +309,8 @@ class ShareSessions:
         return FetchPlan(session, INITIAL_EPOCH, tuple(session.fetch_order(INITIAL_EPOCH)), replaced=replaced)
 
     def _expect(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
-        """The session, its epoch consumed (the final epoch is not compared and consumes
-        nothing)."""
+        """The session, with its epoch consumed. The final epoch is not compared and consumes
+        nothing."""
         session = self._sessions.get((group_id, member_id))
         if session is None:
             raise KafkaError(ErrorCode.share_session_not_found)

@@ -2,15 +2,14 @@
 coordinator, KIP-932).
 
 Per offset the highest delivery count wins, and at the same count the highest state id (ARCHIVED 4 >
-ARCHIVING 3 > ACKNOWLEDGED 2 > AVAILABLE 0). The order of arrival never matters, so writes may be
+ARCHIVING 3 > ACKNOWLEDGED 2 > AVAILABLE 0). The order of arrival does not matter, so writes may be
 merged one by one or all at once.
 
     stored     |----- AVAILABLE 1 -----|
     incoming             |---- ACKNOWLEDGED 1 ----|
     result     |- AVAIL -|---- ACKNOWLEDGED 1 ----|
 
-The usual case is batches that do not overlap, or that speak of the same offsets; only the others
-pay for the sweep.
+Usually batches do not overlap, or have the same offsets. Only the others pay for the sweep.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ NOT_DECIDED = -1
 def combine(
     stored: Sequence[StateBatch], incoming: Sequence[StateBatch], start_offset: int
 ) -> tuple[StateBatch, ...]:
-    """Merge by the rule above; what lies below `start_offset` is cut off (-1: nothing). A single
-    remaining batch is given back as it is. The result is in offset order, without overlaps, and
-    neighbours that touch differ; offsets nobody mentions stay out."""
+    """Merge by the rule above. Offsets below `start_offset` are cut off (-1: none). The result is
+    in offset order, without overlaps, and neighbours that touch differ; offsets in no batch stay
+    out. A single remaining batch is returned unchanged."""
     batches = clip(chain(stored, incoming), start_offset)
     if len(batches) < 2:
         return tuple(batches)
@@ -60,10 +59,9 @@ def combine(
 
 
 def shortened(batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
-    """The same, if there are few; else in all final runs one state and one count, so that
-    neighbours join: a record that is held for hours may have half a million final ones behind it,
-    delivered once or twice, accepted or parked. The count is the highest, so that no batch
-    overrules what is final."""
+    """The same batches, if they are few. Otherwise all final runs get one state and the highest
+    count, so that neighbours join and no batch overrules them. A record that is held for hours may
+    have half a million final ones behind it, delivered once or twice, accepted or parked."""
     if len(batches) <= MANY:
         return batches
     return _join(
@@ -75,7 +73,7 @@ def shortened(batches: tuple[StateBatch, ...]) -> tuple[StateBatch, ...]:
 
 
 def clip(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
-    """The parts at or above `start_offset`, in the order given; all of them where it is -1."""
+    """The parts at or above `start_offset`, in the given order; all of them where it is -1."""
     if start_offset == NOT_DECIDED:
         return list(batches)
     return [
@@ -86,7 +84,7 @@ def clip(batches: Iterable[StateBatch], start_offset: int) -> list[StateBatch]:
 
 
 def _pieces(overlapping: list[StateBatch], *, are_alike: bool) -> Sequence[StateBatch]:
-    """What becomes of batches that overlap one another. `are_alike`: all have the same offsets."""
+    """The result for batches that overlap one another. `are_alike`: all have the same offsets."""
     if len(overlapping) == 1:
         return overlapping
     if are_alike:
@@ -95,11 +93,11 @@ def _pieces(overlapping: list[StateBatch], *, are_alike: bool) -> Sequence[State
 
 
 def _sweep(batches: list[StateBatch]) -> list[StateBatch]:
-    """Cut overlapping batches, sorted by first offset, into pieces that do not overlap: in each
-    piece the winner's state.
+    """Cut overlapping batches, sorted by first offset, into pieces that do not overlap, each with
+    the winner's state.
 
-    `active` holds the batches that began, best first; one that has ended leaves when it comes to
-    the top.
+    `active` holds the batches that have begun, best first. One that has ended is removed when it
+    reaches the top.
     """
     pieces: list[StateBatch] = []
     active: list[tuple[int, int, int]] = []  # (-delivery count, -state, last offset)

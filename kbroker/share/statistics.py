@@ -13,13 +13,14 @@ from kbroker.share.record_state import ARCHIVING_CODES, BEHIND, PENDING_CODES, W
 
 @dataclass(frozen=True, slots=True)
 class SharePartitionStatistics:
-    """`in_flight` counts offsets from SPSO to SPEO, in cached `batches`; the seven after it count
-    records by state (`waiting`: for their redelivery, or for others of their keys; `pending`: being
-    persisted, not counted elsewhere). `parked` wait outside the window, `parked_held` of them are
-    acquired. `behind_keys` wait for others of their keys, in the window or parked. From
-    `acquired_records` on they count since the share-partition was loaded: `rejected` by clients,
-    `exhausted`, the delivery limit reached, and `expired`, when that happens, even if saving it
-    fails and it happens again; `dead_lettered` what dead_lettered() has ended."""
+    """- `in_flight`: offsets from SPSO to SPEO, in `batches` cached batches.
+    - `available` to `archived`: records by state. `waiting`: for redelivery, or for another record
+      of the key. `pending`: being saved, and not counted elsewhere.
+    - `parked`: records outside the window. `parked_held` of them are acquired.
+    - `behind_keys`: records that wait for others of their keys, in the window or parked.
+    - From `acquired_records` on: counts since the share-partition was loaded. `rejected` (by
+      clients), `exhausted` (delivery limit reached) and `expired` are counted when they happen, and
+      again if saving fails and they happen again. `dead_lettered`: ended by dead_lettered()."""
 
     start_offset: int
     end_offset: int
@@ -53,7 +54,7 @@ class SharePartitionStatistics:
 
 @dataclass(slots=True)
 class Counters:
-    """What a share-partition counts itself; see above."""
+    """The counts that a share-partition keeps itself; see above."""
 
     acquired_records: int = 0
     redeliveries: int = 0

@@ -1,5 +1,5 @@
-"""Fewer records per answer near the delivery limit (KAFKA-17541), so that one poison record does
-not take its neighbours along.
+"""Fewer records per response near the delivery limit (KAFKA-17541), so that one poison record does
+not exhaust its neighbours as well.
 
     delivered so far               3      4      5      6      7      8      9 times
     limit 5,  batch of 500       250  alone                                          records at once
@@ -14,14 +14,13 @@ from kbroker.share.record_state import AVAILABLE
 
 
 def threshold(delivery_limit: int) -> int:
-    """Delivery count from which on a record is suspect. With a limit of 2 no AVAILABLE record ever
-    has it."""
+    """The delivery count from which on a record is suspect. With a limit of 2, no AVAILABLE record
+    ever has it."""
     return max(2, (delivery_limit + 1) // 2)
 
 
 def is_suspect(states: bytearray, counts: bytearray, i: int, j: int, delivery_limit: int) -> bool:
-    """True if column indexes i..j-1 hold an AVAILABLE record whose delivery count has reached the
-    threshold."""
+    """True if an AVAILABLE record among column indexes i..j-1 has reached the threshold."""
     suspect_from = threshold(delivery_limit)
     if j - i == 1:
         return states[i] == AVAILABLE and counts[i] >= suspect_from
@@ -37,9 +36,13 @@ def pick(
     states: bytearray, counts: bytearray, i: int, j: int, *, batch_size: int, delivery_limit: int, room: int
 ) -> list[tuple[int, int]]:
     """Which AVAILABLE records of i..j-1 to deliver now, as index runs [start, stop) of equal
-    delivery count. `batch_size` is the size of the whole cached batch. At most `room` records, at
-    most batch_size >> n from the first suspect one on, where n grows with its count; a record whose
-    last attempt it is goes alone."""
+    delivery count.
+
+    - At most `room` records.
+    - From the first suspect one on, at most batch_size >> n, where n grows with its count.
+      `batch_size` is the size of the whole cached batch.
+    - A record that is on its last attempt is delivered alone.
+    """
     suspect_from = threshold(delivery_limit)
     last_attempt = delivery_limit - 1 if delivery_limit > 2 else -1
     picked: list[tuple[int, int]] = []
