@@ -36,7 +36,7 @@ def check_renewals(settings: ShareSettings, batches: Sequence[AckBatch]) -> None
 def check(
     window: InFlightWindow, settings: ShareSettings, member_id: str, batches: Sequence[AckBatch]
 ) -> list[AckBatch]:
-    """What has to be applied: runs of offsets that the member holds, neighbours of one type joined.
+    """Returns the runs to apply: offsets that the member holds, neighbours of one type joined.
     Offsets below the SPSO and natural holes are skipped without an error.
 
     Raises KafkaError: invalid_record_state where the member does not (or no longer) hold a record,

@@ -259,8 +259,8 @@ class Acquisition:
 
 
 def runs_of(batches: Batches, control: Sequence[tuple[int, int]]) -> Iterable[tuple[Batches, bool]]:
-    """What was read, in offset order: record batches with no control batch between them, or (True)
-    control batches."""
+    """The result of a read, in offset order: record batches with no control batch between them, or
+    (True) control batches."""
     if not control:
         return ((batches, False),)
     order = sorted(

@@ -55,7 +55,7 @@ class KeyOrder:
         """Records that became active since the caller emptied this list."""
         self.asked: dict[int, int] = {}
         """Hashes of scheduled records that are due. They join when the window is learnt and the
-        store has been asked for their keys."""
+        store has been searched for their keys."""
         self.stops = 0
         """How often the look-ahead bound stopped a scan."""
         self._look_ahead = look_ahead

@@ -150,7 +150,7 @@ def _put_behind(window: InFlightWindow, offset: int) -> None:
 
 def admit_due(window: InFlightWindow, order: KeyOrder, offset: int, *, knows_all: bool) -> bool:
     """The record has waited, and is AVAILABLE. A scheduled record is BEHIND until the store has
-    been asked, unless everything that may block its key is in memory."""
+    been searched for its key, unless everything that may block the key is in memory."""
     key_hash = order.hash_of(offset)
     if knows_all or key_hash is None or order.is_active(offset):
         return admit(window, order, offset)

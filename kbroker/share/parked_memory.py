@@ -39,7 +39,7 @@ class Code(IntEnum):
     HANDED_OUT = 5
     UNSAVED_ARCHIVING = 6
     BEHIND = 7
-    """It is due, but another record of its key comes first, or the store is being asked for one."""
+    """It is due, but another record of its key comes first, or the store is searched for one."""
 
 
 IN_ORDER = frozenset((Code.QUEUED, Code.READY))
@@ -115,7 +115,7 @@ class ParkedMemory:
         self.held = 0
         self.key_order: KeyOrder | None = None
         self._over: set[int] = set()
-        """Of `_ghosts` and removals under way: records that really were parked, and are finished."""
+        """Of `_ghosts` and removals under way: records that really were parked and have ended."""
         self.floor = 0
         """The log's start: below it only kept records remain."""
         self.purged = 0
@@ -314,7 +314,7 @@ class ParkedMemory:
     @property
     def knows_redeliveries(self) -> bool:
         """True if all records that block their keys are in memory, so that the store need not be
-        asked."""
+        searched."""
         return self._orders[Lane.REDELIVERY].is_complete
 
     def _may_go(self, order: KeyOrder, entry: Entry) -> bool:
@@ -333,7 +333,7 @@ class ParkedMemory:
         return may_go
 
     def end_asking(self, offsets: Iterable[int]) -> None:
-        """The store has been asked for the keys of these due records."""
+        """The store has been searched for the keys of these due records."""
         order = self.key_order
         for offset in offsets:
             key_hash = None if order is None else order.asked.pop(offset, None)

@@ -63,7 +63,7 @@ class Parking(ParkedSaving):
         super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
         self.rejected = 0
 
-    # ---- what is there ---------------------------------------------------------------------------
+    # ---- questions -------------------------------------------------------------------------------
 
     @property
     def is_settled(self) -> bool:

@@ -107,7 +107,7 @@ class ReadResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class SummaryResult(Result):
-    """What is saved at this moment, without waiting for writes under way.
+    """The saved state at this moment, without waiting for writes under way.
 
     - `start_offset`: -1 if not initialised, or initialised without an offset.
     - `delivery_complete_count`: -1 if unknown. Offsets of the persister's own records in the topic
@@ -126,7 +126,7 @@ class Persister(ABC):
     """Derive from this class. The abstract verbs are required; everything else has a default, which
     says that the persister does not do it.
 
-    What is durable on return: everything that a result with code none says was done, as far as the
+    Durable on return: everything that a result with code none says was done, as far as the
     operator's --durability goes.
     """
 
@@ -238,7 +238,7 @@ class Persister(ABC):
         return None
 
     def stands_from(self, group_id: str, partition: TopicPartition, offset: int) -> Standing | None:
-        """What is saved as finished from `offset` on, which is not below the start offset that
+        """The offsets saved as finished from `offset` on, which is not below the start offset that
         `read_summary` has just returned. Offsets of the persister's own records count as finished.
 
         None: unknown. Lag is then at most what the log has, and is too high by finished records

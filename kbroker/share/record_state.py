@@ -33,7 +33,7 @@ class RecordState(IntEnum):
 
 
 class Event(IntEnum):
-    """What can happen to a record. The first five have the ids of the protocol's acknowledge
+    """The events of a record's life. The first five have the ids of the protocol's acknowledge
     types."""
 
     GAP = 0

@@ -64,8 +64,8 @@ class SharePartitionQueries(SharePartitionWrites):
         return self._window.acquirable_in(first, last)
 
     def stands_from(self, offset: int) -> Standing:
-        """What is finished from `offset` > SPSO on. Asked when the log begins there, and no fetch
-        has noticed it yet; nothing changes before log_start_moved()."""
+        """The finished records from `offset` > SPSO on. Asked when the log begins there, and no
+        fetch has noticed it yet; nothing changes before log_start_moved()."""
         return self._window.stands_from(offset)
 
     def next_fetch_offset(self) -> int:

@@ -1,5 +1,5 @@
-"""What the share coordinator refuses of a request. All raise KafkaError, or make one to be raised.
-Pure."""
+"""The requests that the share coordinator refuses. Each check raises a KafkaError, or creates one
+to be raised. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker.share.record_state import MAX_DELIVERY_COUNT
 from kbroker.share_state.loading import ShareState
 
 PERSISTED_STATES: Final = frozenset({0, 2, 3, 4})
-"""AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED. An acquisition is never persisted."""
+"""AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED. An acquisition is never saved."""
 
 
 def check_partition(partition: TopicPartition) -> None:
@@ -28,8 +28,8 @@ def check_epoch(epoch: int, name: str) -> None:
 
 
 def check_batches(batches: Iterable[StateBatch]) -> int:
-    """Kafka stores what it is given, and the share-partition can then never be loaded again.
-    kbroker refuses it. Gives the last offset."""
+    """Returns the last offset. Kafka stores any batches, and can then never load the
+    share-partition again; kbroker refuses bad ones."""
     last_offset = -1
     for first, last, state, count in batches:
         if not 0 <= first <= last or state not in PERSISTED_STATES or not 0 <= count <= MAX_DELIVERY_COUNT:
@@ -44,8 +44,8 @@ def check_batches(batches: Iterable[StateBatch]) -> int:
 
 
 def check_span(last_offset: int, start_offset: int) -> None:
-    """No more offsets than a share-partition has in memory; from where on is not known before the
-    start is decided."""
+    """No more offsets than a share-partition has in memory. Without a decided start offset this is
+    unknown."""
     if last_offset - start_offset >= MAX_SPAN and start_offset >= 0:
         message = (
             f"State batches may span {MAX_SPAN} offsets from the start offset {start_offset} on, not "

@@ -1,17 +1,17 @@
-"""One topic partition's share state in control records: where each group's newest ones are, and
-what is appended next. Pure.
+"""One topic partition's share state in control records: where each group's newest records are, and
+which records are appended next. Pure.
 
     log     ...  C g1  ...  D g1  ...  C g2  ...  D g1  ...  D g2  ...
                   ^----------'^-------------------'            C: SHARE_CHECKPOINT
     chain of g1  (checkpoint)                   (newest)       D: SHARE_DELTA
 
-The share coordinator (share_state/coordinator.py) decides as it does over a StateStore; here its
+The share coordinator (share_state/coordinator.py) decides as it does over a StateStore. Here its
 changes become records, and a scan of a share-partition's keys becomes a walk along its chain.
-Number 0 is the checkpoint and number n the n-th delta after it.
+Number 0 is the checkpoint, and number n the n-th delta after it.
 
-Records are appended in the order decided, and those of one log fail together: whoever appends calls
-`records`, submits them, and then `confirm` or `fail`. This module must not know how a log is read
-or written.
+Records are appended in the order of the decisions, and those of one log fail together. The caller
+calls `records`, submits them, and then calls `confirm` or `fail`. This module must not know how a
+log is read or written.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from kbroker.formats.control_records import NO_OFFSET, ControlType, ShareControl
 from kbroker.formats.state import ControlChain, ControlHint
 
 ShareChange: TypeAlias = tuple[str, int, bytes | None]
-"""(group id, number, value): a change of the share coordinator's to one key of this topic
-partition."""
+"""(group id, number, value): the share coordinator's change to one key of this topic partition."""
 Ends: TypeAlias = Mapping[str, ControlChain | None]
 """Where chains end after a batch; None: the group's state is deleted."""
 
@@ -35,7 +34,7 @@ class ToAppend(NamedTuple):
 
 
 class ControlChains:
-    """`groups` are the chains that are saved."""
+    """`groups` are the saved chains."""
 
     def __init__(self, groups: Mapping[str, ControlChain] | None = None) -> None:
         self.groups: dict[str, ControlChain] = dict(groups or {})
@@ -43,29 +42,27 @@ class ControlChains:
         self._unsaved = 0
 
     def chain(self, group_id: str) -> ControlChain | None:
-        """With what is on its way to the disk."""
+        """The chain with unsaved records."""
         return self._decided[group_id] if group_id in self._decided else self.groups.get(group_id)
 
     def known(self) -> set[str]:
-        """Groups that have state here, also if that is on its way to the disk."""
+        """Groups that have state here, saved or not."""
         return {group_id for group_id in {*self.groups, *self._decided} if self.chain(group_id) is not None}
 
-    # -- reading the log, once
-    # -----------------------------------------------------------------------------------------
+    # ---- reading the log, once -------------------------------------------------------------------
 
     @classmethod
     def of_hint(cls, hint: ControlHint, log_start: int) -> ControlChains:
-        """To be followed by `replay` of an open hint's records. A chain that begins below
-        `log_start` has ended: a group that still has state has a newer checkpoint behind it, and of
-        a deleted one the record that says so may have gone, too. What can still be read there, as
-        its segment is not gone, does not count."""
+        """`replay` of an open hint's records follows. A chain that begins below `log_start` has
+        ended: a group with state has a newer checkpoint, and the record of a deletion may be gone
+        as well. Records below it do not count, even if their segment can still be read."""
         return cls(
             {group_id: chain for group_id, chain in hint.groups.items() if chain.checkpoint >= log_start}
         )
 
     def replay(self, offset: int, control: ShareControl) -> None:
-        """A record that was found in the log, in offset order. Deltas whose checkpoint is gone are
-        of a state that was deleted."""
+        """Apply a record of the log; the caller passes them in offset order. Deltas without a
+        checkpoint belong to a deleted state."""
         if control.is_deletion:
             self.groups.pop(control.group_id, None)
         elif control.type is ControlType.SHARE_CHECKPOINT:
@@ -73,12 +70,11 @@ class ControlChains:
         elif control.group_id in self.groups:
             self.groups[control.group_id] = self.groups[control.group_id]._replace(newest=offset)
 
-    # -- appending
-    # ----------------------------------------------------------------------------------------------
+    # ---- appending -------------------------------------------------------------------------------
 
     def records(self, changes: Iterable[ShareChange], base_offset: int) -> ToAppend:
-        """What says these changes, at `base_offset` and the offsets behind it. Empty if nothing has
-        to be said: a checkpoint removes the deltas before it without a word."""
+        """The records for these changes, at `base_offset` and the offsets behind it. May be empty:
+        a checkpoint removes the deltas before it without a record."""
         controls: list[ShareControl] = []
         ends: dict[str, ControlChain | None] = {}
         for group_id, number, value in changes:
@@ -109,20 +105,19 @@ class ControlChains:
             self._decided.clear()
 
     def fail(self) -> None:
-        """Everything that is on its way to this log's end has failed."""
+        """All records on their way to this log's end have failed."""
         self._unsaved = 0
         self._decided.clear()
 
-    # -- hints and retention
-    # -------------------------------------------------------------------------------------------
+    # ---- hints and retention ---------------------------------------------------------------------
 
     def hint(self, offset: int, *, is_open: bool) -> ControlHint:
         """As of `offset`, where the log ends for readers."""
         return ControlHint(offset, is_open, self.groups)
 
     def below(self, offset: int) -> list[str]:
-        """Groups whose checkpoint would go if the log began at `offset`: the saved one, too, while
-        a newer one may still fail."""
+        """Groups that would lose their checkpoint if the log began at `offset`. The saved
+        checkpoint counts as well, while a newer one may still fail."""
         return [
             group_id
             for group_id in sorted(self.known())
@@ -134,9 +129,9 @@ class ControlChains:
 
 
 class ChainWalk:
-    """From a group's newest record back to its checkpoint: read the control record at `offset`,
-    hand it to `take`, until `offset` is None. `take` raises ValueError where the chain is
-    broken."""
+    """From a group's newest record back to its checkpoint: the caller reads the control record at
+    `offset` and passes it to `take`, until `offset` is None. `take` raises ValueError where the
+    chain is broken."""
 
     def __init__(self, group_id: str, chain: ControlChain) -> None:
         self._group_id = group_id

@@ -1,9 +1,9 @@
-"""Walking along a group's control records without reading more than needed: what to read next, and
-what is found there. Pure.
+"""A walk along a group's control records that reads no more than needed: it names the next read,
+and takes the records found there. Pure.
 
-Whoever can read a log drives it: the broker with waits in between, a reader of the files without.
+Any reader of a log can drive it: the broker, which waits between reads, or a reader of the files.
 
-    reading = walking(walk)              a generator: what it yields is to be read
+    reading = walking(walk)              a generator: each value that it yields is a read to do
     wanted = next(reading, None)
     while wanted is not None:
         wanted = advanced(reading, ... the batches that were read ...)
@@ -45,9 +45,9 @@ Walking: TypeAlias = Generator[Wanted, Sequence[memoryview], None]
 
 
 def walking(walk: ChainWalk) -> Walking:
-    """What to read next. Records of one group often lie close together: some of the log before a
-    record is read along with it. Raises KafkaError for damage, and ValueError where the chain is
-    broken."""
+    """Yields the reads to do. Records of one group are often close together, so part of the log
+    before a record is read along with it. Raises KafkaError for damage, and ValueError where the
+    chain is broken."""
     places: dict[int, _Place] = {}
     while (offset := walk.offset) is not None:
         if offset not in places:
@@ -59,7 +59,7 @@ def walking(walk: ChainWalk) -> Walking:
 
 
 def advanced(reading: Walking, views: Sequence[memoryview]) -> Wanted | None:
-    """Go on with what was read; None at the end. Raises as `walking`."""
+    """Resume with the batches that were read; None at the end. Raises as `walking`."""
     try:
         return reading.send(views)
     except StopIteration:
@@ -67,8 +67,8 @@ def advanced(reading: Walking, views: Sequence[memoryview]) -> Wanted | None:
 
 
 def decoded_at(views: Sequence[memoryview], offset: int) -> ShareControl | None:
-    """The share state that a record at `offset` holds, None where there is no such record among
-    what was read. Raises KafkaError."""
+    """The share state in a record at `offset`, None if the batches have no such record. Raises
+    KafkaError."""
     return _decoded(_places(views, offset + 1), offset)
 
 
@@ -84,9 +84,9 @@ def read_state(view: memoryview, position: int, header: BatchHeader) -> Iterator
 
 
 def _places(views: Sequence[memoryview], end: int) -> dict[int, _Place]:
-    """Where the control record at an offset lies in what was read. Mostly it is others' batches
-    that are passed, so as little of them is looked at as will do. Damage makes this miss what is
-    behind it, and no more: what is found has a checksum."""
+    """Where the control record of each offset lies in these batches. Most batches belong to others,
+    so only their headers are read. Damage hides the batches behind it, and no more: a record that
+    is found has a checksum."""
     places: dict[int, _Place] = {}
     for view in views:
         position, size = 0, len(view)

@@ -1,10 +1,12 @@
-"""The share coordinator (KIP-932): keeps the state of share-partitions as snapshots and updates in
+"""The share coordinator (KIP-932): stores the state of share-partitions as snapshots and updates in
 the StateStore. Pure.
 
-Every method decides at once and gives an outcome: changes for the StateStore and one result per
-request row, in order. What was decided shows in memory immediately, so several writes to one
-share-partition may be on their way to the disk together (group commit). The caller keeps this
-order:
+    number 0      snapshot: the whole state
+    number 1..n   updates: batches that were merged since; the next snapshot removes them
+
+Each verb decides at once and returns an outcome: changes for the StateStore, and one result per
+request row, in order. A decision shows in memory immediately, so several writes to one
+share-partition may be under way together (group commit). The caller keeps this order:
 
     outcome = coordinator.write(group_id, requests, now_ms=now_ms)
     ticket = commit.submit(outcome.changes)            no await before this: saved in order
@@ -12,26 +14,23 @@ order:
     saved:   coordinator.confirm(outcome)              then answer with outcome.results
     failed:  results = coordinator.failed(outcome)     then answer with these
 
-`must_wait` may be true with no changes at all: what is answered may rest on changes that are not
-saved yet. Then submit the empty changes too, or wait in another way for everything submitted
-before.
+`must_wait` may be true without changes, because the results may rest on changes that are not saved
+yet. Then submit the empty changes too, or wait in another way for everything submitted before.
 
-`failed` forgets what was decided: the next request for that share-partition reads the store again.
-Therefore, when a save fails, everything submitted after it must fail as well, and `failed` must be
-called for all of it in the same synchronous step in which the failure becomes known, before
-anything else is decided here. (A commit queue that refuses what is behind a refused group does just
-that.)
+`failed` forgets the decision: the next request for that share-partition reads the store again. So
+when a save fails, everything submitted after it must fail as well. The caller calls `failed` for
+all of it in the step in which the failure becomes known, before any other decision. A commit queue
+that refuses everything behind a refused group does just that.
 
-A share-partition is read from the store when it is first asked for, so a restart costs nothing. An
-update is put under the next number; a snapshot, after `updates_per_snapshot` of them, replaces them
-all in one write; so does a cold snapshot, when somebody asks for it (share_state/housekeeping.py).
-Nothing obsolete stays behind; how an engine cleans its own log is its own business.
+A share-partition is loaded at its first request, so a restart costs nothing. A snapshot replaces
+the updates after `updates_per_snapshot` of them, or before they have more than BATCHES_PER_SNAPSHOT
+batches in all: where a group acknowledges in random order, each update has hundreds. A cold
+snapshot (housekeeping.py) does the same for a state that has fallen idle. No obsolete key stays
+behind; how an engine compacts its own log is its own business.
 
-Where a group answers in random order each update has hundreds of batches, and to merge all updates
-takes long. So a snapshot comes before they have more than BATCHES_PER_SNAPSHOT.
-
-This module must not know who calls the five verbs, nor what a delivery state means beyond the
-combiner's order.
+This module has the verbs and their rules; states.py has the states in memory and their encoding,
+outcome.py the result of a decision. It must not know who calls the verbs, nor what a delivery state
+means beyond the combiner's order.
 """
 
 from __future__ import annotations
@@ -94,9 +93,9 @@ class ShareStateCoordinator(ShareStates):
     def initialize(
         self, group_id: str, requests: Sequence[InitializeRequest], *, now_ms: int
     ) -> ShareStateOutcome[Result]:
-        """Start a share-partition's state, or start it anew with a state epoch that is at least the
-        stored one. With the epoch and the start offset that it has already, nothing happens: a
-        repeated request must not wipe what was acknowledged since."""
+        """Create a share-partition's state, or recreate it with a state epoch that is at least the
+        stored one. A request with the present epoch and start offset changes nothing: a repetition
+        must not erase later acknowledgements."""
         return self._decide(
             group_id, requests, Result, lambda decision, request: self._initialize(decision, request, now_ms)
         )
@@ -104,7 +103,7 @@ class ShareStateCoordinator(ShareStates):
     def read(
         self, group_id: str, requests: Sequence[ReadRequest], *, now_ms: int
     ) -> ShareStateOutcome[ReadResult]:
-        """The state for a leader. Its epoch is stored: from then on older leaders are fenced."""
+        """The state for a leader. Its epoch is stored, which fences older leaders from then on."""
         return self._decide(
             group_id, requests, ReadResult, lambda decision, request: self._read(decision, request, now_ms)
         )
@@ -117,14 +116,14 @@ class ShareStateCoordinator(ShareStates):
         return self._decide(group_id, requests, Result, partial(self._write, now_ms))
 
     def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> ShareStateOutcome[Result]:
-        """Forget share-partitions, whatever their epochs. One that is not known is fine too."""
+        """Forget share-partitions, whatever their epochs. Unknown ones are accepted."""
         return self._decide(group_id, [_Delete(partition) for partition in partitions], Result, self._delete)
 
     def read_summary(
         self, group_id: str, requests: Sequence[ReadRequest]
     ) -> ShareStateOutcome[SummaryResult]:
-        """Where a share-partition stands by what is saved, without waiting for what is not. Fences
-        nobody; the leader epoch in the request is not looked at."""
+        """The saved state of share-partitions in brief, without waiting for unsaved changes. Fences
+        no leader, and ignores the leader epoch in the request."""
         return self._decide(group_id, requests, SummaryResult, self._read_summary)
 
     def _decide(
@@ -284,9 +283,9 @@ class ShareStateCoordinator(ShareStates):
         offset: int,
         count_own: Callable[[int], int] = lambda _: 0,
     ) -> Standing:
-        """What the state says to be done from `offset` on, which is not below the saved start
-        offset. What is not saved yet may count, but never more than is saved as done in all.
-        `count_own`: how many offsets from one on are the persister's own, which are done, too."""
+        """The finished offsets from `offset` on, which is not below the saved start offset. Unsaved
+        changes may count, but never more offsets than are saved as finished in all. `count_own`:
+        how many offsets from a given one on are the persister's own, which count as finished."""
         entry = self._entry(group_id, partition)
         state = entry.state
         if state is None:
@@ -297,7 +296,7 @@ class ShareStateCoordinator(ShareStates):
         return Standing(first_open, min(done + passed, max(0, entry.saved.delivery_complete_count)) + own)
 
     def unfinished(self, group_id: str, partition: TopicPartition, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 the group is not done with, by unsaved
+        """How many of the offsets `first` to `end` - 1 the group has not finished, by unsaved
         decisions as well. 0 without a decided start offset. Raises KafkaError for state that cannot
         be read."""
         state = self._entry(group_id, partition).state
@@ -310,32 +309,32 @@ class ShareStateCoordinator(ShareStates):
         return end - first - (standing_of(batches, first).done - standing_of(batches, end).done)
 
     def in_window(self, group_id: str, partition: TopicPartition, offsets: Sequence[int]) -> list[int]:
-        """Those, of rising offsets, whose place the state does not hold as given up: they cannot be
+        """Those of these rising offsets that the state does not have as given up: they cannot be
         parked."""
         return not_final(self._entry(group_id, partition).state, offsets)
 
     # ---- parked records, for persisters ----------------------------------------------------------
 
     def generation(self, group_id: str, partition: TopicPartition) -> int:
-        """Under which they lie, by unsaved decisions as well; 0: there are none. Raises KafkaError
-        for state that cannot be read."""
+        """The generation of its parked records, by unsaved decisions as well; 0: there are none.
+        Raises KafkaError for state that cannot be read."""
         state = self._entry(group_id, partition).state
         return NO_GENERATION if state is None else state.generation
 
     def waiting(self, group_id: str, partition: TopicPartition) -> int:
-        """How many are parked by what is saved."""
+        """How many records are saved as parked."""
         return self._entry(group_id, partition).saved.waiting
 
     def generations_in_use(self, group_id: str, partition: TopicPartition) -> set[int]:
-        """All others are garbage: the one that is saved may hold again, if what is decided is not
-        saved."""
+        """All others are garbage. The saved generation is in use as well: it is valid again if the
+        decision is not saved."""
         entry = self._entry(group_id, partition)
         return {entry.saved.generation, NO_GENERATION if entry.state is None else entry.state.generation}
 
     def generation_to_park_in(self, group_id: str, request: WriteRequest) -> int:
-        """For a persister that keeps parked records before the write that parks them is decided.
-        The generation may be a new one, which that write's decision then saves. Raises KafkaError
-        where the write would be refused."""
+        """For a persister that stores parked records before it decides the write. The generation
+        may be a new one, which that decision then saves. Raises KafkaError where the write would be
+        refused."""
         _, state_epoch, leader_epoch, _, _, batches, parking, waiting = request
         check_partition(request.partition)
         check_batches(batches)
@@ -353,7 +352,7 @@ class ShareStateCoordinator(ShareStates):
         return self._generation(state, parking)
 
     def recount(self, group_id: str, partition: TopicPartition, waiting: int) -> None:
-        """Its persister has found that so many are parked."""
+        """The persister has counted this many parked records."""
         entry = self._entry(group_id, partition)
         if entry.state is not None:
             entry.state.waiting, entry.saved = waiting, entry.saved._replace(waiting=waiting)
@@ -364,9 +363,9 @@ class ShareStateCoordinator(ShareStates):
         check_parking(parking, waiting)
 
     def _generation(self, state: ShareState, parking: Sequence[ParkingChange]) -> int:
-        """That of what is parked, begun with the first that is."""
+        """The generation to park in, created with the first record that is parked."""
         if not state.generation and any(change.parked is not None for change in parking):
-            assert self._parking is not None, "_check_parking was asked"
+            assert self._parking is not None, "_check_parking was called"
             state.generation, state.is_generation_new = next(self._parking.generations), True
         return state.generation
 

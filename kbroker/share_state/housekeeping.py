@@ -1,15 +1,15 @@
-"""Which share-partitions get a cold snapshot: those whose stored state is more than it need be
-(share coordinator housekeeping). Pure.
+"""Which share-partitions get a cold snapshot: those that have fallen idle with updates behind their
+snapshot (share coordinator housekeeping). Pure.
 
-A snapshot removes the updates that it takes in, so a busy share-partition never keeps more than
-share.coordinator.snapshot.update.records.per.snapshot of them. One that falls idle would keep what
-it has got for good: hundreds of records to load where one says the same. So a snapshot that is
-older than an interval, and has updates after it, is replaced.
+A snapshot removes the updates that it includes. So a busy share-partition never has more than
+share.coordinator.snapshot.update.records.per.snapshot of them. An idle one would keep its updates
+for good: hundreds of records to load, where one would do. So a snapshot that is older than an
+interval, and has updates after it, is replaced.
 
-Nothing else is to be kept house of. Kafka prunes its state topic below the oldest live snapshot;
-here an update's key is removed with the snapshot that takes it in and a deleted share-partition's
-keys with it, and an engine gives up by itself what no key needs any more (docs/persisters.md has
-the measurement). This module must not know who runs it, nor how often.
+No other housekeeping is needed. Kafka prunes its state topic below the oldest live snapshot. Here a
+snapshot removes the keys of the updates that it includes, and a deletion all keys of the
+share-partition; an engine reclaims the space itself (docs/persisters.md has the measurement). This
+module must not know what runs it, nor how often.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ class SharePartitionKey(NamedTuple):
 
 
 def is_cold(state: ShareState, *, now_ms: int, interval_ms: int) -> bool:
-    """Whether `state` has updates and its snapshot was written at least `interval_ms` ago, or later
-    than now: somebody set the clock."""
+    """True if `state` has updates, and its snapshot was written at least `interval_ms` ago. Also
+    true if it was written later than now: the clock was set."""
     return state.updates > 0 and not 0 <= now_ms - state.write_timestamp < interval_ms
 
 
 def state_prefix(partition: TopicPartition) -> bytes:
-    """Scan this for the share state of all groups on one topic partition."""
+    """The prefix of the share state of all groups on one topic partition."""
     return share_topic_prefix(partition.topic_id) + partition.partition.to_bytes(4, "big")
 
 
 def with_updates(stored: Iterable[tuple[bytes, bytes]]) -> Sequence[SharePartitionKey]:
-    """The share-partitions that have updates in what a scan of share state gave."""
+    """The share-partitions that have updates in a scan of share state."""
     found: dict[SharePartitionKey, None] = {}
     for encoded, _ in stored:
         key = parse_key(encoded)

@@ -1,7 +1,6 @@
-"""The share coordinator's keys in FindCoordinator: `group:topic id:partition`, the topic id in
-Kafka's text form (URL-safe base64, 22 characters). kbroker is every coordinator itself, so that no
-key has to be placed anywhere.
-"""
+"""The share coordinator's keys in FindCoordinator: `group:topic id:partition`, with the topic id in
+Kafka's text form (URL-safe base64, 22 characters). kbroker is the coordinator of every key, so no
+key has to be placed."""
 
 from __future__ import annotations
 
@@ -14,10 +13,10 @@ from kbroker.share.persister import TopicPartition
 
 
 def parse_share_coordinator_key(key: str) -> tuple[str, TopicPartition]:
-    """Group and partition. The last two fields are the topic id and the partition, so that a group
-    id may contain colons.
+    """Group and partition. The last two fields are the topic id and the partition, so a group id
+    may contain colons.
 
-    Raises KafkaError INVALID_REQUEST for a key that is malformed or names no group (blanks are no
+    Raises KafkaError INVALID_REQUEST for a malformed key, or one without a group (blanks are no
     name). A negative partition passes, as in Kafka.
     """
     group_id, _, rest = key.rpartition(":")

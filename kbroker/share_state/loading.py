@@ -1,8 +1,8 @@
-"""A share-partition's state in memory, and how it comes out of its snapshot and updates (KIP-932;
-share coordinator replay).
+"""A share-partition's state in memory, and how it is loaded from its snapshot and updates (KIP-932,
+share coordinator replay). Pure.
 
-It must not know who writes or asks. Reading is lean, since a restarted broker loads thousands of
-these in its first seconds.
+It must not know its readers and writers. Loading is lean, because a restarted broker loads
+thousands of these in its first seconds.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ _UNCHANGED_EPOCH: Final = -1
 
 @dataclass(slots=True)
 class ShareState:
-    """One share-partition. `recent` holds batches that `batches` does not contain yet: they are
-    merged when somebody looks.
+    """One share-partition.
 
-    `updates` is the number of the newest stored update, `update_batches` how many batches they have
-    in all. `leader_fence` is the newest leader epoch seen since the state was loaded: it outlives
-    an initialize, which stores leader epoch 0. `written_in` is the newest leader epoch whose log
-    start offset and batches speak of: that of the newest write that changed one of them. None: they
-    speak of no record. The timestamps are those of the stored snapshot, in milliseconds since 1970.
-    `generation`: under which its `waiting` parked records lie, which the coordinator counts; a new
-    one wants a snapshot that says so.
+    - `recent`: batches that `batches` does not contain yet. They are merged on the next read.
+    - `updates`: the number of the newest stored update. `update_batches`: the batches of all
+      updates.
+    - `leader_fence`: the newest leader epoch since the state was loaded. It survives an initialize,
+      which stores leader epoch 0.
+    - `written_in`: the newest leader epoch of the log that the start offset and the batches refer
+      to. None: they refer to no record.
+    - The timestamps are the stored snapshot's, in milliseconds since 1970.
+    - `generation`: of its `waiting` parked records, which the coordinator counts. A new one needs a
+      snapshot that stores it.
     """
 
     snapshot_epoch: int
@@ -66,8 +68,8 @@ class ShareState:
 
 
 def load(records: Iterable[tuple[bytes, bytes]]) -> ShareState | None:
-    """From a scan of `share_partition_prefix`; None if there is nothing. Raises ValueError for a
-    value that cannot be read."""
+    """From a scan of `share_partition_prefix`; None if it is empty. Raises ValueError for a value
+    that cannot be read."""
     state: ShareState | None = None
     for key, value in records:
         number = int.from_bytes(key[-8:], "big")
@@ -98,8 +100,8 @@ def _from_snapshot(snapshot: ShareSnapshot) -> ShareState:
 
 
 def _from_update(update: ShareUpdate) -> ShareState:
-    """An update without its snapshot is the state by itself, as in Kafka: such a log is half
-    pruned, and a deletion follows."""
+    """An update without its snapshot is the whole state, as in Kafka: such a log is half pruned,
+    and a deletion follows."""
     return ShareState(
         snapshot_epoch=update.snapshot_epoch,
         state_epoch=0,

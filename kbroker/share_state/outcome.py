@@ -1,5 +1,5 @@
-"""What the share coordinator decides: the changes of a request, its results, and what is saved of
-each share-partition once they are. Pure."""
+"""The outcome of a share coordinator's decision: changes for the store, results for the caller, and
+the entries that wait for the save. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R", bound=Result)
 
 
 class Saved(NamedTuple):
-    """What a summary says of a share-partition; the defaults where it has no state."""
+    """The saved state of a share-partition in brief; the defaults where it has none."""
 
     state_epoch: int = 0
     leader_epoch: int = 0
@@ -35,8 +35,7 @@ _as_saved = maker(Saved, tuple[int, int, int, int, int, int])
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """What is in memory of a share-partition. `state` None: there is none, or its removal is not
-    saved yet."""
+    """A share-partition in memory. `state` None: there is none, or its removal is not saved yet."""
 
     key: SharePartitionKey
     prefix: bytes
@@ -48,18 +47,18 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ShareStateOutcome(Generic[R]):
-    """See the head of this file. `results`, one per row asked for and in that order, hold once the
-    changes are saved. There are none at all where the group id is empty, as in Kafka."""
+    """See coordinator.py. `results`, one per requested row and in that order, hold once the changes
+    are saved. They are empty where the group id is empty, as in Kafka."""
 
     changes: tuple[Change, ...]
     results: tuple[R, ...]
     must_wait: bool
     changed: tuple[tuple[Entry, Saved], ...]
-    """The coordinator's own: what will be saved then."""
+    """For confirm() and failed(): the entries, and their state once saved."""
 
 
 class Decision(Generic[R]):
-    """An outcome in the making."""
+    """An outcome under construction."""
 
     def __init__(self, group_id: str = "") -> None:
         self.group_id = group_id

@@ -1,12 +1,11 @@
-"""What a write says of parked records, as changes of the state store (parked_records.py has the
-keys). Pure.
+"""Changes to parked records as changes of the state store (formats/parked_records.py has the keys).
+Pure.
 
-    changes_of   the last word about each key, in the order of the changes: removals of stale
-                 places,
-                 both keys of what is parked, and the record where it is kept
-    not_final    which offsets a state does not hold as given up by the window
+    changes_of   one change per key, the last one wins: removals of stale places, both keys of a
+                 parked record, and its bytes where they are kept
+    not_final    the offsets that a state does not have as given up by the window
 
-It must not know who decides what is parked, nor how a change is kept.
+It must not know why a record is parked, nor how a change is stored.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ _LANES: Final = frozenset(Lane)
 
 
 class ParkingStore(NamedTuple):
-    """Where a share coordinator finds parked records. `get` is the StateStore's. `generations`:
-    numbers that no broker life before this one has used, nor this one for anything else."""
+    """Where a share coordinator finds parked records. `get` is the StateStore's. `generations`
+    yields numbers that are used for nothing else, in this broker life or before it."""
 
     get: Callable[[bytes], bytes | None]
     generations: Iterator[int]
@@ -62,13 +61,13 @@ def prefix_of(group_id: str, partition: TopicPartition, generation: int) -> byte
 
 
 def stored_count(get: Callable[[bytes], bytes | None], prefix: bytes) -> int:
-    """How many are parked. Raises ValueError for a value that cannot be read."""
+    """How many records are parked. Raises ValueError for a value that cannot be read."""
     value = get(counter_key(prefix))
     return 0 if value is None else decode_count(value)
 
 
 def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
-    """Raises INVALID_REQUEST for what could not be read again."""
+    """Raises INVALID_REQUEST for changes that could not be loaded again."""
     if not 0 <= waiting <= _MOST:
         raise KafkaError(
             ErrorCode.invalid_request, f"{waiting} records cannot be parked: give how many are, from 0 on."
@@ -146,9 +145,9 @@ def parked_of(record: ParkedRecord) -> Parked:
 def stored_left(
     reader: StateReader, group_id: str, partition: TopicPartition, generation: int, log_start_offset: int
 ) -> ParkedLeft:
-    """What a store holds, of the records that the log still has or that are kept: for readers
-    without a broker. Costs a look at each record below `log_start_offset`. Raises ValueError for
-    what cannot be read."""
+    """The parked records of a store that are kept or that the log still has, for readers without a
+    broker. Costs a look at each record below `log_start_offset`. Raises ValueError for a value that
+    cannot be read."""
     if generation == NO_GENERATION or not reader.keeps_keys_on_disk:
         return NOTHING_PARKED
     prefix = prefix_of(group_id, partition, generation)
@@ -172,7 +171,7 @@ def stored_left(
 
 
 def not_final(state: ShareState | None, offsets: Sequence[int]) -> list[int]:
-    """Those, of rising offsets, that the window still has: their records would be delivered
+    """Those of these rising offsets that the window still has: their records would be delivered
     twice."""
     if state is None or state.start_offset < 0:
         return list(offsets)

@@ -1,5 +1,9 @@
-"""The states of share-partitions in memory: loaded from the store at first use, changed, and
-encoded for it. Pure."""
+"""The states of share-partitions in memory: loaded from the store at first use, changed by
+decisions, and encoded for it. Pure.
+
+    requests --> ShareStateCoordinator --> _entry(), _put_update(), _put_snapshot(), _remove()
+                                           confirm() or failed() when the save has ended
+"""
 
 from __future__ import annotations
 
@@ -27,15 +31,16 @@ from kbroker.share_state.parked import NO_GENERATION, ParkingStore, prefix_of, s
 UPDATES_PER_SNAPSHOT: Final = 500
 """share.coordinator.snapshot.update.records.per.snapshot."""
 BATCHES_PER_SNAPSHOT: Final = 2000
-"""Merged in some milliseconds, and 40 kB; a busy group that answers in order has fewer in all of
-its updates."""
+"""They take some milliseconds to merge, and 40 kB. A busy group that acknowledges in order has
+fewer in all of its updates."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareStateStatistics:
-    """`loaded`: share-partitions in memory; `unsaved`: decisions neither confirmed nor failed. The
-    others count since the start: `loads` from the store, and what was decided; `cold_snapshots` are
-    `snapshots` as well, those that nobody's write made necessary."""
+    """- `loaded`: share-partitions in memory.
+    - `unsaved`: decisions neither confirmed nor failed.
+    - Since the start: `loads` from the store, `updates` and `snapshots` decided. `cold_snapshots`
+      are `snapshots` that housekeeping asked for."""
 
     loaded: int
     unsaved: int
@@ -46,9 +51,11 @@ class ShareStateStatistics:
 
 
 class ShareStates:
-    """`scan` is the StateStore's; `partition_exists(topic_id, partition)` asks the broker's topics.
-    `parking` None: no write may park anything. `on_generation_ended` is told, once that is saved,
-    whose parked records are nobody's any more."""
+    """- `scan`: the StateStore's.
+    - `partition_exists(topic_id, partition)`: by the broker's topics.
+    - `parking`: None if no write may park records.
+    - `on_generation_ended`: called with a share-partition and the generation of parked records that
+      it no longer uses, once that is saved."""
 
     def __init__(
         self,
@@ -67,8 +74,8 @@ class ShareStates:
         self._loads = self._updates = self._snapshots = self._snapshots_anew = 0
 
     def _entry(self, group_id: str, partition: TopicPartition, decision: Decision[R] | None = None) -> Entry:
-        """From memory or from the store. One without state is not kept: asking for unknown names
-        must not cost memory."""
+        """From memory or from the store. An entry without state is not kept: requests for unknown
+        names must not cost memory."""
         entry = self._entries.get((group_id, partition))
         if entry is None:
             key = SharePartitionKey(group_id, partition)
@@ -84,7 +91,7 @@ class ShareStates:
                     state.waiting = stored_count(
                         self._parking.get, prefix_of(group_id, partition, state.generation)
                     )
-            # One row's: what was decided for the rows before it is still to be saved.
+            # An error of this row alone: the decisions for earlier rows still have to be saved.
             except (ValueError, StoreFailed) as error:
                 raise KafkaError(
                     ErrorCode.unknown_server_error, f"The stored state cannot be read: {error}"
@@ -111,7 +118,7 @@ class ShareStates:
         batches: Sequence[StateBatch],
         now_ms: int,
     ) -> None:
-        """Save what changed: as an update, or as a snapshot when there are enough of those."""
+        """Save a change: as an update, or as a snapshot when there are enough updates."""
         if (
             state.updates >= self._updates_per_snapshot
             or state.update_batches + len(batches) > BATCHES_PER_SNAPSHOT
@@ -163,8 +170,8 @@ class ShareStates:
         self._entries[entry.key] = entry
 
     def _remove(self, decision: Decision[R], entry: Entry, state: ShareState) -> None:
-        """Tombstones. The entry stays, without state, until they are saved: the store still has
-        what they remove."""
+        """Tombstones. The entry stays, without state, until they are saved, because the store still
+        has the removed keys."""
         for number in range(state.updates + 1):
             decision.change(entry, number, None)
         entry.state = None
@@ -188,8 +195,8 @@ class ShareStates:
         code: ErrorCode = ErrorCode.coordinator_not_available,
         message: str | None = None,
     ) -> tuple[R, ...]:
-        """Nothing of the outcome's changes was saved. Gives what to answer instead: `code` in every
-        row that was good."""
+        """No change of the outcome was saved. Returns the results to answer with instead: `code` in
+        every row that was good."""
         for entry, _ in outcome.changed:
             entry.lost = True
             if self._entries.get(entry.key) is entry:
@@ -212,8 +219,8 @@ class ShareStates:
     # ---- topics that are deleted, and housekeeping -----------------------------------------------
 
     def topic_deleted(self, topic_id: UUID) -> ShareStateOutcome[Result]:
-        """Forget the share-partitions of all groups on that topic, with one result for each that
-        there was."""
+        """Forget the share-partitions of all groups on that topic. One result for each that
+        existed."""
         found = dict.fromkeys(
             entry.key for entry in self._entries.values() if entry.key.partition.topic_id == topic_id
         )
@@ -230,7 +237,7 @@ class ShareStates:
         return decision.outcome()
 
     def cold(self, *, now_ms: int, interval_ms: int) -> list[SharePartitionKey]:
-        """Those in memory that are to have a cold snapshot."""
+        """Those in memory that need a cold snapshot."""
         entries = self._entries.values()
         return [
             entry.key
@@ -245,12 +252,12 @@ class ShareStates:
         now_ms: int,
         wanted: Callable[[ShareState], bool] = lambda _: True,
     ) -> ShareStateOutcome[Result]:
-        """New snapshots of those that are `wanted`, with a result for each of these: what is there,
-        and when it was created, stays."""
+        """New snapshots of those that are `wanted`, with a result for each of these. The state and
+        its creation time stay."""
         decision: Decision[Result] = Decision()
         for key in share_partitions:
             if not self._partition_exists(*key.partition):
-                continue  # The topic has been deleted meanwhile: nothing of it must come back.
+                continue  # The topic was deleted meanwhile: no key of it may be recreated.
             try:
                 entry = self._entry(*key)
             except KafkaError as refusal:
