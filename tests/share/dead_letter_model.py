@@ -1,10 +1,10 @@
-"""The dead letter queue beside queue_model.py: who takes dead letters, writes them, and is killed
-in the middle of it.
+"""The dead letter queue beside queue_model.py: a writer that takes dead letters, writes them, and
+is killed in the middle of it.
 
-A dead letter is in hand from take() on. It is written to the queue, or not; what is written is said
-to be done, perhaps much later; what is not may be given back, or given up where the configuration
-forbids it. A crash forgets what is in hand, after some of it may have reached the queue; the next
-life looks into the queue before it writes, as the broker does then and only then.
+A dead letter is in hand from take() on, and is then written to the queue or not. A written one is
+reported as done, perhaps much later. Any other may be returned, or given up where the configuration
+forbids it. A crash forgets the letters in hand, after some of them may have reached the queue. The
+next life reads the queue before it writes, as the broker does then and only then.
 """
 
 from __future__ import annotations

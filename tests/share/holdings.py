@@ -1,5 +1,5 @@
-"""What is in flight in a share-partition, read from its window: the tests' view of a state that
-nobody else looks into."""
+"""The records in flight of a share-partition, read from its window: a state that only tests look
+at."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""A share-partition that keeps the order of keys (`kbroker.queue.ordering=key`), beside the
-promises of parked_world.py.
+"""A share-partition that keeps the order of keys (`kbroker.queue.ordering=key`), with the promises
+of parked_world.py and its own:
 
-The checker knows: of a key at most one record is in flight; nobody is given a record while another
-of its key, delivered before, is not done with; and records that are not scheduled are delivered in
-offset order. What members held when the setting was altered is excepted, until it comes to an end,
-and so is what was parked before.
+- At most one record of a key is in flight.
+- No record is delivered while another of its key, delivered before, is unfinished.
+- Records that are not scheduled are delivered in offset order.
+
+Records that members held, or that were parked, when the setting was altered are excepted until they
+end.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class OrderedWorld(World):
         for offset in range(first, self.log_end):
             self.keys[offset] = None if self.rnd.random() < 0.1 else self.rnd.randrange(self.kinds)
 
-    # ---- what the store is asked -----------------------------------------------------------------
+    # ---- look-ups in the store -------------------------------------------------------------------
 
     def _look_up(self, hashes: set[int]) -> dict[int, list[int]]:
         self.lookups += 1

@@ -1,4 +1,4 @@
-"""What moves the log start in parked_world.py, and what is kept before: its commands of that."""
+"""The commands of parked_world.py that move the log's start, and keep records before that."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class LogStarts:
             self.keeping = None
 
     def _move_log_start(self) -> None:
-        """What a fetch does before all else."""
+        """A fetch does this first."""
         if self.sp.start_offset < self.log_start:
             self._began(self.sp.log_start_moved(self.log_start), {}, None)
         for offset in range(self.log_start):

@@ -1,4 +1,4 @@
-"""What parked_world.py has on disk, and what its checker knows of a record."""
+"""The store of parked_world.py, and the facts that its checker knows of a record."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ class Job:
     may_be_kept: bool = False
     """`gone`, unless the write under way then has kept it."""
     may_be_over: bool = False
-    """A write that ends it has failed, as far as anybody was told."""
+    """A write that ends it was reported as failed."""
     was_moved: bool = False
-    """Parked as a record that somebody had: its schedule counts no more."""
+    """Parked as a record that a member had: its schedule no longer applies."""
     expired: bool = False
     came_back: bool = False
     """That was not saved."""

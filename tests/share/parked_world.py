@@ -1,13 +1,13 @@
-"""A share-partition whose long waits are parked, a store for them, and a checker of what members
-see.
+"""A share-partition whose long waits are parked, a store for them, and a checker of the deliveries
+that members see.
 
-The store applies what writes say as a persister does: in the order of submission, a failed write
-takes along those behind it. It may be one store (a write is kept whole or not at all) or two
-(parked records first, then the state: of a write that failed the first part may have been kept).
+The store applies writes as a persister does: in the order of submission, and a failed write fails
+those behind it. It may be one store, which saves a write as a whole or not at all. Or it may be
+two, parked records first and then the state: of a failed write, the first part may be saved.
 
-The checker knows the promises alone: one holder at a time, never before the due time, never again
-once an accept was confirmed, counts that rise by one, one dead letter for each record that is given
-up, and nothing that is lost.
+The checker knows only the promises. One holder at a time; no delivery before the due time, or after
+a confirmed accept; counts that rise by one; one dead letter for each record that is given up; and
+no record is lost.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from kbroker.share.parked import Lane, Parked
 from kbroker.share.parked_keeping import Look
 from kbroker.share.parked_memory import NOWHERE
 from kbroker.share.parking import Parking
-from kbroker.share.record_state import HOLE
 from kbroker.share.redelivery import Redelivery
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from tests.share.log_starts import LogStarts
+from tests.share.parked_checks import MEMBERS, ParkedChecks
 from tests.share.parked_store import READ_AT_ONCE, Job, Store, record_of
 from tests.share.queue_driver import ACCEPT, GAP, REJECT, RELEASE, RENEW
 
-MEMBERS = ("a", "b", "c")
 LOCK_MS = 100
 PARK_FROM_MS = 50
 LIFE_AHEAD_MS = 1_000_000
@@ -38,7 +37,7 @@ _EXPIRED = -1
 """Beside the acknowledge types: of what a write says."""
 
 
-class World(LogStarts):
+class World(ParkedChecks, LogStarts):
     def __init__(self, rnd: Random) -> None:
         self.rnd = rnd
         self.two_stores = rnd.random() < 0.5
@@ -119,7 +118,7 @@ class World(LogStarts):
         return self.now_ms + self.wall_ahead_ms
 
     def step_clock(self) -> None:
-        """Somebody sets the wall clock."""
+        """The wall clock is set."""
         self.wall_ahead_ms += self.rnd.choice((-400, -50, 50, 400))
         self._look_at_the_clock()
 
@@ -191,8 +190,8 @@ class World(LogStarts):
         self._delivered(member, ranges)
 
     def _drop_lost(self) -> None:
-        """What was accepted by a write that failed may be kept no more, although the member was
-        told otherwise."""
+        """A record whose accept was in a failed write may not be kept any more, although the member
+        got an error."""
         lost = [
             each for each in self.parking._ready if each < self.log_start and each not in self.store.records
         ]
@@ -264,7 +263,7 @@ class World(LogStarts):
             for job in [self.jobs[each] for each, ack_type in types.items() if ack_type != RENEW]:
                 job.answered |= job.member == member and self.settings.lock_max_ms > 0
             return
-        assert not strange, "nobody is told that a record is done with that somebody else has, or gets"
+        assert not strange, "an accept of a record that another member has, or gets, is not confirmed"
         said = {}
         for offset, ack_type in types.items():
             job = self.jobs[offset]
@@ -280,7 +279,7 @@ class World(LogStarts):
         self._began(persist, said, member)
 
     def give_up(self) -> None:
-        """Records are past their time: those that nobody has, and that do not wait, are not
+        """Records are past their time to live: those that are not held and do not wait are not
         delivered any more."""
         self._move_log_start()
         chosen = [offset for offset in range(self.log_start, self.log_end) if self.rnd.random() < 0.2]
@@ -299,22 +298,12 @@ class World(LogStarts):
         has_queue = self.settings.dead_letter_queue
         self._began(persist, dict.fromkeys(in_window, _EXPIRED) if has_queue else {}, None)
 
-    def _is_hole(self, offset: int) -> bool:
-        """Nobody has looked at it yet, and at others behind it: acknowledgements of it are skipped,
-        as those of holes in the log."""
-        window = self.sp._window
-        return (
-            bool(window.states)
-            and window.start_offset <= offset <= window.end_offset
-            and window.states[offset - window.base] == HOLE
-        )
-
     def _waits(self, job: Job) -> None:
         redelivery = self.settings.redelivery
         job.due_ms = self.now_ms + (0 if redelivery is None else redelivery.wait_ms(job.count, 0))
 
     def configure(self) -> None:
-        """Settings are altered: what waits goes on waiting."""
+        """Settings are altered: waiting records keep their due times."""
         rnd = self.rnd
         self.settings = self.sp.settings = replace(
             self.settings,
@@ -369,26 +358,6 @@ class World(LogStarts):
         assert 0 <= prolonged <= sum(job.may_be_kept for job in self.jobs.values())
         self._began(persist, {}, None)
         self.sp.end_waits(self.now_ms, self.wall_ms)
-
-    def _deadline_of(self, offset: int) -> float:
-        if offset in self.parking.entries:
-            return self.parking.entries[offset].deadline_ms
-        window = self.sp._window
-        return window.locks.by_number[window.lock_numbers[offset - window.base]].deadline_ms
-
-    def _holdings(self) -> list[tuple[int, str]]:
-        window = self.sp.in_flight_view(self.now_ms).ranges
-        held = [
-            (offset, str(run.member_id))
-            for run in window
-            if run.state == "acquired" and not run.is_saving
-            for offset in range(run.first_offset, run.last_offset + 1)
-        ]
-        return held + [
-            (entry.offset, str(entry.member_id))
-            for entry in self.parking.entries.values()
-            if entry.code.name == "HELD"
-        ]
 
     def read(self) -> None:
         """Begin a read of parked records, or end one that was begun; it shows the store at one of
@@ -483,7 +452,7 @@ class World(LogStarts):
         self._load()
 
     def unload(self) -> None:
-        """Forgotten, and loaded again."""
+        """Forget the share-partition and load it again."""
         if self.sp.is_settled and not self.writes:
             self._check_store()
             self._forget_life()
@@ -532,48 +501,10 @@ class World(LogStarts):
         if self.rnd.random() < 0.5:
             self._began(self.sp.retry_unsaved(), {}, None)
 
-    def _is_saved_as_archiving(self, offset: int) -> bool:
-        if offset in self.store.offsets:
-            return self.store.offsets[offset].lane is Lane.ARCHIVING
-        return any(
-            b.first_offset <= offset <= b.last_offset and b.state in (3, 4) for b in self.store.batches
-        )
-
     # ---- checks ----------------------------------------------------------------------------------
 
-    def check(self) -> None:
-        holders: dict[int, str] = dict(self._holdings())
-        assert len(holders) == len(self._holdings()), "held twice"
-        for offset, job in self.jobs.items():
-            if job.member in (*MEMBERS, "drain") and not job.gone and self._is_seen(offset):
-                assert holders.get(offset) == job.member, (offset, job)
-        counted: dict[str, int] = {}
-        for member in holders.values():
-            counted[member] = counted.get(member, 0) + 1
-        for _, said, holder in self.writes:
-            if holder is not None:
-                counted[holder] = counted.get(holder, 0) + len(said)
-        assert self.held.counts() == counted
-        assert len(self.parking.entries) <= self.most_in_memory()
-
-    def most_in_memory(self) -> int:
-        return 2 * 5 + 30 + sum(len(write[1]) for write in self.writes) + 8 + self.expired_ever
-
-    def _is_seen(self, offset: int) -> bool:
-        """The engine knows that the log's start has not passed it."""
-        return offset >= self.log_start or offset in self.parking.entries
-
-    def _check_store(self) -> None:
-        """With nothing under way."""
-        store = self.store
-        assert store.waiting == len(store.offsets) == len(store.places) == self.parking.waiting
-        assert sorted(store.offsets.values()) == sorted(store.places)
-        kept = {offset for offset in store.offsets if store.keeps(offset)}
-        assert kept.issuperset(store.records)
-        assert all(self.jobs[offset].may_be_over for offset in kept.difference(store.records))
-
     def drain(self) -> None:
-        """Somebody goes on fetching and accepting: everything ends, and nothing was lost."""
+        """A member keeps fetching and accepting: everything ends, and no record was lost."""
         self.failures = 0.0
         for _ in range(40 + 12 * len(self.jobs)):
             while self.writes:
@@ -613,17 +544,3 @@ class World(LogStarts):
         assert not self.store.offsets
         assert not self.store.records
         assert self.parking.waiting == 0
-
-    def is_empty(self) -> bool:
-        offset = self.sp.offset_to_acquire()
-        is_read = offset is None or offset >= self.log_end
-        if self.settings.scans:
-            scan_from = self.sp.scan_from()
-            is_read = is_read and (scan_from is None or scan_from >= self.log_end)
-        return (
-            is_read
-            and not self.writes
-            and not self.parking.waiting
-            and self.sp.is_settled
-            and not self.sp.has_archiving
-        )

@@ -1,8 +1,8 @@
-"""A share-partition over a made-up log, driven the way the broker drives it: read at the next fetch
-offset, acquire, save.
+"""A share-partition over an invented log, driven the way the broker drives it: read at the next
+fetch offset, acquire, save.
 
-What a Persist says is saved at once by default, through the batch combiner, so that reload() is a
-restart of the broker.
+By default each Persist is saved at once, through the batch combiner, so that reload() is a restart
+of the broker.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Queue:
         return self.save(self.sp.expire(now_ms))
 
     def shown(self) -> str:
-        """What is in flight: "0-4 K1, 5 H2 m1", with ~ before a state that is being persisted."""
+        """The records in flight: "0-4 K1, 5 H2 m1", with ~ before a state that is being saved."""
         parts = []
         for run in holdings(self.sp):
             offsets = (

@@ -1,4 +1,4 @@
-"""What the model of queue_model.py knows of a record, and of a write that is under way."""
+"""A record, and a write under way, as the model of queue_model.py knows them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Acknowledgement batches that are refused before any record is looked at: INVALID_REQUEST without
-a message."""
+"""Acknowledgement batches that are refused before any record is checked: INVALID_REQUEST without a
+message."""
 
 from __future__ import annotations
 

@@ -308,7 +308,7 @@ class TestFailing:
         assert [tuple(batch) for batch in persist.batches] == [(0, 4, 0, 1), (5, 9, 2, 2)]
 
     def test_the_broker_does_not_prolong_the_lock_any_more(self) -> None:
-        """The holder has answered, and was told that it failed: it works on the records no more."""
+        """The holder has answered, and got an error: it no longer works on the records."""
         q = Queue((0, 9), lock_max_ms=100 * LOCK_MS)
         q.fetch("m")
         q.fail(q.ask("m", ack(0, 4, ACCEPT)))

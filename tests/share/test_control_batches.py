@@ -1,5 +1,5 @@
-"""Control batches in the log (the broker's own): never acquired, not in flight, and in nobody's
-way, however the queue is worked on."""
+"""Control batches in the log (the broker's own): never acquired, not in flight, and never in the
+way of other records."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_entries_end_where_a_control_batch_begins() -> None:
 
 
 def test_nothing_but_control_batches_is_nothing_to_do() -> None:
-    """Reading goes on behind them, so that they are not read again with every fetch."""
+    """Reading resumes behind them, so that the next fetch does not read them again."""
     queue = Queue("C1 C1 C3")
     assert queue.fetch() == []
     assert (queue.sp.next_fetch_offset(), queue.sp.start_offset, queue.sp.statistics().in_flight) == (5, 5, 0)

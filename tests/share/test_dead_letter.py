@@ -1,4 +1,4 @@
-"""Dead letters as records: what they hold, how they are packed, and which record one stands for."""
+"""Dead letters as records: their contents, how they are packed, and which record each came from."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The in-flight window as it is shown: runs by state, delivery count, holder and time left, and how
-many batches there are."""
+"""The in-flight window as it is shown: runs by state, delivery count, holder and time left, and the
+number of batches."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Which record of each key goes first, apart from windows and stores; the whole is in
-test_key_order_model.py."""
+"""Which record of each key is delivered first, apart from windows and stores;
+test_key_order_model.py has the whole."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_bound(order: KeyOrder, monkeypatch: pytest.MonkeyPatch) -> None:
         admit(order, offset, A)
     assert (order.room(), order.stops, order.is_full) == (0, 1, True)
     order.end(0)
-    assert (order.room(), order.stops) == (0, 1), "room for one is not enough to go on"
+    assert (order.room(), order.stops) == (0, 1), "room for one is not enough to resume"
     order.end(1)
     assert (order.room(), order.most_at_once()) == (2, 2)
 

@@ -1,5 +1,4 @@
-"""Share sessions: epochs, who is in, which rows are due, in which order, and what ends with a
-connection."""
+"""Share sessions: epochs, members, due rows and their order, and what ends with a connection."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ class TestGapWindow:
         assert q.fetch("m", 500, by_record=True) == [(13, 20, 1)]
 
     def test_a_hole_in_which_the_log_has_nothing(self) -> None:
-        """The read at the hole begins behind it: it must not be asked for again and again."""
+        """The read at the hole begins behind it: the hole must not be read again and again."""
         q = Queue((0, 4), (15, 19), start=0, saved="0-4 K1, 15-19 A1")
         assert q.sp.next_fetch_offset() == 5
         assert q.fetch("m") == [(15, 19, 2)]

@@ -1,4 +1,4 @@
-"""Fewer records per answer near the delivery limit (KAFKA-17541)."""
+"""Fewer records per response near the delivery limit (KAFKA-17541)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The limit of records in flight, where it counts what is not decided: one slow job stops
-nobody."""
+"""The limit of records in flight, where it counts undecided records: one slow job blocks no
+other."""
 
 from __future__ import annotations
 
@@ -83,9 +83,9 @@ def test_records_flow_behind_one_that_is_held(records: int) -> None:
 
 
 def test_a_full_window_passes_over_no_record_that_was_never_read() -> None:
-    """After a restart the limit is reached, and what lies in front was never delivered. A read for
-    a record that came back begins with its batch, in the middle of that: the start offset stays
-    before what was not read."""
+    """After a restart the limit is reached, and the records in front were never delivered. A read
+    for a returned record begins with its batch, in the middle of these: the start offset stays
+    before unread records."""
     batches = [StateBatch(37, 45, 0, 2)]
     settings = ShareSettings(limits_undecided=True, max_record_locks=5, lock_duration_ms=1000)
     sp = SharePartition.load(settings, start_offset=27, state_batches=batches, state_epoch=0, leader_epoch=0)

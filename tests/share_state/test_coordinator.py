@@ -257,7 +257,7 @@ def test_delete_leaves_nothing_and_forgets_the_fences(share: Share) -> None:  # 
     assert share.read(7).code is ErrorCode.invalid_request
     assert share.initialize(0, 0).code is ErrorCode.none
     assert share.read(0).code is ErrorCode.none
-    assert share.delete(Q).code is ErrorCode.none, "deleting what is not there"
+    assert share.delete(Q).code is ErrorCode.none, "a share-partition without state can be deleted"
 
 
 def test_summary_of_what_is_not_there(share: Share) -> None:  # SC-22

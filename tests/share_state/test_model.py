@@ -1,10 +1,10 @@
-"""The share coordinator against a plain model: commands in any order, several on their way to the
-disk, failed saves, restarts.
+"""The share coordinator against a plain model: commands in any order, several saves under way,
+failed saves, restarts.
 
-The model keeps one (delivery count, state) per offset. What is on its way to the disk is a list of
-(outcome, model after it); saving takes the oldest, failing takes all, a restart takes all without a
-word. After every step replaying the store gives the model as saved, and replaying the store with
-what is on its way gives the model as decided, which is what memory has.
+The model keeps one (delivery count, state) per offset. Saves under way are a list of (outcome,
+model after it): saving takes the oldest, failing takes all, and a restart drops all. After every
+step, replaying the store gives the saved model. Replaying the store with the saves under way gives
+the decided model, which is the state in memory.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def test_a_stored_state_that_cannot_be_read_is_its_own_rows_error(garbage: bytes
 
 
 def test_a_store_that_cannot_be_read_is_its_own_rows_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was decided for the row before it is saved, and not only remembered."""
+    """The decision for the row before it is saved, and not only remembered."""
     share = Share()
     for partition in (P, Q):
         share.initialize(5, 100, partition)
