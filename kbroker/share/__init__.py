@@ -16,6 +16,6 @@
     effects.py            the values that go in and out
     lag.py                how much of a log a group has not finished
 
-Nothing here does I/O, waits, or reads a clock: time is an argument. `broker/queues/` carries out the
-decisions, and `share_state/` decides how they are stored.
+Nothing here does I/O, waits, or reads a clock: time is an argument. `broker/queues/` carries out
+the decisions, and `share_state/` decides how they are stored.
 """

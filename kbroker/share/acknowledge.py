@@ -45,7 +45,7 @@ def check(
     check_renewals(settings, batches)
     start_offset, base = window.start_offset, window.base
     checked: list[AckBatch] = []
-    taken_to = -1  # The highest offset that an earlier batch of this list ends.
+    taken_to = -1  # The highest offset that an earlier batch takes out of ACQUIRED.
     for batch in batches:
         if batch.last_offset < start_offset:
             continue

@@ -29,8 +29,8 @@ _READY = re.compile(b"[%b]+" % re.escape(DEAD_LETTER_CODES))
 
 
 def load(window: InFlightWindow, batches: Iterable[StateBatch], delivery_limit: int) -> None:
-    """Why loaded records are ARCHIVING is not stored, but the count tells: below the limit it can
-    only be a rejection."""
+    """The cause of a loaded ARCHIVING record is not stored, but follows from its count: below the
+    limit it can only be a rejection."""
     for first, last, state, delivery_count in batches:
         if state == RecordState.ARCHIVING and delivery_count < delivery_limit:
             window.set_code(first, last, RecordState.ARCHIVING | REJECTED)

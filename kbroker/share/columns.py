@@ -107,7 +107,7 @@ class WindowColumns:
         """Nothing is in flight; reading resumes at `offset`."""
         self.base = self.start_offset = self.end_offset = self.available_from = offset
         self.complete = self.undelivered = 0
-        self.highest_count = 1  # that of new data
+        self.highest_count = 1  # The count of new records.
         del self.states[:], self.counts[:], self.marks[:], self.lock_numbers[:]
         self.locks.clear()
 

@@ -38,7 +38,7 @@ def check_state(start_offset: int, batches: Sequence[StateBatch]) -> None:
     next_offset = start_offset
     for batch in batches:
         if batch.first_offset < next_offset or batch.last_offset < batch.first_offset:
-            raise ValueError(f"{batch}: below the start offset, upside down, or overlapping the one before")
+            raise ValueError(f"{batch}: below the start offset, reversed, or overlapping the batch before")
         if batch.state not in RecordState.__members__.values():
             raise ValueError(f"{batch}: unknown record state")
         if not 0 <= batch.delivery_count <= MAX_DELIVERY_COUNT:

@@ -47,8 +47,8 @@ def may_look_ahead(window: InFlightWindow) -> bool:
 
 
 def place_ahead(window: InFlightWindow, first: int, last: int) -> bool:
-    """AVAILABLE records behind the SPEO, before what lies between has been looked at: that is a
-    hole of the gap window. False: the window has them, or does not reach so far."""
+    """Place AVAILABLE records behind the SPEO, ahead of the scan. The unscanned offsets before them
+    become a hole of the gap window. False: the window already has them, or cannot reach so far."""
     unread = window.unread_from
     if first < unread or last >= window.start_offset + MAX_SPAN:
         return False

@@ -70,7 +70,7 @@ def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
     """Raises INVALID_REQUEST for changes that could not be loaded again."""
     if not 0 <= waiting <= _MOST:
         raise KafkaError(
-            ErrorCode.invalid_request, f"{waiting} records cannot be parked: give how many are, from 0 on."
+            ErrorCode.invalid_request, f"{waiting} is no number of parked records: it must not be negative."
         )
     for offset, stale, parked, record in parking:
         _check(0 <= offset <= _MOST, offset, "the offset must not be negative")
@@ -88,7 +88,7 @@ def check_parking(parking: Sequence[ParkingChange], waiting: int) -> None:
             _check(
                 parked is not None and parked.kept,
                 offset,
-                "the record is given, and nothing says that it is kept",
+                "it has bytes to keep, but is not marked as kept",
             )
 
 
@@ -107,7 +107,7 @@ def _check_place(offset: int, place: Place) -> None:
 def _check(is_right: bool, offset: int, wrong: str) -> None:
     if not is_right:
         raise KafkaError(
-            ErrorCode.invalid_request, f"The record at offset {offset} cannot be parked so: {wrong}."
+            ErrorCode.invalid_request, f"The record at offset {offset} cannot be parked: {wrong}."
         )
 
 
