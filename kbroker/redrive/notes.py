@@ -25,7 +25,7 @@ from kbroker.client.topic_logs import append, bounds, read_records
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Record, build_batch
 from kbroker.redrive.dead_letters import Choice
-from kbroker.share.dead_letter import runs_of
+from kbroker.share.runs import runs_of
 
 NOTES_TOPIC = "__kbroker_redrives"
 _CONFIG = {"retention.ms": "-1", "retention.bytes": "-1", "max.message.bytes": "1048588"}

@@ -25,7 +25,7 @@ from kbroker.formats.batches import ProducerInfo, Record, build_batch
 from kbroker.formats.schedule_headers import DELAY_MS, DELIVER_AT
 from kbroker.redrive.dead_letters import DeadLetter, Originals, read_dead_letters
 from kbroker.redrive.notes import Notes, Place, Redrive, Started, Wish
-from kbroker.share.dead_letter import runs_of
+from kbroker.share.runs import runs_of
 
 HEADER = "__kbroker.redrive"
 _BATCH_RECORDS = 200

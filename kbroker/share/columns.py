@@ -170,7 +170,6 @@ class WindowColumns:
         return offset
 
     def next_available(self) -> int | None:
-        """The first offset that is AVAILABLE."""
         found = (
             self.states.find(AVAILABLE, max(self.available_from, self.start_offset) - self.base)
             if self.states
@@ -179,7 +178,6 @@ class WindowColumns:
         return None if found < 0 else self.base + found
 
     def available_in(self, first: int, last: int) -> Iterator[int]:
-        """AVAILABLE offsets of first..last."""
         i, j = max(first, self.start_offset, self.available_from) - self.base, last + 1 - self.base
         while 0 <= (i := self.states.find(AVAILABLE, i, j)) < j:
             yield self.base + i
@@ -303,7 +301,6 @@ class WindowColumns:
         return available + unread
 
     def count_available(self, first: int, last: int) -> int:
-        """How many offsets of first..last are AVAILABLE."""
         first, last = max(first, self.start_offset), min(last, self.end_offset)
         return self.count_of((AVAILABLE,), first, last) if self.states and first <= last else 0
 

@@ -153,14 +153,3 @@ def offsets_found(records: Iterable[Record], group_id: str, topic: str, partitio
         for each in origins
         if each is not None and (each.group_id, each.topic, each.partition) == wanted
     }
-
-
-def runs_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """(first, last) of each run of neighbours, in order."""
-    runs: list[tuple[int, int]] = []
-    for offset in sorted(offsets):
-        if runs and runs[-1][1] == offset - 1:
-            runs[-1] = (runs[-1][0], offset)
-        else:
-            runs.append((offset, offset))
-    return runs

@@ -74,7 +74,6 @@ class KeyOrder:
 
     @property
     def waiting(self) -> int:
-        """How many records are behind others."""
         return len(self._behind)
 
     @property

@@ -31,8 +31,6 @@ class Look:
 
 
 class ParkedKeeping(ParkedMemory):
-    """See Parking."""
-
     def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
         super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
         self._locks: list[tuple[float, int]] = []

@@ -112,12 +112,14 @@ class ParkedMemory:
     def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
         self.waiting = waiting
         self.entries: dict[int, Entry] = {}
-        self.held = 0
+        self.held = self.rejected = self.exhausted = 0
         self.key_order: KeyOrder | None = None
         self._over: set[int] = set()
         """Of `_ghosts` and removals under way: records that really were parked and have ended."""
         self.floor = 0
         """The log's start: below it only kept records remain."""
+        self.needs_sweep = False
+        """The store may have records below `floor` that are not in memory."""
         self.purged = 0
         """Below it no record remains: an operator has removed them."""
         self.kept_from = NOWHERE
@@ -132,6 +134,7 @@ class ParkedMemory:
         self._orders[Lane.ARCHIVING].few = self._orders[Lane.ARCHIVING].many = 1 << 62
         self._queues: dict[Lane, list[tuple[float, int]]] = {Lane.REDELIVERY: [], Lane.SCHEDULE: []}
         self._ready: dict[int, Entry] = {}
+        self._expiring = 0
         self._unsaved: dict[int, None] = {}
         """Records whose present state the next write saves."""
         self._ghosts: dict[int, tuple[Place, ...]] = {}

@@ -50,15 +50,6 @@ class ParkingWrite(NamedTuple):
 
 
 class ParkedSaving(ParkedKeeping):
-    """See Parking."""
-
-    def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
-        super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
-        self.exhausted = 0
-        self._expiring = 0
-        self.needs_sweep = False
-        """The store may have records below `floor` that are not in memory."""
-
     def write(
         self, pending: Sequence[tuple[Entry, Parked | None]], new: Sequence[Parked]
     ) -> tuple[tuple[ParkingChange, ...], ParkingWrite]:

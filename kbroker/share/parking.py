@@ -59,10 +59,6 @@ class Parking(ParkedSaving):
     """`waiting`: how many records are parked, by all decisions so far. `life_ahead_ms`: added to
     `now_ms`, it gives the time since 1970, for the whole life of the broker."""
 
-    def __init__(self, waiting: int, *, leader_epoch: int, life_ahead_ms: float, now_ms: float) -> None:
-        super().__init__(waiting, leader_epoch=leader_epoch, life_ahead_ms=life_ahead_ms, now_ms=now_ms)
-        self.rejected = 0
-
     # ---- questions -------------------------------------------------------------------------------
 
     @property
@@ -85,7 +81,6 @@ class Parking(ParkedSaving):
         )
 
     def held_by(self) -> dict[str, int]:
-        """How many each member holds."""
         found: dict[str, int] = {}
         for entry in self.entries.values():
             if entry.code == Code.HELD and entry.member_id is not None:

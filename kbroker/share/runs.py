@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from kbroker.share.effects import StateBatch
@@ -28,6 +28,11 @@ def joined_runs(runs: Sequence[tuple[int, int]]) -> Runs:
         else:
             found.append((first, last))
     return found
+
+
+def runs_of(offsets: Iterable[int]) -> Runs:
+    """The runs of these offsets, in order."""
+    return joined_runs([(offset, offset) for offset in offsets])
 
 
 def check_state(start_offset: int, batches: Sequence[StateBatch]) -> None:

@@ -14,15 +14,13 @@ from kbroker.share.record_state import (
     PENDING_ARCHIVING_CODES,
     UNSAVED_ARCHIVING,
 )
-from kbroker.share.runs import joined_runs
+from kbroker.share.runs import joined_runs, runs_of
 from kbroker.share.share_writes import SharePartitionWrites
 
 _FIRST_OFFSET = attrgetter("first_offset")
 
 
 class SharePartitionDeadLetters(SharePartitionWrites):
-    """See SharePartition."""
-
     @property
     def has_dead_letters(self) -> bool:
         """True if take_dead_letters() would return some."""
@@ -64,7 +62,7 @@ class SharePartitionDeadLetters(SharePartitionWrites):
             return [], runs
         known = set(parked)
         rest = [offset for first, last in runs for offset in range(first, last + 1) if offset not in known]
-        return parked, joined_runs([(offset, offset) for offset in rest])
+        return parked, runs_of(rest)
 
     def give_back_dead_letters(self, runs: Sequence[tuple[int, int]]) -> None:
         """These offsets, handed out before, were not written: take_dead_letters() returns them

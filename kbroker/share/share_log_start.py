@@ -23,8 +23,6 @@ from kbroker.share.share_writes import SharePartitionWrites
 
 
 class SharePartitionLogStart(SharePartitionWrites):
-    """See SharePartition."""
-
     def log_start_moved(self, new_start_offset: int) -> Persist | None:
         """The log now begins at this offset (retention or DeleteRecords): records below it are
         finished, without dead letters.

@@ -280,9 +280,8 @@ class SharePartition(
         to_park = self._begin_waits(runs, now_ms)
         if self.key_order is not None:
             ordering.gate(window, self.key_order, runs)
-        if self.parking is not None and self._expire_parked(self.parking, now_ms, alive_ms):
-            return self._persist_best_effort(runs, to_park)
-        return self._persist_best_effort(runs, to_park) if runs else None
+        has_parked = self.parking is not None and self._expire_parked(self.parking, now_ms, alive_ms)
+        return self._persist_best_effort(runs, to_park) if runs or has_parked else None
 
     def _expire_parked(
         self, parking: Parking, now_ms: float, alive_ms: Callable[[str], float] | None

@@ -28,8 +28,6 @@ class RanOut(NamedTuple):
 
 
 class SharePartitionQueries(SharePartitionWrites):
-    """See SharePartition."""
-
     @property
     def start_offset(self) -> int:
         """SPSO: the first offset that is not finished."""
@@ -115,7 +113,6 @@ class SharePartitionQueries(SharePartitionWrites):
 
     @property
     def parked_ready(self) -> int:
-        """How many parked records could be acquired now."""
         if self.parking is None or (self.key_order is not None and not self._has_learnt_keys):
             return 0
         return max(0, min(self.parking.ready, self._settings.max_record_locks - self.parking.held))

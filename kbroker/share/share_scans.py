@@ -16,8 +16,6 @@ from kbroker.share.share_writes import SharePartitionWrites
 
 
 class SharePartitionScans(SharePartitionWrites):
-    """See SharePartition."""
-
     def scan_from(self) -> int | None:
         """Where to read for the next scanned(). None: there is nothing to scan now."""
         window, settings, order = self._window, self._settings, self.key_order
@@ -169,5 +167,4 @@ class SharePartitionScans(SharePartitionWrites):
         return self._window.available_in(first, last)
 
     def next_available(self) -> int | None:
-        """The first such record of the window."""
         return self._window.next_available()

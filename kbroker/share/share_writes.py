@@ -52,8 +52,6 @@ ParkedPending: TypeAlias = Sequence[tuple[Entry, Parked | None]]
 
 
 class SharePartitionWrites:
-    """See SharePartition."""
-
     def __init__(
         self, settings: ShareSettings, *, start_offset: int, state_epoch: int, leader_epoch: int
     ) -> None:

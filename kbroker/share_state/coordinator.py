@@ -88,8 +88,6 @@ class _Delete(NamedTuple):
 
 
 class ShareStateCoordinator(ShareStates):
-    """See the head of this file."""
-
     def initialize(
         self, group_id: str, requests: Sequence[InitializeRequest], *, now_ms: int
     ) -> ShareStateOutcome[Result]:

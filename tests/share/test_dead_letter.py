@@ -19,9 +19,9 @@ from kbroker.share.dead_letter import (
     offsets_found,
     origin_of,
     pack,
-    runs_of,
 )
 from kbroker.share.effects import DeadLetterCause
+from kbroker.share.runs import runs_of
 
 ORIGIN = Origin("orders", 3, 4711, "wörkers", 5, "Offset rejected by client.")
 SOURCE = Record(4711, 1000, b"key", b"value", (("trace", b"\x00\xff"), ("trace", None)))

@@ -55,9 +55,10 @@ from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
-from kbroker.share.dead_letter import MESSAGES, Origin, runs_of
+from kbroker.share.dead_letter import MESSAGES, Origin
 from kbroker.share.effects import DeadLetter
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
+from kbroker.share.runs import runs_of
 from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import Change, StateStore
 
