@@ -6,7 +6,7 @@
 
 A failed write may still have reached the store, wholly or in part. So a record keeps a list of the
 `places` where it may stand, and the places of a record that is not parked are `ghosts`. The next
-write removes both.
+write removes the ghosts, and all places of a record but its present one.
 """
 
 from __future__ import annotations
