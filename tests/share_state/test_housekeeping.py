@@ -12,7 +12,7 @@ from kbroker.share.persister import ReadRequest, Result, TopicPartition
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.housekeeping import SharePartitionKey, is_cold, state_prefix, with_updates
 from kbroker.share_state.loading import ShareState
-from tests.share_state.test_coordinator import GONE, TOPIC, A, K, P, Q, Share
+from tests.share_state.coordinator_driver import GONE, TOPIC, A, K, P, Q, Share
 
 INTERVAL_MS = 300_000
 WRITTEN_MS = 1000
