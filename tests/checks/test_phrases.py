@@ -9,7 +9,13 @@ import pytest
 
 from tests.checks.phrases import ROOT, search
 
-DONE = ("kbroker/clock.py",)
+DONE = (
+    "kbroker/clock.py",
+    "kbroker/share",
+    "kbroker/share_state",
+    "tests/share",
+    "tests/share_state",
+)
 
 
 @pytest.mark.parametrize("path", DONE)
