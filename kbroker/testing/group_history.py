@@ -68,7 +68,7 @@ Partition: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class GroupStatistics:
     """`turns` of members with partitions, and how many of them were lost or shaky (`cut_short`).
     `reread`: deliveries of records that somebody had read before."""
 
@@ -83,7 +83,7 @@ class Statistics:
     unknown_commits: int
 
 
-Report: TypeAlias = log_rules.Report[Statistics]
+Report: TypeAlias = log_rules.Report[GroupStatistics]
 
 
 @dataclass(slots=True)
@@ -229,10 +229,10 @@ def check(events: Iterable[Event]) -> Report:
     return Report(violations, _statistics(index))
 
 
-def _statistics(index: _Index) -> Statistics:
+def _statistics(index: _Index) -> GroupStatistics:
     turns = [turn for turns in index.turns.values() for turn in turns]
     outcomes = [commit.outcome for commits in index.commits.values() for commit in commits]
-    return Statistics(
+    return GroupStatistics(
         lives=index.lives,
         records=len(index.log),
         turns=len(turns),

@@ -73,7 +73,7 @@ class GroupSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class ShareStatistics:
     """What the history held: a check of a history in which nothing happened proves nothing."""
 
     lives: int
@@ -87,7 +87,7 @@ class Statistics:
     excused: int
 
 
-Report: TypeAlias = log_rules.Report[Statistics]
+Report: TypeAlias = log_rules.Report[ShareStatistics]
 
 
 @dataclass(slots=True)
@@ -256,10 +256,10 @@ def check(events: Iterable[Event], settings: GroupSettings) -> Report:
     return Report(violations, _statistics(index))
 
 
-def _statistics(index: Index) -> Statistics:
+def _statistics(index: Index) -> ShareStatistics:
     holds = [hold for holds in index.holds.values() for hold in holds]
     final = [hold for hold in holds if hold.sent is not None]
-    return Statistics(
+    return ShareStatistics(
         lives=len(index.lives),
         confirmed_sends=len(index.confirmed),
         unconfirmed_sends=len(index.sent) - len({event.value for event in index.confirmed}),

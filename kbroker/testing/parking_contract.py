@@ -13,8 +13,7 @@ and restarts.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 import pytest
 import trio
@@ -24,162 +23,27 @@ from kbroker.share.effects import StateBatch
 from kbroker.share.parked import Lane, Parked, ParkingChange, Place
 from kbroker.share.persister import (
     InitializeRequest,
-    Persister,
-    TopicPartition,
     WriteRequest,
     begin_anew,
 )
 from kbroker.share.record_state import MAX_DELIVERY_COUNT
+from kbroker.testing.parking_model import (
+    FINAL,
+    INVALID,
+    OK,
+    START,
+    Shelf,
+    begun,
+    keep,
+    keeps,
+    keyed,
+    park,
+    parked,
+    parks,
+    unpark,
+)
 from kbroker.testing.persister_contract import PersisterAnswers, Restarted, with_broker
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
-
-_OK, _INVALID = ErrorCode.none, ErrorCode.invalid_request
-_START = 100
-_HASHES = (None, 0, (1 << 64) - 1, 7, 7)
-_FINAL = 9
-"""A delivery count that no other batch here has, so that the place of what is parked becomes
-final."""
-
-
-def parks(persister: Persister) -> Persister:
-    """Skips the test where it does not."""
-    if not persister.parks_records:
-        pytest.skip("this persister keeps no parked records")
-    return persister
-
-
-def keeps(persister: Persister) -> Persister:
-    """Skips the test where it does not."""
-    parks(persister)
-    if not persister.keeps_records:
-        pytest.skip("this persister keeps no whole records")
-    return persister
-
-
-def parked(
-    offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False
-) -> Parked:
-    return Parked(offset, lane, due_ms, count, LEADER, rejected)
-
-
-def keyed(
-    offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False
-) -> Parked:
-    """Some have keys, of few hashes."""
-    return parked(offset, due_ms, lane=lane, count=count, rejected=rejected)._replace(
-        key_hash=_HASHES[offset % 5]
-    )
-
-
-def park(new: Parked, *stale: Place) -> ParkingChange:
-    return ParkingChange(new.offset, stale, new)
-
-
-def unpark(old: Parked) -> ParkingChange:
-    return ParkingChange(old.offset, (old.place,), None, b"" if old.kept else None)
-
-
-def keep(old: Parked, record: bytes) -> ParkingChange:
-    return ParkingChange(old.offset, (old.place,), old._replace(kept=True), record)
-
-
-@dataclass
-class Shelf:
-    """What is parked of one share-partition, by offset, and the writes that made it so."""
-
-    asked: Asked
-    group: str = GROUP
-    at: TopicPartition | None = None
-    start: int = _START
-    state_epoch: int = 5
-    there: dict[int, Parked] = field(default_factory=dict)
-    records: dict[int, bytes] = field(default_factory=dict)
-
-    @property
-    def partition(self) -> TopicPartition:
-        return self.at or self.asked.P
-
-    async def write(
-        self, *changes: ParkingChange, archived: Sequence[int] = (), start: int | None = None
-    ) -> ErrorCode:
-        """Also makes the places of what is new to it final. The model follows a write that was
-        done."""
-        new = {
-            change.offset
-            for change in changes
-            if change.parked is not None and change.offset not in self.there
-        }
-        after = dict(self.there)
-        for change in changes:
-            after.pop(change.offset, None)
-            if change.parked is not None:
-                after[change.offset] = change.parked
-        batches = [StateBatch(offset, offset, R, _FINAL) for offset in sorted({*new, *archived})]
-        start = self.start if start is None else start
-        request = WriteRequest(
-            self.partition, self.state_epoch, LEADER, start, 0, batches, changes, len(after)
-        )
-        (result,) = await self.asked.persister.write(self.group, [request])
-        if result.code is _OK:
-            self.there, self.start = after, max(start, self.start)
-            self.records.update(
-                {change.offset: change.record for change in changes if change.record is not None}
-            )
-            self.records = {offset: record for offset, record in self.records.items() if record}
-        return result.code
-
-    async def check(self, *, piece: int = 3) -> None:
-        """In every order, in pieces, and counted, it is what the model says."""
-        persister, key = parks(self.asked.persister), (self.group, self.partition)
-        for lane in Lane:
-            expected = sorted(
-                (each for each in self.there.values() if each.lane is lane), key=lambda each: each.place
-            )
-            found: list[Parked] = []
-            after = -1, -1
-            while some := await persister.read_parked(*key, lane, after, piece):
-                assert len(some) <= piece
-                found += some
-                after = some[-1].due_ms, some[-1].offset
-            assert found == expected
-        if persister.finds_parked_keys:
-            waiting: dict[int, list[int]] = {}
-            for _, each in sorted(self.there.items()):
-                if each.lane is Lane.REDELIVERY and each.key_hash is not None:
-                    waiting.setdefault(each.key_hash, []).append(each.offset)
-            assert await persister.parked_of_keys(*key, (0, 7, 8, (1 << 64) - 1)) == waiting
-            assert await persister.parked_of_keys(*key, (7, 8)) == {
-                each: waiting[each] for each in (7,) if each in waiting
-            }
-        by_offset = [self.there[offset] for offset in sorted(self.there)]
-        assert await persister.parked_from(*key, 0, len(by_offset) + 1) == by_offset
-        assert await persister.parked_from(*key, 0, 2) == by_offset[:2]
-        if by_offset:
-            middle = by_offset[len(by_offset) // 2].offset
-            assert await persister.parked_from(*key, middle, len(by_offset)) == [
-                each for each in by_offset if each.offset >= middle
-            ]
-            left = sum(each.offset >= middle or each.kept for each in by_offset)
-            assert await persister.count_parked(*key, middle, None) == left
-            assert await persister.count_parked(*key, 0, middle) == sum(
-                each.offset < middle for each in by_offset
-            )
-        assert await persister.count_parked(*key, 0, None) == len(by_offset)
-        assert (await self.asked.summary(at=self.at, group=self.group)).waiting == len(by_offset)
-        assert (await self.asked.read(at=self.at, group=self.group)).waiting == len(by_offset)
-        if persister.keeps_records:
-            kept = {each.offset: await persister.kept_record(*key, each.offset) for each in by_offset}
-            assert {offset: record for offset, record in kept.items() if record is not None} == self.records
-            assert await persister.count_kept(*key, 0, 1 << 40) == len(self.records)
-            assert await persister.count_kept(*key, 101, 105) == sum(
-                101 <= offset < 105 for offset in self.records
-            )
-
-
-async def _begun(asked: Asked) -> Shelf:
-    parks(asked.persister)
-    await asked.begin()
-    return Shelf(asked)
 
 
 class ParkingContract(PersisterAnswers):
@@ -189,16 +53,16 @@ class ParkingContract(PersisterAnswers):
     async def test_parked_records_come_by_due_time_and_by_offset(
         self, asked: Asked, restarted: Restarted
     ) -> None:
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         await shelf.check()
         assert (
             await shelf.write(park(keyed(100, 900)), park(keyed(101, 300)), park(keyed(109, 300, count=7)))
-            is _OK
+            is OK
         )
         far = keyed(105, (1 << 63) - 1, lane=Lane.SCHEDULE, count=0)
-        assert await shelf.write(park(keyed(102, 5, lane=Lane.SCHEDULE)), park(far)) is _OK
+        assert await shelf.write(park(keyed(102, 5, lane=Lane.SCHEDULE)), park(far)) is OK
         rejected = keyed(103, 0, lane=Lane.ARCHIVING, count=MAX_DELIVERY_COUNT, rejected=True)
-        assert await shelf.write(park(rejected), park(keyed(104, 0, lane=Lane.ARCHIVING))) is _OK
+        assert await shelf.write(park(rejected), park(keyed(104, 0, lane=Lane.ARCHIVING))) is OK
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check(piece=1)
@@ -209,11 +73,11 @@ class ParkingContract(PersisterAnswers):
 
     @with_broker
     async def test_parked_elsewhere_and_no_more(self, asked: Asked, restarted: Restarted) -> None:
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         old = [keyed(100 + number, 1000) for number in range(4)]
-        assert await shelf.write(*(park(each) for each in old)) is _OK
+        assert await shelf.write(*(park(each) for each in old)) is OK
         later = keyed(101, 5000, count=2)
-        assert await shelf.write(park(later, old[1].place), unpark(old[2])) is _OK
+        assert await shelf.write(park(later, old[1].place), unpark(old[2])) is OK
         await shelf.check()
         same = old[0]._replace(delivery_count=3)
         letter = keyed(103, 0, lane=Lane.ARCHIVING, count=5)
@@ -221,12 +85,12 @@ class ParkingContract(PersisterAnswers):
             await shelf.write(
                 park(same, old[0].place), park(letter, old[3].place, later.place._replace(offset=103))
             )
-            is _OK
+            is OK
         )
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check()
-        assert await shelf.write(*(unpark(each) for each in shelf.there.values())) is _OK
+        assert await shelf.write(*(unpark(each) for each in shelf.there.values())) is OK
         assert shelf.there == {}
         await shelf.check()
         shelf.asked = await restarted()
@@ -234,13 +98,12 @@ class ParkingContract(PersisterAnswers):
 
     @with_broker
     async def test_a_kept_record_goes_with_its_place(self, asked: Asked, restarted: Restarted) -> None:
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         keeps(asked.persister)
         old = [parked(100 + number, 1000 + number) for number in range(5)]
-        assert await shelf.write(*(park(each) for each in old)) is _OK
+        assert await shelf.write(*(park(each) for each in old)) is OK
         assert (
-            await shelf.write(keep(old[1], b"one"), keep(old[3], bytes(1 << 20)), keep(old[4], b"four"))
-            is _OK
+            await shelf.write(keep(old[1], b"one"), keep(old[3], bytes(1 << 20)), keep(old[4], b"four")) is OK
         )
         await shelf.check()
         shelf.asked = await restarted()
@@ -249,13 +112,13 @@ class ParkingContract(PersisterAnswers):
         letter = parked(104, 0, lane=Lane.ARCHIVING, rejected=True)._replace(kept=True)
         assert (
             await shelf.write(park(later, old[1].place), park(letter, old[4].place), unpark(shelf.there[103]))
-            is _OK
+            is OK
         )
         assert sorted(shelf.records) == [101, 104]
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check()
-        assert await shelf.write(*(unpark(each) for each in shelf.there.values())) is _OK
+        assert await shelf.write(*(unpark(each) for each in shelf.there.values())) is OK
         assert shelf.records == {}
         await shelf.check()
 
@@ -266,36 +129,36 @@ class ParkingContract(PersisterAnswers):
     async def test_a_record_is_kept_only_where_that_is_said(
         self, asked: Asked, change: ParkingChange
     ) -> None:
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         keeps(asked.persister)
-        request = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (change,), 1)
+        request = WriteRequest(asked.P, 5, LEADER, START, 0, (), (change,), 1)
         (result,) = await asked.persister.write(GROUP, [request])
-        assert result.code is _INVALID
+        assert result.code is INVALID
         await shelf.check()
 
     @with_broker
     async def test_a_removal_of_what_is_not_there_is_fine(self, asked: Asked) -> None:
         """The engine says it again after each write that failed."""
-        shelf = await _begun(asked)
-        assert await shelf.write(unpark(parked(100, 7))) is _OK
+        shelf = await begun(asked)
+        assert await shelf.write(unpark(parked(100, 7))) is OK
         await shelf.check()
-        assert await shelf.write(park(parked(101, 7))) is _OK
+        assert await shelf.write(park(parked(101, 7))) is OK
         assert (
             await shelf.write(unpark(parked(100, 7)), park(parked(102, 7), Place(Lane.SCHEDULE, 3, 102)))
-            is _OK
+            is OK
         )
         await shelf.check()
 
     @with_broker
     async def test_the_start_offset_passes_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         assert (
             await shelf.write(
                 *(park(parked(offset, 9_000 - offset)) for offset in range(100, 110)), start=104
             )
-            is _OK
+            is OK
         )
-        assert await shelf.write(start=200) is _OK
+        assert await shelf.write(start=200) is OK
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check()
@@ -306,50 +169,50 @@ class ParkingContract(PersisterAnswers):
     async def test_what_begins_anew_shows_nothing_of_old(
         self, asked: Asked, restarted: Restarted, end: str
     ) -> None:
-        shelf = await _begun(asked)
-        assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 110))) is _OK
+        shelf = await begun(asked)
+        assert await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 110))) is OK
         if asked.persister.keeps_records:
-            assert await shelf.write(keep(parked(103, 103), b"kept")) is _OK
+            assert await shelf.write(keep(parked(103, 103), b"kept")) is OK
         if end == "delete":
-            assert await asked.delete() is _OK
+            assert await asked.delete() is OK
             assert (await asked.summary()).waiting == 0
             await asked.begin()
         elif end == "alter":
             for result in await asked.persister.initialize(
                 GROUP, begin_anew(InitializeRequest(asked.P, 5, 100))
             ):
-                assert result.code is _OK
-            assert (await asked.read()).code is _OK
+                assert result.code is OK
+            assert (await asked.read()).code is OK
         else:
-            assert await asked.initialize(6, 100) is _OK
+            assert await asked.initialize(6, 100) is OK
             shelf.state_epoch = 6
-            assert (await asked.read()).code is _OK
+            assert (await asked.read()).code is OK
         shelf.there, shelf.records = {}, {}
         await shelf.check()
         if shelf.asked.persister.keeps_records:
             assert await shelf.asked.persister.kept_record(GROUP, shelf.partition, 103) is None
-        assert await shelf.write(park(keyed(105, 3))) is _OK
+        assert await shelf.write(park(keyed(105, 3))) is OK
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check()
 
     @with_broker
     async def test_the_same_initialize_again_ends_nothing(self, asked: Asked) -> None:
-        shelf = await _begun(asked)
-        assert await shelf.write(park(parked(100, 3))) is _OK
-        assert await asked.initialize(5, 100) is _OK
+        shelf = await begun(asked)
+        assert await shelf.write(park(parked(100, 3))) is OK
+        assert await asked.initialize(5, 100) is OK
         await shelf.check()
 
     @with_broker
     async def test_what_begins_anew_may_keep_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
         """So a load cuts what the log has lost."""
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         assert (
-            await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 105)), start=105) is _OK
+            await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 105)), start=105) is OK
         )
         request = InitializeRequest(asked.P, 5, 105, keeps_parked=True)
         for result in await asked.persister.initialize(GROUP, begin_anew(request)):
-            assert result.code is _OK
+            assert result.code is OK
         await shelf.check()
         shelf.asked = await restarted()
         await shelf.check()
@@ -373,43 +236,43 @@ class ParkingContract(PersisterAnswers):
         ],
     )
     async def test_what_cannot_be_parked_is_refused(self, asked: Asked, change: ParkingChange) -> None:
-        shelf = await _begun(asked)
-        assert await shelf.write(park(parked(100, 5))) is _OK
-        request = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (change,), 2)
+        shelf = await begun(asked)
+        assert await shelf.write(park(parked(100, 5))) is OK
+        request = WriteRequest(asked.P, 5, LEADER, START, 0, (), (change,), 2)
         (result,) = await asked.persister.write(GROUP, [request])
-        assert result.code is _INVALID
+        assert result.code is INVALID
         assert result.message
         await shelf.check()
 
     @with_broker
     async def test_a_negative_number_is_refused(self, asked: Asked) -> None:
-        shelf = await _begun(asked)
-        request = WriteRequest(asked.P, 5, LEADER, _START, 0, (), (park(parked(100, 5)),), -1)
+        shelf = await begun(asked)
+        request = WriteRequest(asked.P, 5, LEADER, START, 0, (), (park(parked(100, 5)),), -1)
         (result,) = await asked.persister.write(GROUP, [request])
-        assert result.code is _INVALID
+        assert result.code is INVALID
         await shelf.check()
 
     @with_broker
     async def test_a_refused_write_parks_nothing(self, asked: Asked) -> None:
-        shelf = await _begun(asked)
-        assert await shelf.write(park(parked(100, 5))) is _OK
+        shelf = await begun(asked)
+        assert await shelf.write(park(parked(100, 5))) is OK
         for epochs in ({"state_epoch": 4}, {"leader_epoch": LEADER - 1}, {"partition": asked.missing}):
             good = WriteRequest(
-                asked.P, 5, LEADER, _START, 0, (), (park(parked(101, 5)), unpark(parked(100, 5))), 1
+                asked.P, 5, LEADER, START, 0, (), (park(parked(101, 5)), unpark(parked(100, 5))), 1
             )
             (result,) = await asked.persister.write(GROUP, [good._replace(**epochs)])
-            assert result.code is not _OK
+            assert result.code is not OK
         await shelf.check()
 
     @with_broker
     async def test_one_row_that_is_refused_stops_no_other(self, asked: Asked) -> None:
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         await asked.begin(at=asked.Q)
         good = WriteRequest(
-            asked.P, 5, LEADER, _START, 0, (StateBatch(101, 101, R, _FINAL),), (park(parked(101, 5)),), 1
+            asked.P, 5, LEADER, START, 0, (StateBatch(101, 101, R, FINAL),), (park(parked(101, 5)),), 1
         )
         results = await asked.persister.write(GROUP, [good._replace(partition=asked.Q, state_epoch=4), good])
-        assert [result.code for result in results] == [ErrorCode.fenced_state_epoch, _OK]
+        assert [result.code for result in results] == [ErrorCode.fenced_state_epoch, OK]
         shelf.there = {101: parked(101, 5)}
         await shelf.check()
         await Shelf(asked, at=asked.Q).check()
@@ -423,9 +286,9 @@ class ParkingContract(PersisterAnswers):
         for number, shelf in enumerate(shelves):
             await asked.begin(at=shelf.at, group=shelf.group)
             assert (
-                await shelf.write(*(park(parked(100 + each, 50 - each)) for each in range(number + 1))) is _OK
+                await shelf.write(*(park(parked(100 + each, 50 - each)) for each in range(number + 1))) is OK
             )
-        assert await asked.delete(group="aa") is _OK
+        assert await asked.delete(group="aa") is OK
         for again in (False, True):
             if again:
                 asked = await restarted()
@@ -437,17 +300,17 @@ class ParkingContract(PersisterAnswers):
     @with_broker
     async def test_many_writes_at_the_same_time(self, asked: Asked, restarted: Restarted) -> None:
         """Those that park and those that do not; the number is that of the last one."""
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         there: dict[int, Parked] = {}
 
         async def write(request: WriteRequest) -> None:
             (result,) = await asked.persister.write(GROUP, [request])
-            assert result.code is _OK
+            assert result.code is OK
 
         async with trio.open_nursery() as nursery:
             for number in range(60):
                 offset = 100 + number
-                batches = (StateBatch(offset, offset, R, _FINAL),)
+                batches = (StateBatch(offset, offset, R, FINAL),)
                 change: tuple[ParkingChange, ...] = ()
                 if number % 3:
                     there[offset] = parked(offset, 10_000 - offset)
@@ -466,10 +329,10 @@ class ParkingContract(PersisterAnswers):
     @with_broker
     async def test_many_are_parked(self, asked: Asked, restarted: Restarted) -> None:
         """More than is read at once."""
-        shelf = await _begun(asked)
+        shelf = await begun(asked)
         for first in range(100, 3100, 500):
             changes = [park(parked(offset, offset * 7919 % 4001)) for offset in range(first, first + 500)]
-            assert await shelf.write(*changes, start=first + 500) is _OK
+            assert await shelf.write(*changes, start=first + 500) is OK
         await shelf.check(piece=1200)
         shelf.asked = await restarted()
         await shelf.check(piece=4000)
@@ -504,7 +367,7 @@ async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[
         if rng.random() < 0.3:
             await shelf.asked.delete(at=shelf.at, group=shelf.group)
             await shelf.asked.begin(at=shelf.at, group=shelf.group)
-            shelf.there, shelf.records, shelf.start = {}, {}, _START
+            shelf.there, shelf.records, shelf.start = {}, {}, START
         return
     changes: dict[int, ParkingChange] = {}
     for offset in rng.sample(range(100, 130), rng.randrange(5)):
@@ -523,4 +386,4 @@ async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[
         else:
             changes[offset] = ParkingChange(offset, stale, new._replace(kept=is_kept))
     start = shelf.start + rng.choice((0, 0, 0, 1, 2))
-    assert await shelf.write(*changes.values(), start=start) is _OK
+    assert await shelf.write(*changes.values(), start=start) is OK

@@ -84,7 +84,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class ProducerStatistics:
     """What the history held: a check of a history in which nothing happened proves nothing."""
 
     lives: int
@@ -103,7 +103,7 @@ class Statistics:
     """That the logs held at the end."""
 
 
-Report: TypeAlias = log_rules.Report[Statistics]
+Report: TypeAlias = log_rules.Report[ProducerStatistics]
 
 
 @dataclass(slots=True)
@@ -482,11 +482,11 @@ class Ledger:
                 known = Batch(batch.sequence, batch.count, batch.is_old, offset, crashed=True)
                 lane.confirmed = [*lane.confirmed[1 - _KEPT :], known]
 
-    def statistics(self) -> Statistics:
+    def statistics(self) -> ProducerStatistics:
         names = ("lives", "crashes", "confirmed_batches", "confirmed_sends", "retries", "purges")
         repeats = ("repeats_known", "repeats_refused", "repeats_stored")
         counts = {name: self.counts[name] for name in (*names, *repeats)}
-        return Statistics(
+        return ProducerStatistics(
             ids=len(self.ids), records=sum(len(log.held) for log in self.logs.values()), **counts
         )
 

@@ -65,7 +65,7 @@ class QueueSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Statistics:
+class QueueStatistics:
     """What the history held: a check of a history in which nothing happened proves nothing.
 
     `delays` and `schedules`: deliveries of which it was certain when they were due at the
@@ -89,7 +89,7 @@ class Statistics:
     """Deliveries that were certainly made from beside the log."""
 
 
-Report: TypeAlias = log_rules.Report[Statistics]
+Report: TypeAlias = log_rules.Report[QueueStatistics]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,10 +157,10 @@ def check(events: Iterable[Event], settings: QueueSettings) -> Report:
     return log_rules.Report(violations, _statistics(index))
 
 
-def _statistics(index: QueueIndex) -> Statistics:
+def _statistics(index: QueueIndex) -> QueueStatistics:
     holds = [hold for holds in index.holds.values() for hold in holds]
     letters = [letter for letters in index.letters.values() for letter in letters]
-    return Statistics(
+    return QueueStatistics(
         lives=len(index.lives),
         confirmed_sends=len(index.confirmed),
         deliveries=len(holds),

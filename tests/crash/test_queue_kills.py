@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kbroker.testing.queue_history import Report, Statistics
+from kbroker.testing.queue_history import QueueStatistics, Report
 from tests.crash import broken_keeping
 from tests.crash.broken_queues import FAULTS, ORDER_FAULTS
 from tests.crash.harness import LAUNCHER
@@ -47,7 +47,7 @@ QUICK = ("loses-parked",)
 ATTEMPTS = 3
 
 
-def was_busy(done: Statistics, rounds: int) -> bool:
+def was_busy(done: QueueStatistics, rounds: int) -> bool:
     """Otherwise the absence of violations says little."""
     return (
         done.lives > rounds

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kbroker.client.broker_process import RunningBroker
 from kbroker.testing.history_events import LogCut
-from kbroker.testing.queue_history import Report, Statistics
+from kbroker.testing.queue_history import QueueStatistics, Report
 from tests.crash import queue_rounds
 from tests.crash.harness import Torment
 from tests.crash.queue_rounds import QueueTorment
@@ -96,7 +96,7 @@ def judge(setup: QueueSetup, cut: Cut, home: Path) -> Report | None:
         torment.close()
 
 
-def _counts(done: Statistics) -> dict[str, int]:
+def _counts(done: QueueStatistics) -> dict[str, int]:
     return {
         "records": done.confirmed_sends,
         "acknowledgements": done.confirmed_acknowledgements,

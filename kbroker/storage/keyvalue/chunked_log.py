@@ -25,7 +25,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from kbroker.errors import StoreFailed
-from kbroker.storage.keyvalue.chunks import CHUNK_BYTES, ChunkSource, Segment, cut_chunk, floor_chunk
+from kbroker.storage.keyvalue.chunks import CHUNK_BYTES, ChunkedSegment, ChunkSource, cut_chunk, floor_chunk
 from kbroker.storage.spi import Change, LogBounds, LogId, LogSettings, StampedBatch
 
 END_OF_OFFSETS = (1 << 63) - 1
@@ -47,7 +47,7 @@ class LogState:
     log: LogId
     number: int
     settings: LogSettings
-    segments: Sequence[Segment] = ()
+    segments: Sequence[ChunkedSegment] = ()
 
     @property
     def bounds(self) -> LogBounds:
@@ -56,7 +56,7 @@ class LogState:
 
 
 class Chunk(NamedTuple):
-    segment: Segment
+    segment: ChunkedSegment
     base_offset: int
     value: bytes
 
@@ -66,11 +66,11 @@ class LogChange(NamedTuple):
     go with all their chunks."""
 
     state: LogState
-    segments: Sequence[Segment]
+    segments: Sequence[ChunkedSegment]
     meta: Sequence[Change] = ()
     chunks: Sequence[Chunk] = ()
-    dropped: Sequence[Segment] = ()
-    cut_segment: Segment | None = None
+    dropped: Sequence[ChunkedSegment] = ()
+    cut_segment: ChunkedSegment | None = None
     cut_offset: int = 0
     """Chunks of `cut_segment` that begin at or after `cut_offset` are removed before `chunks` are
     stored."""
@@ -107,11 +107,11 @@ def segments_prefix(log_number: int) -> bytes:
     return SEGMENT_PREFIX + log_number.to_bytes(4, "big")
 
 
-def segment_key(log_number: int, segment: Segment) -> bytes:
+def segment_key(log_number: int, segment: ChunkedSegment) -> bytes:
     return _SEGMENT_KEY.pack(SEGMENT_PREFIX, log_number, segment.base_offset)
 
 
-def segment_entry(log_number: int, segment: Segment) -> Change:
+def segment_entry(log_number: int, segment: ChunkedSegment) -> Change:
     value = _SEGMENT_VALUE.pack(
         segment.number, segment.end_offset, segment.size_bytes, segment.max_timestamp_ms
     )
@@ -124,11 +124,11 @@ def parse_log(key: bytes, value: bytes) -> LogState:
     return LogState(LogId(UUID(bytes=topic_id), partition), number, LogSettings(segment_bytes, segment_ms))
 
 
-def parse_segment(key: bytes, value: bytes) -> tuple[int, Segment]:
+def parse_segment(key: bytes, value: bytes) -> tuple[int, ChunkedSegment]:
     """Log number and segment."""
     _, log_number, base_offset = _SEGMENT_KEY.unpack(key)
     number, end_offset, size_bytes, newest_ms = _SEGMENT_VALUE.unpack(value)
-    return log_number, Segment(number, base_offset, end_offset, size_bytes, newest_ms)
+    return log_number, ChunkedSegment(number, base_offset, end_offset, size_bytes, newest_ms)
 
 
 def parse_logs(
@@ -141,7 +141,7 @@ def parse_logs(
     with an old one.
     """
     states = [parse_log(key, value) for key, value in logs]
-    by_number: dict[int, list[Segment]] = {state.number: [] for state in states}
+    by_number: dict[int, list[ChunkedSegment]] = {state.number: [] for state in states}
     for key, value in segments:
         log_number, segment = parse_segment(key, value)
         if log_number not in by_number:
@@ -190,7 +190,7 @@ def append(
             close_chunk()
             sealed.append(active)
             meta.append(segment_entry(state.number, active))
-            active = Segment(new_number(), batch.base_offset, batch.base_offset)
+            active = ChunkedSegment(new_number(), batch.base_offset, batch.base_offset)
             meta.append(segment_entry(state.number, active))
         elif not active.size_bytes and active.base_offset != batch.base_offset:
             meta.append((segment_key(state.number, active), None))
@@ -218,7 +218,7 @@ def append_all(
 
 
 def create(log: LogId, settings: LogSettings, number: int, new_number: Callable[[], int]) -> LogChange:
-    segment = Segment(new_number(), 0, 0)
+    segment = ChunkedSegment(new_number(), 0, 0)
     state = LogState(log, number, settings, [segment])
     return LogChange(state, state.segments, [log_entry(state), segment_entry(number, segment)])
 
@@ -237,7 +237,7 @@ def trim(state: LogState, new_start: int, new_number: Callable[[], int]) -> LogC
     meta: list[Change] = [(segment_key(state.number, each), None) for each in dropped]
     if not kept:
         end_offset = state.bounds.end_offset
-        kept = [Segment(new_number(), end_offset, end_offset)]
+        kept = [ChunkedSegment(new_number(), end_offset, end_offset)]
         meta.append(segment_entry(state.number, kept[0]))
     return LogChange(state, kept, meta, dropped=dropped)
 
@@ -257,12 +257,14 @@ def truncate(
     meta.append(segment_entry(state.number, active))
     kept.append(active)
     if active.end_offset < new_end:  # there was a hole before new_end; the log ends at new_end all the same
-        kept.append(Segment(new_number(), new_end, new_end))
+        kept.append(ChunkedSegment(new_number(), new_end, new_end))
         meta.append(segment_entry(state.number, kept[-1]))
     return LogChange(state, kept, meta, chunks, dropped, whole, cut_offset)
 
 
-def _cut_segment(segment: Segment, new_end: int, source: ChunkSource) -> tuple[Segment, int, list[Chunk]]:
+def _cut_segment(
+    segment: ChunkedSegment, new_end: int, source: ChunkSource
+) -> tuple[ChunkedSegment, int, list[Chunk]]:
     """The segment without what begins at or after `new_end`, the first chunk offset to remove, and
     what replaces it."""
     at = floor_chunk(source, segment, new_end - 1)

@@ -39,7 +39,7 @@ _END_OFFSET = struct.Struct(">q")
 _STEP = struct.Struct(">qi11xi8xq")
 
 
-class Segment(NamedTuple):
+class ChunkedSegment(NamedTuple):
     """A segment's name (`number`, unique in its store) and totals; the ones after `base_offset` are
     as after its last chunk."""
 
@@ -65,12 +65,12 @@ class Segment(NamedTuple):
             return batch.max_timestamp_ms - self.first_timestamp_ms > settings.segment_ms
         return now_ms - self.first_write_ms > settings.segment_ms
 
-    def grown(self, size_bytes: int, end_offset: int, max_timestamp_ms: int, now_ms: int) -> Segment:
+    def grown(self, size_bytes: int, end_offset: int, max_timestamp_ms: int, now_ms: int) -> ChunkedSegment:
         """With one batch more."""
         number, base, _, size, newest_ms, first_ms, first_write_ms = self
         if not size:
             first_ms, first_write_ms = max_timestamp_ms, now_ms
-        return Segment(
+        return ChunkedSegment(
             number,
             base,
             end_offset,
@@ -90,32 +90,32 @@ class Segment(NamedTuple):
             self.first_write_ms,
         )
 
-    def emptied(self) -> Segment:
-        return Segment(self.number, self.base_offset, self.base_offset)
+    def emptied(self) -> ChunkedSegment:
+        return ChunkedSegment(self.number, self.base_offset, self.base_offset)
 
-    def after(self, chunk: Buffer | None) -> Segment:
+    def after(self, chunk: Buffer | None) -> ChunkedSegment:
         """The segment as it is when `chunk` is its last one (None: it has none)."""
         if chunk is None:
             return self.emptied()
-        return Segment(self.number, self.base_offset, *_HEAD.unpack_from(chunk))
+        return ChunkedSegment(self.number, self.base_offset, *_HEAD.unpack_from(chunk))
 
 
 class ChunkSource(Protocol):
     """An engine's chunks at one moment."""
 
-    def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, Buffer]]:
+    def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, Buffer]]:
         """(base offset, chunk) from the last chunk that begins at or below `offset` on, or from the
         first, in offset order."""
 
 
-def floor_chunk(source: ChunkSource, segment: Segment, offset: int) -> tuple[int, Buffer] | None:
+def floor_chunk(source: ChunkSource, segment: ChunkedSegment, offset: int) -> tuple[int, Buffer] | None:
     """The last chunk of the segment that begins at or below `offset`."""
     found = next(source.chunks(segment, offset), None)
     return found if found is not None and found[0] <= offset else None
 
 
 def read_chunks(
-    source: ChunkSource, segments: Sequence[Segment], offset: int, *, max_bytes: int, end_offset: int
+    source: ChunkSource, segments: Sequence[ChunkedSegment], offset: int, *, max_bytes: int, end_offset: int
 ) -> list[memoryview]:
     """LogReader.read as pieces of chunks, valid as long as the source's chunks are."""
     pieces: list[memoryview] = []
@@ -141,14 +141,14 @@ def read_chunks(
 
 
 def _chunks_from(
-    source: ChunkSource, segments: Sequence[Segment], offset: int
+    source: ChunkSource, segments: Sequence[ChunkedSegment], offset: int
 ) -> Iterator[tuple[int, Buffer]]:
     first = max(0, bisect_right(segments, offset, key=_base_offset) - 1)
     for segment in segments[first:]:
         yield from source.chunks(segment, offset)
 
 
-def _base_offset(segment: Segment) -> int:
+def _base_offset(segment: ChunkedSegment) -> int:
     return segment.base_offset
 
 
@@ -188,7 +188,7 @@ def _step(batches: memoryview, position: int) -> tuple[int, int, int, int]:
     )
 
 
-def find_in_chunks(source: ChunkSource, segments: Sequence[Segment], timestamp_ms: int) -> int | None:
+def find_in_chunks(source: ChunkSource, segments: Sequence[ChunkedSegment], timestamp_ms: int) -> int | None:
     """LogReader.find_by_timestamp: the totals of segments and chunks never fall, so both are
     searched by halving."""
     segment = next(
@@ -232,7 +232,7 @@ def iter_batches(batches: memoryview) -> Iterator[tuple[int, int, int, int]]:
         position += length + LENGTH_END
 
 
-def cut_chunk(before: Segment, chunk: Buffer, new_end: int) -> tuple[Segment, bytes]:
+def cut_chunk(before: ChunkedSegment, chunk: Buffer, new_end: int) -> tuple[ChunkedSegment, bytes]:
     """`chunk` without the batches that begin at or after `new_end`. `before`: the segment's totals
     without this chunk."""
     batches = memoryview(chunk)[HEAD_SIZE:]

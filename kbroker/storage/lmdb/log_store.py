@@ -29,7 +29,7 @@ from kbroker.errors import NoSpace
 from kbroker.storage.keyvalue import chunked_log
 from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
 from kbroker.storage.keyvalue.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
-from kbroker.storage.keyvalue.chunks import ChunkSource, Segment, join, read_chunks
+from kbroker.storage.keyvalue.chunks import ChunkedSegment, ChunkSource, join, read_chunks
 from kbroker.storage.lmdb.environment import LmdbEnvironment, LmdbStatistics, Transaction, open_environment
 from kbroker.storage.spi import LogId
 
@@ -55,7 +55,7 @@ class _Chunks:
         self._env = env
         self._transaction = transaction
 
-    def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, memoryview]]:
+    def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, memoryview]]:
         cursor = self._transaction.cursor(self._env.handle(_segment_name(segment.number)))
         if not cursor.set_range(_OFFSET.pack(max(0, offset))):
             if not cursor.last():

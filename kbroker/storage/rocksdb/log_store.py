@@ -27,7 +27,7 @@ from kbroker.storage.files import Files, make_directory
 from kbroker.storage.keyvalue import chunked_log
 from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
 from kbroker.storage.keyvalue.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
-from kbroker.storage.keyvalue.chunks import ChunkSource, Segment
+from kbroker.storage.keyvalue.chunks import ChunkedSegment, ChunkSource
 from kbroker.storage.rocksdb.database import META, Rocksdb, RocksdbStatistics, entries
 from kbroker.storage.rocksdb.snapshot import DATABASE, RocksdbSnapshot, remove_left_over_snapshots
 from kbroker.storage.spi import LogBounds, LogId, SegmentInfo
@@ -44,7 +44,7 @@ class _Chunks:
         self._db = db
         self._log_number = log_number
 
-    def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, bytes]]:
+    def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, bytes]]:
         if segment.size_bytes:  # chunks of the next segment are neighbours
             offset = min(offset, segment.end_offset - 1)
         iterator = self._db.iter()

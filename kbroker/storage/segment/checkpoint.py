@@ -1,5 +1,5 @@
-"""Which batches of an unsealed segment are known to be whole and on disk, so that a start after a
-crash need not read them.
+"""A segment's checkpoint: the file that says which batches of an unsealed segment are known to be
+whole and on disk, so that a start after a crash need not read them.
 
     <segment>/checkpoint:  b"kbroker checkpoint 1 little\\n"     version and byte order
                            pieces, each:
@@ -9,39 +9,30 @@ crash need not read them.
                                int64 index rows of these batches: base offsets, last offsets,
                                    ends, newest timestamps
 
-A piece is appended after a sync() that covered its batches, never before, so whatever the file says
-is true of the data file beside it, however old it is. It is not synced itself: that would cost a
-commit more than it is worth, and a piece that a power cut tore or took breaks the chain of CRCs,
-which only means that more is read. What shortens a data file or puts another in its place removes
-the checkpoint first, and what removes a segment takes it along, hence one per segment and not one
-for the store.
+A piece is appended after the sync() that covers its batches, never before. So the file is true of
+the data file beside it, however old it is. The checkpoint itself is not synced, which would cost a
+commit more than it is worth: a piece that a power cut tore or took breaks the chain of CRCs, and
+recovery then reads more batches. Before a data file is shortened or replaced its checkpoint is
+removed; a removed segment takes its checkpoint along.
 
-Pieces are not written for every sync but when the batches that no checkpoint knows outgrow a
-budget, counted over the whole store: that is what a start after a crash has to read. It must not
-know logs, nor how batches are found without a checkpoint.
+When pieces are written is decided in checkpoint_budget.py. This module must not know logs, nor how
+batches are found without a checkpoint.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import struct
 import sys
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from crc32c import crc32c
 
-from kbroker.storage.files import NO_SPACE, Files
+from kbroker.storage.files import Files
 from kbroker.storage.segment.index import INDEX_ROWS, SegmentIndex
-
-if TYPE_CHECKING:
-    from kbroker.storage.segment.segment import Segment
-
-logger = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint"
 
@@ -114,54 +105,13 @@ def remove_checkpoint(path: Path, files: Files) -> bool:
     return True
 
 
-class Checkpoints:
-    """The checkpoints of a store's segments. Its owner serialises all calls."""
-
-    def __init__(self, budget_bytes: int, files: Files) -> None:
-        self._budget_bytes = budget_bytes
-        self._files = files
-        self._waiting: dict[Segment, int] = {}
-        """Synced bytes that the checkpoint of a segment does not know; who waits longest comes
-        first."""
-        self.waiting_bytes = 0
-
-    def synced(self, segments: Iterable[tuple[Segment, int]]) -> None:
-        """The first so many batches of each segment are on disk."""
-        for segment, batches in segments:
-            if segment.sealed or segment.discarded or batches <= segment.synced_batches:
-                continue
-            ends = segment.index.ends
-            known_end = ends[segment.synced_batches - 1] if segment.synced_batches else 0
-            added = ends[batches - 1] - known_end
-            segment.synced_batches = batches
-            self._waiting[segment] = self._waiting.get(segment, 0) + added
-            self.waiting_bytes += added
-
-    def forget(self, segment: Segment) -> None:
-        """It was sealed or removed."""
-        self.waiting_bytes -= self._waiting.pop(segment, 0)
-
-    def write_due(self, at_most: int) -> None:
-        """Add to as many checkpoints as bring the rest below the budget, but to no more than
-        `at_most`. A full disk is no error: it is tried again after the next sync."""
-        for _ in range(at_most):
-            if self.waiting_bytes <= self._budget_bytes:
-                return
-            segment = next(iter(self._waiting))
-            try:
-                segment.recorded = _append(segment, self._files)
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                return
-            self.forget(segment)
-
-
-def _append(segment: Segment, files: Files) -> Recorded:
-    """Add the batches that are synced and not recorded. After an OSError it may be called again."""
-    before = segment.recorded
-    rows = [row[before.batches : segment.synced_batches].tobytes() for row in segment.index.rows()]
-    count = _U32.pack(segment.synced_batches - before.batches)
+def extend_checkpoint(
+    path: Path, before: Recorded, index: SegmentIndex, batches: int, files: Files
+) -> Recorded:
+    """Append what `before` lacks of the first `batches` of `index`, which are on disk. After an
+    OSError it may be called again."""
+    rows = [row[before.batches : batches].tobytes() for row in index.rows()]
+    count = _U32.pack(batches - before.batches)
     checksum = crc32c(count, before.checksum if before.batches else _HEAD_CHECKSUM)
     for row in rows:
         checksum = crc32c(row, checksum)
@@ -170,9 +120,9 @@ def _append(segment: Segment, files: Files) -> Recorded:
     if not before.batches:
         parts.insert(0, _HEAD)
         flags |= os.O_TRUNC
-    fd = files.open(segment.path / CHECKPOINT, flags)
+    fd = files.open(path / CHECKPOINT, flags)
     try:
         files.write_all(fd, parts, before.size_bytes)
     finally:
         files.close(fd)
-    return Recorded(segment.synced_batches, before.size_bytes + sum(map(len, parts)), checksum)
+    return Recorded(batches, before.size_bytes + sum(map(len, parts)), checksum)

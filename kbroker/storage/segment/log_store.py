@@ -22,19 +22,19 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
-from kbroker.errors import NoSpace, OperatorError, StoreFailed
+from kbroker.errors import OperatorError, StoreFailed
 from kbroker.storage.files import NO_SPACE, Files, make_directory
-from kbroker.storage.segment.checkpoint import Checkpoints
+from kbroker.storage.segment.checkpoint_budget import Checkpoints
+from kbroker.storage.segment.failures import Failures
+from kbroker.storage.segment.options import limits_of
 from kbroker.storage.segment.reader import SegmentLogReader, log_name, parse_log_name
 from kbroker.storage.segment.recovery import (
     DELETED,
@@ -45,7 +45,6 @@ from kbroker.storage.segment.recovery import (
     take_saved_indexes,
 )
 from kbroker.storage.segment.segment import (
-    FOLLOWS,
     OpenHandles,
     Segment,
     create_segment,
@@ -53,6 +52,7 @@ from kbroker.storage.segment.segment import (
     read_segments,
 )
 from kbroker.storage.segment.truncation import cut_copy, replace_data
+from kbroker.storage.segment.unsynced import Unsynced
 from kbroker.storage.segment.write import PlannedWrite, Published, SegmentedLog
 from kbroker.storage.spi import (
     LogBounds,
@@ -69,11 +69,6 @@ Answer = TypeVar("Answer")
 
 _SEALS_PER_SYNC = 4
 _CHECKPOINTS_PER_SYNC = 16  # 20-40 us each, 200 for a first one, and a commit waits for them
-_CHECKPOINT_BYTES = 64 << 20
-_MOST_MAPS = 30_000  # the kernel allows 65 530 per process, and a sealed segment has two
-
-OPTIONS = frozenset({"sync", "max_maps", "max_open_files", "checkpoint_bytes"})
-SYNC_METHODS = ("auto", "fdatasync", "syncfs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,27 +111,22 @@ class SegmentLogStore(LogStore):
         self._directory = directory
         self._foreign = foreign
         self._files = files or Files()
-        limits = _limits(options or {})
-        self._use_syncfs = limits["sync"] != "fdatasync" and self._files.can_syncfs()
+        limits = limits_of(options or {})
+        use_syncfs = limits["sync"] != "fdatasync" and self._files.can_syncfs()
+        self._unsynced = Unsynced(self._files, use_syncfs=use_syncfs)
         self._handles = OpenHandles(
             max_maps=int(limits["max_maps"]),
             max_files=int(limits["max_open_files"]),
-            is_pinned=self._is_pinned,
+            is_pinned=self._unsynced.is_pinned,
             rebuilt=self._seal_again,
         )
-        self._writing: set[Segment] = set()
-        self._dirty: set[Segment] = set()
-        self._created: set[Segment] = set()
-        self._syncing: set[Segment] = set()
-        """These four under the lock of `_handles`, except that `_writing` belongs to write()."""
         self._to_seal: deque[Segment] = deque()
         self._checkpoints = Checkpoints(int(limits["checkpoint_bytes"]), self._files)
         self._maintenance = threading.Lock()
         """Held by sync() and by what removes segments; what is unsealed and what is in checkpoints
         is known under it."""
         self._logs: dict[LogId, SegmentedLog] = {}
-        self._failure: str | None = None
-        self._closed = False
+        self._failures = Failures(directory)
         self._writes = self._written_bytes = self._refused_writes = self._syncs = 0
         try:
             make_directory(directory, self._files)
@@ -167,8 +157,8 @@ class SegmentLogStore(LogStore):
                 logger.warning("%s is not a log: left alone", path)
         self._to_seal.extend(found.to_seal)
         if found.to_sync:
-            self._dirty.update(found.to_sync)
-            self._created.update(found.to_sync)
+            self._unsynced.dirty.update(found.to_sync)
+            self._unsynced.created.update(found.to_sync)
             self._sync_files()
         forget_saved_indexes(self._directory, self._files)
         self._checkpoints.synced((segment, len(segment.index)) for segment in self._unsealed())
@@ -224,7 +214,7 @@ class SegmentLogStore(LogStore):
     # Writing
 
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
-        self._check_usable()
+        self._failures.check()
         groups: dict[SegmentedLog, list[StampedBatch]] = {}
         last_log: LogId | None = None
         group: list[StampedBatch] = []
@@ -233,17 +223,21 @@ class SegmentLogStore(LogStore):
                 last_log = batch.log
                 group = groups.setdefault(self._logs[last_log], [])
             group.append(batch)
-        plan = PlannedWrite(groups, now_ms, self._files, self._handles, self._writing)
+        unsynced = self._unsynced
+        plan = PlannedWrite(groups, now_ms, self._files, self._handles, unsynced.writing)
         try:
             plan.carry_out()
         except OSError as error:
             self._refused_writes += 1
-            self._refuse("write to", error, plan.undo)
+            try:
+                self._failures.refuse("write to", error, plan.undo)
+            finally:
+                unsynced.writing.clear()
         published = plan.publish()
         with self._handles.lock:
-            self._dirty.update(published.segments)
-            self._created.update(published.created)
-            self._writing.clear()
+            unsynced.dirty.update(published.segments)
+            unsynced.created.update(published.created)
+            unsynced.writing.clear()
         self._to_seal.extend(published.full)
         if published.replaced:
             self._remove_replaced(published)
@@ -251,70 +245,30 @@ class SegmentLogStore(LogStore):
         self._written_bytes += published.size_bytes
 
     def _remove_replaced(self, published: Published) -> None:
-        with self._maintenance, self._removing("remove"):
-            self._sync_created(published.created)
+        with self._maintenance, self._failures.removing("remove"):
+            self._unsynced.sync_created(published.created)
             for segment in published.replaced:
                 self._forget(segment)
                 self._files.remove_tree(segment.path)
 
     def sync(self) -> None:
-        self._check_usable()
+        self._failures.check()
         with self._maintenance:
             try:
                 self._sync_files()
             except OSError as error:
-                self._fail("sync", error)
+                self._failures.fail("sync", error)
             for _ in range(_SEALS_PER_SYNC):
                 if not self._seal_next():
                     break
             try:
                 self._checkpoints.write_due(_CHECKPOINTS_PER_SYNC)
             except OSError as error:
-                self._fail("write a checkpoint in", error)
+                self._failures.fail("write a checkpoint in", error)
 
     def _sync_files(self) -> None:
-        with self._handles.lock:
-            dirty, created = self._dirty, self._created
-            self._dirty, self._created = set(), set()
-            self._syncing = dirty
-            files = [self._handles.file(segment) for segment in dirty if not segment.discarded]
-            written = [
-                (segment, len(segment.index))
-                for segment in dirty
-                if not (segment.discarded or segment.sealed)
-            ]
-        try:
-            if self._use_syncfs and (created or len(files) > 1):
-                self._files.syncfs(self._directory_fd)
-            else:
-                for fd in files:
-                    self._files.fdatasync(fd)
-                self._sync_created(created)
-        finally:
-            self._syncing = set()
-        self._checkpoints.synced(written)
+        self._checkpoints.synced(self._unsynced.sync(self._handles, self._directory_fd))
         self._syncs += 1
-
-    def _sync_created(self, created: Iterable[Segment]) -> None:
-        """The entries of new segments, and what their `follows` says. A log must keep one segment
-        through a power cut, so this comes before the removal of all older ones, too."""
-        for segment in created:
-            if segment.discarded:
-                continue
-            self._sync_follows(segment)
-            self._files.fsync_dir(segment.path)
-        for path in {segment.path.parent for segment in created if not segment.discarded}:
-            self._files.fsync_dir(path)
-
-    def _sync_follows(self, segment: Segment) -> None:
-        try:
-            fd = self._files.open(segment.path / FOLLOWS, os.O_RDONLY)
-        except FileNotFoundError:
-            return
-        try:
-            self._files.fdatasync(fd)
-        finally:
-            self._files.close(fd)
 
     def _seal_next(self) -> bool:
         """Seal the segment that has waited longest. False when there is none, or no space for its
@@ -326,7 +280,7 @@ class SegmentLogStore(LogStore):
         segment = self._to_seal[0]
         try:
             with self._handles.lock:
-                self._syncing = {segment}
+                self._unsynced.syncing = {segment}
                 fd = self._handles.file(segment)
             segment.shorten(fd)
             try:
@@ -337,9 +291,9 @@ class SegmentLogStore(LogStore):
                 logger.warning("no space to store the index of %s: it will be tried again", segment.path)
                 return False
         except OSError as error:
-            self._fail("seal", error)
+            self._failures.fail("seal", error)
         finally:
-            self._syncing = set()
+            self._unsynced.syncing = set()
         self._to_seal.popleft()
         self._checkpoints.forget(segment)
         self._handles.close_file(segment)
@@ -349,13 +303,10 @@ class SegmentLogStore(LogStore):
         segment.sealed = False
         self._to_seal.append(segment)
 
-    def _is_pinned(self, segment: Segment) -> bool:
-        return segment in self._dirty or segment in self._syncing or segment in self._writing
-
     # Logs and their segments
 
     def create(self, log: LogId, settings: LogSettings) -> None:
-        self._check_usable()
+        self._failures.check()
         if log in self._logs:
             self._logs[log].settings = settings
             return
@@ -368,14 +319,14 @@ class SegmentLogStore(LogStore):
             for directory in (segment.path, path, self._directory):
                 self._files.fsync_dir(directory)
         except OSError as error:
-            self._refuse("create", error, lambda: self._files.remove_tree(path))
+            self._failures.refuse("create", error, lambda: self._files.remove_tree(path))
         self._logs[log] = SegmentedLog(log, path, settings, (segment,))
 
     def drop(self, log: LogId) -> None:
-        self._check_usable()
+        self._failures.check()
         if log not in self._logs:
             return
-        with self._maintenance, self._removing("drop"):
+        with self._maintenance, self._failures.removing("drop"):
             with self._handles.lock:
                 state = self._logs.pop(log)
                 for segment in state.segments:
@@ -386,7 +337,7 @@ class SegmentLogStore(LogStore):
             self._files.remove_tree(deleted)
 
     def trim(self, log: LogId, new_start: int) -> None:
-        self._check_usable()
+        self._failures.check()
         state = self._logs[log]
         segments = state.segments
         count = next(
@@ -401,13 +352,13 @@ class SegmentLogStore(LogStore):
         kept = segments[count:]
         if not kept:
             kept = (self._create_empty(state, state.end_offset, "trim"),)
-        with self._maintenance, self._removing("trim"):
-            if kept[0] in self._created:
-                self._sync_created(kept[:1])
+        with self._maintenance, self._failures.removing("trim"):
+            if kept[0] in self._unsynced.created:
+                self._unsynced.sync_created(kept[:1])
             self._remove_segments(state, kept, segments[:count], is_trim=count < len(segments))
 
     def truncate(self, log: LogId, new_end: int) -> None:
-        self._check_usable()
+        self._failures.check()
         state = self._logs[log]
         if new_end >= state.end_offset:
             return
@@ -419,15 +370,15 @@ class SegmentLogStore(LogStore):
         try:
             copy = cut_copy(last, batches, state.settings.segment_bytes) if must_cut else None
         except OSError as error:
-            self._refuse("truncate", error, lambda: None)
-        with self._maintenance, self._removing("truncate"):
+            self._failures.refuse("truncate", error, lambda: None)
+        with self._maintenance, self._failures.removing("truncate"):
             self._remove_segments(state, segments[:count], tuple(reversed(segments[count:])))
             if copy is not None:
                 with self._handles.lock:
                     self._forget(last)
                     last = replace_data(last, copy)
                     state.segments = (*segments[: count - 1], last)
-                    self._dirty.add(last)
+                    self._unsynced.dirty.add(last)
         end_offset = last.end_offset
         if last.sealed or (len(last.index) and end_offset < new_end):
             self._append_empty(state, max(new_end, end_offset))
@@ -435,7 +386,7 @@ class SegmentLogStore(LogStore):
     def _append_empty(self, state: SegmentedLog, base_offset: int) -> None:
         """Where the last segment cannot go on, or the log's end is behind it."""
         last = state.segments[-1]
-        with self._removing("truncate"):
+        with self._failures.removing("truncate"):
             empty = self._create_empty(state, base_offset, "truncate")
         state.segments = (*state.segments, empty)
         if not last.sealed:
@@ -449,9 +400,11 @@ class SegmentLogStore(LogStore):
             segment = create_segment(
                 state.path, base_offset, capacity, follows, files=self._files, handles=self._handles
             )
-            self._sync_created({segment})
+            self._unsynced.sync_created({segment})
         except OSError as error:
-            self._refuse(action, error, lambda: self._files.remove_tree(state.path / f"{base_offset:020d}"))
+            self._failures.refuse(
+                action, error, lambda: self._files.remove_tree(state.path / f"{base_offset:020d}")
+            )
         return segment
 
     def _remove_segments(
@@ -478,61 +431,23 @@ class SegmentLogStore(LogStore):
     def _forget(self, segment: Segment) -> None:
         with self._handles.lock:
             self._handles.discard(segment)
-            self._dirty.discard(segment)
-            self._created.discard(segment)
+            self._unsynced.dirty.discard(segment)
+            self._unsynced.created.discard(segment)
             self._checkpoints.forget(segment)
-
-    # Errors
-
-    def _check_usable(self) -> None:
-        assert not self._closed, "the store is closed"
-        if self._failure is not None:
-            raise StoreFailed(self._failure)
-
-    def _refuse(self, action: str, error: OSError, undo: Callable[[], None]) -> NoReturn:
-        """NoSpace when the disk is full and everything could be undone, StoreFailed otherwise."""
-        if error.errno not in NO_SPACE:
-            self._fail(action, error)
-        try:
-            undo()
-        except OSError as second:
-            self._fail(action, second)
-        finally:
-            self._writing.clear()
-        raise NoSpace(f"cannot {action} {self._directory}: {os.strerror(error.errno or 0)}") from error
-
-    def _fail(self, action: str, error: OSError) -> NoReturn:
-        where = error.filename or self._directory
-        self._failure = (
-            f"cannot {action} {where}: {os.strerror(error.errno or 0)}; no more writes until restart"
-        )
-        logger.error("%s", self._failure)
-        raise StoreFailed(self._failure) from error
-
-    @contextmanager
-    def _removing(self, action: str) -> Iterator[None]:
-        """Half done is done for: there is no way back from a removal."""
-        try:
-            yield
-        except OSError as error:
-            self._fail(action, error)
-        except NoSpace as error:
-            self._failure = str(error)
-            raise StoreFailed(self._failure) from error
 
     # The end
 
     def close(self) -> None:
         """Sync, and leave the indexes of unsealed segments for the next open. StoreFailed when that
         sync fails; the store is closed all the same. Views that are in use stay valid."""
-        if self._closed:
+        if self._failures.closed:
             return
         try:
-            if self._failure is None:
+            if self._failures.reason is None:
                 self.sync()
                 self._save_indexes()
         finally:
-            self._closed = True
+            self._failures.closed = True
             self._release()
 
     def _save_indexes(self) -> None:
@@ -564,35 +479,13 @@ class SegmentLogStore(LogStore):
             bytes=sum(segment.size_bytes for segment in segments),
             open_maps=self._handles.maps,
             open_files=self._handles.open_files,
-            dirty_files=len(self._dirty),
+            dirty_files=len(self._unsynced.dirty),
             writes=self._writes,
             written_bytes=self._written_bytes,
             refused_writes=self._refused_writes,
             syncs=self._syncs,
-            failed=self._failure is not None,
+            failed=self._failures.reason is not None,
         )
-
-
-def _limits(options: Mapping[str, str]) -> dict[str, str]:
-    unknown = sorted(options.keys() - OPTIONS)
-    if unknown:
-        raise OperatorError(
-            f"the segment engine has no option {unknown[0]!r}; it has {', '.join(sorted(OPTIONS))}"
-        )
-    if options.get("sync", "auto") not in SYNC_METHODS:
-        raise OperatorError(
-            f"option sync of the segment engine is one of {', '.join(SYNC_METHODS)}, not {options['sync']!r}"
-        )
-    for name in ("max_maps", "max_open_files", "checkpoint_bytes"):
-        if not options.get(name, "1").isdigit():
-            raise OperatorError(f"option {name} of the segment engine is a number, not {options[name]!r}")
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if files == resource.RLIM_INFINITY:
-        files = 8 * _MOST_MAPS
-    # A mapping made by Python holds a file descriptor as well, and a sealed segment has two
-    # mappings.
-    bounds = {"max_maps": str(max(8, min(files // 8, _MOST_MAPS))), "max_open_files": str(max(8, files // 8))}
-    return {"sync": "auto", "checkpoint_bytes": str(_CHECKPOINT_BYTES), **bounds, **options}
 
 
 def _open(directory: Path, options: Mapping[str, str], owner_epoch: int) -> SegmentLogStore:

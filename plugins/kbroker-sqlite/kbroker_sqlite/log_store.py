@@ -21,7 +21,7 @@ from typing import TypeVar
 from kbroker.storage.keyvalue import chunked_log
 from kbroker.storage.keyvalue.chunked_log import LogChange, LogState
 from kbroker.storage.keyvalue.chunked_store import ChunkedLogReader, ChunkedLogStore, ChunkedStatistics
-from kbroker.storage.keyvalue.chunks import ChunkSource, Segment
+from kbroker.storage.keyvalue.chunks import ChunkedSegment, ChunkSource
 from kbroker.storage.spi import LogId
 from kbroker_sqlite.database import Database, Reads, SqliteStatistics
 
@@ -52,7 +52,7 @@ class _Chunks:
         self._connection = connection
         self._log_number = log_number
 
-    def chunks(self, segment: Segment, offset: int) -> Iterator[tuple[int, bytes]]:
+    def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, bytes]]:
         # chunks of the next segment are neighbours
         last = segment.end_offset - 1 if segment.size_bytes else _LAST
         found = self._connection.execute(

@@ -36,8 +36,8 @@ from kbroker.share.parked import Lane, Parked, ParkingChange
 from kbroker.share.persister import ReadResult, WriteRequest
 from kbroker.storage.data_dir import DataDirectory
 from kbroker.storage.spi import LogId
-from kbroker.testing.parking_contract import Shelf, keep, park, unpark
-from kbroker.testing.parking_contract import keyed as parked
+from kbroker.testing.parking_model import Shelf, keep, park, unpark
+from kbroker.testing.parking_model import keyed as parked
 from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
 from tests.broker.persisters.test_parked_cleaner import opened
 

@@ -24,7 +24,7 @@ from kbroker.formats.parked_records import (
 )
 from kbroker.settings.altering import BrokerConfig
 from kbroker.share.persister import InitializeRequest, WriteRequest, begin_anew
-from kbroker.testing.parking_contract import Shelf, park, parked
+from kbroker.testing.parking_model import Shelf, park, parked
 from kbroker.testing.persister_model import GROUP, LEADER, PARTITIONS, TOPIC_NAME, Asked
 
 BOTH = pytest.mark.parametrize("persister", ["default", "control-records"])

@@ -129,7 +129,8 @@ async def busy_group(engine: str, directory: Path, updates_per_snapshot: int) ->
     store: StateStore = plugins.state_store_factory(engine).open(directory, options, 1)
     try:
         commits: GroupCommit[Change] = GroupCommit(
-            "state", store.write, store.sync, in_thread=store.write_in_thread, beside_sync=store.write_beside_sync,
+            "state", store.write, store.sync,
+            in_thread=store.write_in_thread, beside_sync=store.write_beside_sync,
             # what is dead is given up in sync(): with `os` the disk's speed would say how much
             # gathers before
             durability="disk",

@@ -110,7 +110,7 @@ def test_no_timestamps_roll_by_the_brokers_clock(factory: LogStoreFactory, tmp_p
 
 
 def test_the_head_of_a_chunk_is_as_drawn() -> None:
-    segment = chunks.Segment(1, 0, 0).grown(100, 7, 50, 9).grown(20, 8, 40, 10)
+    segment = chunks.ChunkedSegment(1, 0, 0).grown(100, 7, 50, 9).grown(20, 8, 40, 10)
     assert segment.head() == b"".join(number.to_bytes(8, "big") for number in (8, 120, 50, 50, 9))
     assert segment.after(segment.head()) == segment
     assert len(segment.head()) == chunks.HEAD_SIZE

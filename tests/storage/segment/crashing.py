@@ -12,8 +12,8 @@ from kbroker.testing.faulty_files import FaultyFiles
 
 def crash(store: SegmentLogStore) -> None:
     """The process is gone: nothing is synced, saved or removed any more."""
-    if not store._closed:
-        store._closed = True
+    if not store._failures.closed:
+        store._failures.closed = True
         store._release()
 
 

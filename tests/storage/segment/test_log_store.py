@@ -335,7 +335,7 @@ def test_an_error_of_sync_stops_the_store_for_ever(
     for partition in range(logs):
         store.create(LogId(TOPIC, partition), SETTINGS)
     store.write([batch(0, log=LogId(TOPIC, partition)) for partition in range(logs)], now_ms=0)
-    operation = "syncfs" if store._use_syncfs and logs > 1 else "fdatasync"
+    operation = "syncfs" if store._unsynced.use_syncfs and logs > 1 else "fdatasync"
     files.fail(operation, number)
     with pytest.raises(StoreFailed):
         store.sync()
@@ -391,7 +391,7 @@ def test_new_segments_have_their_names_synced(directory: Path, files: FaultyFile
     files.counts.clear()
     files.fail("save_rows", errno.ENOSPC)  # sealing would sync directories as well
     store.sync()
-    if store._use_syncfs:
+    if store._unsynced.use_syncfs:
         assert files.counts["syncfs"] == 1
     else:
         assert files.counts["fsync_dir"] == 2

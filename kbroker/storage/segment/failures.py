@@ -1,0 +1,59 @@
+"""What a failed file operation means for a segment store: refuse this call, or all later writes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from kbroker.errors import NoSpace, StoreFailed
+from kbroker.storage.files import NO_SPACE
+
+logger = logging.getLogger(__name__)
+
+
+class Failures:
+    """`reason`: why the store takes no more writes; None while it does."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.reason: str | None = None
+        self.closed = False
+
+    def check(self) -> None:
+        """Raises StoreFailed if an earlier operation has failed."""
+        assert not self.closed, "the store is closed"
+        if self.reason is not None:
+            raise StoreFailed(self.reason)
+
+    def refuse(self, action: str, error: OSError, undo: Callable[[], None]) -> NoReturn:
+        """NoSpace if the disk is full and everything could be undone, StoreFailed otherwise."""
+        if error.errno not in NO_SPACE:
+            self.fail(action, error)
+        try:
+            undo()
+        except OSError as second:
+            self.fail(action, second)
+        raise NoSpace(f"cannot {action} {self._directory}: {os.strerror(error.errno or 0)}") from error
+
+    def fail(self, action: str, error: OSError) -> NoReturn:
+        where = error.filename or self._directory
+        self.reason = (
+            f"cannot {action} {where}: {os.strerror(error.errno or 0)}; no more writes until restart"
+        )
+        logger.error("%s", self.reason)
+        raise StoreFailed(self.reason) from error
+
+    @contextmanager
+    def removing(self, action: str) -> Iterator[None]:
+        """A removal that stops halfway cannot be undone: every error fails the store."""
+        try:
+            yield
+        except OSError as error:
+            self.fail(action, error)
+        except NoSpace as error:
+            self.reason = str(error)
+            raise StoreFailed(self.reason) from error

@@ -1,0 +1,170 @@
+"""The plain model of parked records that the contract suite compares a persister with, and how its
+tests park.
+
+It must not know any persister.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from kbroker.errors import ErrorCode
+from kbroker.share.effects import StateBatch
+from kbroker.share.parked import Lane, Parked, ParkingChange, Place
+from kbroker.share.persister import (
+    Persister,
+    TopicPartition,
+    WriteRequest,
+)
+from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
+
+OK, INVALID = ErrorCode.none, ErrorCode.invalid_request
+START = 100
+_HASHES = (None, 0, (1 << 64) - 1, 7, 7)
+FINAL = 9
+"""A delivery count that no other batch here has, so that the place of what is parked becomes
+final."""
+
+
+def parks(persister: Persister) -> Persister:
+    """Skips the test where it does not."""
+    if not persister.parks_records:
+        pytest.skip("this persister keeps no parked records")
+    return persister
+
+
+def keeps(persister: Persister) -> Persister:
+    """Skips the test where it does not."""
+    parks(persister)
+    if not persister.keeps_records:
+        pytest.skip("this persister keeps no whole records")
+    return persister
+
+
+def parked(
+    offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False
+) -> Parked:
+    return Parked(offset, lane, due_ms, count, LEADER, rejected)
+
+
+def keyed(
+    offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False
+) -> Parked:
+    """Some have keys, of few hashes."""
+    return parked(offset, due_ms, lane=lane, count=count, rejected=rejected)._replace(
+        key_hash=_HASHES[offset % 5]
+    )
+
+
+def park(new: Parked, *stale: Place) -> ParkingChange:
+    return ParkingChange(new.offset, stale, new)
+
+
+def unpark(old: Parked) -> ParkingChange:
+    return ParkingChange(old.offset, (old.place,), None, b"" if old.kept else None)
+
+
+def keep(old: Parked, record: bytes) -> ParkingChange:
+    return ParkingChange(old.offset, (old.place,), old._replace(kept=True), record)
+
+
+@dataclass
+class Shelf:
+    """What is parked of one share-partition, by offset, and the writes that made it so."""
+
+    asked: Asked
+    group: str = GROUP
+    at: TopicPartition | None = None
+    start: int = START
+    state_epoch: int = 5
+    there: dict[int, Parked] = field(default_factory=dict)
+    records: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def partition(self) -> TopicPartition:
+        return self.at or self.asked.P
+
+    async def write(
+        self, *changes: ParkingChange, archived: Sequence[int] = (), start: int | None = None
+    ) -> ErrorCode:
+        """Also makes the places of what is new to it final. The model follows a write that was
+        done."""
+        new = {
+            change.offset
+            for change in changes
+            if change.parked is not None and change.offset not in self.there
+        }
+        after = dict(self.there)
+        for change in changes:
+            after.pop(change.offset, None)
+            if change.parked is not None:
+                after[change.offset] = change.parked
+        batches = [StateBatch(offset, offset, R, FINAL) for offset in sorted({*new, *archived})]
+        start = self.start if start is None else start
+        request = WriteRequest(
+            self.partition, self.state_epoch, LEADER, start, 0, batches, changes, len(after)
+        )
+        (result,) = await self.asked.persister.write(self.group, [request])
+        if result.code is OK:
+            self.there, self.start = after, max(start, self.start)
+            self.records.update(
+                {change.offset: change.record for change in changes if change.record is not None}
+            )
+            self.records = {offset: record for offset, record in self.records.items() if record}
+        return result.code
+
+    async def check(self, *, piece: int = 3) -> None:
+        """In every order, in pieces, and counted, it is what the model says."""
+        persister, key = parks(self.asked.persister), (self.group, self.partition)
+        for lane in Lane:
+            expected = sorted(
+                (each for each in self.there.values() if each.lane is lane), key=lambda each: each.place
+            )
+            found: list[Parked] = []
+            after = -1, -1
+            while some := await persister.read_parked(*key, lane, after, piece):
+                assert len(some) <= piece
+                found += some
+                after = some[-1].due_ms, some[-1].offset
+            assert found == expected
+        if persister.finds_parked_keys:
+            waiting: dict[int, list[int]] = {}
+            for _, each in sorted(self.there.items()):
+                if each.lane is Lane.REDELIVERY and each.key_hash is not None:
+                    waiting.setdefault(each.key_hash, []).append(each.offset)
+            assert await persister.parked_of_keys(*key, (0, 7, 8, (1 << 64) - 1)) == waiting
+            assert await persister.parked_of_keys(*key, (7, 8)) == {
+                each: waiting[each] for each in (7,) if each in waiting
+            }
+        by_offset = [self.there[offset] for offset in sorted(self.there)]
+        assert await persister.parked_from(*key, 0, len(by_offset) + 1) == by_offset
+        assert await persister.parked_from(*key, 0, 2) == by_offset[:2]
+        if by_offset:
+            middle = by_offset[len(by_offset) // 2].offset
+            assert await persister.parked_from(*key, middle, len(by_offset)) == [
+                each for each in by_offset if each.offset >= middle
+            ]
+            left = sum(each.offset >= middle or each.kept for each in by_offset)
+            assert await persister.count_parked(*key, middle, None) == left
+            assert await persister.count_parked(*key, 0, middle) == sum(
+                each.offset < middle for each in by_offset
+            )
+        assert await persister.count_parked(*key, 0, None) == len(by_offset)
+        assert (await self.asked.summary(at=self.at, group=self.group)).waiting == len(by_offset)
+        assert (await self.asked.read(at=self.at, group=self.group)).waiting == len(by_offset)
+        if persister.keeps_records:
+            kept = {each.offset: await persister.kept_record(*key, each.offset) for each in by_offset}
+            assert {offset: record for offset, record in kept.items() if record is not None} == self.records
+            assert await persister.count_kept(*key, 0, 1 << 40) == len(self.records)
+            assert await persister.count_kept(*key, 101, 105) == sum(
+                101 <= offset < 105 for offset in self.records
+            )
+
+
+async def begun(asked: Asked) -> Shelf:
+    parks(asked.persister)
+    await asked.begin()
+    return Shelf(asked)
