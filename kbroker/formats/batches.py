@@ -65,7 +65,7 @@ _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 _MORE = tuple(bytes((number,)) for number in range(0x80, 0x100))
 """A varint's byte with another one behind it."""
 _NULL = _ONE_BYTE[1]  # -1
-_SIGNED = tuple((number >> 1) ^ -(number & 1) for number in range(0x80))
+SIGNED = tuple((number >> 1) ^ -(number & 1) for number in range(0x80))
 """What a varint of one byte says."""
 _MAX_TIMESTAMP_MS = (1 << 63) - 1
 _STAMP_OFFSET = struct.Struct(">q")
@@ -243,28 +243,28 @@ def iter_records(
     try:
         for _ in range(header.record_count):
             length, at = (
-                (_SIGNED[number], start + 1)
+                (SIGNED[number], start + 1)
                 if (number := payload[start]) < 0x80
-                else _long_varint(payload, start)
+                else long_varint(payload, start)
             )
             end = at + length
             if length <= 0 or end > size:
                 raise ValueError("record length beyond the batch")
             at += 1  # attributes
             timestamp_delta, at = (
-                (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _varlong(payload, at)
+                (SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else varlong(payload, at)
             )
             offset_delta, at = (
-                (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+                (SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else long_varint(payload, at)
             )
             key = value = None
             length, at = (
-                (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+                (SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else long_varint(payload, at)
             )
             if length >= 0:
                 key, at = payload[at : at + length], at + length
             length, at = (
-                (_SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else _long_varint(payload, at)
+                (SIGNED[number], at + 1) if (number := payload[at]) < 0x80 else long_varint(payload, at)
             )
             if length >= 0:
                 value, at = payload[at : at + length], at + length
@@ -296,44 +296,10 @@ def stored_records(
         yield record
 
 
-def offsets_without(mark: bytes, data: Buffer, payload: bytes) -> list[int]:
-    """Of the stored batch with this payload, the offsets of records in whose bytes `mark` does not
-    occur. The others are not decoded, which takes a tenth of the time. CorruptPayload as above."""
-    header = read_header(data)
-    base_offset, last_offset = header.base_offset, header.last_offset
-    found: list[int] = []
-    least, start, find = base_offset, 0, payload.find
-    marked_at = find(mark)
-    try:
-        for _ in range(header.record_count):
-            length, at = (
-                (_SIGNED[number], start + 1)
-                if (number := payload[start]) < 0x80
-                else _long_varint(payload, start)
-            )
-            end = at + length
-            if length <= 0 or end > len(payload):
-                raise ValueError("record length beyond the batch")
-            if 0 <= marked_at < end:
-                marked_at = find(mark, end)
-            else:
-                at += 1  # attributes
-                _, at = _varlong(payload, at)
-                offset_delta, _ = _long_varint(payload, at)
-                if not least <= base_offset + offset_delta <= last_offset:
-                    raise ValueError(f"its offset is {base_offset + offset_delta}")
-                found.append(base_offset + offset_delta)
-                least = found[-1] + 1
-            start = end
-    except (ValueError, IndexError, BufferUnderflow) as error:
-        raise CorruptPayload(f"record at byte {start} cannot be read: {error}") from error
-    return found
-
-
 def _read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:
     """What is left of a record behind its value; nothing, if key or value are longer than the
     record says."""
-    count, at = _long_varint(encoded, 0)
+    count, at = long_varint(encoded, 0)
     headers = []
     for _ in range(count):
         name, at = _read_bytes(encoded, at)
@@ -345,7 +311,7 @@ def _read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _read_bytes(encoded: bytes, at: int) -> tuple[bytes | None, int]:
-    length, at = _long_varint(encoded, at)
+    length, at = long_varint(encoded, at)
     if length < 0:
         return None, at
     end = at + length
@@ -354,13 +320,13 @@ def _read_bytes(encoded: bytes, at: int) -> tuple[bytes | None, int]:
     return encoded[at:end], end
 
 
-def _long_varint(payload: bytes, at: int) -> tuple[int, int]:
+def long_varint(payload: bytes, at: int) -> tuple[int, int]:
     """A zigzag varint of any size, and where it ends."""
     number, size = read_signed_varint(payload, at)
     return number, at + size
 
 
-def _varlong(payload: bytes, at: int) -> tuple[int, int]:
+def varlong(payload: bytes, at: int) -> tuple[int, int]:
     number, size = read_signed_varlong(payload, at)
     return number, at + size
 

@@ -13,7 +13,10 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
-from kbroker.formats.batches import NO_TIMESTAMP, Record
+from kio.serial.errors import BufferUnderflow
+
+from kbroker.formats.batches import NO_TIMESTAMP, SIGNED, Buffer, Record, long_varint, read_header, varlong
+from kbroker.formats.compression import CorruptPayload
 
 DELIVER_AT: Final = "kbroker-deliver-at"
 DELAY_MS: Final = "kbroker-delay-ms"
@@ -77,3 +80,38 @@ def _number(value: bytes | None) -> int | None:
         return None
     text = text.lstrip(b"0")
     return int(text or b"0") if len(text) <= _DIGITS_AT_MOST else _BEYOND_ALL_MS
+
+
+def offsets_without(mark: bytes, data: Buffer, payload: bytes) -> list[int]:
+    """Of the stored batch with this payload, the offsets of records in whose bytes `mark` does not
+    occur. The others are not decoded, which takes a tenth of the time. CorruptPayload when
+    the bytes are not those of a batch."""
+    header = read_header(data)
+    base_offset, last_offset = header.base_offset, header.last_offset
+    found: list[int] = []
+    least, start, find = base_offset, 0, payload.find
+    marked_at = find(mark)
+    try:
+        for _ in range(header.record_count):
+            length, at = (
+                (SIGNED[number], start + 1)
+                if (number := payload[start]) < 0x80
+                else long_varint(payload, start)
+            )
+            end = at + length
+            if length <= 0 or end > len(payload):
+                raise ValueError("record length beyond the batch")
+            if 0 <= marked_at < end:
+                marked_at = find(mark, end)
+            else:
+                at += 1  # attributes
+                _, at = varlong(payload, at)
+                offset_delta, _ = long_varint(payload, at)
+                if not least <= base_offset + offset_delta <= last_offset:
+                    raise ValueError(f"its offset is {base_offset + offset_delta}")
+                found.append(base_offset + offset_delta)
+                least = found[-1] + 1
+            start = end
+    except (ValueError, IndexError, BufferUnderflow) as error:
+        raise CorruptPayload(f"record at byte {start} cannot be read: {error}") from error
+    return found

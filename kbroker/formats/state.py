@@ -1,8 +1,8 @@
-"""Keys and values of everything in the StateStore: one place for the broker, the command line and
+"""Keys and values of everything in the StateStore, for the broker, the command line and
 readers such as Spark.
 
 A key is a namespace, "/" and a body whose numbers are big-endian, so that keys sort by what they
-name. Strings are UTF-8; `str` below is length (2) and UTF-8. Negative numbers do not occur in keys.
+name. Strings are UTF-8; `str` below is length (2) and UTF-8. Numbers in keys are never negative.
 
     namespace      body                                              value
     meta/          name                                              generation, producer_ids: JSON
@@ -19,29 +19,27 @@ name. Strings are UTF-8; `str` below is length (2) and UTF-8. Negative numbers d
     share_control/ topic id (16), partition (4)                      ControlHint: JSON
     parked/        topic id (16), partition (4), group str, ...      parked_records.ParkedRecord
 
-JSON is compact UTF-8; readers ignore members that they do not know, and skip keys of namespaces,
-meta names and group record types that they do not know (`parse_key` gives None): later formats add
-them. A value that cannot be read is a ValueError.
+The JSON values are in state_values.py, and can be imported from here too. Later formats add
+namespaces, meta names and group record types; readers skip those that they do not know (`parse_key`
+returns None). A value that cannot be read is a ValueError.
 
 Group records, offsets and share state hold Kafka's own bytes (formats/share_records.py,
-formats/group_records.py). Their keys put first what is looked up by: all records of a group are one
-scan; so are its offsets, a share-partition's snapshot with its updates in order, and everything of
-a topic.
+formats/group_records.py). Their keys begin with what they are looked up by. So one scan finds all
+records of a group, all its offsets, a share-partition's snapshot with its updates in order, or
+everything of a topic.
 
-No key is longer than MAX_KEY_BYTES, which is what LMDB can take: whoever takes in a group id
-refuses one over MAX_GROUP_ID_BYTES.
+No key is longer than MAX_KEY_BYTES, the most that LMDB takes: the broker refuses group ids longer
+than MAX_GROUP_ID_BYTES.
 
-This module must not know where a store keeps these, nor what the broker does with them.
+This module must not know where a store keeps the keys, nor what the broker does with them.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
-from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, Final, NamedTuple, Self, TypeAlias
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias, get_args
 from uuid import UUID
 
 from kbroker.formats.group_records import CONSUMER_GROUP_VALUES, AnyGroupOffset, decode_group_offset
@@ -57,6 +55,74 @@ from kbroker.formats.share_records import (
     decode_string,
     encode_string,
 )
+from kbroker.formats.state_values import (
+    Config,
+    ControlChain,
+    ControlHint,
+    DeadLetterCursor,
+    Generation,
+    JsonValue,
+    LeaderEpoch,
+    LogStart,
+    PersisterName,
+    Producer,
+    ProducerBatch,
+    ProducerIds,
+    ProducerSnapshot,
+    ResourceType,
+    Topic,
+    TopicState,
+)
+
+__all__ = [
+    "GENERATION",
+    "GROUP_VALUES",
+    "MAX_GROUP_ID_BYTES",
+    "MAX_KEY_BYTES",
+    "MAX_MEMBER_ID_BYTES",
+    "META_VALUES",
+    "PERSISTER",
+    "PRODUCER_IDS",
+    "Config",
+    "ConfigKey",
+    "ControlChain",
+    "ControlHint",
+    "ControlHintKey",
+    "DeadLetterCursor",
+    "DeadLetterKey",
+    "Generation",
+    "GroupKey",
+    "GroupOffsetKey",
+    "JsonValue",
+    "LeaderEpoch",
+    "LeaderEpochKey",
+    "LogStart",
+    "LogStartKey",
+    "MetaKey",
+    "PersisterName",
+    "Producer",
+    "ProducerBatch",
+    "ProducerIds",
+    "ProducerSnapshot",
+    "ProducerSnapshotKey",
+    "ResourceType",
+    "ShareStateKey",
+    "StateKey",
+    "StateValue",
+    "Topic",
+    "TopicKey",
+    "TopicState",
+    "control_hint_topic_prefix",
+    "dead_letter_topic_prefix",
+    "group_offset_key_end",
+    "group_offsets_prefix",
+    "group_prefix",
+    "parse_key",
+    "read_entries",
+    "share_partition_prefix",
+    "share_state_number",
+    "share_topic_prefix",
+]  # fmt: skip
 
 MAX_KEY_BYTES: Final = 511
 MAX_GROUP_ID_BYTES: Final = 255
@@ -68,199 +134,6 @@ _EPOCH = struct.Struct(">16sii")
 _OFFSET = struct.Struct(">16siq")
 _I16 = struct.Struct(">h")
 _NUMBER = struct.Struct(">q")
-
-_PRODUCERS = '{"producers":['
-_PRODUCERS_A_PIECE = 256
-_decode_next = json.JSONDecoder().raw_decode
-
-
-# --- values of our own ---
-
-
-class JsonValue:
-    """A value kept as a JSON object whose members are the dataclass's fields."""
-
-    __slots__ = ()
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-    def encode(self) -> bytes:
-        return _dump({each.name: getattr(self, each.name) for each in fields(self)})
-
-    @classmethod
-    def decode(cls, value: bytes) -> Self:
-        """Raises ValueError for bytes that are not such a value."""
-        found = _load(value)
-        try:
-            return cls(**{each.name: found[each.name] for each in fields(cls) if each.name in found})
-        except TypeError as error:
-            raise ValueError(f"not a {cls.__name__}: {value!r}") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Generation(JsonValue):
-    """meta/generation: raised at each start; every log's leader epoch and the owner epoch of the
-    stores."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerIds(JsonValue):
-    """meta/producer_ids: no producer id at or above `next_id` was ever handed out."""
-
-    next_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class PersisterName(JsonValue):
-    """meta/persister: who has kept the share state of the groups that there are."""
-
-    name: str
-
-
-class TopicState(StrEnum):
-    """LIVE, or DELETING: the tombstone that allows recovery to finish the removal of the topic's
-    logs."""
-
-    LIVE = "live"
-    DELETING = "deleting"
-
-
-@dataclass(frozen=True, slots=True)
-class Topic(JsonValue):
-    """A topic. Among live topics a name is unique; topics being deleted may share it with a live
-    one."""
-
-    name: str
-    partitions: int
-    created_ms: int
-    state: TopicState = TopicState.LIVE
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "state", TopicState(self.state))
-
-
-class ResourceType(IntEnum):
-    """Kafka's config resource types that have stored configs."""
-
-    TOPIC = 2
-    BROKER = 4
-    GROUP = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Config(JsonValue):
-    """What was set for one resource: config name to value, defaults left out."""
-
-    entries: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class LogStart(JsonValue):
-    """The log start offset (DeleteRecords, retention); it may lie inside the first batch that is
-    still there."""
-
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderEpoch(JsonValue):
-    """The first offset that was appended under the leader epoch in the key."""
-
-    start_offset: int
-
-
-class ProducerBatch(NamedTuple):
-    """One of a producer's last batches, newest last."""
-
-    first_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    timestamp_ms: int
-
-
-class Producer(NamedTuple):
-    """What a log remembers of an idempotent producer."""
-
-    producer_id: int
-    producer_epoch: int
-    batches: tuple[ProducerBatch, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerSnapshot(JsonValue):
-    """A log's producer state, all offsets below the one in the key included. As JSON: arrays in the
-    order of the fields.
-
-    A log may have tens of thousands of producers. A thread that encodes or decodes them works in
-    pieces, so that others may run.
-    """
-
-    producers: tuple[Producer, ...]
-
-    def encode(self) -> bytes:
-        begins = range(0, len(self.producers), _PRODUCERS_A_PIECE)
-        pieces = [_dump(self.producers[begin : begin + _PRODUCERS_A_PIECE])[1:-1] for begin in begins]
-        return _PRODUCERS.encode() + b",".join(pieces) + b"]}"
-
-    @classmethod
-    def decode(cls, value: bytes) -> Self:
-        text = value.decode()
-        if not text.startswith(_PRODUCERS):
-            raise ValueError(f"not a {cls.__name__}: {value[:80]!r}")
-        producers, position = [], len(_PRODUCERS)
-        try:
-            while position != len(text) - 2 or not text.endswith("]}"):
-                (number, epoch, batches), position = _decode_next(text, position)
-                producers.append(Producer(number, epoch, tuple(ProducerBatch(*each) for each in batches)))
-                position += text.startswith(",", position)
-        except TypeError as error:
-            raise ValueError(f"not a {cls.__name__}: {text[position : position + 80]!r}") from error
-        return cls(tuple(producers))
-
-
-@dataclass(frozen=True, slots=True)
-class DeadLetterCursor(JsonValue):
-    """Where to look, after a crash, which records of a share-partition have their dead letter
-    already: from `offset` on in this partition. It is there as long as a record may be ARCHIVING.
-    `topic_id` None: nothing was written yet."""
-
-    topic_id: UUID | None
-    topic: str
-    partition: int
-    offset: int
-
-    def __post_init__(self) -> None:
-        if self.topic_id is not None:
-            object.__setattr__(self, "topic_id", UUID(str(self.topic_id)))
-
-
-class ControlChain(NamedTuple):
-    """Where a group's newest SHARE_CHECKPOINT is, and its newest control record, that one or a
-    SHARE_DELTA after it."""
-
-    checkpoint: int
-    newest: int
-
-
-@dataclass(frozen=True, slots=True)
-class ControlHint(JsonValue):
-    """Where a log has share state in control records (control_records.py): `groups` as of `offset`,
-    all below it included. From `offset` on there may be more if `is_open`, and none if not. A log
-    without a hint has none at all."""
-
-    offset: int
-    is_open: bool
-    groups: Mapping[str, ControlChain]
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "groups", {group_id: ControlChain(*chain) for group_id, chain in self.groups.items()}
-        )
-
-
-# --- keys ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,21 +441,7 @@ StateKey: TypeAlias = (
 StateValue: TypeAlias = JsonValue | Message | ParkedCount | ParkedRecord | KeptRecord | BlockedKey
 
 _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
-    each.namespace: each.parse
-    for each in (
-        MetaKey,
-        TopicKey,
-        ConfigKey,
-        LogStartKey,
-        LeaderEpochKey,
-        ProducerSnapshotKey,
-        GroupKey,
-        GroupOffsetKey,
-        ShareStateKey,
-        DeadLetterKey,
-        ControlHintKey,
-        ParkedKey,
-    )
+    each.namespace: each.parse for each in get_args(StateKey)
 }
 
 
@@ -605,22 +464,3 @@ def read_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[State
         parsed = parse_key(key)
         if parsed is not None:
             yield parsed, parsed.decode_value(value)
-
-
-def _dump(value: object) -> bytes:
-    return json.dumps(
-        value, separators=(",", ":"), ensure_ascii=False, sort_keys=True, default=_as_text
-    ).encode()
-
-
-def _as_text(value: object) -> str:
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"no JSON for {value!r}")
-
-
-def _load(value: bytes) -> dict[str, Any]:
-    found = json.loads(value)
-    if not isinstance(found, dict):
-        raise ValueError(f"not a JSON object: {value!r}")
-    return found

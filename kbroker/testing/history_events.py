@@ -1,18 +1,18 @@
-"""What producers, consumers and a harness write down while a broker is tormented: one frozen
-dataclass per event.
+"""The events of a history: what producers, consumers and a harness record while a broker is killed,
+cut off from power, or purged.
 
-A history is a sequence of these, from several processes, each process writing its own in order.
-`at_ns` is CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of one machine share. Two
-habits make a history worth something:
+A history is a sequence of these frozen dataclasses, from several processes, each of which writes
+its own in order. `at_ns` is CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of one
+machine share. Two rules make a history worth judging:
 
     a request is written down before it is sent      (Sent, AckSent, CommitSent, Closing, LifeBegan)
     a response is written down after it has arrived  (SendConfirmed, Delivered, AckAnswered,
                                                      CommitAnswered, LifeEnded)
 
-so that every event bounds, from the right side, the moment at which the broker acted. On disk an
-event is one line of JSON. Knows nothing of brokers, clients and files: the judges are
-kbroker.testing.history (share groups), group_history (consumer groups) and producer_history
-(producers and purged logs).
+So each event bounds, from the right side, the moment at which the broker acted. On disk an event is
+one line of JSON. This module knows nothing of brokers, clients and files. The judges are
+kbroker.testing.history (share groups), group_history (consumer groups), queue_history (work queues)
+and producer_history (producers and purged logs).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, get_args
 
 
 class Record(NamedTuple):
@@ -445,42 +445,7 @@ Event: TypeAlias = (
     | PowerLost
 )
 
-_EVENTS: dict[str, type[Event]] = {
-    cls.__name__: cls
-    for cls in (
-        LifeBegan,
-        LifeEnded,
-        Sent,
-        SendConfirmed,
-        Delivered,
-        AckSent,
-        AckAnswered,
-        Closing,
-        Disconnected,
-        Drained,
-        LogRead,
-        LogReadDone,
-        PassedOver,
-        LogCut,
-        DeadLetterRead,
-        LeftBehind,
-        Assigned,
-        Revoked,
-        Read,
-        CommitSent,
-        CommitAnswered,
-        Gone,
-        Back,
-        CommittedAtEnd,
-        IdTaken,
-        BatchSent,
-        BatchAnswered,
-        PurgeSent,
-        PurgeAnswered,
-        BoundsSeen,
-        PowerLost,
-    )
-}
+_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {"record": lambda value: Record(*value), "kind": AckKind, "outcome": Outcome}
 
 

@@ -1,16 +1,15 @@
-"""The contract suite of the Persister SPI: every persister, built in or a plugin's, must pass it.
+"""The contract suite of the Persister SPI. Every persister must pass it, built in or from a plugin.
 
     from kbroker.testing.persister_contract import PersisterContract
     class TestMyPersister(PersisterContract):
         name = "mine"                            # what kbroker.persister is set to
         storage = state_storage = "segment"      # the engines beside it, if that matters
 
-One test method per promise of kbroker/share/persister.py and rule of the share coordinator
-(KIP-932) that does not depend on where the state is kept; `test_model` compares the persister with
-a plain model under random calls and restarts. A real broker is opened around it, in this process,
-without a server: a persister may need the broker's topics. Crashes are not this suite's business.
-
-`PersisterAnswers` alone is for a persister that keeps nothing. It must not know any persister.
+There is one test method for each promise of kbroker/share/persister.py, and for each rule of the
+share coordinator (KIP-932) that does not depend on where the state is kept. `test_model` compares
+the persister with a plain model under random calls and restarts. The suite opens a real broker in
+this process, without a server: a persister may need the broker's topics. Crashes are left out.
+`PersisterAnswers` alone is for a persister that keeps nothing.
 """
 
 from __future__ import annotations
@@ -62,8 +61,6 @@ _UNKNOWN_PARTITION = ErrorCode.unknown_topic_or_partition
 _FENCED_LEADER, _FENCED_STATE = ErrorCode.fenced_leader_epoch, ErrorCode.fenced_state_epoch
 
 Parameter: TypeAlias = Any
-"""What pytest.mark.parametrize gives."""
-
 Restarted = Callable[[], Awaitable[Asked]]
 
 
@@ -84,8 +81,7 @@ def with_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class PersisterAnswers:
-    """What any persister does, also one that keeps nothing: it answers every row, in order, and
-    raises nothing."""
+    """Even a persister that keeps nothing answers every row, in order, without raising."""
 
     name: ClassVar[str] = "default"
     storage: ClassVar[str] = "memory"

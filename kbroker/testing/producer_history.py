@@ -1,29 +1,28 @@
-"""The judge of idempotent producers and of logs that are purged: does a history of both keep every
-promise?
+"""The judge of idempotent producers and of purged logs: does a history of both keep every promise?
 
-A producer keeps its id and its sequence over the lives of a broker, and has one batch under way per
-log: it sends that again until it is answered, and now and then repeats one that was confirmed.
-Meanwhile DeleteRecords and retention move the logs' starts. The promises (docs/durability.md has
-them in words) are the rules below:
+A producer keeps its id and its sequence over the lives of a broker. It has one batch under way per
+log, sends that again until it is answered, and now and then repeats a confirmed one. Meanwhile
+DeleteRecords and retention move the logs' starts. The promises (docs/durability.md has them in
+words) are these rules:
 
-    refused        the next batch of a producer, and a retry of one without an answer, is taken,
+    refused        the next batch of a producer, and a retry of an unanswered one, is accepted,
                    whatever was purged and killed
-    stored twice   a repeat is not stored again while its first copy is in the log for certain
-    forgotten      a repeat of one of the last five is known while its copy is in the log, and as
-                   long as no crash came between
+    stored twice   a repeat is not stored again while its first copy is certainly in the log
+    forgotten      a repeat of one of the last five batches is recognised while its copy is in the
+                   log, as long as no crash came between
     id twice       no producer id is given out twice in the life of a data directory
-    start          a log's start never goes back and never lies behind the log's end
-    removed        a log's start goes no further than DeleteRecords asked, or retention may
+    start          a log's start never goes back and never lies beyond the log's end
+    removed        a log's start moves no further than DeleteRecords requested, or retention may
     missing, contradiction, invented, duplicated, reordered
                    as for every log (kbroker.testing.log_rules)
 
-One process asks for the batches, purges and bounds of a log, one after the other. Other producers
-(Sent, SendConfirmed) may write beside it. A history ends with a read of each log (LogRead,
-LogReadDone). After a power cut with durability `os` (PowerLost) what was confirmed counts no more;
-the next read of a log says what it begins anew with. Ids count for good.
+One process sends the batches, purges and bounds requests of a log, one after the other. Other
+producers (Sent, SendConfirmed) may write beside it. A history ends with a read of each log
+(LogRead, LogReadDone). After a power cut with durability `os` (PowerLost), confirmations no longer
+hold: the next read of a log is its new beginning. Ids stay used for good.
 
-A `Ledger` takes a history event by event, so that a process may go on where a history ends: it says
-what each producer has sent last. It knows nothing of brokers and clients.
+A `Ledger` takes a history event by event, and knows what each producer has sent last, so that a
+process can continue where a history ends. It knows nothing of brokers and clients.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import singledispatchmethod
 from typing import NamedTuple, TypeAlias
 
@@ -54,21 +52,13 @@ from kbroker.testing.history_events import (
     Sent,
 )
 from kbroker.testing.log_rules import LogIndex, Violation
+from kbroker.testing.purged_log import Held, LogState, Retention
 
 REMEMBERED = 5
 """Batches that a broker knows of each producer, as Kafka's do."""
 _KEPT = 10
 _OUT_OF_ORDER = 45
 _TO_THE_END = -1
-
-
-class Retention(Enum):
-    """What a topic's retention may remove."""
-
-    NOTHING = "nothing"
-    OLD = "old"
-    """Whole segments of records that are old (Sent, BatchSent); the first other one stops it."""
-    ANYTHING = "anything"
 
 
 class Log(NamedTuple):
@@ -138,51 +128,6 @@ class Lane:
         """How many batches were confirmed after this one; None if it is none of them."""
         ages = [age for age, batch in enumerate(reversed(self.confirmed)) if batch.sequence == sequence]
         return ages[0] if ages else None
-
-
-class _Held(NamedTuple):
-    value: str
-    is_old: bool
-    event: Event
-
-
-@dataclass(slots=True)
-class LogState:
-    """`start` and `end`: surely reached. `requested`: up to where DeleteRecords may have removed;
-    `open_ended`: or anything."""
-
-    retention: Retention
-    start: int = 0
-    end: int = 0
-    requested: int = 0
-    open_ended: bool = False
-    is_new: bool = False
-    """A power cut ended the promises; the next read begins anew."""
-    held: dict[int, _Held] = field(default_factory=dict)
-    reads: dict[int, LogRead] = field(default_factory=dict)
-    is_read: bool = False
-    confirmed_ends: list[tuple[int, int]] = field(default_factory=list)
-
-    def may_start_at(self, offset: int) -> bool:
-        """Whether purges that were asked for, or retention, can have removed all below `offset`."""
-        if self.open_ended or offset <= self.requested or self.retention is Retention.ANYTHING:
-            return True
-        young = (at for at, held in self.held.items() if not held.is_old)
-        return self.retention is Retention.OLD and not any(self.requested <= at < offset for at in young)
-
-    def surely_keeps(self, offset: int) -> bool:
-        return offset >= self.start and not self.may_start_at(offset + 1)
-
-    def begin_at(self, start: int) -> None:
-        if start > self.start:
-            self.start = start
-            self.held = {offset: held for offset, held in self.held.items() if offset >= start}
-
-    def known_end(self, asked_ns: int) -> int:
-        """What was confirmed before somebody asked."""
-        self.end = max([self.end, *(end for at_ns, end in self.confirmed_ends if at_ns < asked_ns)])
-        self.confirmed_ends = [(at_ns, end) for at_ns, end in self.confirmed_ends if at_ns >= asked_ns]
-        return self.end
 
 
 def value_of(place: Place, sequence: int) -> str:
@@ -371,7 +316,7 @@ class Ledger:
         log.confirmed_ends.append((event.at_ns, record.offset + 1))
         if record.offset < log.start:
             return
-        before = log.held.setdefault(record.offset, _Held(value, value in self._old, event))
+        before = log.held.setdefault(record.offset, Held(value, value in self._old, event))
         if before.value != value:
             self._violates(
                 "contradiction", f"{before.value!r} and {value!r} at one offset", record, before.event, event
@@ -473,7 +418,7 @@ class Ledger:
         """What a read has found is what counts from here on: the log, and in it the last batches of
         each producer."""
         for offset, read in sorted(reads.items()):
-            log.held[offset] = _Held(read.value, read.value in self._old, read)
+            log.held[offset] = Held(read.value, read.value in self._old, read)
             if read.value not in self._begins or read.is_cut:
                 continue
             place, batch = self._begins[read.value]

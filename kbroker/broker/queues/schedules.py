@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kbroker.broker.queues.sliced_batches import Walked
-from kbroker.formats.batches import offsets_without, read_header, records_payload, stored_records
+from kbroker.formats.batches import read_header, records_payload, stored_records
 from kbroker.formats.compression import CorruptPayload
 from kbroker.formats.record_keys import BatchKeys, keys_of
-from kbroker.formats.schedule_headers import MARK, Oddity, schedule_of
+from kbroker.formats.schedule_headers import MARK, Oddity, offsets_without, schedule_of
 from kbroker.share.effects import ShareSettings
 from kbroker.share.runs import joined_runs
 
