@@ -8,8 +8,8 @@
         state-<engine>/       topics, groups, share state, laid out by the state engine
 
 `kbroker.json` appears by rename when the directory is first used, and does not change afterwards.
-Every refusal is an OperatorError of one line that says what to do. It must not know any engine but
-by name.
+Every refusal is an OperatorError, one line that says what to do. This module knows engines only by
+name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ DESCRIPTION = "kbroker.json"
 LOCK = ".lock"
 _TEMPORARY = DESCRIPTION + ".tmp"
 _HARMLESS = frozenset({LOCK, _TEMPORARY, "lost+found"})
-"""May be in a directory that nobody has used yet: our own traces of a start that did not come far,
-and a fresh file system's."""
+"""Names that an unused directory may have: traces of a start that failed early, and those of a
+fresh file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class DataDirectory:
 
     @property
     def log_path(self) -> Path:
-        """Made by the engine when it is opened."""
+        """The engine creates it when it opens."""
         return self.path / f"log-{self.description.log_engine}"
 
     @property
@@ -90,11 +90,11 @@ class DataDirectory:
         new_cluster_id: Callable[[], str] = random_cluster_id,
         files: Files | None = None,
     ) -> DataDirectory:
-        """Lock the directory for this process, and describe it when nobody has used it before
-        (durable on return).
+        """Lock the directory for this process, and describe it on its first use (durable on
+        return).
 
-        Raises OperatorError: in use, another engine's, written by a newer version, damaged,
-        somebody else's, not accessible.
+        Raises OperatorError if the directory is in use, of another engine, of a newer version,
+        damaged, not kbroker's, or not accessible.
         """
         files = files or Files()
         try:
@@ -167,7 +167,7 @@ def _lock(path: Path, files: Files) -> int:
 
 
 def _read(path: Path, files: Files) -> DataDescription | None:
-    """None when the directory is there and nobody has used it."""
+    """None if the directory exists and is unused."""
     try:
         content = files.read(path / DESCRIPTION)
     except FileNotFoundError:

@@ -1,11 +1,11 @@
 """The only door to the file system for the segment engine and the data directory, so that tests can
 break it.
 
-Methods are the system calls by their names, with three additions: what has to be forced to disk is
-forced by the call that the platform really honours (F_FULLFSYNC on macOS), `write_atomically`
-replaces a file so that a crash leaves the old or the new one, and `allocate` takes disk space ahead
-so that a full disk is found before anything is written. Errors are OSErrors and pass through. It
-must not know what the files mean.
+Methods are system calls by their names, with three additions. A sync uses the call that the
+platform really honours (F_FULLFSYNC on macOS). `write_atomically` replaces a file so that a crash
+leaves the old or the new one. `allocate` reserves disk space, so that a full disk is found before
+anything is written. Errors are OSErrors and pass through. This module must not know what the files
+mean.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Both SPIs in dicts: the reference implementation, for tests and for reading.
 
-It says in a hundred lines what the real engines must do; their contract and model tests compare
-them with it. Nothing here is durable: contents live as long as the process, filed under the
-directory's path, so that a reader opened on the same directory sees the writer's data and a store
-opened again goes on where it was closed. It must not know about files.
+It shows in two hundred lines what the real engines must do; their contract and model tests compare
+them with it. Nothing here is durable. Contents live as long as the process, by the directory's
+path: a reader of the same directory sees the writer's data, and a reopened store has what it had
+when it was closed. This module must not know about files.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""sync() called again and again in a thread of its own while a test writes, as the broker does with
+"""Calls sync() repeatedly in a thread of its own while a test writes, as the broker does with
 durability `os`.
 
-For the contract suites and for engines' own tests. It must not know any engine.
+For the contract suites and for engines' own tests. This module must not know any engine.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Syncs:
         self._over = False
 
     def more(self) -> bool:
-        """Call it before each write: True until some syncs have ended. It waits for a sync after
-        many writes without one: on a slow disk a writer that never waits would fill thousands of
-        unsynced segments."""
+        """Call it before each write. True until some syncs have ended. After many writes without a
+        sync it waits for one: on a slow disk the writer would fill thousands of unsynced
+        segments."""
         with self._changed:
             self._writes += 1
             self._changed.wait_for(lambda: self._over or self._writes <= _MOST_WRITES)

@@ -1,16 +1,15 @@
-"""A file system that fails on command: full disks, broken disks, short writes, chosen by operation
-and by count.
+"""A file system that fails on command: full disks, broken disks, short writes, selected by
+operation and by count.
 
     files = FaultyFiles()
     store = SegmentLogStore(directory, files=files)
-    files.fail("fdatasync", errno.EIO)                   # the next one
-    files.fail("mkdir", errno.ENOSPC, after=2)           # the third from now
-    files.shorten("pwritev", 100)                        # the next writes 100 bytes only, which is
-                                                         no error
-    files.fill(after_bytes=10_000)                       # a disk with room for that many more bytes
-    files.crash(after=7)                                 # kill -9 at the eighth operation from now
+    files.fail("fdatasync", errno.EIO)              # the next one
+    files.fail("mkdir", errno.ENOSPC, after=2)      # the third from now
+    files.shorten("pwritev", 100)                   # the next writes only 100 bytes: no error
+    files.fill(after_bytes=10_000)                  # a disk with room for that many more bytes
+    files.crash(after=7)                            # kill -9 at the eighth operation from now
 
-Everything else goes to the real files. It must not know what the files mean.
+Everything else goes to the real files. This module must not know what the files mean.
 """
 
 from __future__ import annotations

@@ -1,31 +1,31 @@
 """The judge of consumer groups: does a history of one group of ordinary consumers keep every
 promise?
 
-Its members commit what they have read after they have read it (kbroker.testing.history_events,
-"members of a consumer group"). A member's *turn* with a partition begins with Assigned and ends
-with Revoked or with the history. It is *shaky* from the moment on at which the member is Gone, and
-from its beginning where the member was Gone and has not had a commit confirmed since it came Back.
-As in history.py only what is certain is called a violation: whoever sends a commit may have it
-applied from then on, whoever is answered has it applied by then, and an answer that never came
-leaves both open until no broker is left that may have got it.
+Members commit after they have read (kbroker.testing.history_events, "members of a consumer group").
+A member's *turn* with a partition begins with Assigned and ends with Revoked or with the history. A
+turn is *shaky* from the moment at which the member is Gone. It is shaky from its beginning if the
+member was Gone and no commit has been confirmed since it came Back. As in history.py, only what is
+certain is a violation. A commit may be applied from the moment it is sent, and is applied by the
+time its response arrives. Without a response both stay possible, until no broker is left that may
+have received it.
 
     start        a turn begins at an offset that can be the group's newest commit, or at the
-                 beginning if there is none for sure
-    sequence     within a turn each record comes once, in the order of the log, and none is left out
+                 beginning if there is certainly none
+    sequence     within a turn each record is read once, in log order, and none is left out
     zombie       a commit of a member whose turn another member has taken over is not confirmed
-    evicted      nobody loses a partition without being asked, unless it is shaky or the broker was
-                 killed meanwhile
-    uncommitted  who gives a partition up when asked has committed what it has read, with the same
+    evicted      no member loses a partition without a Revoked, unless its turn is shaky or the
+                 broker was killed meanwhile
+    uncommitted  a member that gives up a partition has committed what it has read, with the same
                  exceptions
-    read         at the end every record of the log was read by somebody
+    read         at the end a member has read every record of the log
     drained      at the end the group has committed the end of every log
 
-Together they say: no record is left out, and one is read twice only where a member, or the broker,
-died or froze before its commit.
+Together they say: no record is left out, and a record is read twice only if a member, or the
+broker, died or froze before its commit.
 
-Expects one group that reads its topics from the beginning, topics without retention and without
-control batches, a final read of each log and what the group has committed at the end. A history
-without these is "incomplete".
+A history needs one group that reads its topics from the beginning, topics without retention and
+without control batches, a final read of each log, and the group's commits at the end. Otherwise it
+is "incomplete".
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 """The judge of durability: does a history of one share group (kbroker.testing.history_events) keep
 every promise?
 
-Only what is certain is called a violation. Clients see the broker's acts from outside, each within
-an interval:
+Only what is certain is a violation. Clients see the broker's actions from outside, each within an
+interval:
 
     a delivery  was acquired between `asked_ns` and `at_ns`
     a hold      lasts from there until, at the earliest, the client sent its acknowledgement or
                 began to close, or the lock duration has passed since `asked_ns` (a confirmed
                 renewal restarts it), whichever came first
-    an answer   that never came leaves both possibilities open for good
+    a response  that never arrived leaves both outcomes possible for good
 
-and a rule speaks only where every reading of the intervals breaks it. The other way round nothing
-is let pass that a history shows: each rule has a broken history in the tests, and random mutations
-of right ones.
+A rule reports a violation only if every reading of the intervals breaks it. Nothing that a history
+shows may slip through either: the tests have a broken history for each rule, and random mutations
+of correct ones.
 
-Expects one share group that reads its topics from the beginning, topics without retention, a final
-read of each log (LogRead, LogReadDone) and a final consumer that worked the group off (Drained). A
-history without these is "incomplete".
+A history needs one share group that reads its topics from the beginning, topics without retention,
+a final read of each log (LogRead, LogReadDone), and a final consumer that worked off the group
+(Drained). Otherwise it is "incomplete".
 """
 
 from __future__ import annotations

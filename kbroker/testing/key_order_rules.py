@@ -1,11 +1,12 @@
-"""What `kbroker.queue.ordering=key` promises, as rules for queue_history.py.
+"""The promises of `kbroker.queue.ordering=key`, as rules for queue_history.py.
 
     key order      a record of a key that is not scheduled is delivered only when all older ones in
                    its partition are finished: accepted, rejected, or given up at the limit
     two of a key   members never hold two records of a key at a time, scheduled ones included
 
-The end of a record cannot be before its accept or rejection was sent, nor, with a dead letter of an
-exhausted one, before its last delivery was asked for. Only what is certain is called a violation.
+A record cannot be finished before its accept or reject was sent. If it became a dead letter at the
+limit, it cannot be finished before its last delivery was requested. Only what is certain is a
+violation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What every history has to keep, whoever reads: records that were confirmed are there, once, in
-order, and nothing else is.
+"""Rules that every history has to keep, for all kinds of readers: confirmed records are in the log,
+once, in order, and no others are.
 
-The parts of a history that this is about, and its rules; share groups (history.py) and consumer
-groups (group_history.py) add theirs.
+Also the parts of a history that the rules need. Share groups (history.py) and consumer groups
+(group_history.py) add rules of their own.
 """
 
 from __future__ import annotations

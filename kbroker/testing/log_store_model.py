@@ -1,8 +1,8 @@
-"""A log engine driven beside the memory store: random operations, then everything that can be asked
-is compared.
+"""Runs random operations on a log engine and on the memory store, and compares all that can be
+read.
 
-Also the small tools of the contract suite: batches to write and questions to ask. It must not know
-any engine but the memory store.
+Also the small tools of the contract suite: batches to write, and ways to read. This module knows no
+engine but the memory store.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The part of the StateStore contract that is about `scan_range` (kbroker/storage/spi.py): skipped
-where an engine does not have it.
+"""The part of the StateStore contract that is about `scan_range` (kbroker/storage/spi.py). It is
+skipped for an engine without it.
 
-StateStoreContract has these tests; `test_model_of_keys_on_disk` compares the engine with a dict
-under random changes of both kinds of keys. It must not know any engine.
+StateStoreContract has these tests. `test_model_of_keys_on_disk` compares the engine with a dict
+under random changes of both kinds of keys. This module must not know any engine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 END = b"parked0"
 Step: TypeAlias = tuple[str, list[Change], bytes, bytes]
-"""What to do, with which changes, and the range to look at behind it."""
+"""An operation, its changes, and the range to read afterwards."""
 
 
 def key_of(number: int) -> bytes:

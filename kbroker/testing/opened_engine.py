@@ -1,4 +1,5 @@
-"""An engine, opened: what the two contract suites have in common. It must not know any engine."""
+"""An open engine: what the contract suites of logs and of state share. It must not
+know any engine."""
 
 from __future__ import annotations
 

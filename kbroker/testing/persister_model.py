@@ -1,7 +1,7 @@
-"""What the contract suite of the Persister SPI asks with, and the plain model that it compares a
-persister with.
+"""The requests of the Persister contract suite, and the plain model that it compares a persister
+with.
 
-It must not know any persister.
+This module must not know any persister.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The contract suite of the StateStore SPI: every engine, built in or a plugin's, must pass it.
+"""The contract suite of the StateStore SPI. Every engine must pass it, built in or from a plugin.
 
     from kbroker.testing.state_store_contract import StateStoreContract
     class TestMyEngine(StateStoreContract):
         factory = STATE_STORE                    # the StateStoreFactory that the entry point names
 
-One test method per promise of kbroker/storage/spi.py; `test_model` compares the engine with a dict
-under random changes. What there is about keys that are kept out of memory stands in
-on_disk_contract.py. It must not know any engine.
+There is one test method for each promise of kbroker/storage/spi.py. `test_model` compares the
+engine with a dict under random changes. The tests of `scan_range` are in on_disk_contract.py. This
+module must not know any engine.
 """
 
 from __future__ import annotations

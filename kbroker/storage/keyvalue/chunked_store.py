@@ -1,9 +1,9 @@
-"""The LogStore of a key-value engine, all but its database: the list of logs and segments in
-memory, and the order of steps.
+"""The LogStore of a key-value engine without its database: the list of logs and segments in memory,
+and the order of steps.
 
-Each change is decided by `chunked_log`, committed by the engine, and only then shown to readers. An
-engine says how to commit changes (`_commit`) and how to look at chunks (`_read`). This module must
-not know an engine.
+`chunked_log` decides each change, the engine commits it, and only then do readers see it. An engine
+implements two things: committing changes (`_commit`) and looking at chunks (`_read`). This module
+must not know any engine.
 """
 
 from __future__ import annotations

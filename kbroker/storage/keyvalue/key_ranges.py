@@ -1,9 +1,9 @@
-"""What engines share whose `scan_range` reads in bounded pieces (spi.py), and
-whose changes wait in memory.
+"""For engines whose `scan_range` (spi.py) reads in bounded pieces, and whose changes wait in
+memory.
 
-A piece is read in one go, and nothing of the engine is held between two of them: no transaction, no
-iterator, no lock. The first pieces are small, for the caller that takes a few entries. It must not
-know any engine.
+A piece is read at once. Between two pieces nothing of the engine is held: no transaction, no
+iterator, no lock. The first pieces are small, for callers that take few entries. This module must
+not know any engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.storage.keyvalue.sorted_keys import SortedKeys
 from kbroker.storage.spi import ON_DISK, Change
 
 ON_DISK_END = ON_DISK[:-1] + bytes((ON_DISK[-1] + 1,))
-"""The first key behind those of the namespace."""
+"""The first key after those of the namespace."""
 RECORD_BYTES = 12
 """About what a change takes in a log besides its key and value."""
 SMALLEST_PIECE = 64

@@ -7,15 +7,15 @@ map: with one, a full disk kills the process.
 
 Sub-database handles. A handle is opened in a write transaction (py-lmdb gives up those opened in a
 read one), so openings, creations and drops exclude each other. Handles stay open, as opening costs
-more than reading; dropping one waits with `forget` until no read uses it. py-lmdb cannot close a
-handle: at `max_handles` the environment is opened again, which closes all.
+more than reading; before a drop, `forget` waits until no read uses the handle. py-lmdb cannot close
+a handle: at `max_handles` the environment is reopened, which closes all.
 
-A read transaction does not know handles that were opened after it began. So a read that meets one
-begins once more.
+A read transaction does not know handles that were opened after it began. A read that meets one
+restarts.
 
-Waiting for the writer. py-lmdb's `open_db` waits for LMDB's writer lock with the GIL held, and
-whoever has that lock needs the GIL to end its transaction: the process would stand still for good.
-So `_writing` is taken first, always; waiting for it gives up the GIL.
+Waiting for the writer. py-lmdb's `open_db` waits for LMDB's writer lock while it holds the GIL. The
+thread that has the lock needs the GIL to end its transaction: a deadlock. So `_writing` is always
+taken first; waiting for it releases the GIL.
 
 This module must not know what is stored.
 """

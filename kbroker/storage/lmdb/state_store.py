@@ -6,12 +6,12 @@
                                      segment_state/store.py writes them
 
 LMDB has to sync every commit (unsynced, power cuts made it corrupt), and each share acknowledgement
-would wait for that. So write() appends to the redo log and keeps the changes in memory, sync()
-syncs the redo log, and now and then it also brings what has gathered into LMDB, the position with
-the last of it; what is then in the map is trimmed from the log. A full disk postpones that.
+would wait for that. So write() appends to the redo log and keeps the changes in memory. sync()
+syncs the redo log. Now and then it also moves the changes into LMDB, the last of them together with
+the position, and trims them from the log. A full disk postpones that.
 
-A moment is a read transaction with the changes that are not in it laid over it. A change may be in
-both: laying it over again changes nothing, as long as the changes behind it are laid over as well.
+A moment is a read transaction with later changes laid over it. A change may be in both: laying it
+over again does no harm, as long as all later changes are laid over too.
 This module must not know what keys mean.
 """
 

@@ -1,18 +1,18 @@
 """One RocksDB database: how it is opened, written, synced, and brought back after a full disk.
 
 Raw mode, WAL on, no compression (batches come compressed), no BlobDB (3-5 times slower reads). A
-write goes to the WAL without a sync, which survives kill -9; `sync` is `flush_wal(True)`, which
-gives other threads the interpreter while it waits (a synced `write` would not). Buffers and cache
-are small: bytes are read from the page cache anyway.
+write goes to the WAL without a sync, which survives kill -9. `sync` is `flush_wal(True)`, which
+releases the GIL while it waits (a synced `write` would not). Buffers and cache are small: bytes are
+read from the page cache anyway.
 
-The object of a column family writes its memtable to a table file when it ends, with the GIL held
-until that is on disk. So META's is kept for as long as the database, and closed with it (which
-gives up the GIL).
+When the object of a column family is deleted, it writes its memtable to a table file, and holds the
+GIL until that is on disk. So META's object lives as long as the database, and is closed with it
+(which releases the GIL).
 
-A full disk: RocksDB refuses everything from its first "No space left" on, also when there is space
-again, so the database is closed and opened again before the next write, once there is room for that
-(opening turns the WAL into a table file). Reads go on meanwhile, from a read-only database where
-the other one could not be opened.
+A full disk: after its first "No space left" RocksDB refuses everything, even when there is space
+again. So the database is closed and reopened before the next write, once there is room for that
+(opening turns the WAL into a table file). Reads continue meanwhile, from a read-only database if
+the other could not be opened.
 
 This module must not know what is stored.
 """

@@ -44,8 +44,8 @@ _NUMBER_BYTES = 8
 
 
 class Recorded(NamedTuple):
-    """What a checkpoint file holds: so many batches, in so many bytes, with the CRC that the next
-    piece goes on from."""
+    """The contents of a checkpoint file: batches, bytes, and the CRC that the next piece is chained
+    to."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -59,7 +59,7 @@ class Checkpoint:
 
 
 def load_checkpoint(path: Path, files: Files) -> Checkpoint | None:
-    """What is whole of a segment's checkpoint; None when there is nothing. Changes nothing."""
+    """The whole pieces of a segment's checkpoint; None if there are none. Changes nothing."""
     try:
         data = memoryview(files.read(path / CHECKPOINT))
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def load_checkpoint(path: Path, files: Files) -> Checkpoint | None:
 
 
 def shorten_checkpoint(path: Path, recorded: Recorded, files: Files) -> None:
-    """Cut what is not whole: it must not follow pieces that are written from now on."""
+    """Cut off a torn piece, so that none comes before the pieces written from now on."""
     fd = files.open(path / CHECKPOINT, os.O_RDWR)
     try:
         if files.size(fd) > recorded.size_bytes:
@@ -97,7 +97,7 @@ def shorten_checkpoint(path: Path, recorded: Recorded, files: Files) -> None:
 
 
 def remove_checkpoint(path: Path, files: Files) -> bool:
-    """True if there was one: it is gone for good after the next `fsync_dir` of the segment."""
+    """True if there was one. The removal is durable after the next `fsync_dir` of the segment."""
     try:
         files.unlink(path / CHECKPOINT)
     except FileNotFoundError:

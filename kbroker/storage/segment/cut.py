@@ -1,12 +1,12 @@
-"""What recovery takes off a log although whole batches are in it: kept in a file beside the
+"""Bytes that recovery cuts off a log although they hold whole batches: kept in a file beside the
 segments, for a person to judge.
 
     <log>/<base offset of the segment>.cut     the bytes as they lay in data.ninja; a further one is
                                                <base offset>.1.cut, and so on
 
-A power cut leaves that in what no sync has covered, since it may lose one page and keep the next.
-Damage to synced bytes looks the same, though, and then these are confirmed records. Nothing reads
-the files; they go with their log. It must not know when to cut.
+A power cut leaves such bytes in unsynced parts of a file, since it may lose one page and keep the
+next. But damage to synced bytes looks the same, and then these are confirmed records. Nothing reads
+the files; they are removed with their log. This module must not know when to cut.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The index of a segment: which offsets its batches have and where they lie; its stored form;
-making it anew from the batches.
+rebuilding it from the batches.
 
 Stored, it is a mmap-ninja int64 array of shape (4, batches), see segment.py; in memory it is four
 arrays. Both answer the same questions by bisection. It must not know when an index is stored.

@@ -5,17 +5,16 @@
     DIR/clean-shutdown                            only while the store is closed
                                                   (segment/recovery.py)
 
-write() is one pwritev per log. Disk space is taken ahead, for all logs of a call before the first
-byte is written, so that a full disk refuses the call with nothing to undo; where the file system
-breaks that promise, what was written is overwritten with zeros and synced before NoSpace is raised,
-since a crash must not bring it back. sync() is one fdatasync, or one syncfs when several files are
-dirty. Full segments are sealed inside sync(), which has a thread to spend; until then they are
-recovered like the active one. There too, now and then, synced batches are noted in checkpoints,
-which a recovery believes.
+write() is one pwritev per log. Before the first byte is written, disk space is reserved for all
+logs of the call, so a full disk refuses the call with nothing to undo. If the file system breaks
+that promise, the written bytes are overwritten with zeros and synced before NoSpace is raised: a
+crash must not bring them back. sync() is one fdatasync, or one syncfs if several files are dirty.
+It also seals full segments, since its thread has time; until then recovery treats them like the
+active one. Now and then it notes synced batches in checkpoints, which recovery trusts.
 
 The state of a log is a tuple of segments that is replaced as a whole, so readers in other threads
-need no lock; a reader that meets a segment which has just been removed looks again. It must not
-know what batches mean.
+need no lock. A reader that meets a segment which has just been removed looks again. This module
+must not know what batches mean.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class SegmentLogStore(LogStore):
         files: Files | None = None,
         foreign: str = "",
     ) -> None:
-        """`foreign`: the name of something in the directory that is somebody else's."""
+        """`foreign`: a name in the directory that does not belong to this store."""
         self._directory = directory
         self._foreign = foreign
         self._files = files or Files()
@@ -123,8 +122,8 @@ class SegmentLogStore(LogStore):
         self._to_seal: deque[Segment] = deque()
         self._checkpoints = Checkpoints(int(limits["checkpoint_bytes"]), self._files)
         self._maintenance = threading.Lock()
-        """Held by sync() and by what removes segments; what is unsealed and what is in checkpoints
-        is known under it."""
+        """Guards the sets of unsealed and checkpointed segments; held by sync() and by every
+        removal."""
         self._logs: dict[LogId, SegmentedLog] = {}
         self._failures = Failures(directory)
         self._writes = self._written_bytes = self._refused_writes = self._syncs = 0
@@ -198,7 +197,7 @@ class SegmentLogStore(LogStore):
         return self._read_from(log, lambda segments: find_in_segments(segments, timestamp_ms))
 
     def _read_from(self, log: LogId, read: Callable[[Sequence[Segment]], Answer]) -> Answer:
-        """Again when another thread removed or replaced a segment meanwhile."""
+        """Repeats a read during which another thread removed or replaced a segment."""
         while True:
             segments = self._logs[log].segments
             try:
@@ -384,7 +383,7 @@ class SegmentLogStore(LogStore):
             self._append_empty(state, max(new_end, end_offset))
 
     def _append_empty(self, state: SegmentedLog, base_offset: int) -> None:
-        """Where the last segment cannot go on, or the log's end is behind it."""
+        """For a last segment that takes no more batches, or ends before the log does."""
         last = state.segments[-1]
         with self._failures.removing("truncate"):
             empty = self._create_empty(state, base_offset, "truncate")

@@ -1,9 +1,9 @@
-"""A LogReader on the segment engine's directory, beside a live broker or without one. Locks nothing
-and changes nothing.
+"""A LogReader on the segment engine's directory, beside a live broker or without one. It locks
+nothing and changes nothing.
 
-Each call looks at the directory again. What it knows about sealed segments stays true; of the
-others it reads on behind what it knows, and a batch counts when its CRC is right, so a write that
-is under way is not seen. It never maps or touches bytes that it has not found to be batches. It
+Each call looks at the directory again. Knowledge of sealed segments stays true. In the others it
+reads on from the last batch that it knows, and accepts a batch only if its CRC is right, so a write
+under way is not seen. It never maps or touches bytes in which it has found no batches. This module
 must not know the writer.
 """
 

@@ -1,12 +1,11 @@
-"""What the segment engine does when it is opened: finish what a crash interrupted, cut torn tails,
-find the indexes.
+"""Recovery of the segment engine, whenever it is opened: finish what a crash interrupted, cut torn
+tails, find the indexes.
 
-Sealed segments are taken as they are: sealing is the last thing that happens to a segment, and
-everything was on disk by then. In the others (the active one, and those that were full but not yet
-sealed) the batches are read again and checked, from the last one on that their checkpoint knows;
-that one is read to see that nobody touched the file. Only if the store was closed in good order
-nothing is read: then it left their indexes in the file `clean-shutdown`, which is removed before
-the first write.
+Sealed segments are taken as they are: sealing is the last step of a segment's life, and everything
+was on disk by then. In the others (the active one, and full ones not yet sealed) the batches are
+reread and checked from the last one that their checkpoint has; that one is reread to see that the
+file was not touched. After an orderly close nothing is reread: the store left the indexes in the
+file `clean-shutdown`, which is removed before the first write.
 
     clean-shutdown:  b"kbroker segments 2 little\\n"   version and byte order
                      u32 length, JSON                   [[log directory, base offset, batches,
@@ -21,16 +20,14 @@ What crashes leave, and what is done about it:
     segment without data.ninja  its creation was not finished: removed, and a log that has no other
                                 segment with it
     bytes that are no batch     a torn write at the end of an unsealed segment: cut; kept aside
-                                where a whole batch is behind it
-                                (segment/cut.py)
-    a torn checkpoint           what is whole of it counts; the rest is cut
-    `follows` beyond the end    the segment before lost bytes in a power cut: this one and those
-                                behind it were never synced
-    or lost itself              either, and are removed (batches in them: kept aside), so that a
-                                prefix of what was written is left
+                                if a whole batch comes after it (segment/cut.py)
+    a torn checkpoint           its whole pieces are used; the rest is cut
+    `follows` beyond the end,   the segment before lost bytes in a power cut, so neither this one
+    or `follows` lost           nor the later ones were ever synced: removed (batches in them: kept
+                                aside), so that a prefix of what was written is left
     empty segment, not last     a write was about to remove it: removed
 
-It must not know how batches are written.
+This module must not know how batches are written.
 """
 
 from __future__ import annotations

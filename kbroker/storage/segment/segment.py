@@ -4,28 +4,28 @@ A segment is a directory named after its base offset, and at the same time a mma
 that any tool can map it:
 
     00000000000000000042/
-        data.ninja                  record batches back to back, verbatim; while the segment is
-                                    active the file is sparse and
-                                    as long as the segment may become, zeros behind the last batch
+        data.ninja                  record batches back to back, verbatim; the file of an active
+                                    segment is sparse, as long as the segment may become, with zeros
+                                    after the last batch
         dtype.ninja  order.ninja    "uint8", "C"
         type.ninja   shape.ninja    "numpy"; u64 little-endian: the length of data.ninja
         follows                     end offset of the segment before this one (decimal); none in the
                                     first segment of a log
-        checkpoint                  only while the segment is not sealed: batches that are surely on
-                                    disk (segment/checkpoint.py)
+        checkpoint                  only in an unsealed segment: batches that are certainly on disk
+                                    (segment/checkpoint.py)
         .index/                     only in a sealed segment, a mmap-ninja int64 array of shape (4,
                                     batches):
             row 0  base offset of each batch      row 2  its end position in data.ninja
             row 1  last offset                    row 3  highest max timestamp (ms) so far
 
-Batches are appended with pwritev and read through a read-only mapping: both are the same page
-cache. Nothing is ever written through the mapping, where a full disk would be a SIGBUS, and no view
+Batches are appended with pwritev and read through a read-only mapping: both use the same page
+cache. Nothing is ever written through the mapping, where a full disk would be a SIGBUS. No view
 reaches beyond the last indexed batch, so shortening the file when it is sealed cannot pull pages
-from under a reader. An active segment's index lives in memory; recovery reads the batches again
-that no checkpoint has. `.index` appears by rename as the last step of sealing and says that the
-segment is complete and on disk.
+from under a reader. An active segment's index lives in memory; recovery rereads the batches that no
+checkpoint has. `.index` appears by rename as the last step of sealing: the segment is then complete
+and on disk.
 
-It must not know about logs, locks or who may write.
+This module must not know about logs, locks or permission to write.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Segment:
         self._mapping: memoryview | None = None
         self._loaded = (0, 0)
 
-    # What readers ask
+    # For readers
 
     @property
     def index(self) -> SegmentIndex:
@@ -230,7 +230,7 @@ class Segment:
             self.handles.rebuilt(self)
         return index
 
-    # What the owner does
+    # For the owner
 
     def unmap(self) -> None:
         """Views that are in use keep the mapping alive. What `info` says stays known."""
@@ -310,10 +310,12 @@ class OpenHandles:
     file open.
 
     The kernel allows some 65 000 mappings per process and as many open files as RLIMIT_NOFILE says.
-    When the bound is reached, the segment that has waited longest and was not used meanwhile gives
-    its handle up. `is_pinned` names segments whose file must stay open: those with unsynced bytes,
-    since only an open file is sure to hear of a failed write-back. `rebuilt` is told of segments
-    whose stored index was bad.
+    At the bound, the segment that has waited longest and was not used meanwhile gives up its
+    handle.
+
+    - `is_pinned`: whether a segment's file must stay open. True for unsynced bytes: only an open
+      file is sure to report a failed write-back.
+    - `rebuilt`: called with each segment whose stored index was bad.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Cutting batches off a segment without changing the file that readers have mapped.
+"""Cuts batches off a segment without changing the file that readers have mapped.
 
-What is kept is copied to a new file, which takes the place of the old one by rename; views of the
+The batches that stay are copied to a new file, which replaces the old one by rename; views of the
 old file keep it alive. A crash leaves the old file or the new one, and never an index or a
-checkpoint beside the wrong file: these are moved away first. It must not know about logs.
+checkpoint beside the wrong file: these are moved away first. This module must not know about logs.
 """
 
 from __future__ import annotations

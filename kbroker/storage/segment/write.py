@@ -1,13 +1,13 @@
 """One write() of the segment engine, from the batches to the bytes: planned, prepared, written,
-then shown or undone.
+then published or undone.
 
     plan      which batches go to which segment, and where new segments begin; touches nothing
-    prepare   new segments are created and disk space is taken, for all logs of the call
-    write     one pwritev per segment, behind what readers can see
-    publish   indexes grow and new segments join their logs: only now a reader sees anything
+    prepare   creates new segments and reserves disk space, for all logs of the call
+    write     one pwritev per segment, after everything that readers can see
+    publish   indexes grow and new segments join their logs: only now do readers see anything
 
 An OSError before `publish` leaves nothing visible; `undo` then removes what a crash could bring
-back. It must not know about syncs, nor which errors are whose.
+back. This module must not know about syncs, nor what an error means for the store.
 """
 
 from __future__ import annotations

@@ -1,24 +1,24 @@
-"""State as records in a log, the way Kafka keeps it in `__share_group_state`: the StateStore of the
+"""State as records in a log, as Kafka keeps it in `__share_group_state`: the StateStore of the
 `segment` engine.
 
     DIRECTORY/<log>/     one log of the segment engine: every change
-    DIRECTORY/parked/    keys of ON_DISK (spi.py), once there were many: overlaid_map.py
+    DIRECTORY/parked/    keys of ON_DISK (spi.py), from the first one on: overlaid_map.py
 
-Whole maps live in memory and are rebuilt when the store opens, but for the keys of ON_DISK. One
-write() is one record batch, so it is there whole or not at all: a torn batch fails its CRC and is
-cut by the segment log. A change is one record (state_log_records.py).
+Maps live in memory and are rebuilt when the store opens, except for the keys of ON_DISK. One
+write() is one record batch, so it is there whole or not at all: a torn batch fails its CRC, and the
+segment log cuts it. A change is one record (state_log_records.py).
 
-The log is kept short by writing what lives anew: when dead bytes outweigh live ones, every sync()
-appends a piece of it behind its own work, key by key, as ordinary batches of values that are
-already so. When the last piece is synced, everything before the first one is dead and is trimmed. A
-crash at any point leaves a log that gives the same map: from whichever segment it begins, each live
-key's last record is in it, and a removed key has its removal behind its value or has neither.
+The log is kept short by rewriting live entries. When dead bytes outweigh live ones, every sync()
+appends a piece of the map, key by key, as ordinary batches of the values as they are. When the last
+piece is synced, everything before the first one is dead and is trimmed. A crash at any point leaves
+a log that gives the same map: from whichever segment it begins, each live key's last record is in
+it, and a removed key has its removal after its value, or has neither.
 
-Changes of keys of ON_DISK wait in an overlay, which sync() moves into LMDB when it has grown,
-behind the sync of the log: LMDB is never ahead of it. LMDB has the position up to which the log is
-in it. Below that such changes are dead bytes; the others live, and are written anew with the rest,
-removals as well, since LMDB may have what they remove. Opening lays over what is behind the
-position.
+Changes of keys of ON_DISK wait in an overlay. Once it has grown, sync() moves it into LMDB, after
+the sync of the log: LMDB is never ahead of the log. LMDB stores the position up to which it has the
+log. Changes below that are dead bytes. The others are live and are rewritten with the rest,
+removals too, since LMDB may have what they remove. Opening the store lays the changes after the
+position over LMDB.
 
 This module must not know what values mean.
 """
@@ -76,9 +76,12 @@ class LogStateStatistics:
 
 @dataclass(slots=True)
 class _Rewrite:
-    """What lives is being written anew: from `start_offset` on, up to but without `next_key` of the
-    map in memory so far, then of the overlays `next_on_disk`. `end_offset`: where the log ended
-    when no key was left to write."""
+    """A rewrite of the live entries.
+
+    - `start_offset`: where it begins in the log.
+    - `next_key`: the map in memory is rewritten up to here; then `next_on_disk`, of the overlays.
+    - `end_offset`: the log's end when no key was left to write.
+    """
 
     start_offset: int
     next_key: bytes = b""
@@ -87,9 +90,8 @@ class _Rewrite:
 
 
 class LogStateStore(StateStore):
-    """write() belongs on the broker's loop, sync() in its commit thread. They may
-    meet: `_appending` is held for as long as the log and the maps differ, and while entries are
-    written anew."""
+    """write() belongs on the broker's loop, sync() in its commit thread. They may run at once:
+    `_appending` is held while the log and the maps differ, and while entries are rewritten."""
 
     keeps_keys_on_disk = True
     write_in_thread = False
@@ -115,9 +117,8 @@ class LogStateStore(StateStore):
         self._log_bytes = self._size_of_log()
 
     def _stored(self, offset: int) -> Iterator[Change]:
-        """Changes of keys in memory. The others are applied here, and moved while that goes on: a
-        store that was just opened has nothing in its log that is not synced, as recovery syncs what
-        it reads."""
+        """Changes of keys in memory. The others are applied here, and moved on the way: after an
+        open everything in the log is synced, since recovery syncs what it reads."""
         position = self._on_disk.position
         while offset < self._end_offset:
             is_new = offset >= position
@@ -175,8 +176,8 @@ class LogStateStore(StateStore):
                 self._on_disk.apply(on_disk)
 
     def sync(self) -> None:
-        """Also moves what has gathered to LMDB, and writes a piece of what lives anew, when it is
-        time; a full disk postpones both."""
+        """Also moves the overlay to LMDB and rewrites a piece of the live entries, when it is time.
+        A full disk postpones both."""
         if self._on_disk.failed:
             raise StoreFailed(self._on_disk.failed)
         with self._appending:
@@ -210,9 +211,9 @@ class LogStateStore(StateStore):
         self._rewrites += 1
 
     def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int, synced_offset: int) -> bool:
-        """True when all has been written anew and is synced: it is below `synced_offset`. A write
-        beside that sync may have removed the keys that were left to write: their values go with the
-        trim, so that the removal, and what was written with it, has to be synced before."""
+        """True when everything is rewritten and synced, that is, below `synced_offset`. A write
+        beside that sync may have removed the last keys to rewrite. The trim removes their values,
+        so their removal, and what was written with it, has to be synced first."""
         if rewrite.end_offset is None:
             piece = self._map.piece(rewrite.next_key, piece_bytes)
             if piece:
@@ -225,7 +226,7 @@ class LogStateStore(StateStore):
         return synced_offset >= rewrite.end_offset
 
     def _rewrite_overlaid(self, rewrite: _Rewrite) -> bool:
-        """False when LMDB has all that the trim takes away, or it is written anew."""
+        """False when all that the trim removes is in LMDB or has been rewritten."""
         if rewrite.next_on_disk is None or self._on_disk.position >= rewrite.start_offset:
             return False
         piece, next_on_disk = self._on_disk.overlaid(rewrite.next_on_disk, ON_DISK_END, LARGEST_PIECE)
