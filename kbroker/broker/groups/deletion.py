@@ -19,9 +19,9 @@ async def decide_deletion(
     configs: Configs,
     on_deleted: Callable[[], None] | None = None,
 ) -> Outcome[ErrorCode]:
-    """Return what `decide` decides, saved. If the group goes, `on_deleted` has run in the same step;
-    no one alters its settings meanwhile. Replies COORDINATOR_NOT_AVAILABLE, without effects, if it
-    could not be saved."""
+    """Save and return what `decide` returns. If the group is deleted, `on_deleted` runs in the step
+    in which that is saved; its settings cannot be altered meanwhile. Replies
+    COORDINATOR_NOT_AVAILABLE, without effects, if nothing could be saved."""
     async with configs.altering:
         outcome = decide()
         if outcome.reply is not ErrorCode.none:

@@ -121,8 +121,8 @@ class DecisionRunner(Generic[C]):
         return cast(R, request.reply)
 
     async def save(self, outcome: Outcome[object], on_saved: Callable[[], None] | None = None) -> bool:
-        """True when the outcome's changes are saved; `on_saved` has then run, in the same step. False
-        if they could not be saved: its groups are what the store has."""
+        """True when the outcome's changes are saved; `on_saved` ran in the same step. False if they
+        could not be saved: the coordinator has put its groups right."""
         if not (outcome.changes or outcome.effects or on_saved or self._saving):
             return True
         request = PendingRequest()

@@ -32,7 +32,8 @@ from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.state import GroupKey
 from kbroker.groups.outcome import DeleteShareState, InitializeSharePartitions, Outcome
-from kbroker.groups.share.coordinator import ShareGroupCoordinator, check_form
+from kbroker.groups.share.checks import check_form
+from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.groups.share.messages import (
     GroupHeartbeatReply,
     OffsetsReply,

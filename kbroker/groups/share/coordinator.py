@@ -1,43 +1,28 @@
 """The group coordinator's part for share groups (KIP-932): who is a member and who gets which
-partitions. Pure.
+partitions. Pure; how its outcomes are saved and carried out: kbroker/broker/groups/runner.py.
 
-Every method decides at once and shows in memory immediately. The caller keeps this order:
+Better than Kafka, where a joining member must send a second heartbeat: the first one is answered
+with the member's assignment. While share-partitions of its topics are being initialised,
+`heartbeat` gives no reply. The broker then
 
-    outcome = coordinator.heartbeat(request, now_ms=..., topics=...)     no await between here
-    commit.submit(outcome.changes, on_done)                              and here (nothing to submit: go on)
-    saved:   carry out the effects, answer with the reply
-    failed:  coordinator.reload(group_id, store.scan(group_prefix(group_id)), now_ms=...) for each
-             of outcome.group_ids, and
-             answer COORDINATOR_NOT_AVAILABLE
+    1. saves the changes. If there is an InitializeSharePartitions effect, it calls the persister
+       and then initialized(group_id, results, now_ms=...), saves that outcome, and wakes all
+       requests that wait for this group
+    2. waits until `is_waiting(group_id, member_id)` is false, but no longer than the client's
+       patience. One effect serves all members that join meanwhile
+    3. answers with heartbeat_reply(group_id, member_id, now_ms=...), an outcome like any other
 
-`reload` puts a group back to what the store has. When a save fails, everything submitted after it
-must fail as well, and `reload` must follow in the same synchronous step, before anything else is
-decided for the group.
+If the initialisation failed or took too long, the member gets what is assignable, perhaps nothing,
+and a later heartbeat tries again.
 
-Better than Kafka, where a joining member has to come a second time: its first heartbeat is answered
-with its assignment. While share-partitions of its topics are being initialised, `heartbeat` gives
-no reply. The broker then
+Each heartbeat looks at the version of `topics`, and so notices topics that were created or have
+grown. `topic_deleted` reports a deleted topic, `settings_changed` an altered setting. The assignor
+is part of the stored hash of the topics, so a restart between an alteration and its targets is
+noticed too. The API layer checks share.version and authorization before.
 
-    1. saves the changes and, if there is an InitializeSharePartitions effect, calls the persister and then
-       initialized(group_id, results, now_ms=...): save that outcome, then wake everybody who waits for this group;
-    2. waits until `is_waiting(group_id, member_id)` is false (another member's effect counts as well: there is one effect for
-       all who join meanwhile), but no longer than the client's patience;
-    3. answers with heartbeat_reply(group_id, member_id, now_ms=...), an outcome like any other.
-
-If the initialisation failed or took too long the member gets what there is, perhaps nothing, and a
-later heartbeat tries again.
-
-`now_ms` is the session clock's: sessions hang on it. What it is in the records, `times` says
-(stored_times.py).
-
-Which topics there are is asked of `topics` at every heartbeat: topics created or grown are noticed
-by their version. A deleted topic is told by `topic_deleted`, an altered setting by
-`settings_changed`. Which assignor made the targets is part of the stored hash of the topics, so
-that a restart between the alteration and its targets is noticed, too. Checks of the API layer come
-before: share.version, authorization.
-
-This module must not know how share-partitions are initialised, where records are kept, or which
-connection a member has.
+`now_ms` is the session clock's; `times` converts it for records (stored_times.py). This module must
+not know how share-partitions are initialised, where records are kept, or which connection a member
+has.
 """
 
 from __future__ import annotations
@@ -48,9 +33,8 @@ from heapq import heappop, heappush
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.formats.share_records import SHARE_GROUP_VALUES, RecordType
-from kbroker.formats.state import MAX_GROUP_ID_BYTES, GroupKey, parse_key
-from kbroker.groups.assignors.share import ASSIGNORS, AssignorMember
+from kbroker.formats.share_records import SHARE_GROUP_VALUES
+from kbroker.formats.state import GroupKey, parse_key
 from kbroker.groups.ids import SHARE, GroupIds
 from kbroker.groups.outcome import (
     Coordinator,
@@ -61,7 +45,8 @@ from kbroker.groups.outcome import (
     together,
 )
 from kbroker.groups.share import offsets
-from kbroker.groups.share.describe import describe_group
+from kbroker.groups.share.checks import check_epoch, check_form, check_group_id, member_of, not_found
+from kbroker.groups.share.describe import describe_group, listed
 from kbroker.groups.share.messages import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
@@ -85,18 +70,10 @@ from kbroker.groups.share.partitions import (
     take_deleted,
     take_initialized,
 )
-from kbroker.groups.share.state import (
-    NO_PARTITIONS,
-    ShareGroup,
-    ShareMember,
-    from_assignment,
-    share_partitions,
-    to_assignment,
-)
+from kbroker.groups.share.rebalance import ShareRebalances
+from kbroker.groups.share.state import ShareGroup, ShareMember, share_partitions
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.share.persister import Result, TopicPartition
-
-MAX_MEMBER_ID_LENGTH = 36
 
 
 class ShareGroupCoordinator(Coordinator):
@@ -114,15 +91,15 @@ class ShareGroupCoordinator(Coordinator):
         self._times = times or StoredTimes()
         self._groups: dict[str, ShareGroup] = {}
         self._timers: list[tuple[int, str, str]] = []
-        self._rebalances = 0
+        self._rebalances = ShareRebalances(settings)
 
     # --- members ---
 
     def heartbeat(
         self, request: ShareGroupHeartbeatRequest, *, now_ms: int, topics: TopicsView
     ) -> Outcome[GroupHeartbeatReply]:
-        """ShareGroupHeartbeat. No reply: see the head of this file. Refusals are replies, in the
-        order of Kafka's checks."""
+        """ShareGroupHeartbeat. No reply: see the head of this file. A refusal is a reply; Kafka's
+        order of checks decides which."""
         try:
             self._check(request)
         except KafkaError as refusal:
@@ -132,13 +109,14 @@ class ShareGroupCoordinator(Coordinator):
         group = self._groups.get(request.group_id) or self._create(request.group_id)
         settings = self._settings(request.group_id)
         records = Records(request.group_id, self._times)
-        member, subscribed_anew = self._update_member(group, request, records)
+        member, subscribed_anew = group.update_member(request, records)
         self._start_session(group, member, now_ms + settings.session_timeout_ms)
         topics_changed = group.topics_version != topics.version
         if topics_changed or subscribed_anew:
             group.must_look_for_partitions = True
-            self._note_topics(group, topics, subscribed_anew, records)
-        self._compare_targets(group, records)
+            group.topics_version = topics.version
+            self._rebalances.look_at_topics(group, topics, records, subscribed_anew=subscribed_anew)
+        self._rebalances.compare_targets(group, records)
         requests = partitions_to_initialize(
             group, topics, now_ms, settings.initialize_retry_interval_ms, records
         )
@@ -147,8 +125,8 @@ class ShareGroupCoordinator(Coordinator):
             effects = [InitializeSharePartitions(group.group_id, requests)] if requests else []
             return records.outcome(None, *effects)
         if urgent or not 0 <= now_ms - group.assignment_ms < settings.assignment_interval_ms:
-            self._assign(group, now_ms, records)
-        # Kafka's members then never hear what it told them to have (DIF-77).
+            self._rebalances.assign(group, now_ms, records)
+        # In Kafka such a member never learns its assignment (DIF-77).
         missed_a_reply = request.member_epoch != member.member_epoch
         changed = group.reconcile(member, records)
         wants_assignment = (
@@ -160,15 +138,15 @@ class ShareGroupCoordinator(Coordinator):
         return records.outcome(self._reply(member, settings, wants_assignment))
 
     def heartbeat_reply(self, group_id: str, member_id: str, *, now_ms: int) -> Outcome[GroupHeartbeatReply]:
-        """The reply that `heartbeat` did not give, with the whole assignment. Refused if the member
-        is gone meanwhile."""
+        """The reply that `heartbeat` did not give, with the whole assignment. A refusal if the
+        member has left meanwhile."""
         try:
             group = self._existing(group_id)
-            member = _member_of(group, member_id)
+            member = member_of(group, member_id)
         except KafkaError as refusal:
             return Outcome(reply=GroupHeartbeatReply.refusal(refusal))
         records = Records(group_id, self._times)
-        self._assign(group, now_ms, records)
+        self._rebalances.assign(group, now_ms, records)
         group.reconcile(member, records)
         return records.outcome(self._reply(member, self._settings(group_id), True))
 
@@ -179,30 +157,27 @@ class ShareGroupCoordinator(Coordinator):
         return group is not None and member is not None and is_waiting(group, member)
 
     def initialized(self, group_id: str, results: Iterable[Result], *, now_ms: int) -> Outcome[None]:
-        """What the persister answered to an InitializeSharePartitions. Members are assigned at once
-        what has become assignable."""
+        """Take the persister's results for an InitializeSharePartitions. Partitions that became
+        assignable are assigned at once."""
         group = self._groups.get(group_id)
         if group is None:
             return Outcome()
         records = Records(group_id, self._times)
         take_initialized(group, results, records)
         if group.members:
-            self._compare_targets(group, records)
-            self._assign(group, now_ms, records)
+            self._rebalances.compare_targets(group, records)
+            self._rebalances.assign(group, now_ms, records)
         return records.outcome()
 
     def settings_changed(self, group_id: str, *, now_ms: int, topics: TopicsView) -> Outcome[None]:
         """A setting of the group was altered. Another assignor makes new targets at once; each
-        member gets its own with its next heartbeat."""
+        member gets its target with its next heartbeat."""
         group = self._groups.get(group_id)
         if group is None or not group.members:
-            return Outcome()  # the first member that joins starts a new epoch anyway
+            return Outcome()  # The first member to join starts a new epoch anyway.
         records = Records(group_id, self._times)
-        topics_hash = self._hash_topics(group, topics)
-        if topics_hash != group.metadata_hash:
-            group.metadata_hash = topics_hash
-            self._bump(group, records)
-            self._assign(group, now_ms, records)
+        if self._rebalances.look_at_topics(group, topics, records):
+            self._rebalances.assign(group, now_ms, records)
         return records.outcome()
 
     def expire(self, now_ms: int) -> Outcome[None]:
@@ -224,8 +199,8 @@ class ShareGroupCoordinator(Coordinator):
         )
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `expire` next; it may turn out that there was nothing to do. None: nobody is
-        a member of anything."""
+        """When to call `expire` next; there may be nothing to do then. None: no group has
+        members."""
         return self._timers[0][0] if self._timers else None
 
     # --- administration ---
@@ -242,7 +217,7 @@ class ShareGroupCoordinator(Coordinator):
         return group is not None and member_id in group.members
 
     def session_left_ms(self, group_id: str, member_id: str, *, now_ms: int) -> int:
-        """When the member's session ends without a further heartbeat; 0 for one that is no
+        """Time until the member's session ends without a further heartbeat; 0 if there is no such
         member."""
         group = self._groups.get(group_id)
         member = group.members.get(member_id) if group is not None else None
@@ -251,18 +226,11 @@ class ShareGroupCoordinator(Coordinator):
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
         """ListGroups: groups in one of the states and of one of the types, in any letter case; none
         given means all."""
-        if types and SHARE not in {each.lower() for each in types}:
-            return []
-        wanted = {each.lower() for each in states}
-        return [
-            ListedGroup(group.group_id, SHARE, group.state, SHARE)
-            for group in self._groups.values()
-            if not wanted or group.state.lower() in wanted
-        ]
+        return listed(self._groups.values(), states, types)
 
     def delete(self, group_id: str, topics: TopicsView) -> Outcome[ErrorCode]:
-        """DeleteGroups for one group. Without a reply there is share state to delete first:
-        `deleted` then gives the reply."""
+        """DeleteGroups for one group. No reply: share state must be deleted first, and `deleted`
+        gives the reply."""
         try:
             group = self._existing(group_id)
         except KafkaError as refusal:
@@ -276,8 +244,8 @@ class ShareGroupCoordinator(Coordinator):
         return self._drop(group, records)
 
     def deleted(self, group_id: str, results: Sequence[Result]) -> Outcome[ErrorCode]:
-        """What the persister answered to a DeleteShareState. A failure keeps the group; it can be
-        deleted again."""
+        """Take the persister's results for a DeleteShareState. After a failure the group stays, and
+        can be deleted again."""
         group = self._groups.get(group_id)
         if group is None:
             return Outcome(reply=ErrorCode.none)
@@ -287,30 +255,30 @@ class ShareGroupCoordinator(Coordinator):
         if failures:
             return records.outcome(failures[0])
         if group.members or group.initialized or group.initializing:
-            return records.outcome(ErrorCode.non_empty_group)  # somebody joined meanwhile
+            return records.outcome(ErrorCode.non_empty_group)  # A member joined meanwhile.
         return self._drop(group, records)
 
     def deletion_saved(self, group_id: str) -> None:
-        """Groups of other types may have the id now."""
+        """Free the group's id for groups of other types."""
         if group_id not in self._groups:
             self._group_ids.release(group_id, SHARE)
 
     def describe_offsets(
         self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
     ) -> list[TopicOffsets]:
-        """DescribeShareGroupOffsets for one group: whose state to ask the persister for. `wanted`:
-        partitions by topic name, None: all that the group has. Raises KafkaError
-        UNKNOWN_SERVER_ERROR for what no partition can be."""
+        """DescribeShareGroupOffsets for one group: the share-partitions to ask the persister for.
+        `wanted`: partitions by topic name; None: all that the group has. Raises
+        UNKNOWN_SERVER_ERROR for a number that no partition can have."""
         return offsets.to_describe(group_id, self._groups.get(group_id), wanted, topics)
 
     def alter_offsets(
         self, group_id: str, wanted: Mapping[str, Mapping[int, int]], topics: TopicsView
     ) -> Outcome[OffsetsReply]:
-        """AlterShareGroupOffsets: start offsets by topic name and partition; a group that does not
-        exist is made for them, empty. With an effect the reply is what is answered if the persister
-        does everything: `offsets_altered` makes the real one of it."""
+        """AlterShareGroupOffsets: start offsets by topic name and partition. Creates the group,
+        without members, if it does not exist. With an effect, the reply assumes that the persister
+        succeeds; `offsets_altered` turns it into the final one."""
         try:
-            _check_group_id(group_id)
+            check_group_id(group_id)
             if not wanted:
                 return Outcome(reply=OffsetsReply())
             self._check_empty(group_id)
@@ -328,7 +296,7 @@ class ShareGroupCoordinator(Coordinator):
     def offsets_altered(
         self, group_id: str, reply: OffsetsReply, results: Sequence[Result], *, now_ms: int
     ) -> Outcome[OffsetsReply]:
-        """What the persister answered to the effect of `alter_offsets`."""
+        """Take the persister's results for the effect of `alter_offsets`."""
         outcome = self.initialized(group_id, results, now_ms=now_ms)
         return Outcome(outcome.changes, offsets.altered(reply, results), group_ids=outcome.group_ids)
 
@@ -339,7 +307,7 @@ class ShareGroupCoordinator(Coordinator):
         what is answered if the persister does everything: `offsets_deleted` makes the real one of
         it."""
         try:
-            _check_group_id(group_id)
+            check_group_id(group_id)
             if not names:
                 return Outcome(reply=OffsetsReply())
             self._check_empty(group_id)
@@ -353,7 +321,7 @@ class ShareGroupCoordinator(Coordinator):
     def offsets_deleted(
         self, group_id: str, reply: OffsetsReply, results: Sequence[Result]
     ) -> Outcome[OffsetsReply]:
-        """What the persister answered to the effect of `delete_offsets`. Topics that it refused
+        """Take the persister's results for the effect of `delete_offsets`. Topics that it refused
         stay Deleting."""
         records = Records(group_id, self._times)
         if (group := self._groups.get(group_id)) is not None:
@@ -361,7 +329,7 @@ class ShareGroupCoordinator(Coordinator):
         return records.outcome(offsets.deleted(reply, results))
 
     def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
-        """Forget the topic in all groups. Its share state is the share coordinator's business."""
+        """Remove the topic from all groups. The share coordinator deletes its share state."""
         outcomes: list[Outcome[None]] = []
         for group in self._groups.values():
             records = Records(group.group_id, self._times)
@@ -370,8 +338,7 @@ class ShareGroupCoordinator(Coordinator):
         return together(outcomes)
 
     def topic_ids(self) -> set[UUID]:
-        """All topics that some group has share state for, so that at start those that exist no more
-        can be told to be deleted."""
+        """All topics that a group has share state for."""
         return {
             topic_id
             for group in self._groups.values()
@@ -382,7 +349,7 @@ class ShareGroupCoordinator(Coordinator):
         return list(self._groups)
 
     def partitions_of(self, group_id: str) -> list[TopicPartition]:
-        """Those of which the group has share state."""
+        """The share-partitions that the group has share state for."""
         group = self._groups.get(group_id)
         parts = group.initialized.items() if group is not None else ()
         return [
@@ -390,7 +357,7 @@ class ShareGroupCoordinator(Coordinator):
         ]
 
     def groups_of(self, partition: tuple[UUID, int]) -> list[str]:
-        """The groups that have share state of it."""
+        """The groups that have share state for this partition."""
         return [
             group.group_id
             for group in self._groups.values()
@@ -403,16 +370,16 @@ class ShareGroupCoordinator(Coordinator):
             groups=len(groups),
             empty_groups=sum(not group.members for group in groups),
             members=sum(len(group.members) for group in groups),
-            rebalances=self._rebalances,
+            rebalances=self._rebalances.count,
             initializing=sum(len(group.asked_ms) for group in groups),
         )
 
     # --- records ---
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions
-        begin anew. Records that are not share groups' are skipped. Initialisations that a crash
-        interrupted are tried again at the next heartbeat."""
+        """Load the records of any number of groups (a scan of GroupKey.namespace), and start all
+        sessions afresh. Skips records of other group types. The next heartbeat retries
+        initialisations that a crash interrupted."""
         loaded: dict[str, ShareGroup] = {}
         for key, value in records:
             parsed = parse_key(key)
@@ -450,14 +417,14 @@ class ShareGroupCoordinator(Coordinator):
     # --- how it is done ---
 
     def _check(self, request: ShareGroupHeartbeatRequest) -> None:
-        """Kafka's checks, the first that fails decides."""
+        """Kafka's checks; the first that fails decides."""
         check_form(request)
         group = self._groups.get(request.group_id)
         if self._group_ids.type_of(request.group_id) not in (None, SHARE):
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {request.group_id} is not a share group.")
         if group is None:
             if request.member_epoch != JOIN_EPOCH:
-                raise _not_found(request.group_id)
+                raise not_found(request.group_id)
             return
         max_size = self._settings(request.group_id).max_size
         known = request.member_id in group.members
@@ -467,7 +434,7 @@ class ShareGroupCoordinator(Coordinator):
                 f"The share group has reached its maximum capacity of {max_size} members.",
             )
         if request.member_epoch != JOIN_EPOCH:
-            _check_epoch(_member_of(group, request.member_id), request.member_epoch)
+            check_epoch(member_of(group, request.member_id), request.member_epoch)
 
     def _create(self, group_id: str) -> ShareGroup:
         self._group_ids.claim(group_id, SHARE)
@@ -481,85 +448,17 @@ class ShareGroupCoordinator(Coordinator):
     def _existing(self, group_id: str) -> ShareGroup:
         group = self._groups.get(group_id)
         if group is None:
-            raise _not_found(group_id)
+            raise not_found(group_id)
         return group
 
     def _check_empty(self, group_id: str) -> None:
-        """That it is no group of another type, and has no members if there is such a group."""
+        """Raises KafkaError if the id belongs to a group of another type, or the group has
+        members."""
         if self._group_ids.type_of(group_id) not in (None, SHARE):
             raise KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} is not a share group.")
         group = self._groups.get(group_id)
         if group is not None and group.members:
             raise KafkaError(ErrorCode.non_empty_group, f"Group {group_id} is not empty.")
-
-    def _update_member(
-        self, group: ShareGroup, request: ShareGroupHeartbeatRequest, records: Records
-    ) -> tuple[ShareMember, bool]:
-        """Take over what the request says of the member; a new one is added. True if it subscribes
-        to something else than before."""
-        member = group.members.get(request.member_id) or ShareMember(request.member_id)
-        before = member.identity() if request.member_id in group.members else None
-        group.members[member.member_id] = member
-        old_names = member.topic_names
-        member.client_id, member.client_host = request.client_id, request.client_host
-        if request.rack_id is not None:
-            member.rack_id = request.rack_id
-        if request.subscribed_topic_names is not None:
-            member.topic_names = tuple(sorted(set(request.subscribed_topic_names)))
-        identity = member.identity()
-        if identity != before:
-            records.put(RecordType.SHARE_GROUP_MEMBER, identity, member.member_id)
-        return member, before is None or member.topic_names != old_names
-
-    def _note_topics(
-        self, group: ShareGroup, topics: TopicsView, subscribed_anew: bool, records: Records
-    ) -> None:
-        """A new group epoch if the subscriptions have changed, or the topics subscribed to."""
-        group.topics_version = topics.version
-        topics_hash = self._hash_topics(group, topics)
-        if subscribed_anew or topics_hash != group.metadata_hash:
-            group.metadata_hash = topics_hash
-            self._bump(group, records)
-
-    def _hash_topics(self, group: ShareGroup, topics: TopicsView) -> int:
-        return group.hash_topics(topics, self._settings(group.group_id).assignor)
-
-    def _compare_targets(self, group: ShareGroup, records: Records) -> None:
-        """A new group epoch if what is assignable is not what the targets give away, unless new
-        targets are to come anyway."""
-        if not group.must_compare_targets or group.assignment_pending:
-            return
-        group.must_compare_targets = False
-        given_away = {partition for target in group.targets.values() for partition in from_assignment(target)}
-        if given_away != set(share_partitions(group.assignable())):
-            self._bump(group, records)
-
-    def _bump(self, group: ShareGroup, records: Records) -> None:
-        group.bump(records)
-        self._rebalances += 1
-
-    def _assign(self, group: ShareGroup, now_ms: int, records: Records) -> None:
-        """Make targets for the present group epoch, unless there are."""
-        if not group.assignment_pending:
-            return
-        assignable = group.assignable()
-        ids: dict[str, list[UUID]] = {}
-        for topic_id, part in assignable.items():
-            ids.setdefault(part.name, []).append(topic_id)
-        members = {
-            member.member_id: AssignorMember(
-                frozenset(topic_id for name in member.topic_names for topic_id in ids.get(name, ())),
-                from_assignment(group.targets.get(member.member_id, NO_PARTITIONS)),
-            )
-            for member in group.members.values()
-        }
-        assignor = ASSIGNORS[self._settings(group.group_id).assignor]
-        targets = assignor.assign(
-            members, {topic_id: sorted(part.partitions) for topic_id, part in assignable.items()}
-        )
-        group.set_targets(
-            {member_id: to_assignment(targets[member_id]) for member_id in members}, now_ms, records
-        )
 
     def _reply(
         self, member: ShareMember, settings: ShareGroupSettings, with_assignment: bool
@@ -582,7 +481,7 @@ class ShareGroupCoordinator(Coordinator):
         return records
 
     def _drop(self, group: ShareGroup, records: Records) -> Outcome[ErrorCode]:
-        """Its id stays its own until `deletion_saved`: it may come back."""
+        """The id stays taken until `deletion_saved`: a failed save brings the group back."""
         group.remove_all(records)
         del self._groups[group.group_id]
         return records.outcome(ErrorCode.none)
@@ -593,60 +492,7 @@ class ShareGroupCoordinator(Coordinator):
             self._set_timer(group, member)
 
     def _set_timer(self, group: ShareGroup, member: ShareMember) -> None:
-        """One look at each session at a time: a heartbeat only moves the deadline, and the look
-        finds that out."""
+        """The heap holds one entry per session. A heartbeat only moves the deadline; `expire`
+        notices that when the entry comes up."""
         member.timer_ms = member.deadline_ms
         heappush(self._timers, (member.timer_ms, group.group_id, member.member_id))
-
-
-def _check_group_id(group_id: str) -> None:
-    if not group_id or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
-        raise KafkaError(ErrorCode.invalid_group_id, f"A group id must have 1 to {MAX_GROUP_ID_BYTES} bytes.")
-
-
-def check_form(request: ShareGroupHeartbeatRequest) -> None:
-    """What can be said without knowing the group: raises KafkaError. `heartbeat` does this, too."""
-    if not request.member_id or len(request.member_id) > MAX_MEMBER_ID_LENGTH:
-        raise KafkaError(ErrorCode.invalid_request)
-    for wrong, message in (
-        (not request.group_id.strip(), "GroupId can't be empty."),
-        (
-            len(request.group_id.encode()) > MAX_GROUP_ID_BYTES,
-            f"GroupId can't be longer than {MAX_GROUP_ID_BYTES} bytes.",
-        ),
-        (not request.member_id.strip(), "MemberId can't be empty."),
-        (request.rack_id is not None and not request.rack_id.strip(), "RackId can't be empty."),
-        (
-            request.member_epoch == JOIN_EPOCH and not request.subscribed_topic_names,
-            "SubscribedTopicNames must be set in first request.",
-        ),
-        (request.member_epoch < LEAVE_EPOCH, "MemberEpoch is invalid."),
-    ):
-        if wrong:
-            raise KafkaError(ErrorCode.invalid_request, message)
-
-
-def _check_epoch(member: ShareMember, epoch: int) -> None:
-    """The member's epoch, or the one before it: then the reply with the newer one was lost."""
-    if epoch in (LEAVE_EPOCH, member.member_epoch, member.previous_epoch):
-        return
-    size = "greater" if epoch > member.member_epoch else "smaller"
-    raise KafkaError(
-        ErrorCode.fenced_member_epoch,
-        f"The share group member has a {size} member epoch ({epoch}) than the one known by the group "
-        "coordinator "
-        f"({member.member_epoch}). The member must abandon all its partitions and rejoin.",
-    )
-
-
-def _member_of(group: ShareGroup, member_id: str) -> ShareMember:
-    member = group.members.get(member_id)
-    if member is None:
-        raise KafkaError(
-            ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
-        )
-    return member
-
-
-def _not_found(group_id: str) -> KafkaError:
-    return KafkaError(ErrorCode.group_id_not_found, f"Group {group_id} not found.")

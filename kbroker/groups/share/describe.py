@@ -1,19 +1,38 @@
-"""A share group as ShareGroupDescribe shows it. It must not change anything."""
+"""Share groups as ListGroups and ShareGroupDescribe show them. Nothing here changes a group."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from kbroker.errors import ErrorCode
+from kbroker.groups.ids import SHARE
 from kbroker.groups.share.messages import (
     DescribedAssignment,
     DescribedShareGroup,
     DescribedShareMember,
     DescribedTopicPartitions,
+    ListedGroup,
 )
 from kbroker.groups.share.state import ShareGroup, ShareMember
 
 
+def listed(
+    groups: Iterable[ShareGroup], states: Collection[str], types: Collection[str]
+) -> list[ListedGroup]:
+    """Rows of ListGroups: groups in one of the states and of one of the types, in any letter case;
+    an empty collection means all."""
+    if types and SHARE not in {each.lower() for each in types}:
+        return []
+    wanted = {each.lower() for each in states}
+    return [
+        ListedGroup(group.group_id, SHARE, group.state, SHARE)
+        for group in groups
+        if not wanted or group.state.lower() in wanted
+    ]
+
+
 def describe_group(group_id: str, group: ShareGroup | None, assignor_name: str) -> DescribedShareGroup:
-    """A row; for a group that is missing (or of another type) one that says so and nothing else."""
+    """A row of ShareGroupDescribe; an error if the group does not exist or has another type."""
     if not group_id:
         return DescribedShareGroup(group_id, ErrorCode.invalid_group_id)
     if group is None:
@@ -29,7 +48,7 @@ def describe_group(group_id: str, group: ShareGroup | None, assignor_name: str) 
 
 
 def _describe_member(group: ShareGroup, member: ShareMember) -> DescribedShareMember:
-    # A topic that was deleted has no name any more; the member loses it at its next heartbeat.
+    # A deleted topic has no name any more. The member loses it at its next heartbeat.
     topics = tuple(
         DescribedTopicPartitions(topic_id, group.initialized[topic_id].name, numbers)
         for topic_id, numbers in member.assigned.items()

@@ -1,9 +1,8 @@
-"""What the share group coordinator takes and gives: requests, replies, effects, settings, and its
-view of the topics.
+"""Requests, replies and settings of share groups, and the coordinators' view of the topics.
 
-Replies carry the field names of kio's response messages (ShareGroupHeartbeat v1, ShareGroupDescribe
-v1, ListGroups v5, Describe-, Alter- and DeleteShareGroupOffsets), so that the API layer converts
-them without thinking. Throttling and authorized operations are the API layer's.
+Replies have the field names of kio's response messages (ShareGroupHeartbeat v1, ShareGroupDescribe
+v1, ListGroups v5, Describe-, Alter- and DeleteShareGroupOffsets), so the API layer converts them
+field by field. It adds throttling and authorized operations itself.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 
 
-# --- what it is given ---
+# --- requests, settings, topics ---
 
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupHeartbeatRequest:
-    """ShareGroupHeartbeat. `member_epoch` 0 joins, -1 leaves. None in `rack_id` and
-    `subscribed_topic_names`: as before."""
+    """ShareGroupHeartbeat. `member_epoch` 0 joins, -1 leaves. None in `rack_id` or
+    `subscribed_topic_names`: unchanged."""
 
     group_id: str
     member_id: str
@@ -39,10 +38,8 @@ class ShareGroupHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupSettings:
-    """What applies to a group: share.* of the group over group.share.* of the broker, in
-    milliseconds.
-
-    `assignor` is a name of ASSIGNORS (assignors/share.py)."""
+    """What applies to a group, times in milliseconds: its own share.* before the broker's
+    group.share.*. `assignor` is a name in ASSIGNORS (assignors/share.py)."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -71,7 +68,7 @@ class TopicsView(Protocol):
     def by_id(self, topic_id: UUID) -> TopicView | None: ...
 
 
-# --- what it gives ---
+# --- replies ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,8 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class GroupHeartbeatReply:
-    """`assignment` None: as before. A refusal has all the defaults."""
+    """The reply to ShareGroupHeartbeat and ConsumerGroupHeartbeat. `assignment` None: unchanged. A
+    refusal has all the defaults."""
 
     error_code: ErrorCode = ErrorCode.none
     error_message: str | None = None
@@ -150,8 +148,8 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffset:
-    """A partition in DescribeShareGroupOffsets. The defaults are those of a share-partition without
-    state. `first_open`, for metrics alone: the first offset that counts as lag."""
+    """A partition in DescribeShareGroupOffsets; the defaults are for a share-partition without
+    state. `first_open`, for metrics only: the first offset that is part of the lag."""
 
     partition_index: int
     start_offset: int = -1
@@ -164,7 +162,7 @@ class PartitionOffset:
 
 @dataclass(frozen=True, slots=True)
 class TopicOffsets:
-    """A topic in DescribeShareGroupOffsets; without an id there is no such topic."""
+    """A topic in DescribeShareGroupOffsets; without an id if it does not exist."""
 
     topic_name: str
     topic_id: UUID | None
@@ -207,8 +205,8 @@ class OffsetsReply:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupStatistics:
-    """`initializing`: share-partitions asked of the persister and not answered; `rebalances` since
-    the start."""
+    """`initializing`: share-partitions whose initialisation the persister has not answered;
+    `rebalances`: since the start."""
 
     groups: int
     empty_groups: int

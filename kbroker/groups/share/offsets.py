@@ -1,15 +1,14 @@
-"""Administration of a share group's offsets (KIP-932, KIP-1226): which share-partitions are asked
-for, and what becomes of the answers.
+"""Administration of a share group's offsets (KIP-932, KIP-1226): requests to the persister, and
+replies made of its results.
 
-    describe   who is asked for -> Persister.read_summary -> a row each, with the lag
-    alter      Initializing, where it was unknown -> Persister.initialize with the group's epoch ->
+    describe   Persister.read_summary -> one row per share-partition, with its lag
+    alter      Initializing, if it was unknown -> Persister.initialize with the group epoch ->
                Initialized
-    delete     Deleting -> Persister.delete -> forgotten; what the persister refused stays Deleting,
-               to be tried again
+    delete     Deleting -> Persister.delete -> forgotten. Partitions that the persister refused stay
+               Deleting, for another attempt
 
-Topics come by name and partitions as numbers that may not exist: what does not exist is a row of
-its own and stops no other. A partition that cannot exist, a negative one, refuses everything, as in
-Kafka.
+Requests name topics and partitions that may not exist: those get a row with an error, and the other
+rows are unaffected. A negative partition number refuses the whole request, as in Kafka.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ from kbroker.share.persister import (
 def to_describe(
     group_id: str, group: ShareGroup | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
 ) -> list[TopicOffsets]:
-    """The rows of an answer, nothing known so far; `wanted` None: everything that is Initialized.
-    Named topics are looked for whatever the group is. Raises UNKNOWN_SERVER_ERROR for what Kafka's
-    persister does not take."""
+    """The rows of a reply, without state yet. `wanted` None: all Initialized partitions. Named
+    topics get rows even if the group does not exist. Raises UNKNOWN_SERVER_ERROR for what Kafka's
+    persister does not accept."""
     if wanted is None:
         initialized = group.initialized if group else {}
         live = {
@@ -88,11 +87,12 @@ class LogRange(NamedTuple):
 def described(
     summary: SummaryResult, log: LogRange | None, stands_from: Callable[[int], Standing]
 ) -> PartitionOffset:
-    """A share-partition's row, without its parked records. `log` None: there is no such partition
-    any more. `stands_from`: see lag.py.
+    """A share-partition's row, without its parked records. `log` None: the partition no longer
+    exists. `stands_from`: see lag.py.
 
-    Lag counts what the log has behind the saved start offset, without what is saved as done; a
-    start beyond the end makes it negative. What the persister refuses is a row without state.
+    The lag is the number of records from the saved start offset to the end of the log, without
+    those that are saved as done. A start offset beyond the end makes it negative. A share-partition
+    that the persister refuses gets a row without state.
     """
     number = summary.partition.partition
     if summary.code is not ErrorCode.none:
@@ -110,14 +110,14 @@ def described(
     left = what_is_left(summary.start_offset, summary.delivery_complete_count, *log, stands_from)
     first_open = left.first_open
     if first_open == summary.start_offset and left.lag > 0 and summary.delivery_complete_count > 0:
-        # The last write before nobody consumed any more may have finished the records at the start
+        # If the last consumer stopped, its last write may have finished the records at the start
         # offset that it saved.
         first_open = stands_from(summary.start_offset).first_open
     return replace(row, lag=left.lag, first_open=first_open)
 
 
 def described_with_parked(row: PartitionOffset, parked: ParkedLeft) -> PartitionOffset:
-    """`row` is what `described` gave; see lag.py."""
+    """Add parked records to a row that `described` returned; see lag.py."""
     left = with_parked(Left(row.lag, row.first_open), parked, is_known=row.first_open != UNKNOWN)
     return replace(row, lag=left.lag, first_open=left.first_open)
 
@@ -126,14 +126,14 @@ def described_with_parked(row: PartitionOffset, parked: ParkedLeft) -> Partition
 
 
 def check_alterable(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> None:
-    """Raises UNKNOWN_SERVER_ERROR for a partition that no topic can have."""
+    """Raises UNKNOWN_SERVER_ERROR for a negative partition number."""
     known = [topic for name in wanted if (topic := topics.by_name(name)) is not None]
     if any(number < 0 for topic in known for number in wanted[topic.name]):
         raise KafkaError(ErrorCode.unknown_server_error, "A partition must not be negative.")
 
 
 def to_alter(wanted: Mapping[str, Mapping[int, int]], topics: TopicsView) -> OffsetsReply:
-    """The answer if everything that exists, and has a start offset that can be one, is altered."""
+    """The reply if every partition that exists, with a valid start offset, is altered."""
     return OffsetsReply(responses=tuple(_to_alter(name, starts, topics) for name, starts in wanted.items()))
 
 
@@ -168,8 +168,8 @@ def _unknown_partition(number: int) -> PartitionDone:
 def start_altering(
     group: ShareGroup, wanted: Mapping[str, Mapping[int, int]], reply: OffsetsReply, records: Records
 ) -> tuple[InitializeRequest, ...]:
-    """What to ask of the persister, each with `begin_anew`. Share-partitions that the group did not
-    have are Initializing from now on."""
+    """The requests for the persister, each to be extended by `begin_anew`. Share-partitions new to
+    the group are Initializing from now on."""
     requests: list[InitializeRequest] = []
     changed = False
     for topic in reply.responses:
@@ -197,8 +197,7 @@ def _has(topics: Mapping[UUID, TopicPart], topic_id: UUID, number: int) -> bool:
 
 
 def altered(reply: OffsetsReply, results: Iterable[Result]) -> OffsetsReply:
-    """The answer by what the persister said; of two results for one share-partition the second
-    counts."""
+    """The reply with the persister's results. The last result for a share-partition decides."""
     codes = {result.partition: result for result in results}
     return replace(
         reply,
@@ -224,8 +223,8 @@ def _altered(topic: TopicDone, results: Mapping[TopicPartition, Result]) -> Iter
 def start_deleting(
     group: ShareGroup, names: Iterable[str], topics: TopicsView, records: Records
 ) -> tuple[OffsetsReply, tuple[TopicPartition, ...]]:
-    """The answer if all that there is is deleted, and what to ask of the persister. It is Deleting
-    from now on."""
+    """The reply if everything is deleted, and the share-partitions for the persister to delete.
+    They are Deleting from now on."""
     rows: list[TopicDone] = []
     partitions: list[TopicPartition] = []
     for name in dict.fromkeys(names):
@@ -255,7 +254,7 @@ def start_deleting(
 
 
 def _deletable(group: ShareGroup, topic_id: UUID, count: int) -> Iterator[TopicPartition]:
-    """What may have state: Initialized and Initializing partitions, and all of a topic whose
+    """Partitions that may have state: Initialized and Initializing ones, and all of a topic whose
     deletion the persister refused."""
     parts = [
         moved[topic_id].partitions for moved in (group.initialized, group.initializing) if topic_id in moved
@@ -265,7 +264,7 @@ def _deletable(group: ShareGroup, topic_id: UUID, count: int) -> Iterator[TopicP
 
 
 def deleted(reply: OffsetsReply, results: Sequence[Result]) -> OffsetsReply:
-    """The answer by what the persister said: a topic has the first error of its partitions."""
+    """The reply with the persister's results: a topic gets the first error of its partitions."""
     failed: dict[UUID, Result] = {}
     for result in results:
         if result.code is not ErrorCode.none:

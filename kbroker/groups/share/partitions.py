@@ -1,12 +1,14 @@
-"""For which partitions a share group has share state: Initializing, then Initialized, then Deleting
-(record 15).
+"""The partitions that a share group has share state for: Initializing, then Initialized, then
+Deleting (record 15).
 
-A partition can be assigned only once it is initialised. A topic new to the group is initialised
-without a start offset (-1: the group's share.auto.offset.reset decides at the first load);
-partitions that a known topic has gained begin at 0, or `latest` would lose what was produced before
-the group noticed them. What was decided at the first attempt holds for every further one: a retry
-of a topic new to the group must not begin at 0 either. After a restart every topic without an
-initialised partition counts as new.
+A partition can be assigned only when it is initialised. Its start offset is
+
+    -1    for a topic that is new to the group: share.auto.offset.reset decides at the first load
+    0     for partitions that a known topic has gained: `latest` would lose records that were
+          produced before the group noticed the partition
+
+The first attempt chooses the start offset, and retries keep it. After a restart every topic without
+an initialised partition is new.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ BEGINNING: Final = 0
 def partitions_to_initialize(
     group: ShareGroup, topics: TopicsView, now_ms: int, retry_ms: int, records: Records
 ) -> tuple[InitializeRequest, ...]:
-    """Partitions of subscribed topics that have no share state and were not asked for lately. They
+    """Partitions of subscribed topics that have no share state and no recent initialisation. They
     are Initializing from now on."""
     stuck = any(now_ms - asked_ms >= retry_ms for asked_ms in group.asked_ms.values())
     if not (group.must_look_for_partitions or stuck):
@@ -74,19 +76,19 @@ def _start_offset(group: ShareGroup, partition: TopicPartition) -> int:
 
 
 def is_waiting(group: ShareGroup, member: ShareMember) -> bool:
-    """Whether partitions of a topic that the member subscribes to are on their way."""
+    """Whether partitions of a topic that the member subscribes to are being initialised."""
     return any(group.initializing[each.topic_id].name in member.topic_names for each in group.asked_ms)
 
 
 def take_initialized(group: ShareGroup, results: Iterable[Result], records: Records) -> None:
-    """Move what the persister initialised; what it refused is looked for again at the next
-    heartbeat."""
+    """Move partitions that the persister initialised to Initialized. The next heartbeat retries
+    those that it refused."""
     for result in results:
         topic_id, number = result.partition
         part = group.initializing.get(topic_id)
         group.asked_ms.pop(result.partition, None)
         if part is None or number not in part.partitions:
-            continue  # the topic was deleted meanwhile
+            continue  # The topic was deleted meanwhile.
         _discard(group.initializing, result.partition)
         if result.code is ErrorCode.none:
             group.initialized.setdefault(topic_id, TopicPart(part.name)).partitions.add(number)
@@ -98,7 +100,7 @@ def take_initialized(group: ShareGroup, results: Iterable[Result], records: Reco
 
 
 def start_deleting(group: ShareGroup, topics: TopicsView, records: Records) -> tuple[TopicPartition, ...]:
-    """Everything that the group has share state for, or may have, is Deleting from now on."""
+    """Move all partitions that have, or may have, share state to Deleting, and return them."""
     wanted = dict.fromkeys((*share_partitions(group.initialized), *share_partitions(group.initializing)))
     for topic_id in group.deleting:
         topic = topics.by_id(topic_id)
@@ -119,8 +121,8 @@ def start_deleting(group: ShareGroup, topics: TopicsView, records: Records) -> t
 
 
 def take_deleted(group: ShareGroup, results: Sequence[Result], records: Records) -> None:
-    """Forget the topics of which everything was deleted; the others stay Deleting, to be tried
-    again."""
+    """Forget the topics whose partitions were all deleted. The others stay Deleting, for another
+    attempt."""
     failed = {result.partition.topic_id for result in results if result.code is not ErrorCode.none}
     for topic_id in {result.partition.topic_id for result in results} - failed:
         group.deleting.pop(topic_id, None)

@@ -1,13 +1,11 @@
-"""A share group in memory, and how it goes into records and comes back (record types 10 to 15 of
-`__consumer_offsets`).
+"""A share group in memory, and its records (types 10 to 15 of `__consumer_offsets`).
 
-    10  what a member said of itself            13  what a member is to have (target assignment)
-    11  the group's epoch, the topics' hash     14  what a member was told to have (current assignment)
-    12  which epoch the targets are for         15  for which partitions the group has share state
+    10  a member's identity and subscription      13  a member's target assignment
+    11  the group epoch, the hash of the topics   14  a member's current assignment, as it was sent
+    12  the epoch of the targets                  15  the partitions with share state
 
-`ShareGroup` holds state and answers questions about it; what happens when is decided in
-share/coordinator.py. Everything that a method changes and that must survive a restart is put into
-`Records` in the same breath.
+`ShareGroup` holds state and answers questions about it; share/coordinator.py decides what happens
+when. A method that changes something that must survive a restart also puts it into `Records`.
 """
 
 from __future__ import annotations
@@ -33,18 +31,18 @@ from kbroker.formats.share_records import (
 )
 from kbroker.formats.state import GroupKey
 from kbroker.groups.outcome import Records
-from kbroker.groups.share.messages import TopicsView
+from kbroker.groups.share.messages import ShareGroupHeartbeatRequest, TopicsView
 from kbroker.share.persister import TopicPartition
 
 Assignment: TypeAlias = Mapping[UUID, tuple[int, ...]]
-"""Partitions by topic, rising; no topic without partitions."""
+"""Partition numbers by topic, ascending; no topic without partitions."""
 
 NO_PARTITIONS: Assignment = {}
 
 
 @dataclass(slots=True)
 class ShareMember:
-    """`topic_names` are sorted and distinct. The last two fields are the session's and not
+    """`topic_names` are sorted and distinct. The last two fields belong to the session and are not
     stored."""
 
     member_id: str
@@ -57,7 +55,7 @@ class ShareMember:
     assigned: Assignment = field(default_factory=dict)
     deadline_ms: int = 0
     timer_ms: int = -1
-    """When the coordinator looks at this session next; its deadline may have moved on by then."""
+    """When the coordinator looks at this session next. The deadline may be later by then."""
 
     def identity(self) -> ShareGroupMember:
         return ShareGroupMember(
@@ -90,11 +88,11 @@ class ShareGroup:
     deleting: dict[UUID, str] = field(default_factory=dict)
     # What follows is not stored.
     asked_ms: dict[TopicPartition, int] = field(default_factory=dict)
-    """Initialisations that the persister has not answered, with the time at which it was asked
-    last."""
+    """Initialisations that the persister has not answered, each with the time of the last
+    request."""
     start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """The start offset decided for a share-partition that is not initialised yet: a second attempt
-    must ask for the same."""
+    """The start offset chosen for a share-partition that is not initialised yet. A retry must ask
+    for the same one."""
     topics_version: int | None = None
     must_look_for_partitions: bool = True
     must_compare_targets: bool = True
@@ -111,31 +109,48 @@ class ShareGroup:
         return sorted({name for member in self.members.values() for name in member.topic_names})
 
     def assignable(self) -> dict[UUID, TopicPart]:
-        """Initialised partitions of topics that somebody subscribes to."""
+        """Initialised partitions of topics that a member subscribes to."""
         names = set(self.subscribed_names())
         return {topic_id: part for topic_id, part in self.initialized.items() if part.name in names}
 
     def hash_topics(self, topics: TopicsView, assignor: str) -> int:
         """Changes when a subscribed topic is created, deleted, recreated or grown, and with the
-        assignor. 0: there are none."""
+        assignor. 0: no subscribed topic exists."""
         found = [topic for topic in map(topics.by_name, self.subscribed_names()) if topic is not None]
         if not found:
             return 0
         lines = [f"{topic.name} {topic.topic_id} {len(topic.partitions)}" for topic in found]
-        # Hashes that are stored since before there was another one stay as they are.
+        # Hashes that were stored when `simple` was the only assignor stay valid.
         if assignor != "simple":
             lines.append(assignor)
         text = "\n".join(lines)
         return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
     def forget_attempts(self, topic_id: UUID) -> None:
-        """What is in memory of initialisations of the topic that are not done: it has no share
-        state any more."""
+        """Drop the topic's unfinished initialisations from memory: its share state is gone."""
         for notes in (self.asked_ms, self.start_offsets):
             for partition in [each for each in notes if each.topic_id == topic_id]:
                 del notes[partition]
 
     # --- changes that are recorded ---
+
+    def update_member(
+        self, request: ShareGroupHeartbeatRequest, records: Records
+    ) -> tuple[ShareMember, bool]:
+        """Update the member from its heartbeat, or add it. True if its subscription has changed."""
+        member = self.members.get(request.member_id) or ShareMember(request.member_id)
+        before = member.identity() if request.member_id in self.members else None
+        self.members[member.member_id] = member
+        old_names = member.topic_names
+        member.client_id, member.client_host = request.client_id, request.client_host
+        if request.rack_id is not None:
+            member.rack_id = request.rack_id
+        if request.subscribed_topic_names is not None:
+            member.topic_names = tuple(sorted(set(request.subscribed_topic_names)))
+        identity = member.identity()
+        if identity != before:
+            records.put(RecordType.SHARE_GROUP_MEMBER, identity, member.member_id)
+        return member, before is None or member.topic_names != old_names
 
     def bump(self, records: Records) -> None:
         self.epoch += 1
@@ -162,7 +177,7 @@ class ShareGroup:
         records.put(RecordType.SHARE_GROUP_TARGET_METADATA, metadata)
 
     def reconcile(self, member: ShareMember, records: Records) -> bool:
-        """Give a member its target, in one step. True if what it has changed."""
+        """Give a member its target, in one step. True if its assignment has changed."""
         if member.member_epoch == self.assignment_epoch:
             return False
         target = self.targets.get(member.member_id, NO_PARTITIONS)
@@ -178,8 +193,8 @@ class ShareGroup:
         return changed
 
     def remove_members(self, member_ids: Iterable[str], records: Records) -> None:
-        """They left or their sessions ended. No targets are made for the new epoch before the next
-        heartbeat, if there is one."""
+        """They left or their sessions ended. The next heartbeat, if any, makes targets for the new
+        epoch."""
         for member_id in member_ids:
             del self.members[member_id]
             self.targets.pop(member_id, None)
@@ -206,10 +221,10 @@ class ShareGroup:
         records.remove(RecordType.SHARE_GROUP_PARTITIONS)
         records.remove(RecordType.SHARE_GROUP_METADATA)
 
-    # --- coming back ---
+    # --- loading ---
 
     def replay(self, key: GroupKey, value: Message) -> None:
-        """Take a stored record in; the order of the records does not matter."""
+        """Load a stored record. Records may come in any order."""
         match value:
             case ShareGroupMember():
                 member = self._member(key)
