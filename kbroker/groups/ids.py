@@ -1,8 +1,8 @@
 """One namespace for the ids of groups of all types: classic, consumer and share groups.
 
-An id belongs to the type that used it first, until its last record is deleted; whoever comes with
-another type is refused, even when the group is empty; only classic and consumer groups are made
-into each other. It must not know what a group is.
+An id belongs to the type that used it first, until its last record is deleted. Requests of another
+type are refused, even if the group is empty; only classic and consumer groups are converted into
+each other. This module must not know what a group is.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class GroupIds:
         return self._types.get(group_id)
 
     def claim(self, group_id: str, group_type: str) -> None:
-        """The id must be free or of this type already."""
+        """The id must be free, or belong to this type already."""
         assert self._types.setdefault(group_id, group_type) == group_type, (
             f"{group_id!r} is a {self._types[group_id]} group"
         )
 
     def release(self, group_id: str, group_type: str) -> None:
-        """Nothing happens to an id that belongs to another type by now."""
+        """Free the id, unless it belongs to another type by now."""
         if self._types.get(group_id) == group_type:
             del self._types[group_id]
 

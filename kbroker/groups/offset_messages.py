@@ -1,8 +1,7 @@
-"""What committed offsets take and give: OffsetCommit, OffsetFetch, OffsetDelete as the coordinator
-sees them.
+"""Requests and replies of committed offsets: OffsetCommit, OffsetFetch and OffsetDelete.
 
-The API layer has found the topics out: what is asked for exists. Replies are error codes and
-offsets by topic id and partition.
+The API layer has resolved the topics, so all requested partitions exist. Replies are error codes
+and offsets by topic id and partition.
 """
 
 from __future__ import annotations
@@ -35,8 +34,11 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """OffsetCommit. `generation`: of a classic group, or the member epoch; -1 with no member id:
-    whoever commits is no member. `retention_ms` (v2-4) -1: as the broker keeps them."""
+    """OffsetCommit.
+
+    - `generation`: of a classic group, or the member epoch; -1 without a member id: the client is
+      no member
+    - `retention_ms`: from v2 to v4; -1: the broker's retention time"""
 
     group_id: str
     offsets: Mapping[OffsetOf, Commit]
@@ -49,8 +51,8 @@ class CommitRequest:
 
 @dataclass(frozen=True, slots=True)
 class OffsetErrors:
-    """A code for each partition asked for (OffsetCommit, OffsetDelete); `error_code`: what refused
-    all of it."""
+    """A code for each partition of the request (OffsetCommit, OffsetDelete). `error_code`: refuses
+    the whole request."""
 
     error_code: ErrorCode = ErrorCode.none
     rows: Mapping[OffsetOf, ErrorCode] = field(default_factory=dict)

@@ -1,23 +1,21 @@
 """The offsets that groups have committed (OffsetCommit, OffsetFetch, OffsetDelete), and when they
-are forgotten. Pure.
+expire. Pure.
 
-Save, then apply: an offset that is committed is in the outcome's changes and in an ApplyOffsets
-effect; nobody sees it before that is applied. Until then, or until `not_saved`, it is on its way,
-and whoever removes offsets removes those as well: their removal is saved after them. Whether a
-group's member may commit is the group's business: routing.py asks it first.
+Save, then apply: a committed offset is in the outcome's changes and in an ApplyOffsets effect.
+Fetches see it only when that is applied. Until then, or until `not_saved`, it is on its way; a
+removal also covers offsets that are on their way, as it is saved after them. routing.py asks the
+group first whether the member may commit.
 
-Offsets belong to topics by id: those of a deleted topic go with it, and one that is created anew
-under the name has none.
+Offsets belong to topics by id: they go with a deleted topic, and a new topic of that name has none.
 
-    forgotten after the retention time, counted from     when the group
-    the commit                                           was never more than its offsets, or does
-                                                         not subscribe to the topic
-    when the last member left                            is a classic group without members
-    (never)                                              subscribes to the topic
+    expire after the retention time, from     if the group
+    the commit                                has nothing but offsets, or does not subscribe to the
+                                              topic
+    the last member's leaving                 is a classic group without members
+    (never)                                   subscribes to the topic
 
-A commit of version 2 to 4 may say how long its offsets are kept; that counts instead of the
-retention time. Times are the session clock's in memory, and the wall clock's in the records
-(stored_times.py).
+A commit of version 2 to 4 may state a retention time of its own. Times in memory are the session
+clock's, times in records the wall clock's (stored_times.py).
 """
 
 from __future__ import annotations
@@ -41,8 +39,8 @@ _NONE: Final[OffsetsByTopic] = {}
 
 
 class Retention(NamedTuple):
-    """How long a group's offsets are kept. `counted_from_ms`: since when it is empty; None: each
-    counts from its commit. `is_subscribed`: topics whose offsets stay."""
+    """When a group's offsets expire. `counted_from_ms`: when the group became empty; None: the time
+    of each offset's commit. `is_subscribed`: says whether a topic's offsets stay."""
 
     counted_from_ms: int | None
     is_subscribed: Callable[[UUID], bool]
@@ -50,8 +48,8 @@ class Retention(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsStatistics:
-    """`groups` with offsets. Since the start, as far as they were saved: `commits` of single
-    offsets, `expired` and `deleted` ones (by OffsetDelete, or with their group or topic)."""
+    """`groups` with offsets, and `offsets` of all of them. Saved since the start, in offsets:
+    `commits`, `expired`, and `deleted` (by OffsetDelete, or with their group or topic)."""
 
     groups: int
     offsets: int
@@ -79,7 +77,7 @@ class Offsets:
         )
 
     def of(self, group_id: str) -> OffsetsByTopic:
-        """What the group has committed; empty for a group that nobody knows."""
+        """All that the group has committed; empty for an unknown group."""
         return self._groups.get(group_id, _NONE)
 
     def has_any(self, group_id: str) -> bool:
@@ -90,15 +88,14 @@ class Offsets:
         return self._groups.keys()
 
     def topic_ids(self) -> set[UUID]:
-        """All topics that there are offsets for, so that at start those that exist no more can be
-        told to be deleted."""
+        """All topics that have committed offsets."""
         return set().union(*self._groups.values())
 
     # --- deciding ---
 
     def commit(self, request: CommitRequest, *, now_ms: int) -> Outcome[OffsetErrors]:
-        """The group has let the member commit. Metadata that is too long refuses its own partition
-        only."""
+        """Commit offsets; the group has accepted the member. Metadata that is too long refuses its
+        own partition only."""
         limit = self._settings().metadata_max_bytes
         rows: dict[OffsetOf, ErrorCode] = {}
         offsets: dict[OffsetOf, AnyGroupOffset | None] = {}
@@ -111,20 +108,20 @@ class Offsets:
         return self._outcome(request.group_id, offsets, OffsetErrors(rows=rows))
 
     def delete(self, group_id: str, partitions: Mapping[OffsetOf, ErrorCode]) -> Outcome[OffsetErrors]:
-        """OffsetDelete of those partitions whose code is 0; there need not be an offset."""
+        """OffsetDelete of the partitions whose code is 0, with or without an offset."""
         known, coming = self.of(group_id), self._coming(group_id)
         allowed = [partition for partition, code in partitions.items() if code is ErrorCode.none]
         gone = [each for each in allowed if each[1] in known.get(each[0], ()) or each in coming]
         return self._removal(group_id, gone, WhyGone.DELETED, OffsetErrors(rows=partitions))
 
     def remove_group(self, group_id: str) -> Outcome[None]:
-        """The group is deleted."""
+        """Remove all offsets of a deleted group."""
         return self._removal(
             group_id, {**dict.fromkeys(_all(self.of(group_id))), **self._coming(group_id)}, WhyGone.DELETED
         )
 
     def topic_deleted(self, topic_id: UUID) -> list[Outcome[None]]:
-        """One for each group that has offsets of the topic."""
+        """Remove the topic's offsets: an outcome for each group that has some."""
         outcomes: list[Outcome[None]] = []
         for group_id in {*self._groups, *self._on_their_way}:
             gone: dict[OffsetOf, None] = {
@@ -136,7 +133,7 @@ class Offsets:
         return outcomes
 
     def expire(self, group_id: str, retention: Retention, *, now_ms: int) -> Outcome[bool]:
-        """Forget what is old. The reply says whether nothing is left."""
+        """Remove old offsets. The reply is True if none is left."""
         known, coming = self.of(group_id), self._coming(group_id)
         newest_ms = now_ms - self._settings().retention_ms
         gone: list[OffsetOf] = []
@@ -164,7 +161,7 @@ class Offsets:
         )
 
     def _coming(self, group_id: str) -> dict[OffsetOf, None]:
-        """Partitions whose offset, or its removal, is on its way."""
+        """Partitions with an offset, or a removal, that is not saved yet."""
         return {each: None for saving in self._on_their_way.get(group_id, ()) for each in saving.offsets}
 
     def _removal(
@@ -196,7 +193,7 @@ class Offsets:
     # --- applying ---
 
     def apply(self, saved: ApplyOffsets) -> None:
-        """These are saved: they are what fetches are answered with from now on."""
+        """Let fetches see these offsets: they are saved."""
         self.not_saved(saved)
         count = self._count
         for (topic_id, number), offset in saved.offsets.items():
@@ -210,7 +207,7 @@ class Offsets:
             self._gone[saved.why_gone] += count - self._count
 
     def not_saved(self, refused: ApplyOffsets) -> None:
-        """These are not on their way any more."""
+        """Drop offsets that could not be saved."""
         saving = self._on_their_way[refused.group_id]
         del saving[refused]
         if not saving:
@@ -222,7 +219,7 @@ class Offsets:
         offsets[number] = offset
 
     def _pop(self, group_id: str, topic_id: UUID, number: int) -> None:
-        """Nothing of what is empty is kept."""
+        """Remove an offset, and its topic and group if they have none left."""
         topics = self._groups.get(group_id, {})
         offsets = topics.get(topic_id, {})
         self._count -= offsets.pop(number, None) is not None
@@ -232,8 +229,8 @@ class Offsets:
                 del self._groups[group_id]
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in what is stored (a scan of GroupOffsetKey.namespace). Raises ValueError for what
-        is damaged."""
+        """Load the stored offsets (a scan of GroupOffsetKey.namespace). Raises ValueError for
+        damaged ones."""
         for key, value in records:
             parsed = parse_key(key)
             assert isinstance(parsed, GroupOffsetKey)
@@ -245,7 +242,7 @@ class Offsets:
             )
 
     def _loaded(self, offset: AnyGroupOffset, now_ms: int) -> AnyGroupOffset:
-        """With the times as they are in memory."""
+        """The offset with its times on the session clock."""
         commit_ms = self._times.loaded(offset.commit_timestamp, now_ms)
         if isinstance(offset, ExpiringGroupOffset):
             kept_ms = offset.expire_timestamp - offset.commit_timestamp
@@ -258,8 +255,8 @@ def _all(offsets: OffsetsByTopic) -> Iterator[OffsetOf]:
 
 
 def _is_too_long(metadata: str, limit: int) -> bool:
-    """Kafka counts UTF-16 code units, whatever its setting is called; what its record cannot hold
-    is too long in any case."""
+    """Like Kafka, measure in UTF-16 code units, although the setting is named bytes. Metadata that
+    does not fit into Kafka's record is always too long."""
     if metadata.isascii():
         return len(metadata) > min(limit, MAX_METADATA_BYTES)
     return len(metadata.encode("utf-16-le")) // 2 > limit or len(metadata.encode()) > MAX_METADATA_BYTES

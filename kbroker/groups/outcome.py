@@ -90,7 +90,7 @@ class DeleteShareState:
 
 
 Effect: TypeAlias = Answer | ApplyOffsets | GenerationSaved | InitializeSharePartitions | DeleteShareState
-"""The last two call the persister, which may take time: the caller carries them out after the save."""
+"""The last two call the persister, which takes time: the caller does so after the save."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,21 @@
-"""Classic groups, consumer groups and the offsets of both: the one that the broker asks. Pure.
+"""Classic groups, consumer groups and the offsets of both, behind one interface. Pure; how its
+outcomes are saved and carried out: kbroker/broker/groups/runner.py.
 
-A group id belongs to one type; each request goes to the part that has the group, and a group that
-does not exist yet is made by the part that the request belongs to. How an outcome is carried out
-stands in outcome.py.
+A group id belongs to one type, and each request goes to the part that has the group. The part that
+a request belongs to creates a group that does not exist yet.
 
-    request                          classic group                consumer group               share group
-    JoinGroup                        classic                      as a classic member          INCONSISTENT_GROUP_PROTOCOL
-    SyncGroup, Heartbeat, LeaveGroup classic                      as a classic member          UNKNOWN_MEMBER_ID
-    ConsumerGroupHeartbeat           made a consumer group        consumer                     GROUP_ID_NOT_FOUND
-    OffsetCommit, OffsetDelete       classic checks the member    consumer checks the member   GROUP_ID_NOT_FOUND
-    OffsetFetch                      (anybody)                    consumer checks the epoch    no offsets
+    request                   classic group        consumer group     share group
+    JoinGroup                 classic              mixed              INCONSISTENT_GROUP_PROTOCOL
+    SyncGroup, Heartbeat,     classic              mixed              UNKNOWN_MEMBER_ID
+      LeaveGroup
+    ConsumerGroupHeartbeat    is upgraded          consumer           GROUP_ID_NOT_FOUND
+    OffsetCommit,             classic checks       consumer checks    GROUP_ID_NOT_FOUND
+      OffsetDelete            the member           the member
+    OffsetFetch               no check             consumer checks    no offsets
+                                                   the epoch
 
-This module must not know how a protocol works.
+mixed: members of the classic protocol in a consumer group (consumer/mixed.py). This module must not
+know how a protocol works.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from kbroker.groups.outcome import (
 from kbroker.groups.share.messages import ListedGroup, TopicsView
 
 _GROUP_NOT_FOUND_FROM = 9
-"""The OffsetCommit version that has GROUP_ID_NOT_FOUND; before, it is an illegal generation."""
+"""The first OffsetCommit version with GROUP_ID_NOT_FOUND. Earlier ones get ILLEGAL_GENERATION."""
 
 _RECORD_TYPES = CONSUMER_RECORD_TYPES | {RecordType.CLASSIC_GROUP_METADATA}
 
@@ -59,7 +63,7 @@ class GroupsStatistics:
 
 
 class Groups(Coordinator):
-    """`group_ids` is shared with the share groups' coordinator."""
+    """`group_ids`: shared with the share groups' coordinator."""
 
     def __init__(
         self,
@@ -131,14 +135,14 @@ class Groups(Coordinator):
         return self.mixed.leave(request, now_ms=now_ms)
 
     def _is_classic(self, group_id: str) -> bool:
-        """Or may become a classic group: nobody has the id."""
+        """Whether the id belongs to a classic group, or to none."""
         return self._group_ids.type_of(group_id) in (None, CLASSIC)
 
     # --- offsets ---
 
     def commit_offsets(self, request: CommitRequest, *, now_ms: int) -> Outcome[OffsetErrors]:
-        """OffsetCommit. A group that does not exist is made, empty, if whoever commits does not say
-        that it is a member."""
+        """OffsetCommit. Creates the group, without members, if it does not exist and the client
+        does not claim to be a member."""
         group_id = request.group_id
         try:
             if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
@@ -149,12 +153,11 @@ class Groups(Coordinator):
         outcome = self.offsets.commit(request, now_ms=now_ms)
         if request.generation >= 0 or not self._is_classic(group_id):
             return outcome
-        # There may be nothing of the group but these offsets: then it counts only if they are
-        # saved.
+        # If the group has nothing but these offsets, it exists only if they are saved.
         return Outcome(outcome.changes, outcome.reply, outcome.effects, (group_id,))
 
     def _let_commit(self, request: CommitRequest, now_ms: int) -> None:
-        """Raises the refusal."""
+        """Raises KafkaError if the group does not accept the commit."""
         kind = self._group_ids.type_of(request.group_id)
         if kind is None and request.generation < 0:
             self.classic.ensure(request.group_id, now_ms=now_ms)
@@ -169,8 +172,8 @@ class Groups(Coordinator):
             self.classic.check_commit(request, now_ms=now_ms)
 
     def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> OffsetsByTopic:
-        """OffsetFetch for one group: all that it has committed. Raises KafkaError for a member that
-        a consumer group does not have, or not in that epoch."""
+        """OffsetFetch for one group: all that it has committed. Raises KafkaError if a consumer
+        group does not have the member in that epoch."""
         if self._group_ids.type_of(group_id) == CONSUMER:
             self.consumer.check_fetch(group_id, member_id, member_epoch)
         return self.offsets.of(group_id)
@@ -193,8 +196,7 @@ class Groups(Coordinator):
         return self.offsets.delete(group_id, rows)
 
     def _subscribed_topics(self, group_id: str) -> Callable[[UUID], bool]:
-        """Whether the group subscribes to a topic. To be asked in the same step, for any number of
-        partitions."""
+        """A function that says whether the group subscribes to a topic; valid within this step."""
         subscribed = self._part_of(group_id).subscribed(group_id)
 
         @cache
@@ -205,8 +207,8 @@ class Groups(Coordinator):
         return is_subscribed
 
     def expire_offsets(self, group_id: str, *, now_ms: int) -> Outcome[None]:
-        """Forget a group's old offsets, and the group itself if it has neither members nor offsets.
-        Nothing for a group that is gone."""
+        """Remove a group's old offsets, and the group itself if it has neither members nor offsets.
+        Does nothing if the group does not exist."""
         kind = self._group_ids.type_of(group_id)
         if kind not in (CLASSIC, CONSUMER) or (kind == CLASSIC and not self.classic.may_expire(group_id)):
             return Outcome()
@@ -243,7 +245,7 @@ class Groups(Coordinator):
         return self.offsets.topic_ids()
 
     def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
-        """The offsets of a deleted topic go. Groups notice for themselves that it is gone."""
+        """Remove the offsets of a deleted topic. The groups notice the deletion by themselves."""
         return together(self.offsets.topic_deleted(topic_id))
 
     def _part_of(self, group_id: str) -> ClassicGroups | ConsumerGroups:
@@ -252,7 +254,7 @@ class Groups(Coordinator):
     # --- time ---
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `expire` next; it may turn out that there was nothing to do."""
+        """When to call `expire` next; there may be nothing to do then."""
         found = [
             each
             for each in (self.classic.next_deadline_ms(), self.consumer.next_deadline_ms())
@@ -261,7 +263,7 @@ class Groups(Coordinator):
         return min(found, default=None)
 
     def expire(self, now_ms: int) -> Outcome[None]:
-        """What has run out by now: sessions, rebalances."""
+        """Act on sessions and rebalances whose time is over."""
         return together([self.classic.expire(now_ms), self.consumer.expire(now_ms)])
 
     # --- records ---
@@ -269,8 +271,9 @@ class Groups(Coordinator):
     def load(
         self, records: Iterable[tuple[bytes, bytes]], offsets: Iterable[tuple[bytes, bytes]], *, now_ms: int
     ) -> None:
-        """Take in what is stored (scans of GroupKey.namespace and GroupOffsetKey.namespace);
-        sessions begin anew. Share groups' records are skipped. Offsets without a group make one."""
+        """Load the stored groups and offsets (scans of GroupKey.namespace and
+        GroupOffsetKey.namespace), and start all sessions afresh. Skips records of share groups.
+        Offsets without a group get one."""
         records = list(records)
         self.classic.load(records, now_ms=now_ms)
         self.consumer.load(records, now_ms=now_ms)
@@ -295,10 +298,11 @@ class Groups(Coordinator):
     def not_saved(
         self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
-        """A decision about the group could not be saved; `records` is what the store has of it. If
-        that is a group of the other type, a conversion has failed: memory's group goes, and the
-        stored one comes. A share group that took the id over behind a deletion that has failed was
-        refused as well, and its coordinator is told next."""
+        """A decision about the group could not be saved; `records`: all that the store has of it.
+
+        If that is a group of the other type, a conversion has failed: the stored group replaces the
+        one in memory. If a deletion has failed, and a share group has taken the id meanwhile, that
+        group could not be saved either: its coordinator's `not_saved` follows."""
         stored = {parsed.record_type for key, _ in records if isinstance(parsed := parse_key(key), GroupKey)}
         if stored <= _RECORD_TYPES:
             self._group_ids.release(group_id, SHARE)
@@ -318,8 +322,8 @@ class Groups(Coordinator):
         return outcome
 
     def _put_offsets_group_right(self, group_id: str, *, is_stored: bool, now_ms: int) -> None:
-        """A group that has offsets is there, with or without records of its own; one that has never
-        had more is not, without them."""
+        """A group that has offsets exists, with or without records of its own. A group that has
+        never had anything else does not exist without them."""
         kind = self._group_ids.type_of(group_id)
         if self.offsets.has_any(group_id):
             if kind is None:

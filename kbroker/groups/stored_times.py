@@ -1,17 +1,17 @@
-"""Times of groups and committed offsets: on the session clock in memory, on the wall clock where
-they are stored.
+"""Times of groups and committed offsets: on the session clock in memory, on the wall clock in
+records.
 
-    session clock    begins with the wall clock's time and is monotonic from there: nothing ends
-                     because somebody sets the clock
-    wall clock       is right again after a restart, also where it was wrong, or the machine asleep,
-                     in the life before
+    session clock    starts at the wall clock's time and is monotonic from there, so that nothing
+                     expires when someone sets the clock
+    wall clock       is right again after a restart, even if it was wrong or the machine was asleep
+                     before
 
-An age within one broker life is told by the session clock alone: a step of the wall clock makes
-nothing older or younger. What an earlier life has stored is as old as the wall clock says, at most:
-a time to come counts as now, and a wall clock that was set back since the start was ahead at the
-start, so that what was loaded then is younger than it seemed.
+Within one run of the broker, ages are measured by the session clock alone: a step of the wall clock
+changes none. Times stored by an earlier run are at most as old as the wall clock says. A time in
+the future becomes now. If the wall clock was set back since the start, it was ahead at the start,
+so times loaded then are more recent than they seemed.
 
-Whoever asks the coordinators for a decision sets `ahead_ms` first. This module knows no clock.
+The caller sets `ahead_ms` before it asks a coordinator for a decision. This module knows no clock.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ NEVER_MS: Final = 0
 
 
 class StoredTimes:
-    """`began_ms`: when the session clock began, and agreed with the wall clock. `ahead_ms`: the
-    wall clock's time minus the session clock's, now."""
+    """`began_ms`: when the session clock started, at the wall clock's time. `ahead_ms`: the wall
+    clock's time minus the session clock's, at present."""
 
     def __init__(self, began_ms: int = 0) -> None:
         self.began_ms = began_ms
         self.ahead_ms = 0
 
     def to_store(self, time_ms: int) -> int:
-        """A moment of this broker life, or one that was loaded, as it is stored."""
+        """Convert a session clock time for a record."""
         return NEVER_MS if time_ms == NEVER_MS else time_ms + self.ahead_ms
 
     def loaded(self, stored_ms: int, now_ms: int) -> int:
-        """A moment that was stored, on the session clock, where it is `now_ms`."""
+        """Convert a stored time to the session clock, which shows `now_ms`."""
         return NEVER_MS if stored_ms == NEVER_MS else min(stored_ms - self.ahead_ms, now_ms)
 
     def latest(self, time_ms: int) -> int:
-        """The latest that this moment can have been: what is old even so is old."""
+        """The latest that the moment can have been, for deciding whether it is long ago."""
         if time_ms >= self.began_ms or self.ahead_ms >= 0:
             return time_ms
         return min(time_ms - self.ahead_ms, self.began_ms)

@@ -1,9 +1,9 @@
-"""Deadlines by name: a heap that is looked at late instead of being kept in order.
+"""Deadlines by name, in a heap that is corrected late instead of being kept in order.
 
-Sessions move their deadline with every heartbeat. Setting one costs a dictionary entry; the heap
-holds one entry per name, at the deadline it had when that was made, and is corrected when its time
-has come. Names that come and go leave entries behind, which are thrown out when they are most of
-the heap. Pure: whoever uses it says what time it is.
+Sessions move their deadline with every heartbeat. Setting a deadline costs a dictionary entry. The
+heap has one entry per name, with the deadline of the time when the entry was made; it is corrected
+when it comes up. Cancelled names leave entries behind, which are dropped when they are most of the
+heap. Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final, Generic, TypeVar
 Name = TypeVar("Name", bound=Hashable)
 
 _FEW: Final = 1000
-"""Entries of a heap that is not worth tidying up."""
+"""A heap with fewer stale entries than this is not worth tidying up."""
 
 
 class Timers(Generic[Name]):
     def __init__(self) -> None:
         self._deadlines: dict[Name, int] = {}
-        self._looked_at: dict[Name, int] = {}  # when the heap gives the name next
+        self._looked_at: dict[Name, int] = {}  # when the name comes up in the heap
         self._heap: list[tuple[int, int, Name]] = []
         self._numbers = count()
 
@@ -30,7 +30,7 @@ class Timers(Generic[Name]):
         return len(self._deadlines)
 
     def set(self, name: Name, deadline_ms: int) -> None:
-        """Whatever deadline the name had is replaced."""
+        """Set or replace the deadline of a name."""
         self._deadlines[name] = deadline_ms
         looked_at = self._looked_at.get(name)
         if looked_at is None or deadline_ms < looked_at:
@@ -43,7 +43,7 @@ class Timers(Generic[Name]):
         return self._deadlines.get(name)
 
     def take_due(self, now_ms: int) -> list[Name]:
-        """The names whose deadline has come, the earliest first; they have none any more."""
+        """Remove and return the names whose deadline has come, the earliest first."""
         due: list[tuple[int, Name]] = []
         while self._heap and self._heap[0][0] <= now_ms:
             looked_at, _, name = heappop(self._heap)
@@ -61,7 +61,7 @@ class Timers(Generic[Name]):
         return [name for _, name in sorted(due, key=lambda each: each[0])]
 
     def next_ms(self) -> int | None:
-        """When to call `take_due` next; it may turn out that nothing is due then."""
+        """When to call `take_due` next; there may be nothing due then."""
         return self._heap[0][0] if self._heap else None
 
     def _push(self, name: Name, deadline_ms: int) -> None:

@@ -1,18 +1,19 @@
-"""Classic consumer groups: who is a member, and what members and administrators are answered. Pure;
-how an outcome is carried out stands in outcome.py.
+"""Classic consumer groups: membership, and the replies to members and administrators. Pure; how its
+outcomes are saved and carried out: kbroker/broker/groups/runner.py.
 
-The coordinator knows nothing of partitions. Members join (JoinGroup, which waits for the others),
-one of them is told of all and says who gets what (SyncGroup, where the others wait for it), and
-from then on each says that it is there (Heartbeat) until it hears that the group rebalances. What
-members offer and are given is theirs: consumers, Kafka Connect and others share this protocol.
+The coordinator knows nothing of partitions. Members join (JoinGroup, which waits for the others).
+The leader gets the list of members and sends an assignment for each of them (SyncGroup, where the
+others wait for it). From then on each member sends heartbeats until one is answered with a
+rebalance. Metadata and assignments are opaque: consumers, Kafka Connect and others share this
+protocol.
 
-What is saved is a stable generation, or that a group has become empty. Everything else lives in
-memory alone: after a restart the members of the last stable generation go on, and whoever joined
-since is unknown and joins again.
+The store holds stable generations, and that a group has become empty; everything else is in memory
+only. After a restart the members of the last stable generation continue. Members that joined later
+are unknown and join again.
 
-Better than Kafka: a second request of a member that waits already answers the first, a member that
-is removed is told so where it waits, and a static member that comes back to a full group finds its
-place. How a group comes from one generation to the next is classic/rebalance.py's business.
+Better than Kafka: a second request of a waiting member answers the first one, a member that is
+removed while it waits gets an error, and a static member that returns to a full group finds its
+place. classic/rebalance.py decides how a group gets from one generation to the next.
 """
 
 from __future__ import annotations
@@ -52,12 +53,12 @@ from kbroker.groups.stored_times import StoredTimes
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 
 _CLIENT_ID_BYTES = 100
-"""How much of a client or instance id goes into the member ids that are made of it."""
+"""The part of a client or instance id that goes into a member id."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicGroupsStatistics:
-    """`groups` by state. `pending_members`: ids given out whose owners have not joined yet.
+    """`groups` by state. `pending_members`: member ids that clients got but have not joined with.
     `rebalances`: generations that became stable since the start."""
 
     groups: dict[str, int]
@@ -68,7 +69,7 @@ class ClassicGroupsStatistics:
 
 class ClassicGroups:
     """`group_ids` and `times` are shared with the coordinators of other group types; `new_id` makes
-    what is unique in a member id."""
+    the unique part of a member id."""
 
     def __init__(
         self,
@@ -97,14 +98,11 @@ class ClassicGroups:
             return records.outcome(JoinReply(refusal.code, member_id=request.member_id))
 
     def check_join(self, request: JoinRequest) -> None:
-        """What can be said without knowing the group. Raises KafkaError."""
+        """The checks that need no group. Raises KafkaError."""
         check_group_id(request.group_id)
         settings = self._settings()
-        if (
-            not settings.min_session_timeout_ms
-            <= request.session_timeout_ms
-            <= settings.max_session_timeout_ms
-        ):
+        least_ms, most_ms = settings.min_session_timeout_ms, settings.max_session_timeout_ms
+        if not least_ms <= request.session_timeout_ms <= most_ms:
             raise KafkaError(ErrorCode.invalid_session_timeout)
 
     def _join(self, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int) -> JoinReply | None:
@@ -113,35 +111,21 @@ class ClassicGroups:
             if request.member_id != NO_MEMBER_ID:
                 raise KafkaError(ErrorCode.unknown_member_id)
             group = self._create(request.group_id, now_ms)
-        if not self._has_room(group, request):
+        if not group.has_room(request, self._settings().max_size):
             self._rebalances.remove_member(group, request.member_id, records)
             self._rebalances.complete_if_all_joined(group, records, now_ms)
             return JoinReply(ErrorCode.group_max_size_reached)
         if not group.supports(request.protocol_type, request.protocols):
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
         if request.member_id == NO_MEMBER_ID:
-            return self._join_anew(group, request, ticket, records, now_ms)
+            return self._join_first(group, request, ticket, records, now_ms)
         if request.member_id in group.pending and request.instance_id is None:
             self._add(group, request.member_id, request, ticket, records, now_ms)
             return None
         group.check_member(request.member_id, request.instance_id)
         return self._join_again(group, request, ticket, records, now_ms)
 
-    def _has_room(self, group: ClassicGroup, request: JoinRequest) -> bool:
-        """While a group is preparing those count who have joined: if it has become too large, the
-        last to come are left out. A static member that has forgotten its id comes back to its own
-        place."""
-        max_size = self._settings().max_size
-        member_id = request.member_id
-        if member_id == NO_MEMBER_ID and request.instance_id is not None:
-            member_id = group.static_ids.get(request.instance_id, NO_MEMBER_ID)
-        if group.state is GroupState.EMPTY:
-            return True
-        if group.state is GroupState.PREPARING:
-            return member_id in group.joining or len(group.joining) < max_size
-        return member_id in group.members or len(group.members) < max_size
-
-    def _join_anew(
+    def _join_first(
         self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int
     ) -> JoinReply | None:
         member_id = self._new_member_id(request)
@@ -178,9 +162,9 @@ class ClassicGroups:
     def _join_again(
         self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int
     ) -> JoinReply | None:
-        """A member joins again because the group rebalances, or to make it rebalance: the leader
-        does with any JoinGroup (it has seen that topics have changed), others by offering something
-        else. Otherwise its answer got lost, and it gets it again."""
+        """A member joins again because the group rebalances, or to make it rebalance. Any JoinGroup
+        of the leader does (it has seen a change of topics), and a member's with other protocols.
+        Otherwise the answer was lost, and the member gets it again."""
         member = group.members[request.member_id]
         is_same = member.protocols == request.protocols
         leads_stable = group.state is GroupState.STABLE and group.leader == member.member_id
@@ -203,7 +187,7 @@ class ClassicGroups:
         records: Records,
         now_ms: int,
     ) -> JoinReply | None:
-        """A static member comes back and has forgotten its id, or somebody took its place; the old
+        """A static member returns without its member id, or another client takes its place. The old
         id is fenced (KIP-345)."""
         old_leader = group.leader or NO_MEMBER_ID
         self._rebalances.replace_static(group, old_id, new_id, request, records, now_ms)
@@ -218,7 +202,7 @@ class ClassicGroups:
         return None
 
     def sync(self, request: SyncRequest, ticket: Ticket, *, now_ms: int) -> Outcome[SyncReply]:
-        """SyncGroup. No reply: it waits for the leader's, or for that to be saved."""
+        """SyncGroup. No reply: it waits for the leader's SyncGroup, or until that is saved."""
         records = Records(request.group_id, self._times)
         try:
             return records.outcome(self._sync(request, ticket, records))
@@ -246,7 +230,7 @@ class ClassicGroups:
         return None
 
     def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
-        """Heartbeat. A group that rebalances says so; the session goes on."""
+        """Heartbeat: continues the session, and reports a rebalance."""
         try:
             group = self._member_group(
                 request.group_id, request.member_id, request.instance_id, request.generation
@@ -260,7 +244,7 @@ class ClassicGroups:
         )
 
     def leave(self, request: LeaveRequest, *, now_ms: int) -> Outcome[LeaveReply]:
-        """LeaveGroup, of any number of members; each has its own result."""
+        """LeaveGroup, for any number of members; each gets its own result."""
         try:
             check_group_id(request.group_id)
         except KafkaError as refusal:
@@ -276,7 +260,7 @@ class ClassicGroups:
             reason = f"{before - len(group.members)} of {before} members leave{said}"
             self._rebalances.member_gone(group, reason, records, now_ms)
         else:
-            # It may have waited for a pending member only.
+            # The group may have waited for a pending member only.
             self._rebalances.complete_if_all_joined(group, records, now_ms)
         return records.outcome(LeaveReply(members=rows))
 
@@ -294,7 +278,7 @@ class ClassicGroups:
         return LeaveRow(leaving.member_id, instance_id, code)
 
     def saved(self, effect: GenerationSaved, *, now_ms: int) -> Outcome[None]:
-        """The effect of a leader's `sync`: all who wait for their assignments get them."""
+        """Answer all members that wait for the assignments of this generation."""
         records = Records(effect.group_id, self._times)
         group = self._groups.get(effect.group_id)
         if group is not None:
@@ -304,46 +288,37 @@ class ClassicGroups:
     # --- offsets ---
 
     def check_commit(self, request: CommitRequest, *, now_ms: int) -> None:
-        """That this group lets the request commit; raises KafkaError. A member's commit counts as
-        its heartbeat. Whoever is no member may commit while the group is empty."""
+        """Raises KafkaError if the group does not accept the commit. A member's commit renews its
+        session. A client that is no member may commit while the group is empty."""
         group = self._groups[request.group_id]
         if group.state is GroupState.EMPTY and request.generation < 0:
             return
-        if request.generation < 0 and request.member_id == NO_MEMBER_ID and request.instance_id is None:
-            raise KafkaError(ErrorCode.unknown_member_id)
-        group.check_member(request.member_id, request.instance_id)
-        group.check_generation(request.member_id, request.generation)
-        if group.state is GroupState.COMPLETING:
-            raise KafkaError(ErrorCode.rebalance_in_progress)
+        group.check_commit(request)
         self._rebalances.start_session(group, group.members[request.member_id], now_ms)
 
     def check_offset_delete(self, group_id: str) -> None:
-        """Only of consumers the group knows what they subscribe to: members of other types keep all
-        offsets. Raises KafkaError."""
+        """Raises KafkaError if a group has members that are no consumers: their subscriptions are
+        unknown, so all offsets stay."""
         group = self._groups[group_id]
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
             raise KafkaError(ErrorCode.non_empty_group)
 
     def subscribed(self, group_id: str) -> Callable[[str], bool]:
-        """Whether a member subscribes to a topic now."""
+        """A function that says whether a member subscribes to a topic."""
         return self._groups[group_id].is_subscribed
 
     def may_expire(self, group_id: str) -> bool:
-        """Whether offsets may be forgotten now: not while a group rebalances, or when nobody knows
-        what its members need."""
-        group = self._groups[group_id]
-        if not group.protocol_type or group.state is GroupState.EMPTY:
-            return True
-        return group.state is GroupState.STABLE and group.subscribed is not None
+        """Whether offsets may expire now."""
+        return self._groups[group_id].may_expire()
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When its last member left. None: there are some, or there never was one."""
+        """When the last member left. None: the group has members, or never had any."""
         group = self._groups[group_id]
-        is_told = group.protocol_type and group.state is GroupState.EMPTY
-        return self._times.latest(group.since_ms) if is_told else None
+        was_left = group.protocol_type and group.state is GroupState.EMPTY
+        return self._times.latest(group.since_ms) if was_left else None
 
     def ensure(self, group_id: str, *, now_ms: int) -> None:
-        """A group that exists through its offsets alone."""
+        """Create a group that has nothing but offsets, unless the group exists."""
         if group_id not in self._groups:
             self._create(group_id, now_ms)
 
@@ -356,7 +331,7 @@ class ClassicGroups:
         return tuple(self._groups)
 
     def is_empty(self, group_id: str) -> bool:
-        """No members, and nobody who was given an id to join with."""
+        """Whether the group has no members, and no client has an id to join with."""
         group = self._groups[group_id]
         return group.state is GroupState.EMPTY and not group.pending
 
@@ -393,8 +368,8 @@ class ClassicGroups:
     # --- conversion ---
 
     def take_out(self, group_id: str, records: Records) -> ClassicGroup:
-        """The group is to be one of another type: it is forgotten, its record is removed, and
-        whoever waits is told to join again."""
+        """Give the group up to another type: drop it and its record. Members that wait are asked to
+        join again."""
         group = self._groups[group_id]
         for member_id in group.members:
             self._rebalances.answer_join(
@@ -408,7 +383,7 @@ class ClassicGroups:
         return group
 
     def put_in(self, group: ClassicGroup, records: Records, *, rebalance: bool, now_ms: int) -> None:
-        """A group that was one of another type, stable and with members. Its sessions begin."""
+        """Take over a group of another type, stable and with members. Its sessions start."""
         assert group.state is GroupState.STABLE
         self._group_ids.claim(group.group_id, CLASSIC)
         self._groups[group.group_id] = group
@@ -417,17 +392,17 @@ class ClassicGroups:
         if rebalance:
             self._rebalances.prepare(group, "it has become a classic group", records, now_ms)
         else:
-            # All have their targets from now on, so what a member had before may be another's.
+            # All members have their targets now, so a partition may have a new owner.
             group.former_epochs.clear()
 
     # --- time ---
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `expire` next; it may turn out that there was nothing to do."""
+        """When to call `expire` next; there may be nothing to do then."""
         return self._rebalances.timers.next_ms()
 
     def expire(self, now_ms: int) -> Outcome[None]:
-        """Sessions that are over, members that are late."""
+        """End sessions whose time is over, and stop waiting for late members."""
         outcomes: list[Outcome[object]] = []
         for name in self._rebalances.timers.take_due(now_ms):
             records = Records(name.group_id, self._times)
@@ -438,9 +413,9 @@ class ClassicGroups:
     # --- records ---
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions
-        begin anew. Other records are skipped. A group that is larger than is allowed now
-        rebalances, and the last to join are left out."""
+        """Load the records of any number of groups (a scan of GroupKey.namespace), and start all
+        sessions afresh. Skips other records. A group above the present maximum size rebalances, and
+        the last members to join are refused."""
         for key, value in records:
             parsed = parse_key(key)
             if (
@@ -462,9 +437,9 @@ class ClassicGroups:
     def not_saved(
         self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
-        """A decision could not be saved; `records` is what the store has of the group. What memory
-        has counts: members join again, and the next generation is saved. Only a group that was
-        deleted comes back as it was stored."""
+        """A decision could not be saved; `records`: all that the store has of the group. The group
+        stays as it is in memory: members join again, and the next generation is saved. A deleted
+        group is restored from the store."""
         done = Records(group_id, self._times)
         group = self._groups.get(group_id)
         if group is None:
@@ -474,7 +449,7 @@ class ClassicGroups:
         return done.outcome()
 
     def forget(self, group_id: str) -> None:
-        """A conversion could not be saved: the group is none of these."""
+        """A conversion could not be saved: the group is not a classic one."""
         group = self._groups.get(group_id)
         if group is not None:
             self._drop(group)
@@ -495,7 +470,7 @@ class ClassicGroups:
     def _member_group(
         self, group_id: str, member_id: str, instance_id: str | None, generation: int
     ) -> ClassicGroup:
-        """The group that this is a member of, in this generation. Raises KafkaError."""
+        """The group, if it has this member in this generation. Raises KafkaError."""
         check_group_id(group_id)
         group = self._groups.get(group_id)
         if group is None:
@@ -514,8 +489,8 @@ class ClassicGroups:
 
 
 def _static_reply(group: ClassicGroup, member_id: str, old_leader: str, *, can_skip: bool) -> JoinReply:
-    """Nothing changes for the others. A leader that came back must not share out anew: it is told
-    to skip that, or, by a version that cannot say so, that somebody else leads."""
+    """Nothing changes for the other members. A leader that returns must not make a new assignment:
+    the reply says so or, in versions without that field, names another leader."""
     reply = group.join_reply(member_id, skip_assignment=can_skip and group.leader == member_id)
     return reply if can_skip else replace(reply, leader=old_leader, members=())
 

@@ -1,4 +1,4 @@
-"""A classic group as DescribeGroups shows it. It must not change anything."""
+"""Classic groups as DescribeGroups shows them. Nothing here changes a group."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from kbroker.groups.classic.state import ClassicGroup, ClassicMember, GroupState
 
 
 def describe_group(group_id: str, group: ClassicGroup | None) -> DescribedClassicGroup:
-    """A row; for a group that is missing one that says so. While a group rebalances there is no
-    protocol, and no metadata for it."""
+    """A row of DescribeGroups; an error if the group does not exist. A group that rebalances has no
+    protocol, and so no metadata."""
     if group is None:
         return DescribedClassicGroup(group_id, ErrorCode.group_id_not_found, f"Group {group_id} not found.")
     protocol_name = group.protocol_name if group.state is GroupState.STABLE else None

@@ -1,8 +1,8 @@
-"""What the coordinator of classic groups takes and gives: requests, replies, settings.
+"""Requests, replies and settings of classic groups.
 
-Replies carry the field names of kio's response messages (JoinGroup v9, SyncGroup v5, Heartbeat v4,
-LeaveGroup v5, DescribeGroups v6), so that the API layer converts them without thinking. Throttling
-and authorized operations are the API layer's. Times are milliseconds.
+Replies have the field names of kio's response messages (JoinGroup v9, SyncGroup v5, Heartbeat v4,
+LeaveGroup v5, DescribeGroups v6), so the API layer converts them field by field. It adds throttling
+and authorized operations itself. Times are milliseconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NO_MEMBER_ID: Final = ""
 NO_GENERATION: Final = -1
 
 
-# --- what it is given ---
+# --- requests, settings ---
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Protocol(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """JoinGroup. `takes_member_id`: a member without an id is given one first and asked to come
-    back with it (KIP-394, from v4 on). `can_skip_assignment`: a leader may be told to keep the
-    assignment (KIP-814, from v9 on)."""
+    """JoinGroup. `takes_member_id`: a member without an id first gets one to join with (KIP-394,
+    from v4). `can_skip_assignment`: the reply may ask a leader to keep the assignment (KIP-814,
+    from v9)."""
 
     group_id: str
     member_id: str
@@ -60,8 +60,8 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """SyncGroup. `protocol_type` and `protocol_name` None: not stated. `assignments` come from the
-    leader, by member id."""
+    """SyncGroup. `protocol_type` and `protocol_name` None: not stated. `assignments`: the leader's,
+    by member id."""
 
     group_id: str
     member_id: str
@@ -82,7 +82,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A member that is to leave; an administrator names static members by their instance id
+    """A member that is to leave. An administrator may name a static member by its instance id
     alone."""
 
     member_id: str
@@ -97,18 +97,17 @@ class LeaveRequest:
 
 
 def check_group_id(group_id: str) -> None:
-    """Raises KafkaError INVALID_GROUP_ID. A longer one would not fit into the keys of every
-    store."""
+    """Raises INVALID_GROUP_ID, also for ids that are too long for the keys of some stores."""
     if not group_id or len(group_id.encode()) > MAX_GROUP_ID_BYTES:
         raise KafkaError(ErrorCode.invalid_group_id)
 
 
-# --- what it gives ---
+# --- replies ---
 
 
 @dataclass(frozen=True, slots=True)
 class JoinMember:
-    """A member as its leader is told of it: `metadata` is that of the group's protocol."""
+    """A member in the leader's JoinGroup reply. `metadata`: for the group's protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -154,7 +153,7 @@ class LeaveReply:
 
     @classmethod
     def unknown(cls, request: LeaveRequest) -> LeaveReply:
-        """The group has none of these members, because there is no such group."""
+        """The reply if the group does not exist."""
         return cls(
             members=tuple(
                 LeaveRow(each.member_id, each.instance_id, ErrorCode.unknown_member_id)
@@ -175,7 +174,7 @@ class DescribedClassicMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedClassicGroup:
-    """A row of DescribeGroups; the defaults are those of a group that does not exist."""
+    """A row of DescribeGroups; the defaults are for a group that does not exist."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.none

@@ -1,22 +1,22 @@
-"""How a classic group comes from one generation to the next, and what happens when somebody is
-late. Pure.
+"""How a classic group gets from one generation to the next, and what happens when members are late.
+Pure.
 
-    prepare       everybody is to join again. A group that was empty waits for more members for a
-                  while (the initial rebalance delay);
-                  another one until all have joined, no longer than the longest rebalance timeout of its members
-    complete      who has joined is answered, who has not is no member any more; static members stay
-                  until their session ends (KIP-345)
-    saved         the leader's assignments are in the store: whoever waits for his gets it
+    prepare     all members are to join again. A group that was empty waits for more members (the
+                initial rebalance delay). Another group waits until all have joined, but no longer
+                than the longest rebalance timeout of its members
+    complete    members that have joined get their answers, the others are removed. Static members
+                stay until their session ends (KIP-345)
+    saved       the leader's assignments are in the store: members that wait for theirs get them
 
-    timer     of          runs out
-    SESSION   member      it is removed, unless its request is waiting here: then it is the others who are late
-    SESSION   pending id  it is forgotten
-    JOIN      group       the rebalance goes on without those who are missing
+    timer     of          when it runs out
+    SESSION   member      the member is removed, unless its request waits here: then others are late
+    SESSION   pending id  the id is forgotten
+    JOIN      group       the rebalance continues without the missing members
     SYNC      group       members that did not ask for their assignment are removed
 
-Whoever waits here is answered in the end: a JOIN timer runs while a group is preparing, and while
-it is completing there is its leader's session, which is not over before the leader is removed. This
-module must not know how requests are checked.
+Every request that waits here is answered in the end. While a group is preparing, a JOIN timer runs.
+While it is completing, its leader's session runs, which ends by removing the leader. This module
+must not know how requests are checked.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from kbroker.groups.timers import Timers
 logger = logging.getLogger(__name__)
 
 NEW_MEMBER_TIMEOUT_MS: Final = 300_000
-"""How long the first JoinGroup of a member waits, as in Kafka: it may have been given up by a
-client that cannot send heartbeats yet."""
+"""How long the first JoinGroup of a member waits, as in Kafka. Its client cannot send heartbeats
+yet, and may have given up."""
 
 _NOBODY_JOINED_MS: Final = 1_000
-"""How long static members are waited for once more at least, whatever timeouts they have."""
+"""The least time to wait once more for static members, whatever their timeouts."""
 
 
 class ClassicTimerKind(Enum):
@@ -57,7 +57,7 @@ class ClassicTimer(NamedTuple):
 
 
 class Rebalances:
-    """The timers of all classic groups, and what their groups do next."""
+    """The timers of all classic groups, and the steps of their rebalances."""
 
     def __init__(self, settings: Callable[[], ClassicGroupSettings]) -> None:
         self._settings = settings
@@ -68,8 +68,8 @@ class Rebalances:
     # --- requests that wait ---
 
     def wait_for_join(self, group: ClassicGroup, member_id: str, ticket: Ticket, records: Records) -> None:
-        """Another JoinGroup of the member that waits already is answered first: its client has most
-        likely given it up."""
+        """Let a JoinGroup wait. An earlier one of the member that still waits is answered: its
+        client has most likely given it up."""
         self.answer_join(
             group, member_id, JoinReply(ErrorCode.rebalance_in_progress, member_id=member_id), records
         )
@@ -118,7 +118,7 @@ class Rebalances:
         records: Records,
         now_ms: int,
     ) -> None:
-        """Whoever still waits under the old id is fenced."""
+        """Requests that still wait under the old id are fenced."""
         fenced = ErrorCode.fenced_instance_id
         self.answer_join(group, old_id, JoinReply(fenced, member_id=old_id), records)
         self.answer_sync(group, old_id, SyncReply(fenced), records)
@@ -128,7 +128,7 @@ class Rebalances:
         self.start_session(group, member, now_ms)
 
     def remove_member(self, group: ClassicGroup, member_id: str, records: Records) -> None:
-        """Also a pending one. What follows for the others is `member_gone`, once for all who go."""
+        """Remove a member or a pending one. Afterwards call `member_gone`, once for all that go."""
         self.answer_join(group, member_id, JoinReply(ErrorCode.unknown_member_id), records)
         self.answer_sync(group, member_id, SyncReply(ErrorCode.unknown_member_id), records)
         self.timers.cancel(ClassicTimer(ClassicTimerKind.SESSION, group.group_id, member_id))
@@ -141,7 +141,7 @@ class Rebalances:
             self.complete_if_all_joined(group, records, now_ms)
 
     def forget(self, group: ClassicGroup) -> None:
-        """No timer of the group is left."""
+        """Cancel all timers of the group."""
         for member_id in (*group.members, *group.pending):
             self.timers.cancel(ClassicTimer(ClassicTimerKind.SESSION, group.group_id, member_id))
         self.timers.cancel(ClassicTimer(ClassicTimerKind.JOIN, group.group_id))
@@ -150,7 +150,7 @@ class Rebalances:
     # --- from one generation to the next ---
 
     def prepare_or_complete(self, group: ClassicGroup, reason: str, records: Records, now_ms: int) -> None:
-        """Somebody has joined."""
+        """A member has joined."""
         if group.state is GroupState.PREPARING:
             self.complete_if_all_joined(group, records, now_ms)
         else:
@@ -174,13 +174,13 @@ class Rebalances:
             self._complete(group, records, now_ms)
 
     def complete_if_all_joined(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
-        """The initial rebalance goes on for its time even so: who comes soon is spared a second
-        one."""
+        """The initial rebalance still takes its full time, so that members that come soon need no
+        second one."""
         if group.state is GroupState.PREPARING and not group.is_initial and group.has_all_joined():
             self._complete(group, records, now_ms)
 
     def _complete(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
-        """The members from now on are those who have joined, and static ones."""
+        """Keep the members that have joined and the static ones; remove the others."""
         self.timers.cancel(ClassicTimer(ClassicTimerKind.JOIN, group.group_id))
         for member in tuple(group.members.values()):
             if member.instance_id is None and member.member_id not in group.joining:
@@ -205,14 +205,14 @@ class Rebalances:
         )
 
     def save(self, group: ClassicGroup, assignments: dict[str, bytes], records: Records) -> None:
-        """The leader has said who gets what."""
+        """Save the leader's assignments."""
         group.saving = assignments
         records.put(RecordType.CLASSIC_GROUP_METADATA, group.to_record(assignments, records.times))
         records.effects.append(GenerationSaved(group.group_id, group.generation))
 
     def saved(self, group: ClassicGroup, generation: int, records: Records, now_ms: int) -> None:
         if group.saving is None or group.generation != generation:
-            return  # A member came or went meanwhile: the generation is history before it began.
+            return  # A member came or went meanwhile: another generation follows.
         for member in tuple(group.members.values()):
             group.members[member.member_id] = replace(
                 member, assignment=group.saving.get(member.member_id, b"")
@@ -223,8 +223,9 @@ class Rebalances:
         self._answer_syncs(group, ErrorCode.none, records, now_ms)
 
     def not_saved(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
-        """Memory is what counts. A generation that could not be saved is not begun, and a stable
-        one that could not be changed is followed by another: the store has what it had."""
+        """Keep the group as it is in memory. A generation that could not be saved does not begin. A
+        stable one whose change could not be saved is followed by another one, as the store still
+        has the old one."""
         if group.saving is None and group.state is not GroupState.STABLE:
             return
         self._abandon_generation(group, ErrorCode.coordinator_not_available, records, now_ms)
@@ -254,11 +255,11 @@ class Rebalances:
     def _set_join_timer(self, group: ClassicGroup, delay_ms: int, now_ms: int) -> None:
         self.timers.set(ClassicTimer(ClassicTimerKind.JOIN, group.group_id), now_ms + delay_ms)
 
-    # --- being late ---
+    # --- late members ---
 
     def run_out(self, group: ClassicGroup, name: ClassicTimer, records: Records, now_ms: int) -> None:
-        """One of the timers that were due. Another of them may have led to where this one is not
-        waited for any more, or begins anew."""
+        """Act on a timer that was due. Another timer of the same batch may have made it pointless
+        or set it again."""
         if self.timers.deadline_ms(name) is not None:
             return
         match name.kind:
@@ -298,7 +299,7 @@ class Rebalances:
 
 
 def sync_reply(group: ClassicGroup, member_id: str) -> SyncReply:
-    """What a member of a stable group is told."""
+    """The answer to a SyncGroup of a member of a stable group."""
     return SyncReply(
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,

@@ -1,5 +1,4 @@
-"""A classic group in memory: its states, its members, and how a generation goes into a record and
-comes back.
+"""A classic group in memory: its states, its members, and the record of a generation.
 
                           .------REBALANCE-------.
                           v                      |
@@ -8,12 +7,12 @@ comes back.
       '-----ALL_LEFT------'        '-----------------------REBALANCE---------------------'
     each of them --DELETED--> Dead
 
-While it is preparing, members are waited for to join again; then the leader is waited for to say
-who gets what, and once that is saved the group is stable. Only a stable generation, or that there
-is nobody any more, is kept in the store (record type 2).
+While the group is preparing, it waits for its members to join again. While it is completing, it
+waits for the leader's assignments; once those are saved, it is stable. The store holds only stable
+generations, and that a group has become empty (record type 2).
 
-`ClassicGroup` holds state and answers questions about it; what happens when is decided in
-classic/coordinator.py and classic/rebalance.py. Nothing here decides, or knows what time it is.
+`ClassicGroup` holds state and answers questions about it; classic/coordinator.py and
+classic/rebalance.py decide what happens when. This module knows no clock.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ from typing import Final
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.group_records import ClassicGroupMember, ClassicGroupMetadata
 from kbroker.groups.classic.messages import NO_MEMBER_ID, JoinMember, JoinReply, JoinRequest, Protocol
+from kbroker.groups.offset_messages import CommitRequest
 from kbroker.groups.outcome import Ticket
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL, read_subscribed_topics
 
 
 class GroupState(StrEnum):
-    """As DescribeGroups and ListGroups name them."""
+    """The names in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -66,7 +66,7 @@ TRANSITIONS: Final[dict[tuple[GroupState, Event], GroupState]] = {
 
 @dataclass(frozen=True, slots=True)
 class ClassicMember:
-    """`is_new`: it has never been told a generation, so nobody expects heartbeats of it yet."""
+    """`is_new`: it has not learned a generation yet, so it sends no heartbeats."""
 
     member_id: str
     instance_id: str | None
@@ -92,7 +92,7 @@ class ClassicMember:
         )
 
     def joining_again(self, request: JoinRequest) -> ClassicMember:
-        """Who and where it is stays as it was said first."""
+        """The member with the request's protocols and timeouts. Client id and host stay."""
         return replace(
             self,
             protocols=request.protocols,
@@ -101,7 +101,7 @@ class ClassicMember:
         )
 
     def names(self) -> set[str]:
-        """Of the protocols that it offers. One that is named twice counts once."""
+        """The names of the protocols that it offers, without duplicates."""
         return {protocol.name for protocol in self.protocols}
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -110,10 +110,14 @@ class ClassicMember:
 
 @dataclass(slots=True)
 class ClassicGroup:
-    """`since_ms`: when it came into its state. `pending`: ids that were given out and not used yet.
-    `joining` and `syncing`: requests that wait for the others, by member id. `unsynced`: who has
-    not asked for the assignment of this generation yet. `saving`: the leader's assignments while
-    they are being saved. `is_initial`: it was empty before this rebalance."""
+    """A classic group.
+
+    - `since_ms`: when it entered its state
+    - `pending`: member ids that clients got and have not used yet
+    - `joining`, `syncing`: requests that wait for other members, by member id
+    - `unsynced`: members that have not asked for the assignment of this generation
+    - `saving`: the leader's assignments while they are being saved
+    - `is_initial`: the group was empty before this rebalance"""
 
     group_id: str
     since_ms: int
@@ -130,17 +134,17 @@ class ClassicGroup:
     unsynced: set[str] = field(default_factory=set)
     saving: Mapping[str, bytes] | None = None
     subscribed: frozenset[str] | None = None
-    """Topic names of all members; None: not known, because there is no generation or these are not
+    """Topic names of all members. None: unknown, as there is no generation or the members are no
     consumers."""
     is_initial: bool = False
     former_epochs: dict[str, int] = field(default_factory=dict)
-    """Of a group that spoke the new protocol until now: at which epoch each member was there. They
-    go on with that until they join."""
+    """In a group that was a consumer group before: the epoch of each member. Members keep using it
+    until they join."""
     has_new_member: bool = False
     delay_ms: int = 0
     delay_left_ms: int = 0
-    """Of the initial rebalance: whether somebody came since the delay began, how long it is, and
-    what it may be prolonged by."""
+    """For the initial rebalance: whether a member joined since the delay began, the delay's length,
+    and by how much it may still be extended."""
     _offered: Counter[str] = field(default_factory=Counter)
 
     def move(self, event: Event, now_ms: int) -> None:
@@ -150,7 +154,7 @@ class ClassicGroup:
     # --- members ---
 
     def put(self, member: ClassicMember) -> None:
-        """Add a member, or what has become of one."""
+        """Add or replace a member."""
         old = self.members.get(member.member_id)
         if old is not None:
             self._withdraw(old)
@@ -163,8 +167,8 @@ class ClassicGroup:
             self.leader = member.member_id
 
     def replace_static(self, old_id: str, new: ClassicMember) -> None:
-        """Somebody else has a static member's instance id now, and takes over all that the member
-        was. What it waited for must have been answered."""
+        """Another client has a static member's instance id now and takes its place. The old
+        member's requests must have been answered."""
         assert old_id not in self.joining
         assert old_id not in self.syncing
         self._withdraw(self.members.pop(old_id))
@@ -176,7 +180,7 @@ class ClassicGroup:
         self.put(new)
 
     def remove(self, member_id: str) -> None:
-        """A member or a pending one. What it waits for must have been answered."""
+        """Remove a member or a pending one. Its requests must have been answered."""
         assert member_id not in self.joining
         assert member_id not in self.syncing
         self.pending.discard(member_id)
@@ -191,27 +195,57 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def _withdraw(self, member: ClassicMember) -> None:
-        """What it offers is offered by one less."""
+        """Remove the member's protocols from the count of offers."""
         for name in member.names():
             self._offered[name] -= 1
             if not self._offered[name]:
                 del self._offered[name]
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Raises KafkaError for who is not a member, or was a static member before somebody else
-        took its instance id (KIP-345)."""
+        """Raises KafkaError if this is no member, or a static member whose instance id another
+        client has taken (KIP-345)."""
         if instance_id is not None and self.static_ids.get(instance_id, member_id) != member_id:
             raise KafkaError(ErrorCode.fenced_instance_id)
         if member_id not in self.members or (instance_id is not None and instance_id not in self.static_ids):
             raise KafkaError(ErrorCode.unknown_member_id)
 
     def check_generation(self, member_id: str, generation: int) -> None:
-        """Raises KafkaError for another one than this. While the group prepares its first one as a
-        classic group nobody has more than before, so what members knew is still good (DIF-75)."""
+        """Raises KafkaError for any other generation. While the group prepares its first generation
+        as a classic group, members may also use their former epochs: no partition has a new owner
+        yet (DIF-75)."""
         if generation == self.generation:
             return
         if self.state is not GroupState.PREPARING or self.former_epochs.get(member_id) != generation:
             raise KafkaError(ErrorCode.illegal_generation)
+
+    def check_commit(self, request: CommitRequest) -> None:
+        """Raises KafkaError for a commit that is not a member's in this generation."""
+        if request.generation < 0 and request.member_id == NO_MEMBER_ID and request.instance_id is None:
+            raise KafkaError(ErrorCode.unknown_member_id)
+        self.check_member(request.member_id, request.instance_id)
+        self.check_generation(request.member_id, request.generation)
+        if self.state is GroupState.COMPLETING:
+            raise KafkaError(ErrorCode.rebalance_in_progress)
+
+    def has_room(self, request: JoinRequest, max_size: int) -> bool:
+        """Whether the member can join. While the group is preparing, only members that have joined
+        again take up room: if the group has become too large, the last ones are refused. A static
+        member without its member id returns to its own place."""
+        member_id = request.member_id
+        if member_id == NO_MEMBER_ID and request.instance_id is not None:
+            member_id = self.static_ids.get(request.instance_id, NO_MEMBER_ID)
+        if self.state is GroupState.EMPTY:
+            return True
+        if self.state is GroupState.PREPARING:
+            return member_id in self.joining or len(self.joining) < max_size
+        return member_id in self.members or len(self.members) < max_size
+
+    def may_expire(self) -> bool:
+        """Whether offsets may expire: not during a rebalance, nor while the members' subscriptions
+        are unknown."""
+        if not self.protocol_type or self.state is GroupState.EMPTY:
+            return True
+        return self.state is GroupState.STABLE and self.subscribed is not None
 
     def has_all_joined(self) -> bool:
         return len(self.joining) == len(self.members) and not self.pending
@@ -220,8 +254,8 @@ class ClassicGroup:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Whether there is a leader among those who have joined: the one before, or the first of
-        them."""
+        """Make the first member that has joined the leader, unless the leader has joined. False if
+        no member has."""
         if self.leader not in self.joining:
             self.leader = next(
                 (member_id for member_id in self.members if member_id in self.joining), self.leader
@@ -231,8 +265,8 @@ class ClassicGroup:
     # --- protocols ---
 
     def supports(self, protocol_type: str, protocols: tuple[Protocol, ...]) -> bool:
-        """Whether who offers these can be a member: something must be left that all of them
-        know."""
+        """Whether a client that offers these protocols can be a member: at least one protocol must
+        be common to all members."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type and protocols)
         return protocol_type == self.protocol_type and any(
@@ -240,8 +274,8 @@ class ClassicGroup:
         )
 
     def elected_protocol(self) -> str:
-        """What all members know, as most of them prefer; of two with as many votes the one that was
-        voted for first."""
+        """The protocol that most members prefer among those that all of them support. A tie goes to
+        the first one voted for."""
         count = len(self.members)
         votes = Counter(
             next(protocol.name for protocol in member.protocols if self._offered[protocol.name] == count)
@@ -250,7 +284,7 @@ class ClassicGroup:
         return votes.most_common(1)[0][0]
 
     def begin_generation(self) -> None:
-        """The next one, of those who are members now."""
+        """Start the next generation, with the present members."""
         self.generation += 1
         self.former_epochs.clear()
         self.protocol_name = self.elected_protocol() if self.members else None
@@ -268,7 +302,7 @@ class ClassicGroup:
                 self.subscribed = frozenset().union(*known)
 
     def is_subscribed(self, topic_name: str) -> bool:
-        """Consumers whose subscriptions cannot be read count as subscribed to everything."""
+        """Consumers whose subscriptions cannot be read are subscribed to everything."""
         if self.subscribed is None:
             return self.protocol_type == CONSUMER_PROTOCOL
         return topic_name in self.subscribed
@@ -276,7 +310,7 @@ class ClassicGroup:
     # --- answers and records ---
 
     def join_reply(self, member_id: str, *, skip_assignment: bool = False) -> JoinReply:
-        """What a member is told of this generation; its leader hears of all of them."""
+        """The answer to a member's JoinGroup; the leader's lists all members."""
         return JoinReply(
             generation_id=self.generation,
             protocol_type=self.protocol_type,
@@ -297,7 +331,7 @@ class ClassicGroup:
         return {member.member_id: member.assignment for member in self.members.values()}
 
     def to_record(self, assignments: Mapping[str, bytes], times: StoredTimes) -> ClassicGroupMetadata:
-        """This generation, with these assignments by member id."""
+        """The record of this generation, with the given assignments by member id."""
         return ClassicGroupMetadata(
             protocol_type=self.protocol_type,
             generation=self.generation,
@@ -323,8 +357,7 @@ class ClassicGroup:
     def from_record(
         cls, group_id: str, record: ClassicGroupMetadata, times: StoredTimes, now_ms: int
     ) -> ClassicGroup:
-        """A group as it was stored. Members offer only the protocol that was elected, until they
-        join again."""
+        """The stored group. Until members join again, they offer only the elected protocol."""
         stored_ms = record.current_state_timestamp
         since_ms = now_ms if stored_ms < 0 else times.loaded(stored_ms, now_ms)
         group = cls(
@@ -356,7 +389,7 @@ class ClassicGroup:
 
 
 def _subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """None where it is no consumer's subscription."""
+    """None if the metadata is not a consumer's subscription."""
     try:
         return read_subscribed_topics(metadata)
     except ValueError:

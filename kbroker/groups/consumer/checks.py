@@ -1,5 +1,6 @@
-"""Whose ConsumerGroupHeartbeat is taken: the form of a request, and which member may come with
-which epoch. Pure, in Kafka's order."""
+"""Checks of ConsumerGroupHeartbeat, in Kafka's order and with its messages: the form of a request,
+and whether the member may use its epoch. Nothing here changes a group.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 
 
 def check_form(request: ConsumerGroupHeartbeatRequest, assignors: Collection[str]) -> None:
-    """What can be said without knowing the group: raises KafkaError."""
+    """The checks that need no group. Raises KafkaError."""
     epoch = request.member_epoch
     needs_id = request.version >= 1 or epoch > 0 or epoch == LEAVE_EPOCH
     joins, leaves_for_a_while = epoch == JOIN_EPOCH, epoch == LEAVE_STATIC_EPOCH
@@ -71,7 +72,7 @@ def member_of(group: ConsumerGroup, member_id: str) -> ConsumerMember:
 
 
 def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> ConsumerMember:
-    """Raises KafkaError: nobody has the instance id, or somebody else has it by now."""
+    """Raises KafkaError if no member, or another one, has the instance id."""
     member = group.static_member(instance_id)
     if member is None:
         raise KafkaError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
@@ -87,8 +88,8 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
 def replaced_member(
     group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str
 ) -> ConsumerMember | None:
-    """Raises KafkaError if this cannot be a heartbeat of that member. Not None: the static member
-    whose place it takes."""
+    """Raises KafkaError if the request is no valid heartbeat of the member. Returns the static
+    member whose place it takes, if any."""
     instance_id, epoch = request.instance_id, request.member_epoch
     if instance_id is None:
         if epoch != JOIN_EPOCH:
@@ -109,8 +110,8 @@ def replaced_member(
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """The member's epoch; or the one before it, if the member has nothing but what it was told
-    before: then a reply was lost."""
+    """Accept the member's epoch. Also accept the one before it if the member reports no partitions
+    beyond its assignment: a reply was lost. Raises KafkaError."""
     current = member.current
     if epoch == current.epoch:
         return

@@ -1,15 +1,14 @@
-"""A classic group becomes a consumer group, and the other way round (KIP-848, online migration).
-Pure.
+"""Classic groups become consumer groups, and the other way round (KIP-848, online migration). Pure.
 
-    upgrade     a member comes with the consumer protocol to a classic group of ordinary consumers:
-                its members stay, with the partitions
-                that they have, and the generation is the group epoch. Whoever waits in a rebalance is told to join again.
-    downgrade   the last member that speaks the consumer protocol is gone, or a static one comes
-                back with the classic protocol: the
-                targets become the assignments, the group epoch the generation, and the group rebalances
+    upgrade     a member joins a classic group of ordinary consumers with the consumer protocol. The
+                members stay, with their partitions, and the generation is the group epoch. Members
+                that wait in a rebalance are asked to join again
+    downgrade   the last member of the consumer protocol leaves, or a static one returns with the
+                classic protocol. The targets become the assignments, the group epoch becomes the
+                generation, and the group rebalances
 
-group.consumer.migration.policy says which of them is allowed; groups without members change
-whenever somebody comes.
+group.consumer.migration.policy says which of them is allowed. Groups without members are always
+converted.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class Conversions:
-    """Makes groups out of groups; it changes nothing."""
+    """Makes groups of one type from groups of the other, and changes neither."""
 
     def __init__(
         self,
@@ -52,7 +51,7 @@ class Conversions:
     # --- upgrade ---
 
     def to_consumer_group(self, old: classic.ClassicGroup) -> ConsumerGroup:
-        """Raises KafkaError GROUP_ID_NOT_FOUND, with the reason, if it cannot be one, and
+        """Raises GROUP_ID_NOT_FOUND, with the reason, if the group cannot be converted, and
         UNKNOWN_SERVER_ERROR if two members have the same partition."""
         if not old.members:
             return ConsumerGroup(old.group_id)
@@ -109,7 +108,8 @@ class Conversions:
         )
 
     def _partitions(self, assignment: bytes) -> Partitions | None:
-        """None: an assignor's own data would be lost. Raises ValueError."""
+        """The partitions of an assignment. None: it has data of a custom assignor, which would be
+        lost. Raises ValueError."""
         if not assignment:
             return {}
         read = read_assignment(assignment)
@@ -125,9 +125,8 @@ class Conversions:
     # --- downgrade ---
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember], joining: int) -> bool:
-        """Whether the group becomes a classic one when these are gone and as many classic members
-        as `joining` come for them: somebody is left then, and nobody who speaks the consumer
-        protocol."""
+        """Whether the group becomes a classic one when `leaving` are gone and `joining` classic
+        members have joined: it still has members, and all of them use the classic protocol."""
         gone = {member.member_id for member in leaving}
         left = [member for member in group.members.values() if member.member_id not in gone]
         count = len(left) + joining
@@ -146,7 +145,7 @@ class Conversions:
     def to_classic_group(
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember], now_ms: int
     ) -> classic.ClassicGroup:
-        """A stable generation of those who stay; all of them speak the classic protocol."""
+        """A stable generation of the members that stay; all of them use the classic protocol."""
         made = classic.ClassicGroup(
             group.group_id, now_ms, classic.GroupState.STABLE, group.epoch, CONSUMER_PROTOCOL
         )

@@ -1,21 +1,20 @@
 """Consumer groups of the new protocol (KIP-848): the coordinator makes the assignment, and members
-come to it one by one, by heartbeats.
+reach it one by one, by heartbeats.
 
-    group epoch        rises whenever the members, what they subscribe to, or those topics have
-                       changed
-    assignment epoch   the group epoch that the targets are for: what each member is to have
-    member epoch       how far a member is: it has given up what its target at that epoch does not
-                       give it, and has what of it is free
+    group epoch        rises whenever the members, their subscriptions or the subscribed topics
+                       change
+    assignment epoch   the group epoch of the targets, the assignments that members are to have
+    member epoch       how far a member is: it has given up all partitions that its target at that
+                       epoch lacks, and has those of its target that are free
 
-Every method decides at once and shows in memory immediately; how an outcome is carried out stands
-in outcome.py. No request waits: where Kafka resolves regular expressions in the background, here
-the first heartbeat has the topics already.
+Decisions show in memory at once; kbroker/broker/groups/runner.py saves outcomes and carries them
+out. No request waits: Kafka resolves regular expressions in the background, kbroker at the first
+heartbeat.
 
-How a member comes to its target stands in reconciliation.py, how the group comes to targets in
-consumer/rebalance.py, what members do that speak the classic protocol in consumer/mixed.py, how
-groups change their protocol in conversion.py.
-
-This module must not know where records are kept, or which connection a member has.
+reconciliation.py says how a member reaches its target, consumer/rebalance.py how the group gets new
+targets, consumer/mixed.py what members of the classic protocol do, and conversion.py how groups
+change their protocol. This module must not know where records are kept, or which connection a
+member has.
 """
 
 from __future__ import annotations
@@ -60,16 +59,19 @@ from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 logger = logging.getLogger(__name__)
 
 CONSUMER_RECORD_TYPES: Final = frozenset(CONSUMER_GROUP_VALUES.keys() - {RecordType.CLASSIC_GROUP_METADATA})
-"""The records that only consumer groups have."""
+"""Record types that only consumer groups have."""
 
 _FIRST_COMMIT_VERSION = 9
-"""The OffsetCommit version that carries a member epoch."""
+"""The first OffsetCommit version with a member epoch."""
 
 
 class ConsumerGroups:
-    """`settings(group_id)` gives what applies to a group now; `assignors` by name, the broker's
-    first choice first; `new_id` makes member ids. `group_ids` and `times` are shared with the
-    coordinators of other group types."""
+    """All consumer groups.
+
+    - `settings(group_id)`: the settings that apply to a group now
+    - `assignors`: by name, the broker's first choice first
+    - `new_id`: makes member ids
+    - `group_ids`, `times`: shared with the coordinators of other group types"""
 
     def __init__(
         self,
@@ -92,8 +94,7 @@ class ConsumerGroups:
         self._conversions = Conversions(settings, topics, subscriptions)
 
     def convert_with(self, classic: ClassicGroups) -> None:
-        """Where groups come from that are made consumer groups, and where those go that become
-        classic."""
+        """Convert groups from and to these classic groups."""
         self._classic = classic
 
     # --- members ---
@@ -101,7 +102,7 @@ class ConsumerGroups:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, *, now_ms: int
     ) -> Outcome[GroupHeartbeatReply]:
-        """ConsumerGroupHeartbeat. Refusals are replies, in the order of Kafka's checks."""
+        """ConsumerGroupHeartbeat. A refusal is a reply; Kafka's order of checks decides which."""
         try:
             check_form(request, self.rebalances.assignors)
             if request.member_epoch in (LEAVE_EPOCH, LEAVE_STATIC_EPOCH):
@@ -121,17 +122,19 @@ class ConsumerGroups:
         self._adopt(group, records, now_ms)
         member = self._member(group, old, member_id, records)
         if member.is_classic:
-            # It speaks the other protocol now.
+            # It has changed its protocol.
             self.rebalances.forget_member(group.group_id, member.member_id)
         had = member.current.assigned
         missed_a_reply = request.member_epoch != member.current.epoch
-        subscribed_anew = self.rebalances.take_over(group, member, _said(member.said, request), records)
+        subscription_changed = self.rebalances.take_over(group, member, _said(member.said, request), records)
         self.rebalances.start_session(group, member, now_ms)
         try:
             self.rebalances.assign(group, records, now_ms)
         except KafkaError as failure:
             return records.outcome(GroupHeartbeatReply.refusal(failure))
-        self.rebalances.step(group, member, request.owned, records, now_ms, subscribed_anew=subscribed_anew)
+        self.rebalances.step(
+            group, member, request.owned, records, now_ms, subscription_changed=subscription_changed
+        )
         wants_assignment = (
             missed_a_reply
             or request.member_epoch == JOIN_EPOCH
@@ -143,7 +146,7 @@ class ConsumerGroups:
         return records.outcome(self._reply(member, group.group_id, wants_assignment))
 
     def _group_for(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroup:
-        """The group, or one that becomes a group with this heartbeat."""
+        """The group, or a new one that this heartbeat may create."""
         group = self._groups.get(request.group_id)
         if group is not None:
             return group
@@ -151,8 +154,8 @@ class ConsumerGroups:
         if classic is not None and request.member_epoch == JOIN_EPOCH:
             return self._conversions.to_consumer_group(classic)
         if classic is not None and classic.protocol_type == CONSUMER_PROTOCOL:
-            # It was a member before the group became a classic one and may come again: clients take
-            # GROUP_ID_NOT_FOUND as fatal (DIF-76).
+            # It was a member before the group became a classic one, and may join again. Clients
+            # treat GROUP_ID_NOT_FOUND as fatal (DIF-76).
             raise KafkaError(ErrorCode.unknown_member_id, f"Group {request.group_id} is a classic group now.")
         if self._group_ids.type_of(request.group_id) is not None:
             raise _other_type(request.group_id)
@@ -161,7 +164,7 @@ class ConsumerGroups:
         return ConsumerGroup(request.group_id)
 
     def _adopt(self, group: ConsumerGroup, records: Records, now_ms: int) -> None:
-        """It is a group from now on. A classic group that it was made from is none any more."""
+        """Keep the group. A classic group that it was made from is dropped."""
         if group.group_id in self._groups:
             return
         if self._classic is not None and self._classic.get(group.group_id) is not None:
@@ -174,12 +177,12 @@ class ConsumerGroups:
     def _add(self, group: ConsumerGroup, now_ms: int) -> None:
         self._group_ids.claim(group.group_id, CONSUMER)
         self._groups[group.group_id] = group
-        self.rebalances.begin_anew(group, now_ms)
+        self.rebalances.start_timers(group, now_ms)
 
     def _member(
         self, group: ConsumerGroup, old: ConsumerMember | None, member_id: str, records: Records
     ) -> ConsumerMember:
-        """The member that `replaced_member` let in, under its present id."""
+        """The member that `replaced_member` has accepted, under its present id."""
         if old is None:
             return group.members.get(member_id) or ConsumerMember(member_id)
         return self.rebalances.replace(group, old, member_id, records)
@@ -213,12 +216,12 @@ class ConsumerGroups:
             GroupHeartbeatReply(member_id=member.member_id, member_epoch=request.member_epoch)
         )
 
-    # --- members that go ---
+    # --- leaving members ---
 
     def remove(
         self, group: ConsumerGroup, members: Collection[ConsumerMember], records: Records, now_ms: int
     ) -> None:
-        """They have left, or were late. The group may become a classic one by that."""
+        """Remove members that left or were late. The group may become a classic one."""
         if self.may_downgrade(group, members):
             self.downgrade(group, members, records, now_ms, rebalance=True)
         else:
@@ -227,8 +230,8 @@ class ConsumerGroups:
     def may_downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember], joining: int = 0
     ) -> bool:
-        """Whether the group is to become a classic one when these are gone, and so many classic
-        members have come for them."""
+        """Whether the group becomes a classic one when `leaving` are gone and `joining` classic
+        members have taken their place."""
         return self._classic is not None and self._conversions.may_downgrade(group, leaving, joining)
 
     def downgrade(
@@ -240,7 +243,7 @@ class ConsumerGroups:
         *,
         rebalance: bool,
     ) -> None:
-        """`may_downgrade` said so."""
+        """Make the group a classic one, after `may_downgrade` has allowed it."""
         assert self._classic is not None
         logger.info("group %s becomes a classic group", group.group_id)
         made = self._conversions.to_classic_group(group, leaving, now_ms)
@@ -251,8 +254,8 @@ class ConsumerGroups:
     # --- offsets ---
 
     def check_commit(self, request: CommitRequest) -> None:
-        """OffsetCommit. Raises KafkaError: whoever commits is no member, or commits for a partition
-        that it has had only since a later epoch, or has not (KIP-1251)."""
+        """OffsetCommit. Raises KafkaError if the client is no member, or has one of the partitions
+        not at all or only since a later epoch (KIP-1251)."""
         group = self.existing(request.group_id)
         if request.generation < 0 and not group.members:
             return
@@ -272,8 +275,7 @@ class ConsumerGroups:
             raise _stale(member)
 
     def check_fetch(self, group_id: str, member_id: str | None, member_epoch: int) -> None:
-        """OffsetFetch. Raises KafkaError for a member that the group does not have, or not in this
-        epoch."""
+        """OffsetFetch. Raises KafkaError if the group does not have the member in this epoch."""
         if member_id is None:
             if member_epoch < 0:
                 return
@@ -283,7 +285,8 @@ class ConsumerGroups:
             raise _stale(member)
 
     def subscribed(self, group_id: str) -> Callable[[str], bool]:
-        """Whether a member subscribes to a topic now, by its name or by a regular expression."""
+        """A function that says whether a member subscribes to a topic, by its name or by a regular
+        expression."""
         members = self.existing(group_id).members.values()
         return self.rebalances.subscriptions.names(member.said for member in members).__contains__
 
@@ -296,7 +299,7 @@ class ConsumerGroups:
         return self._groups.keys()
 
     def is_empty(self, group_id: str) -> bool:
-        """Whether it has no members; True for a group that does not exist."""
+        """Whether the group has no members; True for a group that does not exist."""
         group = self._groups.get(group_id)
         return group is None or not group.members
 
@@ -319,7 +322,7 @@ class ConsumerGroups:
         return describe_group(group, group.preferred_assignor(self.rebalances.assignors), self.topics)
 
     def delete(self, group_id: str) -> Outcome[ErrorCode]:
-        """DeleteGroups for one group. Its offsets are somebody else's."""
+        """DeleteGroups for one group, without its offsets."""
         try:
             group = self.existing(group_id)
         except KafkaError as refusal:
@@ -343,11 +346,11 @@ class ConsumerGroups:
     # --- time ---
 
     def next_deadline_ms(self) -> int | None:
-        """When to call `expire` next; it may turn out that there was nothing to do."""
+        """When to call `expire` next; there may be nothing to do then."""
         return self.rebalances.timers.next_ms()
 
     def expire(self, now_ms: int) -> Outcome[None]:
-        """Remove the members that are too late."""
+        """Remove members whose time is over."""
         late: dict[str, dict[str, ConsumerMember]] = {}
         for name in self.rebalances.timers.take_due(now_ms):
             member = self._groups[name.group_id].members[name.member_id]
@@ -366,8 +369,8 @@ class ConsumerGroups:
     # --- records ---
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
-        """Take in the records of any number of groups (a scan of GroupKey.namespace); sessions
-        begin anew. Records that are not consumer groups' are skipped."""
+        """Load the records of any number of groups (a scan of GroupKey.namespace), and start all
+        sessions afresh. Skips records of other group types."""
         loaded: dict[str, ConsumerGroup] = {}
         for key, value in records:
             parsed = parse_key(key)
@@ -379,7 +382,7 @@ class ConsumerGroups:
             self._add(group, now_ms)
 
     def forget(self, group_id: str) -> None:
-        """It is no consumer group (any more)."""
+        """Drop the group, if there is one."""
         group = self._groups.pop(group_id, None)
         if group is not None:
             self.rebalances.forget_group(group)
@@ -388,8 +391,8 @@ class ConsumerGroups:
     def not_saved(
         self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
-        """A decision could not be saved: the group is what the store has. Members that it does not
-        have are unknown, and join again."""
+        """Put the group back to what the store has. Members that the store does not have are
+        unknown, and join again."""
         self.forget(group_id)
         self.load(records, now_ms=now_ms)
         return Outcome()
@@ -405,8 +408,7 @@ class ConsumerGroups:
 
 
 def _said(before: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
-    """What the member says of itself now. Who comes with this protocol does not speak the classic
-    one any more."""
+    """The member's details with the request's. It does not use the classic protocol any more."""
     names = request.subscribed_topic_names
     return with_new(
         before,
@@ -429,7 +431,7 @@ def _assignment(assigned: Owned) -> Assignment:
 
 
 def _tell(request: ConsumerGroupHeartbeatRequest, member: ConsumerMember) -> None:
-    """Who seems to have a partition that is another's is understood from these lines alone."""
+    """Log the step: these lines explain why two members seem to have the same partition."""
     now = member.current
     logger.debug(
         "group %s: %s (%s) at epoch %d reports %s: epoch %d, %s, assigned %s, to give up %s",

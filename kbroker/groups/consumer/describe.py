@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe: a consumer group, as administrators see it. Pure."""
+"""Consumer groups as ConsumerGroupDescribe shows them. Nothing here changes a group."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _described_member(
 
 
 def _described(parts: Iterable[Mapping[UUID, Iterable[int]]], topics: TopicsView) -> DescribedAssignment:
-    """Topics that are gone are left out."""
+    """The rows of an assignment, without deleted topics."""
     numbers: dict[UUID, set[int]] = {}
     for part in parts:
         for topic_id, found in part.items():

@@ -1,9 +1,9 @@
-"""What consumer groups of the new protocol (KIP-848) take and give: requests, replies, settings.
+"""Requests, replies and settings of consumer groups of the new protocol (KIP-848).
 
-Replies carry the field names of kio's response messages (ConsumerGroupHeartbeat v1,
-ConsumerGroupDescribe v1), so that the API layer converts them without thinking. Throttling and
-authorized operations are the API layer's. What members that speak the classic protocol send to a
-consumer group stands in classic/messages.py.
+Replies have the field names of kio's response messages (ConsumerGroupHeartbeat v1,
+ConsumerGroupDescribe v1), so the API layer converts them field by field. It adds throttling and
+authorized operations itself. classic/messages.py has the requests of members of the classic
+protocol.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from kbroker.groups.share.messages import DescribedAssignment, TopicView
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_STATIC_EPOCH: Final = -2
-"""A static member leaves for a while: its partitions are kept for whoever comes under its instance
+"""A static member leaves for a while: its partitions are kept for the next client with its instance
 id."""
 
 Partitions: TypeAlias = Mapping[UUID, tuple[int, ...]]
-"""Partition numbers by topic, rising; no topic without partitions."""
+"""Partition numbers by topic, ascending; no topic without partitions."""
 
 
 class MigrationPolicy(StrEnum):
-    """group.consumer.migration.policy: which way a group with members may go between the classic
-    and the consumer protocol."""
+    """group.consumer.migration.policy: the conversions that a group with members may make between
+    the classic and the consumer protocol."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -48,8 +48,8 @@ class MigrationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """What applies to a group: consumer.* of the group over group.consumer.* of the broker; times
-    in milliseconds. `classic_max_size`: group.max.size, for groups that become classic."""
+    """What applies to a group: its own consumer.* before the broker's group.consumer.*.
+    `classic_max_size`: group.max.size, for groups that become classic."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -60,16 +60,17 @@ class ConsumerGroupSettings:
 
 
 class IterableTopicsView(share_group_api.TopicsView, Protocol):
-    """The live topics, one after the other as well: regular expressions are matched with their
-    names."""
+    """The live topics, also in a loop, to match regular expressions with their names."""
 
     def __iter__(self) -> Iterator[TopicView]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeatRequest:
-    """ConsumerGroupHeartbeat. `member_epoch` 0 joins, -1 leaves, -2 leaves for a while. None, and
-    -1 in `rebalance_timeout_ms`: as before. `owned`: the partitions that the member says it has."""
+    """ConsumerGroupHeartbeat. None, or -1 in `rebalance_timeout_ms`: unchanged.
+
+    - `member_epoch`: 0 joins, -1 leaves, -2 leaves for a while
+    - `owned`: the partitions that the member reports"""
 
     group_id: str
     member_id: str
@@ -87,15 +88,15 @@ class ConsumerGroupHeartbeatRequest:
 
     @property
     def is_full(self) -> bool:
-        """Whether it says everything: such a heartbeat is answered with the assignment."""
+        """Whether all fields are set. The reply to such a heartbeat has the assignment."""
         subscribes = self.subscribed_topic_names is not None or self.subscribed_topic_regex is not None
         return self.rebalance_timeout_ms != -1 and subscribes and self.owned is not None
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedConsumerMember:
-    """`assignment`: what it has, what it is still to give up included. `member_type` 0: speaks the
-    classic protocol, 1: the new one."""
+    """`assignment` includes partitions that the member must still give up. `member_type`: 0 for the
+    classic protocol, 1 for the new one."""
 
     member_id: str
     instance_id: str | None
@@ -126,8 +127,8 @@ class DescribedConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupsStatistics:
-    """`groups` by state; `classic_members` of `members` speak the classic protocol; `rebalances`:
-    new group epochs since the start."""
+    """`groups`: by state; `classic_members`: those of `members` that use the classic protocol;
+    `rebalances`: new group epochs since the start."""
 
     groups: Mapping[str, int]
     members: int

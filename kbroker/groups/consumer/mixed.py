@@ -1,15 +1,15 @@
-"""Members that speak the classic protocol in a consumer group (KIP-848, online migration):
-JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+"""Members of the classic protocol in a consumer group (KIP-848, online migration): JoinGroup,
+SyncGroup, Heartbeat and LeaveGroup.
 
-Such a member is one like the others: it has a target and goes its way to it. A JoinGroup is its
-heartbeat: it says what the member subscribes to and has, and its member epoch is the generation.
-Nobody waits and there is no leader: the assignment that SyncGroup fetches is the coordinator's. To
-move on, a member must join again; heartbeats tell it so:
+Such a member has a target and moves towards it like any other. Its JoinGroup takes the place of a
+heartbeat: it carries the subscription and the partitions that the member has, and the generation is
+the member epoch. No request waits and there is no leader: SyncGroup returns the coordinator's
+assignment. To move on, a member must join again. Its heartbeats are answered with
 
-    the group has newer targets                                  REBALANCE_IN_PROGRESS, from then on it has its rebalance
-    it has to give up partitions                                 timeout to join again
-    what it is to have and others still had has become free
-    otherwise                                                    nothing
+    REBALANCE_IN_PROGRESS    if the group has newer targets, if the member must give up partitions,
+                             or if partitions of its target have become free. From then on it has
+                             its rebalance timeout to join again
+    no error                 otherwise
 
 This module must not know how groups change from one protocol to the other.
 """
@@ -48,7 +48,7 @@ from kbroker.protocol.consumer_protocol import (
 
 
 class MixedGroups:
-    """Requests of the classic protocol to the consumer groups that there are."""
+    """Requests of the classic protocol to existing consumer groups."""
 
     def __init__(self, consumer: ConsumerGroups) -> None:
         self._consumer = consumer
@@ -58,8 +58,8 @@ class MixedGroups:
     # --- JoinGroup ---
 
     def join(self, request: JoinRequest, *, now_ms: int) -> Outcome[JoinReply]:
-        """JoinGroup to a consumer group that has members. What does not depend on the group was
-        checked before."""
+        """JoinGroup to a consumer group that has members. The caller has made the checks that need
+        no group."""
         try:
             return self._join(self._consumer.existing(request.group_id), request, now_ms)
         except KafkaError as refusal:
@@ -77,7 +77,7 @@ class MixedGroups:
         )
         records = Records(group.group_id, self._consumer.times)
         member = self._member(group, old, member_id, records)
-        subscribed_anew = self._rebalances.take_over(
+        subscription_changed = self._rebalances.take_over(
             group, member, _said(member.said, request, subscription), records
         )
         self._joined(group, member, request, now_ms)
@@ -89,14 +89,19 @@ class MixedGroups:
         is_stale = downgrades and group.assignment_pending
         if not is_stale:
             self._rebalances.step(
-                group, member, self._owned(subscription), records, now_ms, subscribed_anew=subscribed_anew
+                group,
+                member,
+                self._owned(subscription),
+                records,
+                now_ms,
+                subscription_changed=subscription_changed,
             )
         if downgrades:
             self._consumer.downgrade(group, (), records, now_ms, rebalance=is_stale)
         return records.outcome(_join_reply(member))
 
     def _check_join(self, group: ConsumerGroup, request: JoinRequest, member_id: str) -> None:
-        """Whether such a member may join: raises KafkaError."""
+        """Raises KafkaError if the member may not join."""
         settings = self._rebalances.settings(group.group_id)
         if settings.migration_policy is MigrationPolicy.DISABLED:
             raise KafkaError(ErrorCode.inconsistent_group_protocol)
@@ -115,14 +120,15 @@ class MixedGroups:
         return self._rebalances.replace(group, old, member_id, records)
 
     def _owned(self, subscription: Subscription) -> Partitions:
-        """What the member says that it has, of topics that exist."""
+        """The partitions that the member reports, of topics that exist."""
         found = ((self._topics.by_name(name), numbers) for name, numbers in subscription.owned.items())
         return {topic.topic_id: numbers for topic, numbers in found if topic is not None}
 
     def _joined(
         self, group: ConsumerGroup, member: ConsumerMember, request: JoinRequest, now_ms: int
     ) -> None:
-        """It has its rebalance timeout to ask for its assignment."""
+        """Start the timers of a member that has joined: it has its rebalance timeout to ask for its
+        assignment."""
         self._rebalances.forget_member(group.group_id, member.member_id)
         self._rebalances.start_session(group, member, now_ms)
         self._rebalances.timers.set(
@@ -133,7 +139,7 @@ class MixedGroups:
     # --- SyncGroup and Heartbeat ---
 
     def sync(self, request: SyncRequest, *, now_ms: int) -> Outcome[SyncReply]:
-        """SyncGroup: what the member has."""
+        """SyncGroup: returns the partitions that the member has."""
         try:
             return Outcome(reply=self._sync(self._consumer.existing(request.group_id), request, now_ms))
         except KafkaError as refusal:
@@ -163,7 +169,7 @@ class MixedGroups:
         )
 
     def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
-        """Heartbeat: whether the member is to join again."""
+        """Heartbeat: reports whether the member is to join again."""
         records = Records(request.group_id, self._consumer.times)
         try:
             self._heartbeat(self._consumer.existing(request.group_id), request, records, now_ms)
@@ -177,8 +183,7 @@ class MixedGroups:
         member = _classic_member_of(group, request.member_id, request.instance_id, request.generation)
         self._rebalances.start_session(group, member, now_ms)
         if all(each.is_classic for each in group.members.values()):
-            # Nobody else's heartbeats would notice that topics have changed, or that members are
-            # gone.
+            # No heartbeat of the consumer protocol notices changed topics or members that left.
             self._rebalances.take_over(group, member, member.said, records)
             self._rebalances.assign(group, records, now_ms)
         if self._is_to_join(group, member):
@@ -192,7 +197,7 @@ class MixedGroups:
         return current.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
 
     def _must_join(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """In its rebalance timeout from the first time that it is told."""
+        """The member has its rebalance timeout to join, from the first answer that asks for it."""
         name = ConsumerTimer(ConsumerTimerKind.JOIN, group.group_id, member.member_id)
         if self._rebalances.timers.deadline_ms(name) is None:
             self._rebalances.timers.set(name, now_ms + member.said.rebalance_timeout)
@@ -209,7 +214,7 @@ class MixedGroups:
     # --- LeaveGroup ---
 
     def leave(self, request: LeaveRequest, *, now_ms: int) -> Outcome[LeaveReply]:
-        """LeaveGroup, for members of either protocol."""
+        """LeaveGroup, for members of both protocols."""
         records = Records(request.group_id, self._consumer.times)
         rows: list[LeaveRow] = []
         gone: dict[str, ConsumerMember] = {}
@@ -231,12 +236,12 @@ class MixedGroups:
 
 
 def _protocol_name(member: ConsumerMember) -> str:
-    """What its JoinGroup was answered with: the first that it offers."""
+    """The protocol in the answer to its JoinGroup: the first that it offers."""
     return member.said.classic.supported_protocols[0].name
 
 
 def _supports(group: ConsumerGroup, request: JoinRequest) -> bool:
-    """Whether something is left that all classic members of the group know."""
+    """Whether the request has a protocol that all classic members of the group support."""
     if request.protocol_type != CONSUMER_PROTOCOL:
         return False
     known = [
@@ -247,7 +252,7 @@ def _supports(group: ConsumerGroup, request: JoinRequest) -> bool:
 
 
 def _subscription(request: JoinRequest) -> Subscription:
-    """Raises KafkaError UNKNOWN_SERVER_ERROR for a member that is no consumer."""
+    """Raises UNKNOWN_SERVER_ERROR if the member is no consumer."""
     try:
         return read_subscription(request.protocols[0].metadata)
     except ValueError as error:
@@ -274,7 +279,7 @@ def _said(
 
 
 def _join_reply(member: ConsumerMember) -> JoinReply:
-    """There is no leader: nobody is told of the others."""
+    """There is no leader, so no member gets a list of members."""
     return JoinReply(
         generation_id=member.current.epoch,
         protocol_type=CONSUMER_PROTOCOL,
@@ -299,7 +304,7 @@ def _classic_member_of(
 
 
 def _replaced_member(group: ConsumerGroup, request: JoinRequest) -> ConsumerMember | None:
-    """The static member whose place the joining one takes; it need not have left. Raises
+    """The static member whose place the joining one takes; it may still be there. Raises
     KafkaError."""
     if request.instance_id is None:
         return None
@@ -318,7 +323,7 @@ def _leaving_member(group: ConsumerGroup, leaving: Leaving) -> ConsumerMember:
 
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether something that it is to have is still another member's."""
+    """Whether another member still has a partition of this member's target."""
     return any(
         number not in member.current.assigned.get(topic_id, ()) and not group.is_free(topic_id, number)
         for topic_id, numbers in group.targets.get(member.member_id, {}).items()

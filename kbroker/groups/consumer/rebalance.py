@@ -1,19 +1,17 @@
-"""How consumer groups of the new protocol come from one group epoch to the next, and what happens
-when a member is late. Pure.
+"""How consumer groups of the new protocol get from one group epoch to the next, and what happens
+when members are late. Pure.
 
-    take_over     a member has said something: another subscription, or other topics, make a new
-                  group epoch
-    assign        there is a newer group epoch than the targets': new targets for all, no more often
-                  than the assignment interval allows
-    step          the member goes one step towards its target (reconciliation.py)
-    remove        members are gone: a new group epoch; targets are made when the next member is
-                  heard
+    take_over     a member's details: another subscription, or other topics, make a new group epoch
+    assign        if the group epoch is newer than the targets, make new targets for all members, no
+                  more often than the assignment interval allows
+    step          move a member one step towards its target (reconciliation.py)
+    remove        drop members: a new group epoch. The next heartbeat of a member makes targets
 
-    timer      of                        runs out
-    SESSION    every member              it is removed
-    REBALANCE  one that has to revoke    it is removed: others wait for its partitions
-    JOIN       a classic member          it is removed: it was told to join again and did not
-    SYNC       a classic member          it is removed: it has joined and did not ask for its assignment
+    timer      of                           when it runs out, the member is removed
+    SESSION    every member                 it is silent
+    REBALANCE  a member that must revoke    other members wait for its partitions
+    JOIN       a classic member             it was asked to join again and did not
+    SYNC       a classic member             it has joined and did not ask for its assignment
 
 This module must not know how requests are checked or answered.
 """
@@ -53,7 +51,7 @@ class ConsumerTimer(NamedTuple):
 
 
 class ConsumerRebalances:
-    """`assignors` by name, the broker's first choice first."""
+    """`assignors`: by name, the broker's first choice first."""
 
     def __init__(
         self,
@@ -67,12 +65,12 @@ class ConsumerRebalances:
         self.timers: Timers[ConsumerTimer] = Timers()
         self.rebalances = 0
 
-    # --- what a member does ---
+    # --- heartbeats ---
 
     def take_over(
         self, group: ConsumerGroup, member: ConsumerMember, said: ConsumerGroupMember, records: Records
     ) -> bool:
-        """What the member says of itself. True if it subscribes to something else than before."""
+        """Update the member's details. True if its subscription has changed."""
         other_names = said.subscribed_topic_names != member.said.subscribed_topic_names
         other_regex = (said.subscribed_topic_regex or "") != (member.said.subscribed_topic_regex or "")
         group.set_said(member, said, records)
@@ -85,8 +83,8 @@ class ConsumerRebalances:
     def _new_epochs(
         self, group: ConsumerGroup, member: ConsumerMember, other_names: bool, other_regex: bool
     ) -> int:
-        """As many as in Kafka, which finds out later what an expression stands for that nobody had
-        before: that is one of its own then, and none if no topic matches."""
+        """As many as in Kafka. Kafka resolves a new regular expression later, and then starts an
+        epoch for it, unless no topic matches."""
         regex = member.said.subscribed_topic_regex
         is_new = (
             other_regex
@@ -97,9 +95,9 @@ class ConsumerRebalances:
         return int(other_names or (other_regex and not is_new)) + int(for_topics)
 
     def assign(self, group: ConsumerGroup, records: Records, now_ms: int) -> None:
-        """Make targets for the present group epoch, unless there are or it is too early. Raises
-        KafkaError UNKNOWN_SERVER_ERROR if the assignor knows none: what was decided before stands,
-        and the next heartbeat of any member tries again."""
+        """Make targets for the present group epoch, unless it has some or it is too early. Raises
+        UNKNOWN_SERVER_ERROR if the assignor fails: earlier decisions stand, and the next heartbeat
+        of any member tries again."""
         interval_ms = self.settings(group.group_id).assignment_interval_ms
         is_early = bool(group.assignment_ms) and 0 <= now_ms - group.assignment_ms < interval_ms
         if is_early or not group.assignment_pending:
@@ -120,7 +118,7 @@ class ConsumerRebalances:
         try:
             given = self.assignors[name].assign(members, partitions)
             targets = {member_id: dict(given[member_id]) for member_id in members}
-        except Exception as error:  # It may be a plugin: whatever is wrong with it concerns this group alone.
+        except Exception as error:  # It may be a plugin: its faults must affect this group only.
             is_faulty = not isinstance(error, PartitionAssignorError)
             text = "group %s: the assignor %s has no assignment for epoch %d: %r"
             logger.error(text, group.group_id, name, group.epoch, error, exc_info=is_faulty)
@@ -136,15 +134,17 @@ class ConsumerRebalances:
         records: Records,
         now_ms: int,
         *,
-        subscribed_anew: bool,
+        subscription_changed: bool,
     ) -> None:
-        """Go towards the target. A member that has to revoke something has its rebalance timeout
-        for it."""
-        if not subscribed_anew and member.current.is_reconciled_to(group.assignment_epoch):
+        """Move one step towards the target. A member that must revoke partitions has its rebalance
+        timeout to do it."""
+        if not subscription_changed and member.current.is_reconciled_to(group.assignment_epoch):
             return
         target = group.targets.get(member.member_id, {})
         goal = Goal(group.assignment_epoch, target, self.subscriptions.topic_ids(member.said))
-        current = reconcile(member.current, goal, owned, group.is_free, subscribed_anew=subscribed_anew)
+        current = reconcile(
+            member.current, goal, owned, group.is_free, subscription_changed=subscription_changed
+        )
         if current == member.current:
             return
         group.set_current(member, current, records)
@@ -156,7 +156,7 @@ class ConsumerRebalances:
         else:
             self.timers.cancel(name)
 
-    # --- members that go ---
+    # --- leaving members ---
 
     def remove(self, group: ConsumerGroup, members: Collection[ConsumerMember], records: Records) -> None:
         for member in members:
@@ -167,24 +167,24 @@ class ConsumerRebalances:
     def replace(
         self, group: ConsumerGroup, old: ConsumerMember, member_id: str, records: Records
     ) -> ConsumerMember:
-        """Somebody else has a static member's instance id now."""
+        """Another client has a static member's instance id now: give it the member's place."""
         was_another = member_id != old.member_id and member_id in group.members
         self.forget_member(group.group_id, old.member_id)
         self.forget_member(group.group_id, member_id)
         member = group.replace_member(old, member_id, records)
-        if was_another:  # There is a member less: what it had is to be given to the others.
+        if was_another:  # The group has a member less: the others get its partitions.
             self._note_topics(group, records, epochs=1)
         return member
 
     def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, records: Records) -> None:
-        """Its session goes on: a static member that does not come back in time is removed by
-        that."""
+        """The session continues, and ends the membership of a static member that does not return in
+        time."""
         group.leave_for_a_while(member, records)
         self.timers.cancel(ConsumerTimer(ConsumerTimerKind.REBALANCE, group.group_id, member.member_id))
 
     def _note_topics(self, group: ConsumerGroup, records: Records, *, epochs: int) -> None:
-        """So many new group epochs; one if there are other topics, or other partitions, than when
-        the last one began."""
+        """Start `epochs` new group epochs; if 0, start one if topics or partitions have changed
+        since the last."""
         group.topics_version = self.subscriptions.version
         names = self.subscriptions.names(member.said for member in group.members.values())
         metadata_hash = self.subscriptions.hash(names)
@@ -196,16 +196,16 @@ class ConsumerRebalances:
     # --- time ---
 
     def start_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """Heard from: it may be silent for its session timeout from now on."""
+        """The member was heard: it may now be silent for its session timeout."""
         classic = member.said.classic.session_timeout if member.is_classic else None
         timeout_ms = self.settings(group.group_id).session_timeout_ms if classic is None else classic
         self.timers.set(
             ConsumerTimer(ConsumerTimerKind.SESSION, group.group_id, member.member_id), now_ms + timeout_ms
         )
 
-    def begin_anew(self, group: ConsumerGroup, now_ms: int) -> None:
-        """The group comes out of the store, or was a classic one: everybody has all the time that
-        there is."""
+    def start_timers(self, group: ConsumerGroup, now_ms: int) -> None:
+        """Start the timers of a group that was loaded or converted: its members have their full
+        time."""
         for member in group.members.values():
             self.start_session(group, member, now_ms)
             if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:
@@ -219,13 +219,13 @@ class ConsumerRebalances:
             self.timers.cancel(ConsumerTimer(kind, group_id, member_id))
 
     def forget_group(self, group: ConsumerGroup) -> None:
-        """No timer of the group is left."""
+        """Cancel all timers of the group."""
         for member_id in group.members:
             self.forget_member(group.group_id, member_id)
 
 
 def with_new(said: ConsumerGroupMember, **news: object) -> ConsumerGroupMember:
-    """What a member says, where None means: as before."""
+    """A member's details with new values; None: unchanged."""
     return replace(said, **{name: value for name, value in news.items() if value is not None})  # type: ignore[arg-type]
 
 

@@ -1,25 +1,26 @@
-"""How a member of a consumer group comes from the partitions that it has to those that it is to
-have (KIP-848). Pure, one function.
+"""How a member of a consumer group gets from the partitions that it has to those of its target
+(KIP-848). Pure, one function.
 
-A member has partitions at an epoch; the group has a target for it at an epoch. With each of its
-heartbeats a member takes one step:
+A member has partitions at an epoch; the group has a target for it at an epoch. Each heartbeat moves
+the member by at most one step. Whether it takes one depends on its state:
 
-    its state               it takes            unless it waits; then, if it subscribes to something else now, it
-    STABLE                  the way below       is at the target's epoch               only gives up what it is not to have
-    UNREVOKED_PARTITIONS    the way below       reports partitions that it is to       only gives up what it is not to have
-                                                give up, or does not say
-    UNRELEASED_PARTITIONS   the way below       (never)
+    STABLE                   takes one unless it is at the target's epoch
+    UNREVOKED_PARTITIONS     takes one unless it still reports partitions that it must give up, or
+                             reports nothing
+    UNRELEASED_PARTITIONS    always takes one
 
-    the way: has to give up partitions,      are partitions of its target    next state              epoch
-    and does not say that it has done so     still another member's
-    yes                                      (either)                        UNREVOKED_PARTITIONS    stays
-    no                                       yes                             UNRELEASED_PARTITIONS   the target's
-    no                                       no                              STABLE                  the target's
+A member that takes none only gives up topics that it no longer subscribes to. A step leads to
 
-So nobody is told to have a partition while another member may still be reading it. On the way it
-keeps what it has and is to have, and gets what it is to have and is free; each partition knows the
-epoch at which the member got it, which says whether a late commit for it is still good (KIP-1251).
-This module must not know groups, records or time.
+    UNREVOKED_PARTITIONS     if the member must give up partitions and has not reported that it did;
+                             its epoch stays
+    UNRELEASED_PARTITIONS    otherwise, if other members still have partitions of its target; its
+                             epoch becomes the target's
+    STABLE                   otherwise; its epoch becomes the target's
+
+So no member gets a partition that another member may still be reading. During the steps a member
+keeps its partitions that are in the target, and gets free partitions of the target. Each partition
+knows the epoch at which the member got it, which decides whether a late commit for it is valid
+(KIP-1251). This module must not know groups, records or time.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ partitions."""
 
 
 class MemberState(IntEnum):
-    """As in the records."""
+    """The values in the records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
@@ -47,8 +48,8 @@ class MemberState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """What a member has: `assigned`, which it was told, and `revoking`, which it is to give up.
-    `previous_epoch`: its epoch in a reply before the last, which may have been lost."""
+    """The partitions of a member: `assigned`, which replies have given it, and `revoking`, which it
+    must give up. `previous_epoch`: its epoch before the last reply, which may have been lost."""
 
     epoch: int = 0
     previous_epoch: int = -1
@@ -63,14 +64,14 @@ class Current:
         return self.state is MemberState.STABLE and self.epoch == epoch
 
     def epoch_of(self, topic_id: UUID, partition: int) -> int | None:
-        """Since which epoch the member has the partition; None: it does not have it."""
+        """The epoch at which the member got the partition; None: it does not have it."""
         found = self.assigned.get(topic_id, {}).get(partition)
         return self.revoking.get(topic_id, {}).get(partition) if found is None else found
 
 
 class Goal(NamedTuple):
-    """What a member is to have, at which epoch. Of topics that it does not subscribe to any more it
-    gets nothing, whatever the target."""
+    """The target of a member, and its epoch. Topics that are not in `topic_ids`, the member's
+    subscription, are ignored."""
 
     epoch: int
     target: Partitions
@@ -83,12 +84,13 @@ def reconcile(
     owned: Partitions | None,
     is_free: Callable[[UUID, int], bool],
     *,
-    subscribed_anew: bool,
+    subscription_changed: bool,
 ) -> Current:
-    """The member's next step; `current` itself if it takes none. `owned`: what it reports, None if
-    it does not say; `is_free`: no member has the partition."""
+    """Return the member's partitions after its next step, `current` itself if it takes none.
+    `owned`: the partitions that it reports, None if it reports nothing. `is_free`: says whether no
+    member has a partition."""
     if _WAITS[current.state](current, goal, owned):
-        return _shrink(current, goal, owned) if subscribed_anew else current
+        return _shrink(current, goal, owned) if subscription_changed else current
     return _advance(current, goal, owned, is_free)
 
 
@@ -100,7 +102,7 @@ _WAITS: Final[Mapping[MemberState, Callable[[Current, Goal, Partitions | None], 
 
 
 def _shrink(current: Current, goal: Goal, owned: Partitions | None) -> Current:
-    """Nothing new for the member, but it must not read on what it does not subscribe to."""
+    """Take away topics that the member no longer subscribes to."""
     lost = {
         topic_id: epochs for topic_id, epochs in current.assigned.items() if topic_id not in goal.topic_ids
     }
@@ -144,8 +146,8 @@ def _advance(
 
 
 def _holds(owned: Partitions | None, revoking: Owned) -> bool:
-    """Whether the member reports one of these partitions. One that does not say what it has may
-    have all."""
+    """Whether the member reports one of these partitions. A member that reports nothing may have
+    all of them."""
     if owned is None:
         return True
     return any(

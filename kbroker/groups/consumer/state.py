@@ -1,13 +1,12 @@
-"""A consumer group in memory, and how it goes into records and comes back (record types 3 and 5 to
-8 of `__consumer_offsets`).
+"""A consumer group in memory, and its records (types 3 and 5 to 8 of `__consumer_offsets`).
 
-    3  the group's epoch, the topics' hash       7  what a member is to have (target assignment)
-    5  what a member said of itself              8  what a member has, and has to give up (current assignment)
-    6  which epoch the targets are for
+    3  the group epoch, the hash of the topics     7  a member's target assignment
+    5  a member's details and subscription         8  a member's current assignment, with the
+    6  the epoch of the targets                       partitions that it must give up
 
-`ConsumerGroup` holds state and answers questions about it; what happens when is decided in
-consumer/coordinator.py. Everything that a method changes and that must survive a restart is put
-into `Records` in the same breath.
+`ConsumerGroup` holds state and answers questions about it; consumer/coordinator.py decides what
+happens when. A method that changes something that must survive a restart also puts it into
+`Records`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from kbroker.groups.outcome import Records
 NOBODY: Final = ConsumerGroupMember(
     client_id="", client_host="", subscribed_topic_names=(), subscribed_topic_regex=""
 )
-"""What a member has said that has said nothing yet."""
+"""The details of a member before its first heartbeat."""
 
 _MEMBER_TYPES: Final = (
     RecordType.CONSUMER_GROUP_CURRENT_MEMBER,
@@ -47,7 +46,7 @@ _MEMBER_TYPES: Final = (
 
 @dataclass(slots=True)
 class ConsumerMember:
-    """`said`: what it said of itself; its topic names are sorted and distinct."""
+    """`said`: the details that it sent; its topic names are sorted and distinct."""
 
     member_id: str
     said: ConsumerGroupMember = NOBODY
@@ -55,7 +54,7 @@ class ConsumerMember:
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol."""
+        """Whether it uses the classic protocol."""
         return self.said.classic.present != NOT_CLASSIC.present
 
 
@@ -68,14 +67,14 @@ class ConsumerGroup:
     assignment_ms: int = 0
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     targets: dict[str, Partitions] = field(default_factory=dict)
-    # What follows comes from the above, or is not stored.
+    # Fields from here on are derived or not stored.
     instances: dict[str, str] = field(default_factory=dict)
     """Member ids by instance id."""
     owners: dict[UUID, dict[int, str]] = field(default_factory=dict)
-    """Who has which partition; a member that has to give one up has it until it says that it
-    did."""
+    """The member that has each partition. A member that must give one up has it until it reports
+    that it did."""
     topics_version: int | None = None
-    """As of which version of the topics the epoch is right."""
+    """The version of the topics that the epoch takes into account."""
 
     @property
     def state(self) -> str:
@@ -100,8 +99,8 @@ class ConsumerGroup:
         return partition not in self.owners.get(topic_id, ())
 
     def preferred_assignor(self, assignors: Iterable[str]) -> str:
-        """The one that most members ask for; of several with as many the first in the broker's
-        order. Nobody asks: the broker's first."""
+        """The assignor that most members ask for. A tie, or no vote, goes to the first in the
+        broker's order."""
         votes = Counter(member.said.server_assignor for member in self.members.values())
         return max(assignors, key=lambda name: votes[name])
 
@@ -109,7 +108,7 @@ class ConsumerGroup:
         return (member for member in self.members.values() if member.is_classic)
 
     def add(self, member: ConsumerMember, target: Partitions) -> None:
-        """A member of a group that comes from elsewhere; `put_all` records it."""
+        """Add a member of a converted group; `put_all` records it."""
         self.members[member.member_id] = member
         self.targets[member.member_id] = target
         if member.said.instance_id is not None:
@@ -119,13 +118,13 @@ class ConsumerGroup:
     # --- changes that are recorded ---
 
     def bump(self, epochs: int, metadata_hash: int, records: Records) -> None:
-        """A new group epoch: new targets are to be made."""
+        """Start a new group epoch, which needs new targets."""
         self.epoch += epochs
         self.metadata_hash = metadata_hash
         self._put_metadata(records)
 
     def set_said(self, member: ConsumerMember, said: ConsumerGroupMember, records: Records) -> None:
-        """Take over what a member says of itself; a new one is a member from now on."""
+        """Update a member's details; add it if it is new."""
         is_new = member.member_id not in self.members
         if not is_new and said == member.said:
             return
@@ -164,8 +163,8 @@ class ConsumerGroup:
             records.remove(record_type, member.member_id)
 
     def leave_for_a_while(self, member: ConsumerMember, records: Records) -> None:
-        """A static member keeps what it has for whoever comes under its instance id; commits with
-        its old epochs are not good any more."""
+        """Keep a static member's partitions for the next client with its instance id. Commits with
+        its old epochs become invalid."""
         assigned = {
             topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in member.current.assigned.items()
         }
@@ -173,7 +172,7 @@ class ConsumerGroup:
         self.set_current(member, current, records)
 
     def replace_member(self, old: ConsumerMember, member_id: str, records: Records) -> ConsumerMember:
-        """A static member comes with a new member id: it takes what the old one had, and reconciles
+        """A static member has a new member id: it takes over the old one's target, and reconciles
         from epoch 0."""
         target = self.targets.get(old.member_id, {})
         self.remove_member(old, records)
@@ -201,7 +200,7 @@ class ConsumerGroup:
             )
 
     def remove_all(self, records: Records) -> None:
-        """The group is deleted, or made a classic one."""
+        """Tombstones of a group that is deleted or becomes a classic one."""
         for record_type in _MEMBER_TYPES:
             for member_id in self.members:
                 records.remove(record_type, member_id)
@@ -229,12 +228,12 @@ class ConsumerGroup:
             member_id,
         )
 
-    # --- who has what ---
+    # --- owners ---
 
     def _own(self, member: ConsumerMember) -> None:
         for topic_id, number in _all_of(member.current):
             owner = self.owners.setdefault(topic_id, {}).setdefault(number, member.member_id)
-            # Stored by two members: a damaged state store, which the start refuses.
+            # Two members have stored it: the state store is damaged, and the start fails.
             if owner != member.member_id:
                 raise ValueError(
                     f"group {self.group_id!r}: partition {topic_id}-{number} belongs to both {owner} and "
@@ -248,10 +247,10 @@ class ConsumerGroup:
             if not owners:
                 del self.owners[topic_id]
 
-    # --- coming back ---
+    # --- loading ---
 
     def replay(self, key: GroupKey, value: Message) -> None:
-        """Take a stored record in; the order of the records does not matter."""
+        """Load a stored record. Records may come in any order."""
         match value:
             case ConsumerGroupMetadata():
                 self.epoch, self.metadata_hash = value.epoch, value.metadata_hash
@@ -312,7 +311,7 @@ def _to_owned_partitions(owned: Owned) -> tuple[OwnedPartitions, ...]:
 
 
 def _from_owned_partitions(found: Iterable[OwnedPartitions], epoch: int) -> Owned:
-    """Without epochs (Kafka before 4.3): as if it had got all of them at the member's."""
+    """Records without epochs (Kafka before 4.3) get the member's epoch for all partitions."""
     return {
         each.topic_id: dict(
             zip(

@@ -1,12 +1,12 @@
-"""Which topics the members of a consumer group subscribe to: by name, and by a regular expression
+"""The topics that members of a consumer group subscribe to: by name, and by a regular expression
 that the broker resolves (KIP-848).
 
-Expressions are RE2's, which match in linear time whatever they say, and must match the whole name.
-Where Kafka has them resolved in the background, here it happens at once: when a member comes with
-one, and again when a topic was created or deleted.
+Expressions use RE2's syntax, whose matching takes linear time, and must match the whole name. Kafka
+resolves them in the background; kbroker does so at once, when a member sends a new one and when a
+topic was created or deleted.
 
-Names are kept as members say them, whether or not there are such topics. This module must not know
-groups or assignments.
+Names are kept as members send them, even if no such topic exists. This module must not know groups
+or assignments.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ V = TypeVar("V")
 
 
 class Subscriptions:
-    """What subscriptions come to with the topics that there are; what was found out holds until the
-    topics change."""
+    """Resolves subscriptions to topics. Results are cached until the topics change."""
 
     def __init__(self, topics: IterableTopicsView) -> None:
         self._topics = topics
@@ -44,7 +43,7 @@ class Subscriptions:
         return self._topics.version
 
     def names(self, members: Iterable[ConsumerGroupMember]) -> frozenset[str]:
-        """All names that these subscribe to, and the names of the topics that match their
+        """All names that the members subscribe to, and the names of topics that match their
         expressions."""
         distinct = {(member.subscribed_topic_names, member.subscribed_topic_regex) for member in members}
         found = [self.resolve(regex) for _, regex in distinct if regex]
@@ -60,13 +59,13 @@ class Subscriptions:
         return known
 
     def partitions(self, topic_ids: Iterable[UUID]) -> dict[UUID, range]:
-        """Their partition numbers, of topics that exist."""
+        """The partition numbers of those topics that exist."""
         found = map(self._topics.by_id, topic_ids)
         return {topic.topic_id: range(len(topic.partitions)) for topic in found if topic is not None}
 
     def hash(self, names: frozenset[str]) -> int:
-        """Changes when one of these topics is created, deleted, recreated or grown. 0: there are
-        none."""
+        """Changes when one of these topics is created, deleted, recreated or grown. 0: none of them
+        exists."""
         self._forget_old()
         if (known := self._hashes.get(names)) is None:
             found = [topic for topic in map(self._topics.by_name, sorted(names)) if topic is not None]
@@ -76,8 +75,7 @@ class Subscriptions:
         return known
 
     def resolve(self, regex: str) -> frozenset[str]:
-        """Names of the topics that match as a whole. Raises KafkaError
-        INVALID_REGULAR_EXPRESSION."""
+        """The topics whose whole name matches. Raises INVALID_REGULAR_EXPRESSION."""
         self._forget_old()
         if (known := self._resolved.get(regex)) is None:
             matches = compile_regex(regex).fullmatch
@@ -95,8 +93,8 @@ class Subscriptions:
 
 
 def _keep(known: dict[K, V], key: K, value: V) -> V:
-    """Remember it, but not without end: subscriptions come and go while the topics stay the
-    same."""
+    """Cache a value. The cache is bounded, as subscriptions may change often while the topics do
+    not."""
     if len(known) >= _MAX_KNOWN:
         known.clear()
     known[key] = value
@@ -105,8 +103,8 @@ def _keep(known: dict[K, V], key: K, value: V) -> V:
 
 @lru_cache(maxsize=_MAX_KNOWN)
 def compile_regex(regex: str) -> Any:  # noqa: ANN401 - google-re2 has no types
-    """Raises KafkaError INVALID_REGULAR_EXPRESSION with what is wrong with it."""
-    import re2  # here, because most brokers never see an expression
+    """Raises INVALID_REGULAR_EXPRESSION with the reason."""
+    import re2  # Imported here, as most brokers never see an expression.
 
     options = re2.Options()
     options.log_errors = False

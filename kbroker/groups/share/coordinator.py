@@ -109,18 +109,18 @@ class ShareGroupCoordinator(Coordinator):
         group = self._groups.get(request.group_id) or self._create(request.group_id)
         settings = self._settings(request.group_id)
         records = Records(request.group_id, self._times)
-        member, subscribed_anew = group.update_member(request, records)
+        member, subscription_changed = group.update_member(request, records)
         self._start_session(group, member, now_ms + settings.session_timeout_ms)
         topics_changed = group.topics_version != topics.version
-        if topics_changed or subscribed_anew:
+        if topics_changed or subscription_changed:
             group.must_look_for_partitions = True
             group.topics_version = topics.version
-            self._rebalances.look_at_topics(group, topics, records, subscribed_anew=subscribed_anew)
+            self._rebalances.look_at_topics(group, topics, records, subscription_changed=subscription_changed)
         self._rebalances.compare_targets(group, records)
         requests = partitions_to_initialize(
             group, topics, now_ms, settings.initialize_retry_interval_ms, records
         )
-        urgent = request.member_epoch == JOIN_EPOCH or subscribed_anew
+        urgent = request.member_epoch == JOIN_EPOCH or subscription_changed
         if requests or (urgent and is_waiting(group, member)):
             effects = [InitializeSharePartitions(group.group_id, requests)] if requests else []
             return records.outcome(None, *effects)

@@ -34,12 +34,12 @@ class ShareRebalances:
         self.count = 0
 
     def look_at_topics(
-        self, group: ShareGroup, topics: TopicsView, records: Records, *, subscribed_anew: bool = False
+        self, group: ShareGroup, topics: TopicsView, records: Records, *, subscription_changed: bool = False
     ) -> bool:
-        """Start a new group epoch if members subscribe to something else (`subscribed_anew`) or the
-        topics behind their subscriptions have changed. True if it did."""
+        """Start a new group epoch if a subscription or the topics behind the subscriptions have
+        changed. True if one was started."""
         topics_hash = group.hash_topics(topics, self._settings(group.group_id).assignor)
-        changed = subscribed_anew or topics_hash != group.metadata_hash
+        changed = subscription_changed or topics_hash != group.metadata_hash
         if changed:
             group.metadata_hash = topics_hash
             self._bump(group, records)
