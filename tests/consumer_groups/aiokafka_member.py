@@ -1,7 +1,8 @@
 """A member of a consumer group with unmodified aiokafka, classic protocol
 (tests.consumer_groups.turns says what it does).
 
-    python -m tests.consumer_groups.aiokafka_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
+    python -m tests.consumer_groups.aiokafka_member
+        KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
 Rebalances go on beside the reading: the lock keeps one from taking partitions away between the work
 and its commit, and records of a partition that went away before the work are left to its next

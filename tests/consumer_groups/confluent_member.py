@@ -1,7 +1,8 @@
 """A member of a consumer group with unmodified confluent-kafka (tests.consumer_groups.turns says
 what it does).
 
-    python -m tests.consumer_groups.confluent_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
+    python -m tests.consumer_groups.confluent_member
+        KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
 KIND: `range` and `cooperative` speak the classic protocol, with that assignor; `consumer` speaks
 the new one.

@@ -1,7 +1,8 @@
 """A member of a consumer group with unmodified kafka-python, classic protocol
 (tests.consumer_groups.turns says what it does).
 
-    python -m tests.consumer_groups.kafka_python_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
+    python -m tests.consumer_groups.kafka_python_member
+        KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
 A rebalance takes place within poll(), when everything that was read before has been committed; its
 callbacks run where nothing may wait, so that they only write down what happens.

@@ -217,9 +217,16 @@ class World:
     ) -> Call:
         offered = (classic.Protocol("range", subscription(*topics)),)
         values = {
-            "group_id": group, "member_id": member_id, "instance_id": None, "session_timeout_ms": 10_000, "rebalance_timeout_ms": 60_000,
-            "protocol_type": "consumer", "protocols": offered, "client_id": name, "takes_member_id": False,
-        }  # fmt: skip
+            "group_id": group,
+            "member_id": member_id,
+            "instance_id": None,
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "protocol_type": "consumer",
+            "protocols": offered,
+            "client_id": name,
+            "takes_member_id": False,
+        }
         call = Call()
         return self.carry_out(
             self.groups.join(classic.JoinRequest(**values | changed), call, now_ms=self.now_ms), call

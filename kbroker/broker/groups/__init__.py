@@ -1,1 +1,1 @@
-"""Carries out what the pure group coordinators (kbroker.groups) decide."""
+"""Saves and carries out the decisions of the pure group coordinators (kbroker.groups)."""

@@ -1,15 +1,14 @@
-"""Carries out what the group coordinator decides: saves its changes, has share state made, altered,
-summed up and deleted, runs session timers.
+"""The broker's side of share groups: has share state initialised, altered, summed up and deleted by
+the persister.
 
-The coordinator shows its decisions in memory at once; here they are submitted in the same step and,
-if the save fails, taken back in the same step for every group concerned. Whoever waits for an
-initialisation waits here, with patience and no longer: the persister may be a slow plugin. What it
-answers later is taken in by a task of the broker's, and the member's next heartbeat shows it.
+A joining member waits here for its share-partitions, but not long: the persister may be a slow
+plugin. A task in the background takes in the persister's results, and the member's next heartbeat
+returns them.
 
-Whoever deletes a group, or alters or deletes its offsets, has the group alone until the persister
-has answered: joining members and other administrators are told to come again, and so is an
-administrator while share-partitions are being initialised. What this broker has loaded of the
-share-partitions is forgotten at once, so that the next fetch finds what was altered.
+An administrator who deletes a group, or alters or deletes its offsets, has the group alone until
+the persister has answered. Joining members and other administrators are refused meanwhile, with an
+error that clients retry; so is an administrator while share-partitions are being initialised.
+Loaded share-partitions are forgotten at once, so the next fetch finds the new state.
 """
 
 from __future__ import annotations
@@ -59,18 +58,18 @@ logger = logging.getLogger(__name__)
 P = TypeVar("P", bound=Result)
 
 JOIN_PATIENCE_S = 5.0
-"""How long a joining member waits for its share-partitions before it gets what there is."""
+"""How long a joining member waits for its share-partitions before it gets the assignable ones."""
 _SAVE_FAILED = GroupHeartbeatReply(ErrorCode.coordinator_not_available)
 _IN_ADMINISTRATION = GroupHeartbeatReply(ErrorCode.coordinator_load_in_progress)
-"""Clients back off and come again."""
+"""Clients back off and retry."""
 _NOT_SAVED = OffsetsReply(ErrorCode.coordinator_not_available, "The change could not be saved.")
 _NO_LEADER_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupServiceStatistics:
-    """`initializations`: those that are decided and that the persister has not answered;
-    `in_administration`: groups that are being deleted or whose offsets are altered or deleted."""
+    """`initializations`: decided, but not answered by the persister yet; `in_administration`:
+    groups that are being deleted, or whose offsets are being altered or deleted."""
 
     groups: ShareGroupStatistics
     initializations: int
@@ -80,9 +79,9 @@ class ShareGroupServiceStatistics:
 class ShareGroupService:
     """Carries out what the pure ShareGroupCoordinator decides.
 
-    - `configs`: a deleted group's settings go with it
-    - `before_reset`: called before a group begins at other offsets, and its result when it does;
-      raises nothing
+    - `configs`: where a deleted group's settings are removed
+    - `before_reset`: called before a group starts at other offsets; its result is called when it
+      does. Raises nothing
     - `on_state_altered`: called with a group whose share state an administrator has altered"""
 
     def __init__(
@@ -108,7 +107,7 @@ class ShareGroupService:
         self._on_state_altered = on_state_altered
         self._initialized: dict[str, trio.Event] = {}
         self._in_administration: set[str] = set()
-        # the group of each initialisation, from the decision to the persister's answer
+        # The group of each initialisation, from the decision to the persister's answer.
         self._asking: list[str] = []
 
     def statistics(self) -> ShareGroupServiceStatistics:
@@ -121,8 +120,8 @@ class ShareGroupService:
         self.coordinator.load(store.scan(GroupKey.namespace), now_ms=self._clock.now_ms())
 
     def settings_changed(self, group_id: str | None) -> None:
-        """Settings of a group were altered (None: the broker's, and none of those changes an
-        assignment). If the new targets cannot be saved, the next heartbeat makes them again."""
+        """Settings of a group were altered; None: the broker's, which change no assignment. If the
+        new targets cannot be saved, the next heartbeat makes them again."""
         if group_id is not None:
             now_ms = self._clock.now_ms()
             self._runner.submit(
@@ -155,8 +154,9 @@ class ShareGroupService:
         return late.reply
 
     async def _save_and_initialize(self, outcome: Outcome[GroupHeartbeatReply]) -> bool:
-        """Whether it was saved. From the decision on nobody has the group alone: a member may leave
-        before its join is on disk, and state that is made behind a deletion would stay for good."""
+        """True if it was saved. From the decision on, `_alone` refuses the group: a member may
+        leave before its join is on disk, and state initialised after a deletion would stay for
+        good."""
         initializations = [
             effect for effect in outcome.effects if isinstance(effect, InitializeSharePartitions)
         ]
@@ -173,9 +173,9 @@ class ShareGroupService:
         return saved
 
     async def _initialize(self, effect: InitializeSharePartitions) -> None:
-        """However long the persister takes, and whether or not anybody still waits. Cancelled only
-        when the broker stops: the partitions are Initializing in the store then, and asked for
-        again."""
+        """Initialise share-partitions, however long the persister takes and whether or not a member
+        still waits. Only the end of the broker cancels this: the partitions are Initializing in the
+        store then, and the next run tries again."""
         group_id = effect.group_id
         try:
             results = await self._initialized_by_persister(effect)
@@ -195,7 +195,7 @@ class ShareGroupService:
 
     @contextmanager
     def _alone(self, group_id: str) -> Iterator[None]:
-        """Have the group alone. Raises COORDINATOR_LOAD_IN_PROGRESS: clients come again."""
+        """Have the group alone. Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
         if group_id in self._in_administration or group_id in self._asking:
             raise KafkaError(ErrorCode.coordinator_load_in_progress, f"Group {group_id} is being changed.")
         self._in_administration.add(group_id)
@@ -207,9 +207,9 @@ class ShareGroupService:
     async def describe_offsets(
         self, group_id: str, wanted: Mapping[str, Sequence[int]] | None
     ) -> list[TopicOffsets]:
-        """DescribeShareGroupOffsets for one group. Lags are those of one moment: log ends are
-        looked at when the persister answers, and the default one answers at once. Raises KafkaError
-        UNKNOWN_SERVER_ERROR for what no partition can be."""
+        """DescribeShareGroupOffsets for one group. All lags are of one moment: log ends are read
+        when the persister answers, and the default persister answers at once. Raises
+        UNKNOWN_SERVER_ERROR for a number that no partition can have."""
         topics = self.coordinator.describe_offsets(group_id, wanted, self._topics)
         asked = [
             TopicPartition(topic.topic_id, row.partition_index)
@@ -222,7 +222,7 @@ class ShareGroupService:
         summaries = await _answered(
             self._persister.read_summary(group_id, requests), group_id, asked, SummaryResult
         )
-        # Before anything is awaited: what a persister appends to the log meanwhile would be lag.
+        # Before the next await: records that a persister appends to the log would become lag.
         rows = {summary.partition: self._described(group_id, summary) for summary in summaries}
         for summary in summaries:
             if summary.waiting and (partition := self._topics.partition(*summary.partition)) is not None:
@@ -258,8 +258,8 @@ class ShareGroupService:
         return found or least_standing(summary.start_offset, summary.delivery_complete_count, offset)
 
     async def alter_offsets(self, group_id: str, wanted: Mapping[str, Mapping[int, int]]) -> OffsetsReply:
-        """AlterShareGroupOffsets: start offsets by topic name and partition; durable, and what
-        fetches go by, on return."""
+        """AlterShareGroupOffsets: start offsets by topic name and partition. On return they are
+        durable, and fetches use them."""
         try:
             with self._alone(group_id):
                 return await self._alter_offsets(group_id, wanted)
@@ -277,10 +277,10 @@ class ShareGroupService:
             report = await self._before_reset(group_id, partitions)
             self._share_partitions.forget(group_id, partitions)
             requests = tuple(
-                each for request in effect.requests for each in begin_anew(self._told_of_the_log(request))
+                each for request in effect.requests for each in begin_anew(self._with_log_epoch(request))
             )
             results = await self._initialized_by_persister(replace(effect, requests=requests))
-            # One that was loaded before the persister had done it is of old.
+            # A share-partition loaded before the persister was done has the old state.
             self._share_partitions.forget(group_id, partitions)
             altered = self.coordinator.offsets_altered(
                 group_id, outcome.reply, results, now_ms=self._clock.now_ms()
@@ -293,9 +293,9 @@ class ShareGroupService:
             return altered.reply
         return outcome.reply
 
-    def _told_of_the_log(self, request: InitializeRequest) -> InitializeRequest:
-        """A start offset that the log has is lost with the log's end, as what was acknowledged is;
-        one beyond it is just a number."""
+    def _with_log_epoch(self, request: InitializeRequest) -> InitializeRequest:
+        """Add the log's leader epoch if the log has the start offset: if the log loses its end, the
+        start offset is lost with it, as acknowledgements are. One beyond the end stays."""
         partition = self._topics.partition(*request.partition)
         is_in_log = partition is not None and 0 <= request.start_offset <= partition.high_watermark
         return (
@@ -305,8 +305,8 @@ class ShareGroupService:
         )
 
     async def delete_offsets(self, group_id: str, names: Sequence[str]) -> OffsetsReply:
-        """DeleteShareGroupOffsets: the share state of topics; gone, and for fetches too, on
-        return."""
+        """DeleteShareGroupOffsets: the share state of topics. On return it is deleted, and fetches
+        do not find it either."""
         try:
             with self._alone(group_id):
                 return await self._delete_offsets(group_id, names)
@@ -337,10 +337,10 @@ class ShareGroupService:
         return results
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for one group: its share state first, then its records and settings. Nobody
-        can join meanwhile: the state that a new member's share-partitions get must not be what is
-        deleted here. Nor may state come to life afterwards, so a persister that has an
-        initialisation to answer is waited for, by the client."""
+        """DeleteGroups for one group: its share state first, then its records and settings. No
+        member can join meanwhile: this must not delete the state of a new member's
+        share-partitions. Nor may state appear afterwards, so while the persister has an
+        initialisation to answer, the client is asked to retry."""
         try:
             with self._alone(group_id):
                 return await self._delete_group(group_id)
@@ -371,8 +371,8 @@ async def _answered(
     partitions: Sequence[TopicPartition],
     result: Callable[[TopicPartition, ErrorCode], P],
 ) -> Sequence[P]:
-    """What the persister says, or errors where it raises or leaves rows out: it may be a plugin,
-    and such a thing concerns this group alone; raised from here it could end the broker."""
+    """The persister's results, or errors if it raises or leaves rows out. It may be a plugin: its
+    faults must affect this group only, and an exception from here could end the broker."""
     try:
         results = await call
     except Exception:

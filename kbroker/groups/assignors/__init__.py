@@ -1,1 +1,1 @@
-"""Which member is assigned which partitions: the SPI and the built-in assignors."""
+"""Assignors, which give partitions to members: the SPI and the built-in ones."""

@@ -1,9 +1,10 @@
-"""What the uniform assignor works on: members and partitions as small numbers, and who has which.
+"""The uniform assignor's data: members and partitions as small numbers, and the owner of each
+partition.
 
-Members are numbered in the order of their ids. Partitions of subscribed topics are *slots*: numbers
-from 0 on, topic by topic in Kafka's order of ids, and in the order of partition numbers within a
-topic. So the plain order of numbers is the order in which the assignor takes things, and nothing
-depends on the order of a mapping. It must not know how partitions are shared out.
+Members are numbered in the order of their ids. Partitions of subscribed topics are *slots*,
+numbered from 0: topic by topic in Kafka's order of ids, and by partition number within a topic. So
+the order of numbers is the order in which the assignor takes members and partitions, and nothing
+depends on the order of a mapping. This module must not know how partitions are assigned.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class PartitionPool:
         return owned
 
     def assignment(self) -> dict[str, dict[UUID, tuple[int, ...]]]:
-        """As an assignor answers."""
+        """The owners in the form of an assignor's result."""
         assigned: dict[str, dict[UUID, tuple[int, ...]]] = {}
         for member_id, slots in zip(self.member_ids, self.owned(), strict=True):
             topics: dict[UUID, list[int]] = {}
@@ -57,7 +58,7 @@ class PartitionPool:
         return assigned
 
     def _take_over(self, members: Sequence[ConsumerAssignorMember]) -> None:
-        """Whoever had a partition, and may still have it, is its owner; of several the first."""
+        """Give each partition to the first member that had it and still subscribes to it."""
         slots: dict[UUID, dict[int, int]] = {}
         for slot, (topic_id, number) in enumerate(self._slots):
             slots.setdefault(topic_id, {})[number] = slot

@@ -1,16 +1,16 @@
-"""`range`: each topic's partitions in contiguous ranges, in the order of the members, as Kafka 4.3
-does it.
+"""`range`: contiguous ranges of each topic's partitions, in the order of the members, as in Kafka
+4.3.
 
 Static members come first, by instance id, then the others by member id. With P partitions and S
-subscribers of a topic each gets P // S, and the first P % S one more. So topics with the same
-subscribers and the same number of partitions are cut at the same places, and one member has the
-same numbers of all of them: what joins of two topics need (co-partitioning).
+subscribers of a topic each gets P // S, and the first P % S get one more. So topics with the same
+subscribers and the same number of partitions are divided alike, and a member gets the same numbers
+of all of them, as joins of two topics need (co-partitioning).
 
     topics a and b, 5 partitions each, members 1 and 2:  1 has a0 a1 a2 b0 b1 b2,  2 has a3 a4 b3 b4
 
-What members had does not count, in Kafka neither: the ranges stay because the order does. A static
-member that comes back under a new member id keeps its place; one that joins or leaves shifts the
-ranges behind its own.
+Previous partitions are ignored, as in Kafka: the ranges stay because the order does. A static
+member that returns under a new member id keeps its place. A member that joins or leaves shifts the
+ranges after its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RangeAssignor:
         ).items():
             numbers = sorted(partitions[topic_id])
             least, extra = divmod(len(numbers), len(subscribers))
-            # Without a least number those behind the first `extra` get nothing.
+            # If `least` is 0, members after the first `extra` get nothing.
             for rank, member in enumerate(subscribers if least else subscribers[:extra]):
                 start = rank * least + min(rank, extra)
                 assigned[member_ids[member]][topic_id] = tuple(

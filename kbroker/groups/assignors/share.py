@@ -1,21 +1,21 @@
-"""Who gets which partitions in a share group: the assignor SPI, Kafka's SimpleAssignor as it is
-since 4.2 (KIP-932), and `all`.
+"""Assignors of share groups: the SPI, Kafka's SimpleAssignor as it is since 4.2 (KIP-932), and
+`all`.
 
-`all` gives every member every partition of its topics: a worker is idle only if the whole queue is
+`all` gives every member all partitions of its topics: a worker is idle only if the whole queue is
 empty.
 
-Partitions may be shared. With P partitions and M members each partition is for S = ceil(M / P)
-members, and member i gets ceil(d * (i + 1)) - ceil(d * i) of them, d = S * P / M: numbers that
-differ by one at most and add up to S * P.
+`simple` may give a partition to several members. With P partitions and M members each partition
+goes to S = ceil(M / P) members, and member i gets ceil(d * (i + 1)) - ceil(d * i) of them, where
+d = S * P / M. These numbers differ by at most one and add up to S * P.
 
     M, P   S   numbers              M, P    S   numbers
     1, 3   1   3                    5, 3    2   2 1 1 1 1
     2, 3   1   2 1                  7, 3    3   2 1 1 2 1 1 1
     4, 3   2   2 1 2 1              3, 10   1   4 3 3
 
-What members have is kept as far as those numbers allow. The order of the members is the order in
-which they joined, and equal input gives equal output. It must not know epochs, records or who is
-alive.
+Members keep their partitions as far as those numbers allow. Members are taken in the order in which
+they joined, and equal input gives equal output. This module must not know epochs, records or
+sessions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kbroker.share.persister import TopicPartition
 
 
 class AssignorMember(NamedTuple):
-    """A member's subscription, and what the previous assignment gave it."""
+    """A member's subscription, and its partitions in the previous assignment."""
 
     topic_ids: frozenset[UUID]
     assigned: Sequence[TopicPartition]
@@ -37,13 +37,13 @@ class AssignorMember(NamedTuple):
 
 class Assignor(Protocol):
     name: str
-    """As in the group's kbroker.queue.assignment and in ShareGroupDescribe."""
+    """The name in kbroker.queue.assignment and in ShareGroupDescribe."""
 
     def assign(
         self, members: Mapping[str, AssignorMember], partitions: Mapping[UUID, Sequence[int]]
     ) -> Mapping[str, Sequence[TopicPartition]]:
-        """A list for every member. `partitions` holds the assignable partitions by topic; topics
-        may be subscribed without any."""
+        """Return a list for every member. `partitions`: the assignable partitions by topic;
+        subscribed topics may be missing."""
 
 
 class SimpleAssignor:
@@ -53,8 +53,8 @@ class SimpleAssignor:
         self, members: Mapping[str, AssignorMember], partitions: Mapping[UUID, Sequence[int]]
     ) -> Mapping[str, Sequence[TopicPartition]]:
         assigned: dict[str, list[TopicPartition]] = {member_id: [] for member_id in members}
-        # Where all subscribe to the same, topics are shared out together; otherwise one topic at a
-        # time.
+        # If all members have the same subscription, all topics are assigned together, otherwise
+        # one at a time.
         together = len({member.topic_ids for member in members.values()}) == 1
         rounds = [list(partitions)] if together else [[topic_id] for topic_id in partitions]
         for topic_ids in rounds:
@@ -99,7 +99,7 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {each.name: each for each in (SimpleA
 def _share_out(
     current: Mapping[str, Iterable[TopicPartition]], targets: Sequence[TopicPartition]
 ) -> dict[str, list[TopicPartition]]:
-    """Give all `targets` to the members of `current`, each of whom may have any of them."""
+    """Give all `targets` to the members of `current`; each member may have any of them."""
     if not targets:
         return {member_id: [] for member_id in current}
     sharing = -(-len(current) // len(targets))
@@ -114,7 +114,7 @@ def _share_out(
             holders[partition].append(member_id)
     for member_id, partitions in kept.items():
         if len(partitions) > quotas[member_id]:
-            # The most shared go first, because others have those as well; then the newest.
+            # Give up the most shared ones first, as other members have them too, then the newest.
             for partition in sorted(reversed(partitions), key=lambda each: -len(holders[each]))[
                 : len(partitions) - quotas[member_id]
             ]:
@@ -136,8 +136,8 @@ def _fill(
     kept: dict[str, dict[TopicPartition, None]],
     quotas: Mapping[str, int],
 ) -> None:
-    """Hand a partition to members in turn who may have more and do not have it; with too few of
-    those it is left short."""
+    """Give a partition to members in turn that may have more and do not have it. If they are too
+    few, vacancies remain."""
     for _ in range(len(unfilled)):
         if vacancies <= 0:
             return

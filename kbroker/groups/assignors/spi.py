@@ -1,12 +1,12 @@
-"""Who gets which partitions in a consumer group of the new protocol (KIP-848): the SPI of
-server-side assignors.
+"""The SPI of server-side assignors (KIP-848): which member of a consumer group of the new protocol
+gets which partitions.
 
-An assignor is told who the members are, what they subscribe to and what they have, and gives each
+An assignor gets the members, their subscriptions and their previous partitions, and gives each
 partition of each subscribed topic to exactly one subscriber. `group.consumer.assignors` lists the
-ones a broker offers, by the names of their entry points (group `kbroker.assignor`, see
-kbroker.plugins); a group uses the one that most of its members ask for, or the first. `uniform` and
-`range` come through that door too. Assignors know no epochs, no heartbeats and no clock: what moves
-when is the coordinator's business.
+assignors that a broker offers, by the names of their entry points (group `kbroker.assignor`, see
+kbroker.plugins). A group uses the one that most of its members ask for, or the first. `uniform` and
+`range` are entry points too. Assignors know no epochs, no heartbeats and no clock: the coordinator
+decides when partitions move.
 """
 
 from __future__ import annotations
@@ -25,46 +25,48 @@ class PartitionAssignorError(ValueError):
 
 
 class ConsumerAssignorMember(NamedTuple):
-    """A member's subscription, and what it had."""
+    """A member's subscription, and its previous partitions."""
 
     topic_ids: frozenset[UUID]
     """Topics it subscribes to, by name or by regular expression."""
     assigned: Mapping[UUID, Sequence[int]]
-    """Partition numbers by topic in its previous target assignment; what it has no subscription for
-    any more may be among them."""
+    """Partition numbers by topic in its previous target assignment. Topics that it no longer
+    subscribes to may be among them."""
     instance_id: str | None = None
     """group.instance.id of a static member. A new member id under the same instance id has
     inherited `assigned`."""
     rack_id: str | None = None
-    """client.rack, as the member tells it."""
+    """The member's client.rack."""
 
 
 class ConsumerAssignor(Protocol):
-    """What an entry point of the group `kbroker.assignor` names: an object, used for all groups."""
+    """An entry point of the group `kbroker.assignor` names such an object. All groups use it."""
 
     def assign(
         self, members: Mapping[str, ConsumerAssignorMember], partitions: Mapping[UUID, Sequence[int]]
     ) -> Mapping[str, Mapping[UUID, tuple[int, ...]]]:
-        """An assignment for every member of `members`, which is by member id: the numbers of each
-        topic in ascending order, no empty ones.
+        """Return an assignment for every member: ascending partition numbers by topic, no topic
+        without partitions. Raises PartitionAssignorError.
 
-        `partitions` has the partition numbers of every subscribed topic, and of others perhaps.
-        Equal input must give an equal answer, whatever the order of mappings and sequences: after a
-        restart members come in another one. It runs between two requests of the group, so it should
-        take milliseconds. Nothing passed in may be changed. Raises PartitionAssignorError.
+        - `members`: by member id
+        - `partitions`: the partition numbers of every subscribed topic, perhaps of others too
+
+        Equal input must give an equal result, whatever the order of mappings and sequences: it
+        differs after a restart. The call runs between two requests of the group, so it should take
+        milliseconds. It must not change its arguments.
         """
 
 
 def subscribers_by_topic(
     members: Sequence[ConsumerAssignorMember], partitions: Mapping[UUID, Sequence[int]]
 ) -> Mapping[UUID, Sequence[int]]:
-    """The places in `members` of each topic's subscribers, ascending; topics as topic_order() has
-    them.
+    """The indexes in `members` of each topic's subscribers, ascending; topics in the order of
+    topic_order().
 
     Raises PartitionAssignorError for a topic that is not in `partitions`.
     """
-    # Members mostly share a few subscriptions; asking each member for each of its topics would take
-    # longer than all the rest.
+    # Most members share a few subscriptions. A loop over the topics of each member would take
+    # longer than everything else.
     places: dict[frozenset[UUID], list[int]] = {}
     for place, member in enumerate(members):
         places.setdefault(member.topic_ids, []).append(place)

@@ -1,18 +1,18 @@
-"""`uniform`, the default: as even as can be, then as little moved as can be. Results are those of
-Kafka 4.3.
+"""`uniform`, the default: as even as possible, then with as few moves as possible. Its results are
+those of Kafka 4.3.
 
-Where all members subscribe to the same topics, the partitions of all topics are one pool, and
-members' numbers differ by one at most. With P partitions and M members each has P // M, and P % M
-have one more: those who had more than P // M before, and, if they are too few, the last ones. Who
-has too many gives up the last partitions. What is free goes to the members in turn, each filled up
-before the next: first what nobody had, then what was given up. So as few partitions move as
-evenness allows.
+If all members subscribe to the same topics, the partitions of all topics are one pool, and the
+members' numbers differ by at most one. With P partitions and M members each gets P // M, and P % M
+members get one more: those that had more than P // M before and, if they are too few, the last
+ones. A member with too many gives up its last partitions. Free partitions go to the members in
+turn, each filled up before the next: first those that had no owner, then those given up. So as few
+partitions move as an even assignment allows.
 
-Where subscriptions differ, topics are shared out one by one (uniform_mixed.py).
+If subscriptions differ, topics are assigned one by one (uniform_mixed.py).
 
-Members come in the order of their ids, topics in Kafka's order of ids. Kafka has them in the order
-of hash maps, so that there it is chance who is the last; for the same order results are equal.
-Racks are not looked at, in Kafka neither. It must not know epochs or who is alive.
+Members are taken in the order of their ids, topics in Kafka's order of ids. Kafka takes both in the
+order of hash maps, so in Kafka chance decides which member is last; for the same order the results
+are equal. Racks are ignored, as in Kafka. This module must not know epochs or sessions.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The uniform assignor where members subscribe to different topics: topics are shared out, and then
+"""The uniform assignor for members with different subscriptions: topics are assigned, and then
 evened out, one at a time.
 
-Members keep what they have. What is free goes to the subscriber with the fewest partitions of all
-topics; topics with the most partitions for each subscriber come first, since they decide most. Then
-subscribers of a topic who have most pass partitions of it on to those who have least, for all
-topics over and over, until nothing moves: then no subscriber of any topic has two more than another
-to whom he could pass one of it on. It is no more even than that: with members 1, 2 of topic a and
-2, 3 of topic b, numbers like 9, 10, 11 stay. And it ends after ROUNDS in any case, so that long
-chains of overlapping subscriptions may stay less even.
+Members keep their partitions. Free ones go to the subscriber with the fewest partitions of all
+topics. Topics with the most partitions per subscriber come first, since they matter most. Then
+subscribers with the most partitions pass some on to those with the fewest, topic by topic, over and
+over, until nothing moves: then no subscriber has two partitions more than another to which it could
+pass one. The result can be less even than that: with members 1, 2 of topic a and 2, 3 of topic b,
+numbers like 9, 10, 11 stay. After ROUNDS rounds it ends in any case, so long chains of overlapping
+subscriptions may stay less even.
 
-All of that is Kafka 4.3's, down to who is asked first, and so the results are equal. It must not
-know ids: see PartitionPool.
+All of this, down to the order of members, is as in Kafka 4.3, so the results are equal. This module
+must not know ids: see PartitionPool.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Final, NamedTuple
 from kbroker.groups.assignors.partition_pool import NOBODY, PartitionPool
 
 ROUNDS: Final = 16
-"""Over all topics. Kafka's number: each round about halves what is uneven."""
+"""Rounds over all topics, as in Kafka. Each round roughly halves the unevenness."""
 
 
 class _Next(NamedTuple):
     load: int
-    """How many partitions the member has, before it is given one or gives one up."""
+    """How many partitions the member has before it gets one or gives one up."""
     member: int
 
 
@@ -61,7 +61,7 @@ def _by_load(members: Sequence[int], loads: Sequence[int]) -> list[int]:
 
 
 def _even_out(pool: PartitionPool, topic: int, loads: list[int]) -> bool:
-    """Pass partitions of the topic on; True if any moved. None moves twice in one go."""
+    """Pass partitions of the topic on; True if any moved. None moves twice in one call."""
     found = [loads[member] for member in pool.subscribers[topic]]
     if max(found) - min(found) <= 1:
         return False
@@ -83,9 +83,10 @@ def _even_out(pool: PartitionPool, topic: int, loads: list[int]) -> bool:
 
 
 def _least_loaded(by_load: Sequence[int], loads: Sequence[int]) -> Iterator[_Next]:
-    """To whom partitions go, one each time, without end. The caller keeps `loads` up to date.
+    """The members that get the next partitions, one each, without end. The caller keeps `loads` up
+    to date.
 
-    All who have the least get one, then all of those and whoever has as many by now, and so on.
+    All members with the least get one, then these and all that have as many now, and so on.
     """
     load, count = loads[by_load[0]], 0
     while True:
@@ -97,11 +98,11 @@ def _least_loaded(by_load: Sequence[int], loads: Sequence[int]) -> Iterator[_Nex
 
 
 def _most_loaded(by_load: Sequence[int], loads: Sequence[int], left: dict[int, list[int]]) -> Iterator[_Next]:
-    """Who gives partitions up, one each time, as long as anybody has some `left`. The caller keeps
-    `loads` and `left` up to date.
+    """The members that give up the next partitions, one each, while any has some `left`. The
+    caller keeps `loads` and `left` up to date.
 
-    The reverse of _least_loaded. Where a member has nothing left to give, who came first in the
-    round comes last in the next: a quirk of Kafka's that decides between equals.
+    The reverse of _least_loaded. If a member has none left, the first of the round becomes the last
+    of the next: a quirk of Kafka that decides between equals.
     """
     waiting = deque(reversed(by_load))
     round_: deque[int] = deque()

@@ -4,7 +4,8 @@ grow; and groups in any state at all.
 A case is what an assignor is asked, as JSON:
 
     {"assignor": "uniform" | "range", "partitions": {topic id: number of partitions},
-     "members": [{"id", "instance": id or null, "topics": [topic ids], "assigned": {topic id: [numbers]}}]}
+     "members": [{"id", "instance": id or null, "topics": [topic ids],
+                  "assigned": {topic id: [numbers]}}]}
 
 Members, topics and numbers stand in the order in which kbroker takes them
 (docs/consumer-groups.md), so that Kafka's assignors, given that order, answer the same. Topic ids

@@ -201,9 +201,15 @@ class Member:
 
     def join(self, **changed: Any) -> Call:
         values = {
-            "group_id": GROUP, "member_id": self.member_id, "instance_id": self.instance_id, "session_timeout_ms": 10_000,
-            "rebalance_timeout_ms": 60_000, "protocol_type": "consumer", "protocols": self.offers, "client_id": self.name,
-        }  # fmt: skip
+            "group_id": GROUP,
+            "member_id": self.member_id,
+            "instance_id": self.instance_id,
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "protocol_type": "consumer",
+            "protocols": self.offers,
+            "client_id": self.name,
+        }
         call = self.joining = Call()
         self.world.carry_out(
             self.world.groups.join(JoinRequest(**values | changed), call, now_ms=self.world.now_ms), call
@@ -227,9 +233,14 @@ class Member:
         """Each of `assigned` is to get its name, if this is the leader."""
         self.note_id()
         values = {
-            "group_id": GROUP, "member_id": self.member_id, "instance_id": self.instance_id, "generation": self.generation,
-            "assignments": tuple((each.member_id, each.name.encode()) for each in assigned) if self.leads() else (),
-        }  # fmt: skip
+            "group_id": GROUP,
+            "member_id": self.member_id,
+            "instance_id": self.instance_id,
+            "generation": self.generation,
+            "assignments": tuple((each.member_id, each.name.encode()) for each in assigned)
+            if self.leads()
+            else (),
+        }
         call = self.syncing = Call()
         self.world.carry_out(
             self.world.groups.sync(SyncRequest(**values | changed), call, now_ms=self.world.now_ms), call
