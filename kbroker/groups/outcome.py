@@ -108,7 +108,7 @@ class Outcome(Generic[R_co]):
 
 
 class Coordinator(ABC):
-    """Decides about groups, and is told how its decisions fared."""
+    """Decides about groups, and learns whether its decisions were saved."""
 
     def effect_saved(self, effect: Effect, *, now_ms: int) -> Outcome[None]:
         """The changes of the effect's outcome are saved."""

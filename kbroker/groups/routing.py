@@ -272,7 +272,7 @@ class Groups(Coordinator):
         self, records: Iterable[tuple[bytes, bytes]], offsets: Iterable[tuple[bytes, bytes]], *, now_ms: int
     ) -> None:
         """Load the stored groups and offsets (scans of GroupKey.namespace and
-        GroupOffsetKey.namespace), and start all sessions afresh. Skips records of share groups.
+        GroupOffsetKey.namespace), and start all sessions. Skips records of share groups.
         Offsets without a group get one."""
         records = list(records)
         self.classic.load(records, now_ms=now_ms)

@@ -4,10 +4,10 @@
     python -m tests.consumer_groups.aiokafka_member
         KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
-Rebalances go on beside the reading: the lock keeps one from taking partitions away between the work
-and its commit, and records of a partition that went away before the work are left to its next
-member. This library does not tell lost partitions from those that it is asked for: the answer to
-the commit does.
+Rebalances run concurrently with the reading. The lock keeps them from taking partitions away
+between the work and its commit; records of a partition that was taken away before the work are left
+to its next owner. This library does not distinguish lost partitions from revoked ones, but the
+answer to the commit does.
 """
 
 from __future__ import annotations

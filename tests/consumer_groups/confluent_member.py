@@ -4,8 +4,7 @@ what it does).
     python -m tests.consumer_groups.confluent_member
         KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
-KIND: `range` and `cooperative` speak the classic protocol, with that assignor; `consumer` speaks
-the new one.
+KIND: `range` and `cooperative` use the classic protocol with that assignor, `consumer` the new one.
 """
 
 from __future__ import annotations
@@ -70,9 +69,9 @@ class ConfluentMember:
         self._member.assigned(map(_place, partitions), asked_ns=time.monotonic_ns())
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """If close() comes while a revocation waits to be told, this library leaves the group
-        between the two that it then tells of (docs/clients.md): what is committed already is not
-        committed again in a close()."""
+        """If close() is called while a revocation is pending, this library leaves the group between
+        the two revocations that it then reports (docs/clients.md). So close() does not repeat
+        commits."""
         places = {_place(each) for each in partitions}
         self._commit(self._member.uncommitted() & places if self._member.is_stopping else places)
         self._member.revoked(map(_place, partitions))
@@ -81,8 +80,8 @@ class ConfluentMember:
         self._member.revoked(map(_place, partitions), lost=True)
 
     def _commit(self, places: set[Partition]) -> None:
-        """A member of the new protocol may get a new epoch while its commit is under way: it
-        repeats it then, as Kafka tells to."""
+        """A member of the new protocol may get a new epoch while its commit is under way, and then
+        repeats the commit, as Kafka requires."""
         for _ in range(TRIES):
             offsets = self._member.committing(places)
             if not offsets:
@@ -117,8 +116,8 @@ def _read(message: Message) -> tuple[str, int, int, str]:
 
 
 def _refuse_fatal(error: KafkaError) -> None:
-    """A member of the new protocol dies of GROUP_ID_NOT_FOUND: its group was deleted while it was
-    frozen."""
+    """A member of the new protocol gets GROUP_ID_NOT_FOUND, a fatal error, if its group was deleted
+    while it was frozen."""
     if error.fatal() or error.code() == KafkaError._FATAL:
         print(f"fatal: {error}", file=sys.stderr, flush=True)
         os._exit(GROUP_GONE if "group id does not exist" in str(error) else 1)

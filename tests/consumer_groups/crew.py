@@ -1,9 +1,9 @@
-"""The members of one consumer group, each a process of its own: they join, leave in good order, are
-killed and frozen.
+"""The members of one consumer group, each in a process of its own: they join, leave in good order,
+are killed and frozen.
 
-What happens to a member from outside is written down here (Gone, Back); the rest each member writes
-itself (turns.py). `Crew.stir` does one random thing of these; a group always keeps some members
-that nothing has happened to.
+The crew records what happens to a member from outside (Gone, Back); each member records the rest
+itself (turns.py). `Crew.stir` does one of these things at random; some members of a group always
+stay unharmed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ FREEZE_THEMSELVES = {"range", "cooperative", "consumer", "kafka-python", "aiokaf
 
 
 class MemberFailed(AssertionError):
-    """A member ended by itself, or not when it was told to."""
+    """A member ended by itself, or did not end on request."""
 
 
 class MemberProcess:
@@ -76,7 +76,7 @@ class MemberProcess:
         self._errors = orders.history.with_suffix(".err")
         self._was_killed = False
         self.frozen_until: float | None = None
-        """On the monotonic clock; None: it is not frozen."""
+        """When to thaw it, on the monotonic clock; None: it is not frozen."""
         with self._errors.open("ab") as log:
             command = COMMANDS[orders.kind](orders)
             self._process = subprocess.Popen(
@@ -98,14 +98,14 @@ class MemberProcess:
         return self._process.poll() == GROUP_GONE
 
     def leave(self) -> None:
-        """In good order; `wait` waits for it. Who has not begun yet is not waited for."""
+        """Let the member leave in good order. `wait`: wait for it, if it has started."""
         if not self._is_ready():
             self.kill()
             return
         self._process.send_signal(signal.SIGTERM)
 
     def _is_ready(self) -> bool:
-        """It knows what to do with signals."""
+        """Whether it handles signals."""
         return self.orders.history.exists()
 
     def wait(self) -> None:
@@ -124,8 +124,8 @@ class MemberProcess:
         self.dispose()
 
     def freeze(self, seconds: float, *, before_commit: bool) -> None:
-        """At once, or (it waits a little for that) between the member's work and its next
-        commit."""
+        """Freeze the member at once, or between its work and its next commit, for which it waits a
+        little."""
         self.frozen_until = time.monotonic() + seconds
         if before_commit and self.orders.kind in FREEZE_THEMSELVES and self._is_ready():
             self._process.send_signal(signal.SIGUSR1)
@@ -155,7 +155,7 @@ class MemberProcess:
 
 @dataclass(slots=True)
 class Crew:
-    """`home` gets the histories of this group. `kinds`: of members, in turn."""
+    """`home`: for the histories of this group. `kinds`: of the members, in turn."""
 
     home: Path
     bootstrap: str
@@ -208,9 +208,9 @@ class Crew:
             self.join()
 
     def stir(self) -> None:
-        """One thing happens to somebody; who has been frozen for long enough goes on. Mostly nobody
-        is hurt before the group has missed and replaced the one before, since a group that always
-        waits for somebody shows nothing else."""
+        """Do one thing to a member, and thaw members that were frozen long enough. Usually no
+        member is hurt before the group has removed the previous one: a group that always waits for
+        a member would show nothing else."""
         self.thaw_due()
         self._bury()
         well = [member for member in self.members if member.frozen_until is None]
@@ -243,8 +243,8 @@ class Crew:
         self._whole_again = time.monotonic() + seconds + 0.3 * session_s
 
     def _bury(self) -> None:
-        """Members that have been frozen may have ended since; only where the group has members of
-        both protocols."""
+        """Members that were frozen may have ended since, if the group has members of both
+        protocols."""
         for member in self.members[:]:
             if len(self.kinds) > 1 and member.has_lost_its_group:
                 self.members.remove(member)
@@ -255,7 +255,7 @@ class Crew:
                 member.thaw()
 
     def settle(self) -> None:
-        """Nobody is frozen, and one member at least is there."""
+        """Thaw all members, and make sure that there is at least one."""
         for member in self.members:
             if member.frozen_until is not None:
                 member.thaw()
@@ -264,7 +264,7 @@ class Crew:
             self.join()
 
     def finish(self) -> None:
-        """All leave in good order."""
+        """Let all members leave in good order."""
         for member in self.members:
             self._leave(member)
         self.members.clear()

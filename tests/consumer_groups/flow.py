@@ -1,8 +1,8 @@
-"""Records flow through one consumer group while its members come, go, are killed and freeze; the
-broker lives.
+"""Records flow through one consumer group while its members join, leave, are killed and freeze; the
+broker keeps running.
 
 The members of a group are of one kind, or of several that can be in a group together
-(crew.COMMANDS). At the end the group has worked everything off and its members have left; the whole
+(crew.COMMANDS). At the end the group has processed all records and its members have left; the whole
 history goes to kbroker.testing.group_history.check.
 """
 
@@ -24,11 +24,11 @@ from tests.consumer_groups.crew import PATIENCE_S, ROOT, Crew, open_crew
 
 PARTITIONS = 6
 STIR_S = 0.7
-"""Something may happen to a member as often."""
+"""The interval between two things that happen to members."""
 
 
 def broker_config(session_ms: int) -> dict[str, str]:
-    """For a broker whose members' sessions last as long, in both protocols."""
+    """Broker settings for sessions of this length, in both protocols."""
     return {
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",
@@ -50,7 +50,7 @@ def run(
     session_ms: int,
     seed: int = 1,
 ) -> tuple[Report, Crew]:
-    """`name`: of topic and group. `home`: an empty directory, which keeps the histories."""
+    """`name`: of topic and group. `home`: an empty directory, for the histories."""
     broker.create_topic(name, partitions=PARTITIONS)
     crew = Crew(home / name, broker.bootstrap, name, name, kinds, session_ms, seed)
     with open_crew(crew), _producing(broker, crew, records, per_second) as producer:
@@ -101,7 +101,7 @@ def is_drained(broker: RunningBroker, crew: Crew, partitions: int) -> bool:
 
 
 def _until_drained(broker: RunningBroker, crew: Crew) -> None:
-    """What does not happen as long as there is progress is left to the judge."""
+    """Wait as long as the group makes progress. The check of the history finds missing records."""
     before, deadline = committed(broker, crew.group), time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline and not is_drained(broker, crew, PARTITIONS):
         time.sleep(0.1)
@@ -118,7 +118,7 @@ def committed(broker: RunningBroker, group: str) -> dict[int, int]:
 
 
 def note_committed(broker: RunningBroker, crew: Crew, partitions: int) -> None:
-    """As events of the group's history."""
+    """Write the committed offsets as events of the group's history."""
     found, now_ns = committed(broker, crew.group), time.monotonic_ns()
     _write(
         crew,

@@ -4,8 +4,8 @@
     python -m tests.consumer_groups.kafka_python_member
         KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
 
-A rebalance takes place within poll(), when everything that was read before has been committed; its
-callbacks run where nothing may wait, so that they only write down what happens.
+A rebalance happens within poll(), when all records read before have been committed. Its callbacks
+must not wait, so they only record the events.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Ordinary consumers of every client library: members come, go, are killed and freeze while records
-flow, and no record is missed, and none read twice except where a member died or froze before its
-commit. Brokers that are broken on purpose show that this would be seen.
+"""Ordinary consumers of every client library: members join, leave, are killed and freeze while
+records flow. No record is missed, and none is read twice except where a member died or froze before
+its commit. Deliberately broken brokers show that the tests would notice.
 
 The default run has one kind of members on one engine. In the full one a million records flow
 through groups of confluent-kafka on each engine, half a million through Kafka's own consumer, and
@@ -24,8 +24,8 @@ SHORT_SESSION_MS, SESSION_MS = 4000, 6000
 FULL = pytest.mark.full
 JAVA = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 FLOW_S = 50
-"""How long records are sent, where the machine keeps up: eight sessions, in each of which somebody
-may be hurt."""
+"""How long records are sent, if the machine keeps up: eight sessions, in each of which a member may
+be hurt."""
 GROUPS = [
     pytest.param(["range"], 250_000, id="range"),
     pytest.param(["cooperative"], 250_000, id="cooperative"),
@@ -97,7 +97,7 @@ def test_members_come_and_go_on_every_engine(
     ],
 )
 def test_a_broken_broker_is_caught(fault: str, kind: str, rules: set[str], tmp_path: Path) -> None:
-    """Whether the fault shows is a matter of chance, hence the further attempts."""
+    """Chance decides whether the fault shows, hence the further attempts."""
     for attempt in range(3):
         with open_test_broker(config=broker_config(SHORT_SESSION_MS), command=[*LAUNCHER, fault]) as broker:
             home = tmp_path / str(attempt)

@@ -1,14 +1,13 @@
-"""What a member of a consumer group writes down about itself, whichever client library it is: the
-events of its turns.
+"""The history that a member of a consumer group writes, with any client library: the events of its
+turns.
 
-The application of all members is the same: get records, do the work (which is to write them down),
-commit, and before giving a partition up commit again what was read of it, so that the answer says
-whether the member still had it. An event is one line written with one write() (O_APPEND), so that
-kill -9 takes nothing of what the member has seen.
+The application of all members is the same. It gets records, does the work (it writes them down),
+and commits. Before it gives a partition up, it repeats the commit for it: the answer shows whether
+the member still had the partition. An event is one line, written with one write() (O_APPEND), so
+kill -9 loses no event.
 
-A member in Python can be told (SIGUSR1) to freeze itself between its work and its next commit: what
-it commits when it goes on is then surely late. Whoever thaws it sends SIGCONT. SIGTERM asks it to
-leave in good order.
+SIGUSR1 makes a member in Python freeze itself between its work and its next commit, so that this
+commit is late for certain. SIGCONT thaws it. SIGTERM asks it to leave in good order.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ Partition = tuple[str, int]
 GROUP_GONE = 71
 """Exit code of a member whose group has changed its protocol while the member was frozen."""
 REFUSALS = {16, 22, 25, 27, 82, 110, 113}
-"""Codes that say for certain that a commit was not done: NOT_COORDINATOR, ILLEGAL_GENERATION,
+"""Codes after which a commit was certainly not done: NOT_COORDINATOR, ILLEGAL_GENERATION,
 UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH,
 STALE_MEMBER_EPOCH."""
 FENCED = {22, 25, 82, 110}
-"""Those that say that the member has lost its partitions, unless a later commit is confirmed:
-between two generations a cooperating member commits for a moment in the older one."""
+"""Codes after which the member has lost its partitions, unless a later commit is confirmed: between
+two generations a cooperating member commits for a moment in the older one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What a member process is told when it is started."""
+    """The arguments of a member process."""
 
     kind: str
     name: str
@@ -80,13 +79,13 @@ class Orders:
 
 
 class Member:
-    """Keeps what has been read and committed of the partitions that this member has."""
+    """Tracks the reads and commits of this member's partitions."""
 
     def __init__(self, orders: Orders) -> None:
         self.name = orders.name
         self.asked_ns = time.monotonic_ns()
-        """No later than the next partitions can have been asked for: for libraries that do so
-        before they tell."""
+        """No later than the library's next request for partitions, as some libraries send it before
+        they call back."""
         self.read_up_to: dict[Partition, int] = {}
         self._held: set[Partition] = set()
         self._confirmed: dict[Partition, int] = {}
@@ -97,7 +96,7 @@ class Member:
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGUSR1, self._freeze_soon)
         signal.signal(signal.SIGCONT, self._go_on)
-        # From now on the member can be told something: whoever wants to, looks for this file.
+        # This file shows other processes that the member handles signals.
         self._fd = os.open(orders.history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def _stop(self, *_: object) -> None:
@@ -122,9 +121,9 @@ class Member:
         )
 
     def revoked(self, partitions: Iterable[Partition], *, lost: bool = False) -> None:
-        """After the last commit. A member whose commit was refused because it is fenced has lost
-        them, whatever its library says; some libraries tell of a partition twice, when a rebalance
-        begins anew or in close()."""
+        """Call this after the last commit. A member whose commit was refused because it is fenced
+        has lost the partitions, even if its library calls them revoked. Some libraries report a
+        partition twice, when a rebalance restarts or in close()."""
         now_ns, old = time.monotonic_ns(), [place for place in partitions if place in self._held]
         self._write(Revoked(now_ns, self.name, *place, lost=lost or place in self._fenced) for place in old)
         for place in old:
@@ -135,13 +134,12 @@ class Member:
         self.asked_ns = now_ns
 
     def uncommitted(self) -> set[Partition]:
-        """Of which more was read than is confirmed to be committed. A commit may be refused for a
-        while, for instance as long as a rebalance takes: members commit these again and again, and
-        close when there are none."""
+        """Partitions with more reads than confirmed commits. A commit may be refused for a while,
+        for example during a rebalance: members repeat it, and close when none is left."""
         return {place for place, offset in self.read_up_to.items() if self._confirmed.get(place) != offset}
 
     def read(self, records: Iterable[tuple[str, int, int, str]]) -> None:
-        """The work: (topic, partition, offset, value) each."""
+        """The work. Each record: (topic, partition, offset, value)."""
         now_ns = time.monotonic_ns()
         events = []
         for topic, partition, offset, value in records:
@@ -151,8 +149,8 @@ class Member:
         time.sleep(self._random.choice([0, 0, 0, 0.01, 0.05]))
 
     def committing(self, places: Iterable[Partition]) -> dict[Partition, int]:
-        """What is to be committed of these partitions: of each the next offset to read. Freezes
-        here if told so."""
+        """The offsets to commit: for each partition the next one to read. Freezes here if
+        requested."""
         if self._freezes:
             self._freezes = False
             self._write([Gone(time.monotonic_ns(), self.name)])
@@ -164,7 +162,7 @@ class Member:
         return offsets
 
     def answered(self, offsets: Mapping[Partition, int], codes: Mapping[Partition, int | None]) -> None:
-        """`codes`: Kafka's error code of each partition; None: no answer came."""
+        """`codes`: Kafka's error code for each partition; None: no answer."""
         now_ns = time.monotonic_ns()
         self._write(
             CommitAnswered(now_ns, self.name, *place, outcome_of(codes.get(place))) for place in offsets

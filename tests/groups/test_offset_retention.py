@@ -1,5 +1,5 @@
-"""When offsets are forgotten, and groups with them: what each kind of group counts from, what
-stays, and that restarts change nothing."""
+"""When offsets expire, and groups with them: the start of the retention time for each kind of
+group, offsets that stay, and that restarts change nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_group_of_offsets_alone_counts_from_each_commit(restart: bool) -> None
 
 @restarts
 def test_a_classic_group_counts_from_when_its_last_member_left(restart: bool) -> None:
-    """However old its offsets are, and also those that somebody commits afterwards, as in Kafka."""
+    """However old its offsets are, and also offsets committed afterwards, as in Kafka."""
     world = World()
     topic = world.topic()
     joined = world.classic_member(topics=())
@@ -119,7 +119,7 @@ def test_a_consumer_group_counts_from_the_commit(restart: bool) -> None:
 
 @restarts
 def test_a_commit_that_says_how_long_it_is_kept(restart: bool) -> None:
-    """OffsetCommit v2 to v4; a later commit counts instead of it."""
+    """OffsetCommit v2 to v4; a later commit replaces it."""
     world = World()
     topic = world.topic()
     world.commit({(topic, 0): 1, (topic, 1): 1}, version=2, retention_ms=100)
@@ -156,8 +156,7 @@ def test_the_setting_counts_when_it_is_looked_at() -> None:
 
 
 def test_empty_groups_without_offsets_are_removed() -> None:
-    """At the next check, however short it is since they became empty; groups with members are
-    not."""
+    """At the next check, even if they became empty just before it. Groups with members stay."""
     world = World()
     world.topic()
     leaving = world.classic_member()
@@ -183,8 +182,8 @@ def test_a_member_that_was_given_an_id_may_still_come() -> None:
 
 
 def test_a_group_that_is_gone_or_somebody_elses_is_left_alone() -> None:
-    """The broker looks at one group after the other; they may be deleted, or their ids taken,
-    meanwhile."""
+    """The broker checks one group after the other. Meanwhile groups may be deleted, and their ids
+    reused."""
     world = World()
     world.expire("never there")
     world.commit({(world.topic(), 0): 1})
@@ -196,8 +195,8 @@ def test_a_group_that_is_gone_or_somebody_elses_is_left_alone() -> None:
 
 
 def test_offsets_of_a_topic_that_was_deleted_while_the_broker_was_down() -> None:
-    """The broker asks for `topic_ids` at its start; until that is done nobody sees them, and old
-    ones would expire."""
+    """The broker reads `topic_ids` at its start. Until then fetches do not see these offsets, and
+    old ones would expire."""
     world = World()
     gone, other = world.topic("orders"), world.topic("other")
     world.commit({(gone, 0): 1, (other, 0): 2})

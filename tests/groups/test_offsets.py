@@ -1,5 +1,5 @@
-"""Committed offsets: saved, then seen; removed with everything that is on its way; forgotten when
-they are old."""
+"""Committed offsets: visible once they are saved; removed along with those on their way; expired
+when they are old."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_commit_behind_a_deletion_makes_the_group_anew() -> None:
 
 @pytest.mark.parametrize("behind", [False, True])
 def test_a_deletion_that_cannot_be_saved_gives_the_group_back(behind: bool) -> None:
-    """Also when somebody has committed behind it."""
+    """Also if a later commit is queued behind it."""
     world = World(patient=True)
     topic = world.topic()
     world.commit({(topic, 0): 5})
@@ -222,7 +222,7 @@ def test_statistics() -> None:
     assert world.groups.offsets.topic_ids() == {topic}
 
 
-# --- who may ---
+# --- permission ---
 
 
 def test_offsets_of_a_group_that_is_not_there() -> None:

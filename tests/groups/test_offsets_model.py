@@ -1,8 +1,8 @@
 """Committed offsets against a plain dictionary: commits, deletions of offsets, groups and topics,
 retention, failed saves, restarts.
 
-Outcomes wait to be saved in the order of the decisions; each of them does to the dictionary what it
-was answered to have done, at the moment in which it is saved.
+Outcomes wait to be saved in the order of the decisions. Each changes the dictionary, as its reply
+says, when it is saved.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Dictionary = dict[Place, Kept]
 
 @dataclass
 class Waiting:
-    """What a decision does to the dictionary when it is saved."""
+    """A decision's changes to the dictionary, applied when it is saved."""
 
     call: Call | None
     places: set[Place]
@@ -70,7 +70,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         *,
         answer: object = None,
     ) -> None:
-        """What there is nothing to save of has happened already."""
+        """Queue an outcome; one without changes is carried out at once."""
         if not outcome.changes:
             call = self.world.carry_out(outcome)
             assert answer is None or call.reply == answer
@@ -168,7 +168,7 @@ class OffsetsMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """What nobody was told may be lost. Topics that are gone are told at the start."""
+        """Decisions without an answer may be lost. The start reports deleted topics."""
         self.waiting.clear()
         self.world.start()
         offsets = self.world.groups.offsets
@@ -186,7 +186,7 @@ class OffsetsMachine(RuleBasedStateMachine):
     # --- what must hold ---
 
     def known(self) -> set[Place]:
-        """Of which there is an offset, or may be one soon."""
+        """Partitions that have an offset, or may soon have one."""
         return set(self.saved) | {place for each in self.waiting for place in each.places}
 
     @invariant()

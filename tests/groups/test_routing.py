@@ -1,5 +1,5 @@
-"""Which part a request goes to, one namespace for all types, and what is left when a decision
-cannot be saved."""
+"""The part that each request goes to, one namespace of ids for all types, and the state of groups
+after a failed save."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_stored(world: World, kind: str) -> bool:
 
 
 def saved_world(kind: str | None, *, members: bool = True, offsets: bool = True) -> World:
-    """A patient one, with a group of this type that is saved."""
+    """A patient world, with a saved group of this type."""
     world = World()
     topic = world.topic()
     member: dict[str, Any] = {}
@@ -57,7 +57,7 @@ def saved_world(kind: str | None, *, members: bool = True, offsets: bool = True)
 
 
 def test_a_share_groups_id_is_nobody_elses() -> None:
-    """Codes as Kafka gives them to who comes with another protocol."""
+    """Kafka's codes for requests of another protocol."""
     world = World()
     topic = world.topic()
     world.group_ids.claim(G, SHARE)
@@ -126,7 +126,7 @@ def test_members_of_either_protocol_commit_by_their_own_rules() -> None:
 
 
 def test_an_empty_consumer_group_becomes_a_classic_one_and_the_other_way_round() -> None:
-    """With its offsets; members of the other protocol must come as new ones."""
+    """It keeps its offsets; members of the other protocol must join as new ones."""
     world = World()
     topic = world.topic()
     world.consumer_beat("m")
@@ -144,12 +144,12 @@ def test_an_empty_consumer_group_becomes_a_classic_one_and_the_other_way_round()
     assert world.offsets() == {(topic, 0): 1}
 
 
-# --- what is left when something cannot be saved ---
+# --- failed saves ---
 
 
 @pytest.mark.parametrize("kind", [CLASSIC, CONSUMER])
 def test_a_deletion_that_cannot_be_saved(kind: str) -> None:
-    """Memory has none, the store has a group: it is back, with its offsets."""
+    """The store has a group, memory none: the group is restored, with its offsets."""
     world = saved_world(kind, members=False)
     before, offsets = world.types(), world.offsets()
     call = world.delete()
@@ -180,8 +180,8 @@ def test_a_retention_that_cannot_be_saved(kind: str) -> None:
 
 @pytest.mark.parametrize("offsets", [False, True])
 def test_a_new_group_of_either_protocol_that_cannot_be_saved(offsets: bool) -> None:
-    """The store has nothing, or offsets alone. Of a classic group memory counts, a consumer group
-    is not there."""
+    """The store has nothing, or only offsets. A classic group stays as in memory, a consumer group
+    is dropped."""
     world = saved_world(None, offsets=offsets)
     joined = world.classic_join("m").reply
     call = world.classic_sync(joined)
@@ -210,11 +210,11 @@ def test_an_upgrade_that_cannot_be_saved(members: bool) -> None:
     assert world.groups.consumer.get(G) is None
     assert world.offsets() == offsets
     if members:
-        assert world.groups.classic.next_deadline_ms() is not None, "its sessions go on"
+        assert world.groups.classic.next_deadline_ms() is not None, "its sessions continue"
 
 
 def test_an_empty_consumer_group_that_cannot_be_made_classic() -> None:
-    """Memory has a classic group, the store a consumer group; whoever waits is told so."""
+    """Memory has a classic group, the store a consumer group. Waiting members are refused."""
     world = saved_world(CONSUMER, members=False)
     world.classic_settings = classic.ClassicGroupSettings(initial_rebalance_delay_ms=3000)
     call = world.classic_join("m")
@@ -228,8 +228,7 @@ def test_an_empty_consumer_group_that_cannot_be_made_classic() -> None:
 
 
 def test_a_downgrade_that_cannot_be_saved() -> None:
-    """The last member of the new protocol leaves a group in which another speaks the classic
-    one."""
+    """The last member of the new protocol leaves a group with a member of the classic one."""
     world = saved_world(CLASSIC)
     world.consumer_beat("new")
     world.save_all()
@@ -246,7 +245,7 @@ def test_a_downgrade_that_cannot_be_saved() -> None:
 
 @pytest.mark.parametrize("kind", [CLASSIC, CONSUMER])
 def test_a_member_that_leaves_and_that_cannot_be_saved(kind: str) -> None:
-    """Of the type that the store has: a classic group goes on from memory, a consumer group from
+    """The group is of the stored type. A classic group continues from memory, a consumer group from
     the store."""
     world = saved_world(kind)
     if kind == CLASSIC:
@@ -275,8 +274,8 @@ def test_a_group_that_another_took_over_behind_a_deletion_that_fails() -> None:
 
 @pytest.mark.parametrize("kind", [CLASSIC, CONSUMER])
 def test_a_share_group_that_took_an_id_over_behind_a_deletion_that_fails(kind: str) -> None:
-    """Regression: the id was claimed twice, which ended the broker. The share group is refused by
-    the same failure, and forgotten then."""
+    """Regression: the id was claimed twice, which ended the broker. The same failure refuses the
+    share group, which is then dropped."""
     world = saved_world(kind, members=False)
     shares = ShareGroupCoordinator(lambda _: ShareGroupSettings(), world.group_ids)
     world.delete()

@@ -1,6 +1,6 @@
-"""Stored times of groups and offsets while the wall clock steps, forward and back: what is stored
-is the wall clock's time, nothing that was committed just now is forgotten, and nothing is kept for
-ever because the clock was ahead."""
+"""Stored times of groups and offsets while the wall clock steps forward and back: the wall clock's
+time is stored, no recent commit expires, and nothing is kept for ever because the clock was ahead.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def later(world: World, milliseconds: int) -> None:
     world.expire()
 
 
-# --- what is stored ---
+# --- stored times ---
 
 
 @steps
@@ -95,7 +95,7 @@ def test_never_is_never_on_both_clocks() -> None:
     assert times.to_store(NEVER_MS) == times.loaded(NEVER_MS, 7) == NEVER_MS
 
 
-# --- what is forgotten ---
+# --- expiry ---
 
 
 @steps
@@ -163,7 +163,7 @@ def test_a_commit_behind_a_correction_is_as_old_as_it_is_after_a_restart(
 
 @commits
 def test_a_commit_of_a_clock_that_was_ahead_is_not_kept_for_ever(commit: Commit) -> None:
-    """A time to come counts as that of the start."""
+    """A time in the future becomes the time of the start."""
     world = World()
     topic = world.topic()
     world.step_clock(365 * DAY_MS)
@@ -207,7 +207,7 @@ def test_a_start_with_a_clock_that_is_behind_does_no_harm_once_it_is_right(commi
 
 @commits
 def test_what_is_old_by_the_wall_clock_goes_after_a_restart(commit: Commit) -> None:
-    """The broker was down for so long, or it slept: nobody has used the offsets meanwhile."""
+    """The broker was down for so long, or asleep: the offsets were not used meanwhile."""
     world = World()
     topic = world.topic()
     commit(world, topic)

@@ -1,5 +1,5 @@
-"""Deadlines by name: what is due, when to look again, and that nothing is kept of what was
-cancelled; against a plain dictionary."""
+"""Deadlines by name, against a plain dictionary: due names, the time to look again, and that
+cancelled names leave nothing behind."""
 
 from __future__ import annotations
 
@@ -46,8 +46,7 @@ def test_what_is_cancelled_does_not_come_unless_it_is_set_again() -> None:
 
 
 def test_names_that_come_and_go_are_not_kept() -> None:
-    """A client that joins under a new id again and again leaves nothing behind for the length of a
-    session."""
+    """A client that keeps joining under new ids leaves no entries behind."""
     timers: Timers[int] = Timers()
     timers.set(-1, 500)
     for number in range(10_000):

@@ -1,4 +1,4 @@
-"""All groups and their offsets with what the broker has around them: topics, a store, commits that
+"""All groups and their offsets with their surroundings in the broker: topics, a store, commits that
 may wait or fail, and a clock."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def subscription(*topics: str) -> bytes:
 
 
 class Call(Ticket):
-    """A request: `reply` is None while it waits, NOT_SAVED for who was refused because of that."""
+    """A request. `reply`: None while it waits, NOT_SAVED if a failed save refused it."""
 
     def __init__(self) -> None:
         self.reply: Any = None
@@ -49,15 +49,15 @@ class Call(Ticket):
 
 @dataclass
 class Flying:
-    """An outcome that is being saved."""
+    """An outcome that waits for its save."""
 
     outcome: Outcome[Any]
     call: Call
 
 
 class World:
-    """Saves every outcome at once, unless `patient`: then `save` and `fail` do it, in the order of
-    the decisions."""
+    """Saves every outcome at once. If `patient`, `save` and `fail` do so, in the order of the
+    decisions."""
 
     def __init__(self, *, patient: bool = False) -> None:
         self.patient = patient
@@ -72,8 +72,8 @@ class World:
         self.start()
 
     def start(self, *, load: bool = True) -> None:
-        """As after kill -9: only what is stored is left. The session clock begins anew, with the
-        time of the wall clock."""
+        """As after kill -9: only stored state is left. The session clock starts again at the wall
+        clock's time."""
         self.flying: list[Flying] = []
         self.now_ms += self.times.ahead_ms
         self.times = StoredTimes(self.now_ms)
@@ -115,7 +115,7 @@ class World:
         return flying.call
 
     def save(self) -> None:
-        """The oldest outcome that is not saved yet."""
+        """Save the oldest outcome that waits."""
         flying = self.flying.pop(0)
         self.store.write(flying.outcome.changes)
         self._give(flying)
@@ -125,7 +125,7 @@ class World:
             self.save()
 
     def fail(self) -> None:
-        """Nothing that is being saved can be saved."""
+        """Fail all outcomes that wait."""
         failed, self.flying = self.flying, []
         for flying in failed:
             flying.call.answer(NOT_SAVED)
@@ -153,13 +153,12 @@ class World:
             flying.call.answer(flying.outcome.reply)
 
     def after(self, milliseconds: int) -> None:
-        """What runs out meanwhile."""
+        """Let time pass, and act on the timers that run out."""
         self.now_ms += milliseconds
         self.carry_out(self.groups.expire(self.now_ms))
 
     def step_clock(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock, or the machine was asleep for so long: the session clock
-        does not notice."""
+        """The wall clock is set, or the machine was asleep: the session clock does not notice."""
         self.times.ahead_ms += milliseconds
 
     # --- offsets ---
@@ -176,7 +175,7 @@ class World:
         )
 
     def code(self, call: Call) -> ErrorCode:
-        """What refused all of it, or its only row."""
+        """The code that refused the request, or the code of its only row."""
         errors = call.reply
         assert isinstance(errors, OffsetErrors)
         (code,) = set(errors.rows.values()) if errors.error_code is OK else {errors.error_code}
@@ -189,12 +188,12 @@ class World:
         return self.carry_out(self.groups.delete(group))
 
     def expire(self, *groups: str) -> None:
-        """What the broker does every few minutes."""
+        """Expire offsets, as the broker does every few minutes."""
         for group in groups or self.groups.group_ids():
             self.carry_out(self.groups.expire_offsets(group, now_ms=self.now_ms))
 
     def offsets(self, group: str = G) -> dict[OffsetOf, int]:
-        """What a fetch is answered with."""
+        """The offsets that a fetch returns."""
         return {
             (topic_id, number): offset.offset
             for topic_id, numbers in self.groups.offsets.of(group).items()

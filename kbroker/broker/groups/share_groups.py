@@ -339,8 +339,8 @@ class ShareGroupService:
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups for one group: its share state first, then its records and settings. No
         member can join meanwhile: this must not delete the state of a new member's
-        share-partitions. Nor may state appear afterwards, so while the persister has an
-        initialisation to answer, the client is asked to retry."""
+        share-partitions. Nor may state appear afterwards, so the client must retry while the
+        persister has an initialisation to answer."""
         try:
             with self._alone(group_id):
                 return await self._delete_group(group_id)

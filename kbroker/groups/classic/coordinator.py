@@ -368,7 +368,7 @@ class ClassicGroups:
     # --- conversion ---
 
     def take_out(self, group_id: str, records: Records) -> ClassicGroup:
-        """Give the group up to another type: drop it and its record. Members that wait are asked to
+        """Give the group up to another type: drop it and its record. Members that wait must
         join again."""
         group = self._groups[group_id]
         for member_id in group.members:
@@ -414,7 +414,7 @@ class ClassicGroups:
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
         """Load the records of any number of groups (a scan of GroupKey.namespace), and start all
-        sessions afresh. Skips other records. A group above the present maximum size rebalances, and
+        sessions. Skips other records. A group above the present maximum size rebalances, and
         the last members to join are refused."""
         for key, value in records:
             parsed = parse_key(key)

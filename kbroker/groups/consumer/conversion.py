@@ -2,7 +2,7 @@
 
     upgrade     a member joins a classic group of ordinary consumers with the consumer protocol. The
                 members stay, with their partitions, and the generation is the group epoch. Members
-                that wait in a rebalance are asked to join again
+                that wait in a rebalance must join again
     downgrade   the last member of the consumer protocol leaves, or a static one returns with the
                 classic protocol. The targets become the assignments, the group epoch becomes the
                 generation, and the group rebalances

@@ -370,7 +370,7 @@ class ConsumerGroups:
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
         """Load the records of any number of groups (a scan of GroupKey.namespace), and start all
-        sessions afresh. Skips records of other group types."""
+        sessions. Skips records of other group types."""
         loaded: dict[str, ConsumerGroup] = {}
         for key, value in records:
             parsed = parse_key(key)

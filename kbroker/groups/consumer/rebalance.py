@@ -10,7 +10,7 @@ when members are late. Pure.
     timer      of                           when it runs out, the member is removed
     SESSION    every member                 it is silent
     REBALANCE  a member that must revoke    other members wait for its partitions
-    JOIN       a classic member             it was asked to join again and did not
+    JOIN       a classic member             it has a rebalance to join and did not
     SYNC       a classic member             it has joined and did not ask for its assignment
 
 This module must not know how requests are checked or answered.

@@ -378,7 +378,7 @@ class ShareGroupCoordinator(Coordinator):
 
     def load(self, records: Iterable[tuple[bytes, bytes]], *, now_ms: int) -> None:
         """Load the records of any number of groups (a scan of GroupKey.namespace), and start all
-        sessions afresh. Skips records of other group types. The next heartbeat retries
+        sessions. Skips records of other group types. The next heartbeat retries
         initialisations that a crash interrupted."""
         loaded: dict[str, ShareGroup] = {}
         for key, value in records:

@@ -86,7 +86,7 @@ class ShareGroup:
     initializing: dict[UUID, TopicPart] = field(default_factory=dict)
     initialized: dict[UUID, TopicPart] = field(default_factory=dict)
     deleting: dict[UUID, str] = field(default_factory=dict)
-    # What follows is not stored.
+    # Fields from here on are not stored.
     asked_ms: dict[TopicPartition, int] = field(default_factory=dict)
     """Initialisations that the persister has not answered, each with the time of the last
     request."""

@@ -1,6 +1,5 @@
 """The broker's side of classic groups, consumer groups and offsets, on a virtual clock and without
-threads: waiting, being answered, timers, saves that fail, clients that hang up, the broker's
-end."""
+threads: waiting, answers, timers, failed saves, clients that hang up, and the end of the broker."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ NOT_AVAILABLE = ErrorCode.coordinator_not_available
 
 
 class Commits:
-    """A group commit that takes `delay_s`, or refuses with `failure` what is being committed and
-    all that is queued behind it."""
+    """A group commit that takes `delay_s`, or refuses everything that is queued with `failure`."""
 
     def __init__(self, store: MemoryStateStore) -> None:
         self._store = store
@@ -77,7 +75,7 @@ class Commits:
 
 
 class World:
-    """`groups` is what is tested. Clients are `Peer`s."""
+    """`groups`: the service under test. Clients are `Peer`s."""
 
     def __init__(self) -> None:
         self.inner = Groups()
@@ -87,7 +85,7 @@ class World:
         self.groups = self.opened()
 
     def opened(self) -> ConsumerGroupService:
-        """A broker that has not loaded anything yet. What was being saved is lost."""
+        """A service that has loaded nothing yet. Saves that were under way are lost."""
         self.commits.lose()
         self.inner.start(load=False)
         commits = cast(GroupCommit[Change], self.commits)
@@ -125,8 +123,8 @@ class World:
 
 
 class Peer:
-    """A client on a connection of its own. `timeouts_ms`: of its session, of a rebalance;
-    `answers`: what it was told, in order."""
+    """A client on a connection of its own. `timeouts_ms`: of its session and of a rebalance;
+    `answers`: in order."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -165,7 +163,7 @@ class Peer:
 
 @asynccontextmanager
 async def opened(world: World | None = None) -> AsyncIterator[tuple[World, trio.Nursery]]:
-    """A broker that runs; given a world, after a restart."""
+    """A running service; given a world, one after a restart."""
     if world is None:
         world = World()
     else:
@@ -216,7 +214,7 @@ async def test_a_commit_that_cannot_be_saved_is_as_if_it_had_not_been(
 async def test_an_assignment_that_cannot_be_saved_is_not_given_out(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Leader and follower are told, and the group begins another generation."""
+    """Leader and follower are refused, and the group starts another generation."""
     async with opened() as (world, nursery):
         leader, follower = Peer(world, "a"), Peer(world, "b")
         await leader.join()
@@ -247,8 +245,8 @@ async def test_an_assignment_that_cannot_be_saved_is_not_given_out(
 async def test_what_is_not_saved_yet_is_not_told_to_who_asks_again(
     failure: Exception | None, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Regression: a member that sent its heartbeat again, as after a lost connection, heard of
-    partitions that it did not have for sure: there was nothing to save for that one."""
+    """Regression: a member that repeated its heartbeat, as after a lost connection, got partitions
+    that were not saved yet, as the repeated heartbeat had nothing to save."""
     async with opened() as (world, nursery):
         world.commits.delay_s, world.commits.failure = 3.0, failure
         request = ConsumerGroupHeartbeatRequest(G, "m", 0, None, None, 60_000, ("orders",), owned={})
@@ -277,8 +275,7 @@ async def test_what_is_not_saved_yet_is_not_told_to_who_asks_again(
 async def test_what_is_being_saved_is_waited_for_by_whoever_asks_next(
     autojump_clock: trio.testing.MockClock, failure: Exception | None, told: ErrorCode
 ) -> None:
-    """A member that is told of something which a failed save then takes back would be ahead of its
-    group."""
+    """A member whose answer a failed save then takes back would be ahead of its group."""
     async with opened() as (world, nursery):
         peer = await stable(world)
         world.commits.delay_s, world.commits.failure = 3.0, failure
@@ -295,7 +292,7 @@ async def test_what_is_being_saved_is_waited_for_by_whoever_asks_next(
 
 
 async def test_timers_go_on_after_a_save_that_failed(autojump_clock: trio.testing.MockClock) -> None:
-    """The rebalance that follows has its own deadline: nobody joins again, and all are gone."""
+    """The next rebalance has a deadline: no member joins again, and all are removed."""
     async with opened() as (world, _):
         peer = Peer(world, "m")
         peer.timeouts_ms = (100_000, 50_000)
@@ -345,7 +342,7 @@ async def test_who_waits_is_answered_by_what_another_does(autojump_clock: trio.t
 async def test_a_client_that_hangs_up_stays_a_member_until_its_session_ends(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The answer that comes then goes nowhere."""
+    """The later answer is dropped."""
     async with opened() as (world, nursery):
         first = await stable(world)
         second = Peer(world, "another")
@@ -365,7 +362,7 @@ async def test_a_client_that_hangs_up_stays_a_member_until_its_session_ends(
 
 
 async def test_who_waits_is_told_when_the_broker_stops(autojump_clock: trio.testing.MockClock) -> None:
-    """And who comes to wait then."""
+    """Also requests that would wait afterwards."""
     async with opened() as (world, nursery):
         await stable(world)
         waiting, late = Peer(world, "waiting"), Peer(world, "late")
@@ -408,7 +405,7 @@ async def test_a_session_ends_when_it_does(autojump_clock: trio.testing.MockCloc
 
 
 async def test_a_nearer_deadline_wakes_the_timers(autojump_clock: trio.testing.MockClock) -> None:
-    """One who joins while nothing runs, and then one whose session is shorter than the others'."""
+    """A member joins while no timer runs, then one with a shorter session than the others."""
     async with opened() as (world, _):
         await trio.sleep(3600)
         await stable(world)

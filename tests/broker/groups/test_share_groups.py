@@ -1,5 +1,4 @@
-"""The broker's side of the group coordinator beside a persister that takes its time, on a virtual
-clock and without threads."""
+"""The share group service with a slow persister, on a virtual clock and without threads."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ GROUP = "g"
 
 
 class Commits:
-    """A group commit that is through at once, or in `delay_s`, or fails with `failure`."""
+    """A group commit that is done at once, or after `delay_s`, or fails with `failure`."""
 
     def __init__(self, store: MemoryStateStore) -> None:
         self._store = store
@@ -79,7 +78,7 @@ async def nothing_is_kept(group_id: str, partitions: Sequence[TopicPartition]) -
 
 class Topics(NamedTopics):
     def partition(self, topic_id: UUID, index: int) -> None:
-        """Their logs do not matter here."""
+        """These tests need no logs."""
 
 
 class World:
@@ -178,7 +177,7 @@ async def test_a_persister_that_raises_is_asked_again(autojump_clock: trio.testi
 async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """State would come to life behind the deletion."""
+    """State would appear after the deletion."""
     async with world(JOIN_PATIENCE_S + 1) as w:
         await w.heartbeat(0, "orders")
         await w.heartbeat(-1)
@@ -191,7 +190,7 @@ async def test_a_group_is_not_deleted_while_its_share_state_is_being_made(
 async def test_a_group_is_not_deleted_while_a_join_is_being_saved(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The member may be gone by then, but its share state is about to be made."""
+    """The member may have left by then, but its share state is about to be initialised."""
     async with world(1) as w:
         w.commits.delay_s = 1.0
         async with trio.open_nursery() as clients:
@@ -209,8 +208,8 @@ async def test_a_group_is_not_deleted_while_a_join_is_being_saved(
 async def test_an_id_is_free_when_its_groups_deletion_is_saved(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Regression: a classic group could begin under it before; if the deletion failed then, the
-    share group had no id to come back to."""
+    """Regression: a classic group could take the id before. If the deletion then failed, the share
+    group could not be restored."""
     async with world(0) as w:
         await w.heartbeat(0, "orders")
         await trio.sleep(1)
@@ -247,7 +246,7 @@ async def test_a_join_that_cannot_be_saved_keeps_nobody_from_the_group(
 async def test_offsets_are_not_changed_while_share_state_is_being_made(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """It would take the place of what was altered, or come to life behind the deletion."""
+    """It would replace the altered state, or appear after the deletion."""
     async with world(JOIN_PATIENCE_S + 1) as w:
         await w.heartbeat(0, "orders")
         await w.heartbeat(-1)
@@ -263,7 +262,7 @@ async def test_offsets_are_not_changed_while_share_state_is_being_made(
 async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """What it had not before is Initializing still, and made for the next member."""
+    """A partition new to the group stays Initializing, and the next member retries it."""
     async with world(1) as w:
         with trio.move_on_after(0.5) as scope:
             await w.service.alter_offsets(GROUP, {"orders": {0: 1}})
@@ -275,7 +274,7 @@ async def test_an_administrator_who_hangs_up_leaves_the_group_as_it_can_be_used(
 async def test_targets_that_could_not_be_saved_come_with_the_next_heartbeat(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """The setting is stored already, and the alteration was answered: nobody would try again."""
+    """The setting is stored, and the alteration was answered: no client would try again."""
     async with world(0) as w:
         epochs = {}
         for member in ("M1", "M2"):

@@ -1,15 +1,15 @@
-"""Consumer groups at random, as they live: members join and leave, subscribe anew, topics come and
-grow; and groups in any state at all.
+"""Random consumer groups: some evolve, with members that join, leave and change their subscriptions
+and topics that come and grow; others are in arbitrary states.
 
-A case is what an assignor is asked, as JSON:
+A case is the input of an assignor, as JSON:
 
     {"assignor": "uniform" | "range", "partitions": {topic id: number of partitions},
      "members": [{"id", "instance": id or null, "topics": [topic ids],
                   "assigned": {topic id: [numbers]}}]}
 
-Members, topics and numbers stand in the order in which kbroker takes them
-(docs/consumer-groups.md), so that Kafka's assignors, given that order, answer the same. Topic ids
-are such that a hash set of Kafka's has them in that order too.
+Members, topics and numbers are in the order in which kbroker takes them (docs/consumer-groups.md).
+Given that order, Kafka's assignors return the same. Topic ids are chosen so that a hash set of
+Kafka has them in that order too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ASSIGNORS: Mapping[str, ConsumerAssignor] = {"uniform": UniformAssignor(), "rang
 
 
 def answer(case: Case) -> dict[str, dict[str, list[int]]]:
-    """kbroker's, in the form of the cases; members without partitions are there, with nothing."""
+    """kbroker's assignment, in the form of the cases. Members without partitions are included."""
     members, partitions = parsed(case)
     found = ASSIGNORS[case["assignor"]].assign(members, partitions)
     return {
@@ -99,8 +99,8 @@ def cases(seed: int, count: int) -> Iterator[Case]:
 
 
 def chain(topics: int) -> Case:
-    """Each member shares a topic with the next, and the last has nothing: a long chain takes more
-    rounds than the assignor has."""
+    """Each member shares a topic with the next, and the last has no partitions: a long chain needs
+    more rounds than the assignor makes."""
     ids = topic_ids(Random(topics), topics)
     members = {
         f"member-{number:02}": ConsumerAssignorMember(
@@ -129,7 +129,7 @@ def uneven(random: Random) -> Case:
     both = topic_ids(random, 2)
     each = random.randint(4, 10)
     held: dict[UUID, list[int]] = {topic: [] for topic in both}
-    """How many partitions each of the rich has."""
+    """How many partitions each of these members has."""
     for _ in range(random.randint(3, 6)):
         held[both[0]].append(random.randint(1, each - 1))
         held[both[1]].append(each - held[both[0]][-1])
@@ -226,8 +226,8 @@ class RandomGroup:
         self._counts[self._random.choice(sorted(self._counts))] += self._random.randint(1, 6)
 
     def _any_state(self) -> None:
-        """As another assignor might have left it: uneven, with gaps, with topics that nobody wants
-        any more."""
+        """As another assignor might have left it: uneven, with gaps, with topics that no member
+        subscribes to any more."""
         names = sorted(self._members)
         assigned: dict[str, dict[UUID, list[int]]] = {name: {} for name in names}
         few = self._random.sample(names, self._random.randint(1, len(names)))

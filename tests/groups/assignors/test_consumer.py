@@ -1,5 +1,4 @@
-"""The assignors of consumer groups: Kafka's answers, evenness, how little moves, and that nothing
-depends on chance."""
+"""The assignors of consumer groups: equal to Kafka's, even, with few moves, and deterministic."""
 
 from __future__ import annotations
 
@@ -42,8 +41,8 @@ def test_kafka_s_answers(number: int) -> None:
 
 @st.composite
 def groups(draw: st.DrawFn, *, same: bool) -> tuple[Members, Partitions]:
-    """Up to seven members of up to four topics; each partition had one owner or none, whoever that
-    was."""
+    """Up to seven members of up to four topics; each partition had one owner, any of them, or
+    none."""
     counts = draw(st.lists(st.integers(0, 9), min_size=1, max_size=4))
     names = draw(st.lists(st.text("abc-", min_size=1, max_size=3), min_size=1, max_size=7, unique=True))
     subsets = st.frozensets(st.sampled_from(TOPICS[: len(counts)]))
@@ -63,7 +62,7 @@ def loads(assignment: Assignment[UUID]) -> dict[str, int]:
 
 
 def before(members: Members) -> Assignment[UUID]:
-    """What they have of what they subscribe to."""
+    """The members' partitions of topics that they subscribe to."""
     return {
         member_id: {
             topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id in member.topic_ids
@@ -75,7 +74,7 @@ def before(members: Members) -> Assignment[UUID]:
 def after(
     members: Members, assignment: Mapping[str, Mapping[UUID, tuple[int, ...]]]
 ) -> dict[str, ConsumerAssignorMember]:
-    """The same members, with this as what they had."""
+    """The same members, with this as their previous assignment."""
     return {
         member_id: member._replace(assigned=assignment[member_id]) for member_id, member in members.items()
     }
@@ -163,7 +162,7 @@ def test_uniform_stays_as_it_is_where_only_two_moves_together_would_even_it_out(
 
 
 def test_two_members_that_had_the_same_partition() -> None:
-    """No assignor of ours leaves that, but a plugin might have."""
+    """A plugin might have left this; the built-in assignors do not."""
     members = {name: ConsumerAssignorMember(frozenset([A]), {A: (0, 1, 7)}) for name in ("m2", "m1")}
     assert UniformAssignor().assign(members, {A: range(3)}) == {"m1": {A: (0, 1)}, "m2": {A: (2,)}}
 

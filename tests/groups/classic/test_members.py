@@ -1,5 +1,5 @@
-"""Who is a member of a classic group: joining, leaving, static members, and what everybody else is
-refused with."""
+"""Membership of a classic group: joining, leaving, static members, and the refusals of all
+others."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def static(world: World, name: str) -> Member:
 
 
 def back(member: Member) -> Member:
-    """The same instance after a restart: it has forgotten its member id."""
+    """The same instance after a restart, without its member id."""
     return Member(member.world, member.name, instance_id=member.instance_id, offers=member.offers)
 
 

@@ -1,8 +1,8 @@
-"""Classic groups under members that come, go, fall silent and come back, with failed saves and
-restarts: what must hold after each step.
+"""Classic groups with members that join, leave, fall silent and return, with failed saves and
+restarts: the properties that hold after each step.
 
-Members believe what they were told last. Outcomes wait to be saved in order. At the end everybody
-falls silent and time passes: then nobody may wait any more, and no group may have members.
+Members believe their last answers. Outcomes wait to be saved in order. At the end all members fall
+silent and time passes: then no request waits, and no group has members.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @rule(name=names)
     def join_with_the_id_that_was_given(self, name: str) -> None:
-        """As clients do, and fresh ones when they are told to."""
+        """As clients do: a new one joins again with the id that it gets."""
         client = self.clients[name]
         for _ in range(2):
             self.calls.append(client.join())
@@ -71,7 +71,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def everybody_joins_again(self) -> None:
-        """Who was told something, that is; what a rebalance is."""
+        """All members with a generation join again: a rebalance."""
         for client in self.clients.values():
             if self.believes(client) >= 0:
                 self.calls.append(client.join())
@@ -84,7 +84,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @rule(who=st.sets(names, min_size=1))
     def settles(self, who: set[str]) -> None:
-        """A rebalance that nothing disturbs, if everybody is there."""
+        """An undisturbed rebalance, if all members are there."""
         self.several_join(who)
         self.world.pass_time(self.world.settings.initial_rebalance_delay_ms)
         group = self.world.groups.get(GROUP)
@@ -158,8 +158,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Who has got an assignment of a generation that still was, goes on in it; who waited is
-        cut off."""
+        """A member with an assignment of the stored generation continues in it. Members that waited
+        lose their connections."""
         go_on = [client for client in self.clients.values() if self.is_settled(client)]
         self.world.start()
         self.calls = []
@@ -169,7 +169,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             assert client.heartbeat() is OK
 
     def is_settled(self, client: Member) -> bool:
-        """Nothing that is being saved may make something else of the member's generation."""
+        """No save that is under way may change the member's generation."""
         group = self.world.groups.get(GROUP)
         is_told = isinstance(client.syncing.reply, SyncReply) and client.syncing.code is OK
         return (
@@ -195,7 +195,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_generation_is_shared_out_once(self) -> None:
-        """Over all restarts: what members were told to read was saved before."""
+        """Across restarts: assignments that members got were saved before."""
         shares: dict[int, bytes] = {}
         for generation, call in self.syncs:
             if isinstance(call.reply, SyncReply) and call.code is OK and call.reply.assignment:
@@ -203,7 +203,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def members_of_one_generation_are_told_the_same(self) -> None:
-        """In one life of the broker: a generation that was not saved is made anew after a
+        """Within one run of the broker: a generation that was not saved is made again after a
         restart."""
         told: dict[int, str | None] = {}
         for call in self.calls:
@@ -272,7 +272,7 @@ def check_members(group: ClassicGroup) -> None:
 
 
 def check_timers(world: World, group: ClassicGroup) -> None:
-    """Whatever the group waits for ends."""
+    """Every wait of the group ends."""
     timers = world.groups._rebalances.timers
     for member in group.members.values():
         waits = member.member_id in group.joining or member.member_id in group.syncing

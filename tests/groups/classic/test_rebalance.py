@@ -1,4 +1,4 @@
-"""How a classic group comes from one generation to the next, and what happens when somebody is
+"""How a classic group gets from one generation to the next, and what happens when members are
 late."""
 
 from __future__ import annotations
@@ -322,8 +322,8 @@ def test_static_members_that_are_all_late_are_waited_for_once_more(world: World)
 
 
 def test_static_members_that_give_nobody_time_do_not_keep_the_timers_busy(world: World) -> None:
-    """Regression: with a rebalance timeout of 0 such a group came to its end again and again, as
-    fast as the timers ran, for a session."""
+    """Regression: with a rebalance timeout of 0, the rebalance of such a group ended over and over,
+    as fast as the timers ran, until a session ended."""
     a, b = Member(world, "a", instance_id="static-a"), Member(world, "b")
     a.enter(rebalance_timeout_ms=0)
     a.sync(a)

@@ -1,5 +1,4 @@
-"""What of a classic group is stored, what comes back after a restart, and what happens when it
-cannot be saved."""
+"""The stored parts of a classic group: their state after a restart, and after a failed save."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classic groups with what the broker has around them: a store, commits that may wait or fail,
+"""Classic groups with their surroundings in the broker: a store, commits that may wait or fail,
 requests that wait, and a clock."""
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ OK = ErrorCode.none
 
 
 class Call(Ticket):
-    """A request: `reply` is None while it waits, NOT_SAVED for who was refused because of that."""
+    """A request. `reply`: None while it waits, NOT_SAVED if a failed save refused it."""
 
     def __init__(self) -> None:
         self.reply: Any = None
 
     def answer(self, reply: object) -> None:
-        """The first answer counts."""
+        """The first answer stands."""
         if self.reply is None:
             self.reply = reply
 
@@ -55,7 +55,7 @@ class Call(Ticket):
 
 @dataclass
 class Flying:
-    """An outcome that is being saved."""
+    """An outcome that waits for its save."""
 
     outcome: Outcome[Any]
     call: Call | None
@@ -63,8 +63,8 @@ class Flying:
 
 @dataclass
 class World:
-    """Saves every outcome at once, unless `patient`: then `save` and `fail` do it, in the order of
-    the decisions."""
+    """Saves every outcome at once. If `patient`, `save` and `fail` do so, in the order of the
+    decisions."""
 
     settings: ClassicGroupSettings = field(
         default_factory=lambda: ClassicGroupSettings(initial_rebalance_delay_ms=0)
@@ -79,8 +79,8 @@ class World:
         self.start()
 
     def start(self) -> None:
-        """A broker's life begins with what is stored. What was being saved is lost, and nobody
-        waits any more."""
+        """Start with the stored groups. Outcomes that waited for their save are lost, and no
+        request waits."""
         self.flying = []
         self.group_ids = GroupIds()
         self.groups = ClassicGroups(lambda: self.settings, self.group_ids, lambda: str(next(self.numbers)))
@@ -97,13 +97,13 @@ class World:
             self.save()
 
     def save(self) -> None:
-        """The oldest outcome that is not saved yet."""
+        """Save the oldest outcome that waits."""
         flying = self.flying.pop(0)
         self.store.write(flying.outcome.changes)
         self._give(flying.outcome, flying.call)
 
     def fail(self) -> None:
-        """Nothing that is being saved can be saved."""
+        """Fail all outcomes that wait."""
         failed, self.flying = self.flying, []
         for flying in failed:
             calls = [effect.ticket for effect in flying.outcome.effects if isinstance(effect, Answer)]
@@ -129,7 +129,7 @@ class World:
             call.answer(outcome.reply)
 
     def pass_time(self, milliseconds: int) -> None:
-        """Timers run out when they do."""
+        """Let time pass, with a step for each timer."""
         end_ms = self.now_ms + milliseconds
         while (deadline_ms := self.groups.next_deadline_ms()) is not None and deadline_ms <= end_ms:
             self.now_ms = max(self.now_ms, deadline_ms)
@@ -155,7 +155,7 @@ class World:
     # --- members ---
 
     def leave(self, *members: Member | Leaving) -> LeaveReply:
-        """All of them in one request."""
+        """All members leave, in one request."""
         rows = tuple(each.leaving() if isinstance(each, Member) else each for each in members)
         call = Call()
         self.carry_out(self.groups.leave(LeaveRequest(GROUP, rows), now_ms=self.now_ms), call)
@@ -163,8 +163,7 @@ class World:
         return reply
 
     def form(self, *members: Member) -> None:
-        """The members, none of whom has joined before, are a stable group; the first leads and
-        shares out their names."""
+        """Make new members a stable group. The first leads, and gives each member its name."""
         for member in members:
             member.enter()
         for member in members:
@@ -183,8 +182,7 @@ def protocols(*names: str, metadata: bytes = b"") -> tuple[Protocol, ...]:
 
 @dataclass
 class Member:
-    """A client. It remembers the last of its requests of each kind, and what it was told of
-    itself."""
+    """A client. It remembers its last request of each kind, and its member id."""
 
     world: World
     name: str
@@ -196,7 +194,7 @@ class Member:
 
     @property
     def generation(self) -> int:
-        """The one it was told last."""
+        """The generation in its last JoinGroup answer."""
         return -1 if not isinstance(self.joining.reply, JoinReply) else self.joining.reply.generation_id
 
     def join(self, **changed: Any) -> Call:
@@ -218,7 +216,7 @@ class Member:
         return call
 
     def note_id(self) -> None:
-        """What the last JoinGroup was answered, perhaps long after."""
+        """Take the member id of the last JoinGroup's answer, which may be long ago."""
         reply = self.joining.reply
         if isinstance(reply, JoinReply) and reply.error_code in (OK, ErrorCode.member_id_required):
             self.member_id = reply.member_id
@@ -230,7 +228,7 @@ class Member:
         return self.join(**changed)
 
     def sync(self, *assigned: Member, **changed: Any) -> Call:
-        """Each of `assigned` is to get its name, if this is the leader."""
+        """The leader gives each member of `assigned` its name."""
         self.note_id()
         values = {
             "group_id": GROUP,

@@ -1,5 +1,5 @@
-"""Groups of both protocols with everything around them that the broker has, and members that speak
-the classic one."""
+"""Groups of both protocols with their surroundings in the broker, and members of the classic
+protocol."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.groups.consumer.world import TopicNumbers
 
 
 class World(consumer_world.World):
-    """As there, with classic groups beside: what is decided is saved at once, and answers go to the
-    members' tickets."""
+    """The consumer groups' world with classic groups. Decisions are saved at once, and answers go
+    to the members' tickets."""
 
     def restart(self) -> None:
         super().restart()
@@ -77,8 +77,7 @@ def subscription(topics: Iterable[str], owned: Mapping[str, tuple[int, ...]]) ->
 
 
 class ClassicClient:
-    """A consumer that speaks the classic protocol, with an assignor of its own for groups that it
-    leads: it has everything."""
+    """A consumer of the classic protocol. In groups that it leads, it gets all partitions."""
 
     def __init__(
         self, world: World, name: str, *topics: str, instance: str | None = None, eager: bool = False
@@ -133,13 +132,13 @@ class ClassicClient:
         return self
 
     def answered(self) -> ClassicClient:
-        """The JoinGroup that waited has its answer."""
+        """Take the answer to the JoinGroup that waited."""
         reply = self.world.answers.pop(self.ticket)
         assert isinstance(reply, JoinReply)
         return self.take(reply)
 
     def sync(self, code: ErrorCode = ErrorCode.none, **more: object) -> ClassicClient:
-        """SyncGroup; a leader gives all that there is to itself."""
+        """SyncGroup; a leader gives itself all partitions."""
         shares: tuple[tuple[str, bytes], ...] = ()
         if self.joined.leader == self.member_id and self.joined.leader:
             everything = {name: tuple(self.world.topics.found[name].partitions) for name in self.topics}
@@ -179,12 +178,12 @@ class ClassicClient:
         )
 
     def beat(self) -> ClassicClient:
-        """A heartbeat, and what follows from it as long as the group wants something else."""
+        """Send heartbeats, and join again, until the group has no rebalance for it."""
         for _ in range(10):
             if self.heartbeat() is ErrorCode.none:
                 return self
             self.enter()
-        raise AssertionError(f"{self.name} is told to join again and again")
+        raise AssertionError(f"{self.name} must join again and again")
 
     def leave(self) -> LeaveReply:
         return leave(self.world, [Leaving(self.member_id, self.instance)])

@@ -1,5 +1,5 @@
-"""Consumer groups of the new protocol: joining, epochs, the way to a target, leaving, and what is
-late."""
+"""Consumer groups of the new protocol: joining, epochs, steps towards a target, leaving, and late
+members."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_only_the_members_epoch_or_the_one_before_is_taken(world: World) -> None
 
 
 def test_an_assignment_that_was_lost_is_told_again(world: World) -> None:  # DIF-77
-    """The member comes again as it came before, because no answer reached it."""
+    """The member repeats its request, because the answer was lost."""
     member = Client(world, "m", "t").join()
     epoch, had = member.epoch, member.owned()
     world.topics.put("t", 5)
@@ -290,7 +290,7 @@ def test_an_assignor_that_knows_no_assignment() -> None:
 
 
 class _Faulty(_Moody):
-    """Neither is in the contract: raising something else, and leaving a member out."""
+    """Two breaches of the contract: another exception, and a missing member."""
 
     def assign(
         self, members: Mapping[str, ConsumerAssignorMember], partitions: Mapping[UUID, Sequence[int]]
@@ -302,7 +302,7 @@ class _Faulty(_Moody):
 
 @pytest.mark.parametrize("mood", ["raises", "forgets"])
 def test_a_faulty_assignor_concerns_its_group_alone(mood: str) -> None:
-    """Regression: what was decided before was in memory, and never saved."""
+    """Regression: earlier decisions stayed in memory and were never saved."""
     faulty = _Faulty()
     faulty.mood = mood
     world = World({"faulty": faulty})
@@ -491,7 +491,7 @@ def test_statistics(world: World) -> None:
 
 
 def test_stored_members_with_one_partition_are_damage(world: World) -> None:
-    """As a state store that loses writes leaves them: the start refuses ValueError in one line."""
+    """The result of a state store that loses writes: the start fails with a ValueError."""
     first = Client(world, "m", "t").join()
     before = dict(world.store.scan(GroupKey.namespace))
     settle([first, Client(world, "n", "t").join()])

@@ -1,4 +1,4 @@
-"""Groups that change from one protocol to the other, and members of both in one group (KIP-848,
+"""Groups that change from one protocol to the other, and groups with members of both (KIP-848,
 online migration)."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def world() -> World:
 
 
 def mixed(world: World) -> tuple[ClassicClient, Client]:
-    """A classic member and one of the new protocol that share a topic."""
+    """A member of each protocol, with one topic."""
     old = ClassicClient(world, "a", "t").enter()
     assert (old.has, world.type()) == (all_of("t", 4), CLASSIC)
     new = Client(world, "n", "t").join()
@@ -59,7 +59,7 @@ class _Moody(UniformAssignor):
 
 
 def test_a_member_that_the_assignor_knows_nothing_for_has_a_session() -> None:
-    """Regression: who joined then and never came back stayed a member for good."""
+    """Regression: a member that joined then and never returned stayed a member for good."""
     moody = _Moody()
     world = World({"moody": moody})
     world.topics.put("t", 4)
@@ -257,8 +257,7 @@ def test_members_come_back_after_a_restart(world: World) -> None:
 
 
 def test_a_classic_member_changes_over(world: World) -> None:
-    """A rolling restart: the static member comes back with the other protocol, without having
-    left."""
+    """A rolling restart: the static member returns with the other protocol without having left."""
     ClassicClient(world, "a", "t", instance="i").enter()
     back = Client(world, "n", "t", instance="i").join()
     assert back.told == all_of("t", 4)
@@ -282,15 +281,14 @@ def test_members_of_either_protocol_leave_by_leave_group(world: World) -> None:
         UNKNOWN,
     ]
     assert world.type() == CLASSIC
-    new.beat(UNKNOWN)  # Not GROUP_ID_NOT_FOUND, of which clients die: it may come again.
+    new.beat(UNKNOWN)  # Not GROUP_ID_NOT_FOUND, which is fatal for clients: it may join again.
     static.beat(UNKNOWN)
-    assert old.heartbeat() is REBALANCE  # It had not come to the group epoch yet.
+    assert old.heartbeat() is REBALANCE  # It had not reached the group epoch yet.
     assert old.enter().has == all_of("t", 4)
 
 
 def test_a_group_whose_policy_forbids_it_stays_a_consumer_group(world: World) -> None:
-    """All of its members speak the classic protocol then: their own heartbeats notice what has
-    changed."""
+    """If all members use the classic protocol, their own heartbeats notice changes."""
     old, new = mixed(world)
     world.set(migration_policy=MigrationPolicy.UPGRADE)
     new.leave()
@@ -351,8 +349,8 @@ def test_a_static_member_comes_back_with_another_subscription(world: World) -> N
 
 
 def test_epochs_of_a_group_that_was_classic_at_once_are_not_good_any_more(world: World) -> None:
-    """Without a rebalance everybody has its target: who had a partition before must not commit for
-    it in the next one either."""
+    """Without a rebalance all members have their targets: a former owner of a partition must not
+    commit for it in the next rebalance either."""
     old = ClassicClient(world, "a", "t").enter()
     Client(world, "n", "t", instance="i").join()
     ClassicClient(world, "b", "t", instance="i").join()
@@ -386,7 +384,7 @@ def test_a_join_that_made_the_group_classic_could_not_be_saved(world: World) -> 
     assert world.type() == CLASSIC
     found = list(world.store.scan(group_prefix("g")))
     outcome = world.all.not_saved("g", found, now_ms=world.now_ms)
-    assert (world.type(), len(outcome.effects)) == (CONSUMER, 1)  # Who waited is told to join again.
+    assert (world.type(), len(outcome.effects)) == (CONSUMER, 1)  # The waiting member must join again.
 
 
 # --- what consumers write ---

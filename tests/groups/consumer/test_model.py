@@ -1,11 +1,11 @@
-"""Consumer groups under members of both protocols, in any order, with failed saves, lost answers
-and restarts.
+"""Consumer groups with members of both protocols, in any order, with failed saves, lost answers and
+restarts.
 
-Outcomes are saved in order (`flying`), and whoever asked hears of it then. Clients are what real
-ones are: they have the partitions that they were told to have, give up what is taken from them when
-they come to it, and begin anew when they are fenced. What must hold: no partition is had by two
-clients that the group knows; what a client has it may commit. At the end everybody is heard, and
-has his share.
+Outcomes are saved in order (`flying`), and then answered. Clients behave like real ones: they have
+the partitions that their answers gave them, give up revoked ones in their own time, and join again
+when they are fenced. Invariants: no two clients that the group knows have the same partition, and a
+client may commit for all of its partitions. At the end all members are heard, and each has its
+share.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ subscriptions = st.sets(st.sampled_from(TOPICS), min_size=1).map(lambda found: t
 
 @dataclass(eq=False)
 class Client:
-    """`epoch` is the generation of a classic one. `asked`: a request is under way; it has no other
-    one then."""
+    """`epoch`: for a classic member its generation. `asked`: the request that is under way, at most
+    one."""
 
     name: str
     speaks_classic: bool
@@ -126,7 +126,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         name=st.sampled_from(NAMES), speaks_classic=st.booleans(), topics=subscriptions, static=st.booleans()
     )
     def start_client(self, name: str, speaks_classic: bool, topics: tuple[str, ...], static: bool) -> None:
-        """Unless it runs already; one that was killed is forgotten by everybody but the group."""
+        """Start a client, unless it runs already. A killed one lives on in its group only."""
         if name not in self.clients:
             self.clients[name] = Client(
                 name, speaks_classic, f"instance-{name}" if static else None, topics=topics
@@ -152,7 +152,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), leaves=st.sampled_from((0, 0, 0, 0, -1, -2)))
     def send(self, name: str, leaves: int) -> None:
-        """What the client has to send next."""
+        """Send the client's next request."""
         client = self.clients.get(name)
         if client is None or client.asked is not None:
             return
@@ -168,8 +168,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     @rule(rounds=st.integers(1, 3), waits_ms=st.sampled_from((0, 1_000)))
     def all_go_on(self, rounds: int, waits_ms: int) -> None:
-        """Everybody sends what is next and is answered; who has to give something up goes on
-        reading."""
+        """All clients send their next request and get the answer. Clients that must give up
+        partitions continue reading."""
         for _ in range(rounds):
             self.time_passes(waits_ms)
             for name in tuple(self.clients):
@@ -198,7 +198,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.submit(self.groups.consumer.heartbeat(request, now_ms=self.now_ms), call)
 
     def send_classic(self, client: Client, *, leaves: bool) -> None:
-        """An eager one: it gives everything up before it joins."""
+        """Join as an eager member, which gives up all partitions first."""
         call = client.asked = Call(client, "join")
         outcome: Outcome[Any]
         if leaves and client.member_id:
@@ -237,8 +237,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         self.submit(outcome, call)
 
     def shares(self, joined: classic.JoinReply) -> tuple[tuple[str, bytes], ...]:
-        """What the leader gives to whom: one partition after the other to those who subscribe to
-        it."""
+        """The leader's assignments: each partition in turn goes to one of its subscribers."""
         given: dict[str, dict[str, tuple[int, ...]]] = {member.member_id: {} for member in joined.members}
         for topic in TOPICS:
             takers = [
@@ -253,7 +252,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     # --- answers ---
 
     def submit(self, outcome: Outcome[Any], call: Call | None) -> None:
-        """Nothing to save: at once, as in the broker."""
+        """Queue an outcome; one without changes is carried out at once, as in the broker."""
         if outcome.changes:
             self.flying.append((outcome, call))
         else:
@@ -362,12 +361,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(passed_ms=st.sampled_from((1, 1_000, 5_000, 20_000, 45_000)))
     def time_passes(self, passed_ms: int) -> None:
         self.now_ms += passed_ms
-        for _ in range(4):  # What is due may make something else due at once.
+        for _ in range(4):  # A timer may make another one due at once.
             self.submit(self.groups.expire(self.now_ms), None)
             deadline_ms = self.groups.next_deadline_ms()
             if deadline_ms is None or deadline_ms > self.now_ms:
                 return
-        raise AssertionError(f"the time does not go on: {deadline_ms}")
+        raise AssertionError(f"the time does not advance: {deadline_ms}")
 
     @rule(name=st.sampled_from(TOPICS), more=st.integers(1, 2))
     def create_or_grow(self, name: str, more: int) -> None:
@@ -377,8 +376,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     # --- what always holds ---
 
     def known(self) -> list[Client]:
-        """Clients whose member the group has; others are to be told that they have lost
-        everything."""
+        """Clients whose member the group has. The others will learn that they lost everything."""
         group = self.groups.consumer.get("g")
         if group is None:
             return []
@@ -463,8 +461,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert self.groups.classic.get("g") is None or self.groups.classic.is_empty("g")
 
     def leaders_see_new_topics(self) -> None:
-        """Nobody but the leader of a classic group sees that topics have grown. Who is no leader is
-        answered as before."""
+        """Only the leader of a classic group notices that topics have grown. Answers to the other
+        members stay the same."""
         for client in self.clients.values():
             client.must_join = client.must_join or client.speaks_classic
 
@@ -473,8 +471,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             self.save(1, False)
 
     def check_shares(self) -> None:
-        """Everybody has come to rest, and every partition that somebody subscribes to is had, by
-        one."""
+        """All members have settled, and every subscribed partition has exactly one owner."""
         members = [client for client in self.clients.values() if client.epoch > 0]
         if self.settings.migration_policy is MigrationPolicy.BIDIRECTIONAL:
             assert len(members) == len(self.clients), self.clients

@@ -1,4 +1,4 @@
-"""Static members of consumer groups: they leave for a while, come back under another id, and are
+"""Static members of consumer groups: they leave for a while, return under another id, and are
 fenced."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""What members of consumer groups subscribe to: regular expressions, and when their topics are
-found out."""
+"""Subscriptions of consumer groups: regular expressions, and when their topics are resolved."""
 
 from __future__ import annotations
 

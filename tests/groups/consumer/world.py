@@ -1,5 +1,5 @@
-"""Consumer groups with everything around them that the broker has: topics, a store, members that do
-what they are told."""
+"""Consumer groups with their surroundings in the broker: topics, a store, members that follow their
+answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        """As after kill -9: only what is stored is left."""
+        """As after kill -9: only stored state is left."""
         self.group_ids = GroupIds()
         self.groups = ConsumerGroups(
             lambda group_id: self.settings, self.group_ids, self.topics, self.assignors, self.new_id
@@ -76,7 +76,7 @@ class World:
         return outcome.reply
 
     def after(self, wait_ms: int) -> None:
-        """What runs out meanwhile."""
+        """Let time pass, and act on the timers that run out."""
         self.now_ms += wait_ms
         self.save(self.groups.expire(self.now_ms))
 
@@ -85,7 +85,7 @@ class World:
         return row
 
     def current(self) -> dict[str, set[TopicNumbers]]:
-        """What the group's members have, as administrators see it."""
+        """The members' partitions, as administrators see them."""
         return {member.member_id: _numbers(member.assignment) for member in self.describe().members}
 
     def targets(self) -> dict[str, set[TopicNumbers]]:
@@ -101,9 +101,8 @@ class World:
 
 
 class Client:
-    """A member as clients are: it remembers its epoch, takes the assignments that it is given, and
-    reports what it has. It gives up at once what it is not to have, unless it is `slow`: then
-    `give_up` does."""
+    """A member that behaves like a client: it remembers its epoch, takes assignments, and reports
+    its partitions. It gives up revoked partitions at once or, if it is `slow`, in `give_up`."""
 
     def __init__(
         self,
@@ -126,7 +125,7 @@ class Client:
         self.answer = GroupHeartbeatReply()
 
     def join(self, code: ErrorCode = ErrorCode.none, **more: object) -> Client:
-        """Epoch 0, with everything that a first heartbeat must say."""
+        """Epoch 0, with all fields of a first heartbeat."""
         self.has, self.is_to_have = set(), set()
         first: dict[str, object] = {
             "rebalance_timeout_ms": 60_000,
@@ -136,7 +135,7 @@ class Client:
         return self._send(code, **(first | more | {"member_epoch": 0}))
 
     def beat(self, code: ErrorCode = ErrorCode.none, **more: object) -> Client:
-        """An ordinary heartbeat, which says what the member has."""
+        """An ordinary heartbeat, which reports the member's partitions."""
         return self._send(code, **({"owned": self.owned()} | more))
 
     def leave(self, epoch: int = -1, code: ErrorCode = ErrorCode.none) -> Client:
@@ -178,12 +177,12 @@ class Client:
 
     @property
     def told(self) -> set[TopicNumbers] | None:
-        """The assignment in the last answer; None: there was none."""
+        """The assignment in the last answer, or None."""
         return None if self.answer.assignment is None else self.is_to_have
 
 
 def settle(clients: Sequence[Client], rounds: int = 10) -> None:
-    """Everybody sends heartbeats until nothing changes any more."""
+    """All clients send heartbeats until nothing changes any more."""
     for _ in range(rounds):
         for client in clients:
             client.beat()

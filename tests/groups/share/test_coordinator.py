@@ -170,8 +170,8 @@ def test_a_lost_reply_does_not_fence(world: World) -> None:  # GRP-12, GRP-13
 
 
 def test_an_assignment_that_was_lost_is_told_again(world: World) -> None:  # GRP-34, DIF-77
-    """The member comes again as it came before, because no answer reached it: also after a restart,
-    and once only."""
+    """The member repeats its request, because the answer was lost: once only, also after a
+    restart."""
     world.join("m1", "orders")
     world.join("m2", "orders")
     assert assigned(world.again("m1")) == orders(world, 0, 1)
@@ -285,8 +285,8 @@ def test_a_shorter_session_timeout_holds_from_the_next_heartbeat(world: World) -
 
 # GRP-26, GRP-35, GRP-39, INIT-2, INIT-3
 def test_the_first_join_replies_epoch_2_with_the_assignment(world: World) -> None:
-    """A.5, better than Kafka: at once instead of with the next heartbeat. The state epoch asked for
-    is the group's."""
+    """A.5, better than Kafka: at once instead of with the next heartbeat. The state epoch is the
+    group's."""
     reply = world.join("m1", "orders")
     assert reply.member_epoch == 2
     assert reply.heartbeat_interval == timedelta(seconds=5)
@@ -341,7 +341,7 @@ def test_the_assignment_is_in_the_reply_on_join_on_subscription_and_on_change(wo
 
 
 def test_a_new_epoch_without_a_change_for_the_member(world: World) -> None:  # GRP-28, GRP-34
-    """Its epoch rises, but it is not sent its assignment again."""
+    """Its epoch rises, but the reply does not repeat its assignment."""
     world.join("m1", "orders")
     world.join("m2", "no such topic")
     reply = world.again("m1")
@@ -421,7 +421,7 @@ def test_a_restart_changes_nothing(world: World) -> None:  # GRP-43
     world.now_ms += 44_000
     world.restart()
     assert world.coordinator.describe(["g"]) == before
-    assert world.coordinator.next_deadline_ms() == world.now_ms + 45_000, "sessions begin anew"
+    assert world.coordinator.next_deadline_ms() == world.now_ms + 45_000, "sessions start again"
     assert world.group_ids.type_of("g") == "share"
     records = world.records()
     assert world.again("m1") == GroupHeartbeatReply(
@@ -441,7 +441,9 @@ def test_a_failed_save_takes_the_group_back(world: World) -> None:
     assert world.coordinator.describe(["g"]) != before
     world.fail(lost)
     assert world.coordinator.describe(["g"]) == before
-    assert world.coordinator.next_deadline_ms() == deadline_ms, "the session of the one who stays goes on"
+    assert world.coordinator.next_deadline_ms() == deadline_ms, (
+        "the session of the remaining member continues"
+    )
     assert world.join("m2", "orders").member_epoch == 3
 
 
@@ -487,7 +489,7 @@ def test_statistics(world: World) -> None:
 
 
 def choose(world: World, assignor: str) -> None:
-    """The setting is stored, and nothing else happened yet."""
+    """Store the setting, and do nothing else."""
     world.settings = replace(world.settings, assignor=assignor)
 
 

@@ -1,9 +1,9 @@
-"""The share group coordinator under commands in any order, with failed saves and restarts: what
-must hold after each of them.
+"""The share group coordinator under commands in any order, with failed saves and restarts: the
+properties that hold after each command.
 
-Outcomes wait to be saved in order (`flying`); their effects are carried out once they are saved,
-and the persister answers when it likes, refusing some. At the end everything is let through, and
-then everybody must have what there is.
+Outcomes wait to be saved in order (`flying`). Their effects are carried out once they are saved;
+the persister answers at any time, and refuses some. At the end everything is saved and answered,
+and then all members must have their partitions.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ names = st.sets(st.sampled_from((*TOPIC_NAMES, "never")), min_size=1).map(lambda
 
 
 def stored_part(group: ShareGroup) -> tuple[Any, ...]:
-    """Everything that must come back after a restart. Members in order of their ids: their order is
-    not stored."""
+    """All state that a restart must restore. Members are in the order of their ids, as their own
+    order is not stored."""
     return (
         group.epoch,
         group.metadata_hash,
@@ -170,8 +170,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
 
     @rule(group_id=groups, assignor=st.sampled_from(sorted(ASSIGNORS)))
     def alter_settings(self, group_id: str, assignor: str) -> None:
-        """The setting itself is stored before the coordinator is told, and no failed save of its
-        targets takes it back."""
+        """The setting is stored before the coordinator gets it, and no failed save of the targets
+        takes it back."""
         before = self.coordinator._groups.get(group_id)
         epoch = before.epoch if before else 0
         changes = before is not None and bool(before.members) and self.assignors[group_id] != assignor
@@ -273,8 +273,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
         self.forget_gone()
 
     def forget_gone(self) -> None:
-        """The broker deletes a topic with the groups' changes in one write, or tells the group
-        coordinator again."""
+        """The broker deletes a topic in one write with the groups' changes, or reports the deletion
+        to the coordinator again."""
         for topic_id in self.coordinator.topic_ids() & self.gone:
             self.flying.append(self.coordinator.topic_deleted(topic_id))
 
@@ -349,8 +349,8 @@ class ShareGroupMachine(RuleBasedStateMachine):
         assert {name: stored_part(group) for name, group in again._groups.items()} == found
 
     def teardown(self) -> None:
-        """Everything is let through: after two heartbeats everybody has what there is, and nothing
-        is left out."""
+        """Save and answer everything: after two heartbeats all members have their partitions, and
+        every partition is assigned."""
         if not hasattr(self, "store"):
             return
         for _ in range(3):

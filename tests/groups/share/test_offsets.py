@@ -1,5 +1,5 @@
-"""Administration of offsets, purely: who is refused, what is asked of the persister, what its
-answers make of the group and the reply."""
+"""Administration of a share group's offsets: refusals, requests to the persister, and the effect of
+its results on the group and the reply."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_cannot_be_described(world: World, group: str, wanted: list[int]) -
         world.coordinator.describe_offsets(group, {"orders": wanted}, world.topics)
     assert refusal.value.code is ErrorCode.unknown_server_error
     assert len(world.coordinator.describe_offsets(group, {"missing": wanted}, world.topics)) == 1, (
-        "nobody looks at what is not there"
+        "a missing topic is not looked up"
     )
     assert world.coordinator.describe_offsets("", None, world.topics) == []
 
@@ -163,8 +163,8 @@ def test_a_partition_that_goes_while_the_persister_answers() -> None:  # OFF-8
     [((1 << 63) - 1, (1 << 31) - 1), ((1 << 63) - 1, 0), (-(1 << 63), 0), (-(1 << 63), -7), (3, -7)],
 )
 def test_lag_fits_into_64_bits_whatever_is_stored(start: int, complete: int) -> None:
-    """Of versions that took start offsets below -1, and of writes with counts that make no
-    sense."""
+    """From versions that accepted start offsets below -1, and from writes with impossible
+    counts."""
     summary = SummaryResult(P, start_offset=start, delivery_complete_count=complete)
     row = described(summary, LogRange(5, 9), lambda offset: Standing(offset, 0))
     assert -(1 << 63) <= row.lag < 1 << 63
@@ -222,7 +222,7 @@ def test_start_offsets_that_can_be_none_are_refused_in_their_rows(empty: World) 
 
 
 def test_what_the_group_did_not_have_becomes_initialized(world: World) -> None:  # OFF-15, OFF-17, GRP-41
-    """A group that does not exist is made, of a record 15 alone."""
+    """Creates a group that does not exist, with a record 15 alone."""
     assert codes(world.alter({"orders": {1: 4}})) == {"orders": {1: ErrorCode.none}}
     assert set(world.records()) == {(RecordType.SHARE_GROUP_PARTITIONS, None)}
     assert initialized(world) == {1}
@@ -272,8 +272,8 @@ def test_who_may_not_alter(world: World) -> None:  # OFF-14, OFF-19, RPC-63
 
 
 def test_what_the_persister_refuses_is_its_rows_error(empty: World) -> None:
-    """A partition that the group had stays Initialized; one that it did not have is tried again by
-    the next member."""
+    """A partition that the group had stays Initialized. The next member retries one that it did not
+    have."""
     empty.topics.put("orders", 3)
     empty.refuse = {TopicPartition(orders(empty), number): LATE for number in (0, 2)}
     assert codes(empty.alter({"orders": {0: 1, 1: 1, 2: 1}})) == {
@@ -286,7 +286,7 @@ def test_what_the_persister_refuses_is_its_rows_error(empty: World) -> None:
 
 
 def test_an_alteration_cut_off_by_a_crash(world: World) -> None:
-    """What the group did not have is Initializing, and made anew for the next member."""
+    """A partition new to the group is Initializing, and the next member retries it."""
     outcome = world.coordinator.alter_offsets("g", {"orders": {0: 5}}, world.topics)
     world.save(outcome)
     world.pending.clear()
@@ -368,8 +368,7 @@ def test_what_may_have_state_is_deleted_too(world: World) -> None:  # OFF-20
 
 
 def test_joining_behind_a_deletion_waits_for_no_old_attempt(world: World) -> None:  # OFF-20, INIT-3
-    """An initialisation that nobody answers any more: its second attempt could not be saved, for
-    instance."""
+    """An initialisation that stays unanswered, for example because its retry could not be saved."""
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
     world.pending.clear()
@@ -389,7 +388,7 @@ def test_deleted_offsets_begin_as_those_of_a_new_topic(empty: World) -> None:  #
 
 
 def test_the_order_of_a_groups_tombstones(world: World) -> None:  # GRP-42, GRP-23
-    """14, 13 and 10 of a member when it goes, and 12, 15 and 11 of the group at last."""
+    """14, 13 and 10 of a member that leaves, and finally 12, 15 and 11 of the group."""
     world.join("m1", "orders")
     member = (
         RecordType.SHARE_GROUP_CURRENT_MEMBER,

@@ -48,7 +48,7 @@ def named(world: World, *numbers: int) -> tuple[NamedTopicPartitions, ...]:
 
 
 def starts(world: World) -> dict[int, int]:
-    """Partition to start offset, of what the persister was asked last."""
+    """Start offsets by partition in the last request to the persister."""
     found = {request.partition.partition: request.start_offset for request in world.asked}
     world.asked.clear()
     return found
@@ -77,7 +77,7 @@ def test_all_who_join_meanwhile_wait_for_one_initialisation(world: World) -> Non
     for number in range(8):
         assert world.heartbeat(f"m{number}", 0, ["orders"]) is None
     assert len(world.pending) == 1
-    assert world.heartbeat("elsewhere", 0, ["none"]) is not None, "what is not concerned does not wait"
+    assert world.heartbeat("elsewhere", 0, ["none"]) is not None, "a member of another topic does not wait"
     assert not world.coordinator.is_waiting("g", "elsewhere")
     world.answer()
     for number in range(8):
@@ -115,7 +115,7 @@ def test_a_member_that_leaves_while_it_waits(world: World) -> None:
 
 
 def test_patience_ends_before_the_persister_answers(world: World) -> None:  # GRP-29, GRP-32
-    """The member gets what there is, and the rest as soon as it is there."""
+    """The member gets the initialised partitions, and the others as soon as they are."""
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
     reply = world.finish("m1")
@@ -220,7 +220,7 @@ def test_a_failed_save_does_not_forget_the_decided_offset(world: World) -> None:
 
 
 def test_initialised_partitions_that_no_target_has_make_a_new_epoch(world: World) -> None:  # GRP-29
-    """5.3 (2), as after an offset reset: the group's record says initialised, and nobody has it."""
+    """5.3 (2), as after an offset reset: the record says initialised, and no member has it."""
     world.refuse = {partition(world, 1): ErrorCode.coordinator_not_available}
     world.join("m1", "orders")
     initialized = ShareGroupPartitions(
@@ -358,7 +358,7 @@ def test_a_persister_failure_keeps_the_group(world: World) -> None:  # INIT-1, O
 
 
 def test_a_join_while_the_group_is_being_deleted(world: World) -> None:
-    """The group stays, and what was deleted is initialised anew."""
+    """The group stays, and deleted partitions are initialised again."""
     world.join("m1", "orders")
     world.heartbeat("m1", -1)
     starts(world)

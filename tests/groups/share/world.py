@@ -1,5 +1,5 @@
-"""A share group coordinator with everything around it that the broker has: topics, a store, a
-persister that answers when told."""
+"""A share group coordinator with its surroundings in the broker: topics, a store, and a persister
+that answers on demand."""
 
 from __future__ import annotations
 
@@ -50,8 +50,7 @@ class Topics:
 
 
 class World:
-    """Saves every outcome at once. Initialisations are answered at once too, unless `patient` holds
-    them back."""
+    """Saves every outcome at once, and answers initialisations at once unless it is `patient`."""
 
     def __init__(self, **settings: int) -> None:
         self.settings = ShareGroupSettings(**settings)
@@ -112,7 +111,7 @@ class World:
         return reply
 
     def answer(self) -> None:
-        """The persister answers what it was asked."""
+        """The persister answers all pending requests."""
         for effect in self.pending:
             if isinstance(effect, InitializeSharePartitions):
                 self.asked += effect.requests
