@@ -66,20 +66,14 @@ class RequestMetrics:
 
 
 class WaitMetrics:
-    """Requests that wait for data (Kafka's purgatory of them): how many now, and how many waited to
-    the end of their time for nothing. Waiting is done inside `with`."""
+    """Requests that wait for data (Kafka's purgatory): how many there are now, and how many waited
+    to the end of their time for nothing."""
 
     __slots__ = ("expired", "waiting")
 
     def __init__(self) -> None:
         self.waiting = 0
         self.expired = 0
-
-    def __enter__(self) -> None:
-        self.waiting += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.waiting -= 1
 
 
 class BrokerMetrics:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import trio
-
 from kbroker.api.request import Raw, Request
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.logs.fetch_sessions import FetchPartition, FetchRows, FetchSession, TopicKey
@@ -37,9 +35,9 @@ async def handle(request: Request) -> Raw:
     fetch = _Fetch(request, wanted)
     if request.body.isolation_level not in _ISOLATION_LEVELS and fetch.finds_any():
         return _refused(request, ErrorCode.unknown_server_error)
-    rows = await fetch.read()
-    if not fetch.is_enough:
-        rows = await fetch.wait(rows)
+    if not await fetch.look(is_last=False) and (wait_ms := milliseconds(request.body.max_wait)) > 0:
+        await request.connection.wait_for(fetch, wait_ms, request.broker.metrics.fetch)
+    rows = fetch.rows
     errors = fetch.count(rows)
     if session is None:
         return Raw(fetch_response(request.version, 0, 0, _by_topic(rows)), errors)
@@ -109,7 +107,7 @@ def _by_topic(rows: FetchRows) -> list[tuple[TopicKey, list[FetchRow]]]:
 
 
 class _Fetch:
-    """One request: reads, and waits for more while that is worth it."""
+    """One request, as a Search (kbroker/broker/connection.py)."""
 
     def __init__(self, request: Request, wanted: Sequence[FetchPartition]) -> None:
         self._request = request
@@ -118,17 +116,16 @@ class _Fetch:
         self._max_bytes: int = min(body.max_bytes, request.broker.config["fetch.max.bytes"])
         self._none_aborted: bool = body.isolation_level == _READ_COMMITTED
         self._min_bytes: int = min(body.min_bytes, self._max_bytes)
-        self._has_paused = False
-        """Whether a read had to be done in a thread, so that others have had their turns since the
-        rows before it."""
-        self.is_enough = False
-        """Of what was read last: there is no reason to wait for more."""
+        self.rows: FetchRows = []
+        self.has_paused = False
+        """Whether a read had to wait for a thread, so that the rows before it may be outdated."""
 
     def finds_any(self) -> bool:
         return any(self._find(asked) is not None for asked in self._wanted)
 
-    async def read(self) -> FetchRows:
-        """What there is not comes last, and nobody waits less for it."""
+    async def look(self, *, is_last: bool) -> bool:
+        """Read what there is. Rows for missing partitions come last and do not cut the wait
+        short."""
         rows: FetchRows = []
         missing: FetchRows = []
         total_bytes = 0
@@ -156,40 +153,18 @@ class _Fetch:
             rows.append((asked, row))
             if row.error_code or row.diverging is not None:
                 is_urgent = True
-        self.is_enough = (
-            total_bytes >= self._min_bytes or is_urgent or not rows or self._request.broker.closing
-        )
-        return rows + missing
+        self.rows = rows + missing
+        return total_bytes >= self._min_bytes or is_urgent or not rows or self._request.broker.closing
 
-    async def wait(self, rows: FetchRows) -> FetchRows:
-        """What there is as soon as it is enough, or when the time is over: `rows`, if the request
-        has no time."""
-        wait_ms = milliseconds(self._request.body.max_wait)
-        if wait_ms <= 0:
-            return rows
-        until = trio.current_time() + wait_ms / 1000
-        waits = self._request.broker.metrics.fetch
-        waiter = Waiter()
-        if self._has_paused:
-            waiter.wake()  # There may be more by now.
-        watched = [asked.found for asked in self._wanted if asked.found is not None]
-        for partition in watched:
+    def watch(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+        self._watched = [asked.found for asked in self._wanted if asked.found is not None]
+        for partition in self._watched:
             partition.waiters.add(waiter)
-        waits.waiting += 1
-        try:
-            while not self.is_enough:
-                await self._request.connection.park(waiter, until)
-                # Before reading: what arrives while a read is in its thread must wake this one.
-                waiter.rearm()
-                rows = await self.read()
-                if not self.is_enough and trio.current_time() >= until:
-                    waits.expired += 1
-                    break
-            return rows
-        finally:
-            waits.waiting -= 1
-            for partition in watched:
-                partition.waiters.discard(waiter)
+
+    def unwatch(self) -> None:
+        for partition in self._watched:
+            partition.waiters.discard(self._waiter)
 
     def count(self, rows: FetchRows) -> Sequence[int]:
         """Count what was fetched; the error codes of the rows."""
@@ -223,7 +198,7 @@ class _Fetch:
             if limit_bytes or is_first:
                 found = partition.read_if_warm(offset, limit_bytes, end_offset)
                 if found is None:
-                    self._has_paused = True
+                    self.has_paused = True
                     found = await partition.read(offset, max_bytes=limit_bytes, end_offset=end_offset)
                 records = found
         return fetch_row(

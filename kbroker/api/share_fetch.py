@@ -13,7 +13,6 @@ partition).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +25,7 @@ from kbroker.api.share_acknowledge import (
     has_batches,
     listed_partitions,
 )
-from kbroker.broker.queues.fetching import ShareFetching, ShareLimits
+from kbroker.broker.queues.fetching import ShareFetch, ShareLimits
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import Buffer
 from kbroker.protocol.messages import milliseconds
@@ -62,18 +61,8 @@ async def handle(request: Request) -> Raw:
         except KafkaError as error:  # Not before: the session has counted this request, as its client does.
             return _refusal(request, error)
         if limits.max_records > 0 and limits.max_bytes != 0:
-            empty_rows = plan.is_new or plan.session.has_rows_due
-            fetching = ShareFetching(
-                request.broker,
-                request.connection,
-                body.group_id,
-                body.member_id,
-                limits,
-                empty_rows=empty_rows,
-            )
-            rows = _due_rows(
-                plan, await fetching.run(plan.places, partial(share_partitions.sessions.is_current, plan))
-            )
+            fetch = ShareFetch(request.broker.share_fetches, request.connection, plan, limits)
+            rows = _due_rows(plan, await fetch.run())
     if plan.is_overtaken:
         return _refusal(
             request, KafkaError(ErrorCode.invalid_share_session_epoch), _lock_duration_ms(request)

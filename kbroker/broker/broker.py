@@ -51,6 +51,7 @@ from kbroker.broker.persisters.local import CountsShareState, LocalPersister, Pe
 from kbroker.broker.persisters.parked_cleaner import ParkedCleaner, ParkedCleanerStatistics
 from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter
 from kbroker.broker.queues.dead_letters import DeadLetters, DeadLettersStatistics
+from kbroker.broker.queues.fetching import ShareFetchContext
 from kbroker.broker.queues.held_logs import HeldLogs
 from kbroker.broker.queues.kept_records import KeptRecords, KeptRecordsStatistics
 from kbroker.broker.queues.opened_batches import OpenedBatches, OpenedBatchesStatistics
@@ -190,6 +191,9 @@ class Broker:
         self.configs.parks_records = self.share_partitions.parked.is_possible
         self.configs.finds_keys = self.share_partitions.scanner.finds_keys
         self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
+        self.share_fetches = ShareFetchContext(
+            self.share_partitions, self.topics, self.opened_batches, self.metrics.share_fetch
+        )
         self.append_queues = AppendQueues(self.background)
         writer = DeadLetterWriter(self.topics, self.config)
         self.dead_letters = DeadLetters(

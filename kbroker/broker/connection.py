@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Protocol
 
 import trio
 
 from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.waiting import Waiter
+from kbroker.metrics import WaitMetrics
 
 _LONGEST_ALARM_S = 60.0
 """A timer is never taken back, and outlives its connection. One for the whole of a wait could do so
@@ -21,6 +23,23 @@ for weeks."""
 
 class PeerGone(Exception):
     """The client hung up while its request was waiting: nothing more may be done on its behalf."""
+
+
+class Search(Protocol):
+    """A request for records that waits until there are enough, Fetch or ShareFetch."""
+
+    @property
+    def has_paused(self) -> bool:
+        """Whether other tasks ran during the last look, so that there may be more by now."""
+
+    async def look(self, *, is_last: bool) -> bool:
+        """Search for records. True: they are enough, or a wait is pointless. `is_last`: the time is
+        over."""
+
+    def watch(self, waiter: Waiter) -> None:
+        """From now on have `waiter` woken when a look may find more."""
+
+    def unwatch(self) -> None: ...
 
 
 class Connection:
@@ -76,6 +95,29 @@ class Connection:
             self._parked.resume()
         else:
             self._set_alarm(self._until)
+
+    async def wait_for(self, search: Search, wait_ms: int, waits: WaitMetrics) -> None:
+        """Look again whenever there may be more, until it is enough or the time is over. The caller
+        has looked once: most requests find enough, and need no waiter. Raises PeerGone."""
+        until = trio.current_time() + wait_ms / 1000
+        waiter = Waiter()
+        search.watch(waiter)
+        waiter.woken = search.has_paused
+        waits.waiting += 1
+        try:
+            while True:
+                await self.park(waiter, until)
+                is_last = not waiter.woken
+                # Before the look: records that arrive while it reads in a thread must wake it.
+                waiter.woken = False
+                if await search.look(is_last=is_last):
+                    return
+                if is_last:
+                    waits.expired += 1
+                    return
+        finally:
+            waits.waiting -= 1
+            search.unwatch()
 
     async def pause(self, seconds: float) -> None:
         """Let time pass, as long as the peer is there. Raises PeerGone."""

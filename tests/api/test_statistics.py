@@ -20,6 +20,7 @@ ELSEWHERE = {
     "persister": "the share state, or a plugin",
     "held_logs": "asks the persister; what retention saw last of each log is a metric",
     "metrics": "nothing but numbers itself",
+    "share_fetches": "parts of the broker that a share fetch uses",
     "unattended": "what it loads is counted by `share_partitions`",
 }
 

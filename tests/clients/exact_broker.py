@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from kbroker.broker.queues.fetching import ShareFetching
+from kbroker.broker.queues.acquiring import Acquiring
 from kbroker.cli import main
 
-_init = ShareFetching.__init__
+_init = Acquiring.__init__
 
 
-def _init_exact(self: ShareFetching, *arguments: Any, **more: Any) -> None:
+def _init_exact(self: Acquiring, *arguments: Any, **more: Any) -> None:
     _init(self, *arguments, **more)
-    self._exact = True
+    self.exact = True
 
 
 if __name__ == "__main__":
-    ShareFetching.__init__ = _init_exact  # type: ignore[method-assign]
+    Acquiring.__init__ = _init_exact  # type: ignore[method-assign]
     main()

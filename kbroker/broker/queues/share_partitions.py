@@ -90,7 +90,7 @@ class SharePartitions:
         self.unusual: dict[str, ShareSettings] = {}
         """Settings of groups that are paused or have priorities, and have a share-partition in
         memory. No fetch of another group needs to look at them."""
-        self._is_closing = False
+        self.is_closing = False
         self.metrics: dict[str, ShareGroupMetrics] = {}
         """Of groups that had a share-partition in memory or lost records. Clients cannot add
         entries."""
@@ -442,11 +442,11 @@ class SharePartitions:
         """Release the records of its members, but not while the broker stops: their deliveries are
         not counted then."""
         for session in self.sessions.connection_closed(connection_id):
-            if not self._is_closing:
+            if not self.is_closing:
                 self.release_session(session)
 
     def start_closing(self) -> None:
-        self._is_closing = True
+        self.is_closing = True
         self.wake_all()
 
     def wake_all(self) -> None:

@@ -1,0 +1,204 @@
+"""Acquires records of one share-partition after another for a ShareFetch, and collects the answer's
+rows.
+
+Whole batches go out as they lie in the store, and the client keeps to the acquired ranges. An exact
+fetch delivers only the records that it acquires (sliced_batches.py). A fetch is exact in
+record_limit mode, and in each mode where the group has a prefetch limit: a member then gets no more
+than it has room for.
+
+Acquiring and answering are one step, so a compressed batch is opened before that. While a read or
+an opening waits for its thread, other fetches may acquire, and the session may end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import trio
+
+from kbroker.broker.commits.deadlines import now_ms
+from kbroker.broker.queues.expiry import must_wait
+from kbroker.broker.queues.loaded import LoadedSharePartition
+from kbroker.broker.queues.opened_batches import BatchOpener, OpenedBatches
+from kbroker.broker.queues.parked_fetching import plan_parked
+from kbroker.broker.queues.share_partitions import SharePartitions
+from kbroker.broker.queues.sliced_batches import Walked, front_of, walk, whole_batches
+from kbroker.formats.batches import Buffer
+from kbroker.protocol.responses import ShareFetchRow, share_fetch_row
+from kbroker.share.effects import AcquiredRange
+from kbroker.share.persister import TopicPartition
+from kbroker.share.session import FetchPlan
+from kbroker.share.share_partition import AcquireMode, SharePartition
+
+_SMALL_READ_BYTES = 64 << 10
+_BYTES_PER_RECORD = 4 << 10
+
+
+class Acquiring:
+    """One fetch.
+
+    - `budget`: how many more records it may acquire, over all share-partitions
+    - `has_read`: whether others may have had a turn since the fetch looked
+    - `is_current()`: false once the session was used, replaced or ended elsewhere. Nothing may be
+      acquired then: the client would never see the records, or hold them in a session that is gone.
+    """
+
+    def __init__(
+        self,
+        share_partitions: SharePartitions,
+        opened_batches: OpenedBatches,
+        plan: FetchPlan,
+        max_records: int,
+        batch_size: int,
+        mode: AcquireMode,
+    ) -> None:
+        self.rows: dict[TopicPartition, ShareFetchRow] = {}
+        self.budget = max_records
+        self.exact = mode is AcquireMode.RECORD_LIMIT
+        self.has_read = False
+        self.is_current = partial(share_partitions.sessions.is_current, plan)
+        self._share_partitions = share_partitions
+        self._opened_batches = opened_batches
+        self._member_id = plan.session.key.member_id
+        self._batch_size = batch_size
+
+    async def acquire(
+        self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int, known: int | None
+    ) -> bool:
+        """Acquire the next records of one share-partition. `known`: the offset to acquire from, if
+        nothing has waited since it was found. False: nothing was acquired. Raises KafkaError for a
+        log that cannot be read."""
+        engine = loaded.engine
+        end_offset = loaded.partition.high_watermark
+        opener = BatchOpener(self._opened_batches, loaded.partition.log) if self.exact else None
+        while engine is not None:
+            fetch_offset, known = engine.offset_to_acquire() if known is None else known, None
+            if fetch_offset is None or fetch_offset >= end_offset or must_wait(engine):
+                break
+            wanted = self.budget + max(0, engine.end_offset - fetch_offset + 1)
+            if engine.settings.scans:
+                wanted = engine.offsets_to_read(fetch_offset, self.budget)
+            max_bytes = min(share_bytes, max(_SMALL_READ_BYTES, self.budget * _BYTES_PER_RECORD))
+            self.has_read = True
+            views = await loaded.partition.read(fetch_offset, max_bytes=max_bytes, end_offset=end_offset)
+            if loaded.gone or not self.is_current():
+                return False
+            batches = walk(views, fetch_offset, wanted, end_offset)
+            if opener is not None and (stored := self._unopened(batches, engine, opener)) is not None:
+                await opener.open(stored)
+                if loaded.gone or not self.is_current():
+                    return False
+                continue  # Others may have acquired its records meanwhile.
+            if engine.settings.ttl_ms:
+                has_changed = await self._share_partitions.expiry.give_up(loaded, engine, batches)
+                if loaded.gone or not self.is_current():
+                    return False
+                if has_changed:
+                    continue
+            if self._take(partition, loaded, engine, fetch_offset, batches, opener, share_bytes):
+                return True
+            if engine.offset_to_acquire() in (None, fetch_offset):
+                return False
+            await trio.lowlevel.checkpoint()  # Only control batches were there, perhaps many more follow.
+        return False
+
+    def _unopened(
+        self, batches: list[Walked], engine: SharePartition, opener: BatchOpener
+    ) -> memoryview | None:
+        """The batch that must be opened before anything can be acquired. None: leaves in `batches`
+        those whose records may be acquired now."""
+        room = self.budget
+        locks_left = engine.settings.max_record_locks - (engine.unread_from - engine.start_offset)
+        if locks_left > 0:  # Otherwise only released records are delivered, whatever the limit.
+            room = min(room, locks_left)
+        ready, to_open = front_of(batches, room, engine.acquirable_in, opener)
+        if ready or not batches:
+            del batches[ready:]
+            return None
+        _, _, _, view, start, end = batches[to_open]
+        return view[start:end]
+
+    def _take(
+        self,
+        partition: TopicPartition,
+        loaded: LoadedSharePartition,
+        engine: SharePartition,
+        fetch_offset: int,
+        batches: list[Walked],
+        opener: BatchOpener | None,
+        share_bytes: int,
+    ) -> bool:
+        """`opener`: of an exact fetch."""
+        if not batches:
+            return False
+        control = [(first, last) for first, last, is_control, _, _, _ in batches if is_control]
+        ranges = engine.acquire(
+            self._member_id,
+            mode=AcquireMode.BATCH_OPTIMIZED if opener is None else AcquireMode.RECORD_LIMIT,
+            batch_size=self._batch_size,
+            max_records=self.budget,
+            fetch_offset=fetch_offset,
+            batches=[batch for batch in batches if not batch[2]] if control else batches,
+            control=control,
+            now_ms=now_ms(),
+        )
+        if not ranges:
+            return False
+        loaded.is_parked_turn = True
+        records: Sequence[Buffer]
+        if opener is not None:
+            records = loaded.records.of(batches, ranges, opener, share_bytes)
+        else:
+            records = whole_batches(batches, ranges, has_control=bool(control))
+        self._answer(partition, loaded, ranges, records)
+        return True
+
+    async def acquire_parked(
+        self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int
+    ) -> bool:
+        """Acquire parked records of one share-partition that are due. As acquire()."""
+        engine, opener = loaded.engine, BatchOpener(self._opened_batches, loaded.partition.log)
+        while engine is not None and engine.parked_ready and self.budget > 0 and not must_wait(engine):
+            self.has_read = True
+            record_of = partial(self._share_partitions.parked.record_of, loaded)
+            plan = await plan_parked(loaded.partition, engine, opener, self.budget, share_bytes, record_of)
+            if loaded.gone or not self.is_current():
+                return False
+            self._share_partitions.saving.save_later(loaded, engine.parked_lost(plan.lost))
+            if engine.settings.ttl_ms:
+                has_expired = await self._share_partitions.expiry.give_up_parked(
+                    loaded, engine, plan.batches, plan.offsets
+                )
+                if loaded.gone or not self.is_current():
+                    return False
+                if has_expired:
+                    continue
+            ranges = engine.acquire_parked(self._member_id, plan.offsets, now_ms=now_ms())
+            if ranges:
+                loaded.is_parked_turn = False
+                self._answer(
+                    partition, loaded, ranges, loaded.records.of(plan.batches, ranges, opener, share_bytes)
+                )
+                self._share_partitions.parked.see_to(loaded)
+                return True
+            if not plan.lost and not plan.offsets:
+                return False
+        return False
+
+    def _answer(
+        self,
+        partition: TopicPartition,
+        loaded: LoadedSharePartition,
+        ranges: list[AcquiredRange],
+        records: Sequence[Buffer],
+    ) -> None:
+        self._share_partitions.schedule(loaded)
+        self._share_partitions.scanner.resume(loaded)
+        for first, last, _ in ranges:
+            size = last - first + 1
+            self.budget -= size
+            if loaded.metrics is not None:
+                loaded.metrics.acquired_ranges.observe(size)
+        loaded.partition.metrics.bytes_out += sum(map(len, records))
+        self.rows[partition] = share_fetch_row((partition.partition, 0, None, 0, None, records, ranges))
