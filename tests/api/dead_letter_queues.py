@@ -8,7 +8,7 @@ from uuid import UUID
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from kbroker.broker.queues.dead_letters import GroupDeadLetters
+from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
 from kbroker.formats.batches import Record, iter_headers, iter_records
 from kbroker.share.dead_letter import origin_of
 from tests.api.conftest import Client

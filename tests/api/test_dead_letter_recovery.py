@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.broker.commits.group_commit import GroupCommit
-from kbroker.broker.queues import dead_letters
+from kbroker.broker.queues import dead_letter_counters, dead_letters
 from kbroker.broker.queues.dead_letter_writer import DeadLetterWriter
 from kbroker.broker.queues.dead_letters import FIRST_RETRY_S, LAST_RETRY_S
 from kbroker.errors import NoSpace
@@ -118,7 +118,7 @@ async def test_what_waits_does_not_hide_what_is_given_up(
             await set_up_group(client, {NAME: ""})
         await all_done(client)
         waits, given_up = [
-            record.getMessage() for record in caplog.records if record.name == dead_letters.__name__
+            record.getMessage() for record in caplog.records if record.name == dead_letter_counters.__name__
         ]
         assert waits.startswith(
             "dead letters of share-partition g1:orders-0 have to wait, the next try is in 1 s: the disk is "

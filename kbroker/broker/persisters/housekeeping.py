@@ -1,10 +1,10 @@
-"""Keeps the stored share state small: cold snapshots (share_state/housekeeping.py), now and then, a
-few at a time.
+"""Keeps the stored share state small, by cold snapshots (share_state/housekeeping.py) at intervals,
+a few at a time.
 
-Share-partitions that nobody has asked for since the start are not in memory. The first round looks
-for them in the store, one partition's share state at a time and in a thread, since all of it may be
-much. What a full disk or a failed store keeps from being done is done in a later round: nothing is
-lost meanwhile, it only takes more room.
+Share-partitions without a request since the start are not in memory. The first round searches the
+store for them, in a thread and one partition's share state at a time, because there may be much. If
+a full disk or a failed store prevents a snapshot, a later round makes it. Nothing is lost
+meanwhile; the state only takes more room.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class StateHousekeepingStatistics:
 
 
 class StateHousekeeping:
-    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: how old a snapshot
-    becomes, and how often that is looked at. `other` is the broker's persister, which may be
+    """`interval_ms` is share.coordinator.cold.partition.snapshot.interval.ms: the age at which a
+    snapshot is cold, and the interval of rounds. `other` is the broker's persister, which may be
     `persister` itself."""
 
     def __init__(

@@ -1,8 +1,8 @@
-"""The default Persister: the share coordinator in this process, its changes in the state store's
-group commit.
+"""The default Persister: the share coordinator in this process, with its changes in the state
+store's group commit.
 
-What it answers with code none counts as far as
---durability goes. A verb that is cancelled while it waits is saved all the same.
+A result with code none is as durable as --durability makes it. A verb that is cancelled while it
+waits is saved all the same.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ R = TypeVar("R", bound=Result)
 
 
 class PersisterContext(NamedTuple):
-    """What an entry point of the group `kbroker.persister` is called with to make a Persister. The
-    topics are not loaded yet."""
+    """The argument of an entry point of the group `kbroker.persister`. The topics are not loaded
+    yet."""
 
     local: Persister
     config: BrokerConfig
@@ -56,7 +56,7 @@ class PersisterContext(NamedTuple):
     state: GroupCommit[Change]
     state_store: StateReader
     generation: int = 0
-    """That of this broker life: no other has the same."""
+    """Unique to this broker life."""
 
 
 def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
@@ -91,7 +91,7 @@ class LocalPersister(CountsShareState):
         commits: GroupCommit[Change],
         store: StateReader | None = None,
     ) -> None:
-        """`store`: where parked records are read from."""
+        """`store`: parked records are read from it."""
         self.coordinator = coordinator
         self._commits = commits
         self._parked = None if store is None else ParkedReader(store, coordinator.generation)
@@ -174,13 +174,13 @@ class LocalPersister(CountsShareState):
         self.coordinator.on_generation_ended = listener
 
     async def topic_deleted(self, topic_id: UUID) -> None:
-        """The share-partitions of all groups on a topic that is gone are forgotten."""
+        """Forget the share-partitions of all groups on a deleted topic."""
         await self._save(self.coordinator.topic_deleted(topic_id))
 
     async def snapshot_cold(
         self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int
     ) -> list[Result]:
-        """Cold snapshots of those that still need one; a result for each of these."""
+        """Make cold snapshots where they are still needed; a result for each."""
 
         def wanted(state: ShareState) -> bool:
             return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)
@@ -188,7 +188,7 @@ class LocalPersister(CountsShareState):
         return await self._save(self.coordinator.snapshot(share_partitions, now_ms=now_ms, wanted=wanted))
 
     async def aclose(self) -> None:
-        """Nothing of its own to close: the state store is the broker's."""
+        """Nothing to close: the broker owns the state store."""
 
     async def _save(self, outcome: ShareStateOutcome[R], *, to_the_end: bool = False) -> list[R]:
         results = list(outcome.results)

@@ -1,7 +1,7 @@
-"""The `noop` persister (kbroker.persister=noop): share state lives in memory only. Every group
-starts anew with the broker.
+"""The `noop` persister (kbroker.persister=noop): share state is only in memory, and a stop
+of the broker ends it.
 
-For tests and for queues whose consumers may see everything again after a restart.
+It is for tests, and for queues whose consumers may get every record again after a restart.
 """
 
 from __future__ import annotations

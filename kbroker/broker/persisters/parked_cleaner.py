@@ -1,15 +1,14 @@
-"""Removes parked records that belong to nobody: those of generations that have ended
-(share_state/parked.py).
+"""Removes parked records of generations that have ended (share_state/parked.py).
 
-A state that begins anew, or is deleted, forgets its generation in its own commit; what lies under
-that may be a million keys. They are removed here, some hundred at a time, with a rest in between,
-so that no turn of the loop is long and no write waits for long. Their share-partitions are looked
-at when that happens; all of them some seconds after the start, because a crash may have come
-between, and now and then. Each costs one seek: what is valid is not read through.
+A state that is recreated or deleted drops its generation in its own commit, which may leave a
+million keys. They are removed here, some hundred at a time with a rest in between, so that the loop
+is never busy and no write waits for long. A share-partition is checked when its generation ends.
+All are checked some seconds after the start, because a crash may have come between, and at
+intervals. Each check costs one seek: valid records are not read.
 
-A generation is removed only if its share-partition has another one, by what is saved and by what is
-decided. None comes back once it is out of both, and what a write under way has just begun is
-decided before anything lies under it.
+A generation is removed only if its share-partition has another one, in its saved state and in what
+is decided. A generation that is in neither never returns, and one that a write under way begins is
+decided before any record is stored under it.
 """
 
 from __future__ import annotations
@@ -31,15 +30,15 @@ logger = logging.getLogger(__name__)
 
 AT_ONCE = 250
 _FIRST_S = 5.0
-"""When all are looked at first: the first seconds of a broker belong to those that load
+"""When the first check of all begins: in its first seconds, a broker is busy loading
 share-partitions."""
 _REST_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedCleanerStatistics:
-    """`removed`: keys; `generations`: those that are gone; `failures`: rounds that could not be
-    ended."""
+    """`removed`: keys. `generations`: those that were removed. `failures`: rounds that ended
+    early."""
 
     removed: int
     generations: int
@@ -47,7 +46,7 @@ class ParkedCleanerStatistics:
 
 
 class ParkedCleaner:
-    """`interval_s`: how often all share-partitions are looked at."""
+    """`interval_s`: how often all share-partitions are checked."""
 
     def __init__(
         self, persister: Persister, store: StateReader, commits: GroupCommit[Change], *, interval_s: float
@@ -68,7 +67,7 @@ class ParkedCleaner:
         self.look_at(prefix_of(*key, generation))
 
     def look_at(self, prefix: bytes) -> None:
-        """Have `run` look at what lies under a prefix soon."""
+        """Have `run` check the keys under a prefix soon."""
         self._wanted[prefix] = None
         self._woken.set()
 
@@ -84,7 +83,7 @@ class ParkedCleaner:
             await self.work()
 
     async def work(self, prefix: bytes | None = None) -> None:
-        """Look at `prefix`, or at what is wanted. Raises nothing."""
+        """Check `prefix`, or all wanted prefixes. Raises nothing."""
         wanted = self._wanted if prefix is None else {prefix: None}
         while wanted:
             first = next(iter(wanted))
@@ -93,7 +92,7 @@ class ParkedCleaner:
             except (NoSpace, StoreFailed) as error:
                 self._failures += 1
                 logger.warning("what was parked and belongs to nobody is not removed now: %s", error)
-                wanted.clear()  # The next round looks at all.
+                wanted.clear()  # The next round checks all.
                 return
             wanted.pop(first, None)
 
@@ -112,7 +111,7 @@ class ParkedCleaner:
             await trio.lowlevel.checkpoint()
 
     async def _is_in_use(self, shelf: Shelf) -> bool:
-        """Also if it cannot be told."""
+        """True also if that is unknown."""
         try:
             found = await self._persister.parked_generations(
                 shelf.group_id, TopicPartition(shelf.topic_id, shelf.partition)

@@ -1,8 +1,8 @@
 """Reads parked records from the state store, in bounded pieces, for the persisters that keep them
 there.
 
-A piece is read in a thread, since its pages may have to come from a slow disk; only a store that is
-in memory anyway is read on the loop. What is saved is shown, by the generation that holds now.
+A piece is read in a thread, because its pages may have to come from a slow disk. Only a store that
+is in memory is read on the loop. The result is the saved records of the present generation.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from kbroker.share_state.parked import parked_of, prefix_of
 from kbroker.storage.spi import StateReader
 
 PIECE = 1000
-"""Entries that are read at once: a millisecond or two, from memory."""
+"""Entries in one read: a millisecond or two, from memory."""
 _KEYS_AT_ONCE = 250
-"""Keys that are looked up at once: 20 µs each, more where there is something."""
+"""Keys in one look-up: 20 µs each, more where records are found."""
 _MOST = (1 << 63) - 1
 Entries = list[tuple[bytes, bytes]]
 T = TypeVar("T")
@@ -53,8 +53,7 @@ class ParkedReader:
         self._may_block = store.may_block
         self._generation_of = generation_of
         self._below: dict[tuple[str, TopicPartition], tuple[int, int, int, int]] = {}
-        """What `count` has found: generation, how many waited then, offset, how many are below
-        that."""
+        """Results of `count`: generation, number of waiting records, offset, number below that."""
 
     @property
     def can_park(self) -> bool:
@@ -92,9 +91,9 @@ class ParkedReader:
     async def count(
         self, group_id: str, partition: TopicPartition, first: int, end: int | None, waiting: int
     ) -> int:
-        """`waiting`: how many there are in all. From an offset to the end the few below it that are
-        not kept are counted, and remembered: a start offset that retention moves up is asked for
-        again and again."""
+        """`waiting`: how many there are in all. To count from an offset to the end, the few below
+        it that are not kept are counted and remembered: callers ask again and again for a start
+        offset that retention moves up."""
         prefix = self.prefix(group_id, partition)
         if prefix is None or not waiting:
             self._below.pop((group_id, partition), None)
@@ -125,7 +124,7 @@ class ParkedReader:
         return _decoded(lambda: [kept_record(value).batch for _, value in entries])[0] if entries else None
 
     async def _count(self, prefix: bytes, first: int, end: int, *, kept: bool | None = None) -> int:
-        """`kept`: only those that are, or are not."""
+        """`kept`: count only records that are kept, or only others."""
         number, at, end_key = 0, by_offset_key(prefix, max(0, first)), by_offset_key(prefix, max(0, end))
         while at < end_key:
             entries = await self.read(at, end_key, PIECE)
@@ -139,7 +138,7 @@ class ParkedReader:
         self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
     ) -> dict[int, list[int]]:
         """By hash of a key, the offsets of records that wait for their redelivery. An entry that
-        the record itself does not confirm was left by a kill."""
+        the record itself does not confirm is left from a kill, and does not matter."""
         prefix, keys, store = self.prefix(group_id, partition), self._keys, self._store
         wanted = sorted(set(key_hashes))
         if prefix is None or keys is None or not wanted:
@@ -174,7 +173,7 @@ class ParkedReader:
         return found
 
     def prefix(self, group_id: str, partition: TopicPartition) -> bytes | None:
-        """Of the keys of its generation; None: nothing is parked. Raises KafkaError."""
+        """The prefix of its generation's keys; None: nothing is parked. Raises KafkaError."""
         generation = self._generation_of(group_id, partition)
         return None if generation == NO_GENERATION else prefix_of(group_id, partition, generation)
 
@@ -206,7 +205,7 @@ def _piece(keys: StateReader, first: bytes, end: bytes, limit: int) -> Entries:
 
 
 def blocks(value: bytes | None, key_hash: int) -> bool:
-    """Whether the value of a record's kind 1 says that this key waits for it. Raises ValueError."""
+    """Whether a record's value of kind 1 shows that this key waits for it. Raises ValueError."""
     if value is None:
         return False
     record = record_by_offset(0, value)

@@ -1,11 +1,11 @@
-"""Writes dead letters into the topic that a group has for them (KIP-1191): is that allowed, which
-partition, what do they hold.
+"""Writes dead letters into the topic that a group has for them (KIP-1191): whether that is allowed,
+into which partition, and with which contents.
 
-Everything is looked at anew for every portion, since topics and settings may change meanwhile. What
-is wrong with the settings is a `NoDeadLetter`: the records are archived without a dead letter then. What
-is wrong with the disk is raised, and whoever asked tries again.
+Topics and settings may change, so each portion checks them again. If the settings allow no dead
+letter, the result is a `NoDeadLetter`, and the records are archived without one. An error of the
+disk is raised, and the caller tries again.
 
-It must not know which records are waiting, nor what is noted about them (dead_letters.py).
+It must not know which records are waiting, nor what is stored about them (dead_letters.py).
 """
 
 from __future__ import annotations
@@ -29,32 +29,31 @@ from kbroker.settings.altering import BrokerConfig
 from kbroker.share.dead_letter import Contents, Origin, letter_of, offsets_found, pack
 
 READ_BYTES: Final = 1 << 20
-"""As much of a log is read at a time, for copies of records and in search of dead letters; a larger
-batch comes alone."""
+"""How much of a log one read returns, for copies of records and in search of dead letters; a larger
+batch is returned alone."""
 _COPIED_BYTES: Final = 8 << 20
-"""Records of a portion are no more than that, and the last one: batches that are small on disk may
-hold large records."""
+"""Limit for the records of a portion, which the last one may exceed: batches that are small on disk
+may hold large records."""
 _EVERYTHING = (1 << 63) - 1
 _READS_AT_ONCE = 2
 _threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
 
 
 class NoDeadLetter(NamedTuple):
-    """Why there can be no dead letter; for a person."""
+    """Why there can be no dead letter, in words for a person."""
 
     reason: str
 
 
 class Portion(NamedTuple):
-    """Some of the offsets asked for: all up to `last_offset`, with the records that could be
-    read."""
+    """The requested offsets up to `last_offset`, with the records that could be read."""
 
     last_offset: int
     records: Mapping[int, Record]
 
 
 class Written(NamedTuple):
-    """`offsets` have their dead letter, and it counts; `too_large` can have none; `error` says why
+    """`offsets` have their dead letter, which is durable. `too_large` can have none. `error`: why
     others have none yet."""
 
     offsets: set[int]
@@ -71,8 +70,8 @@ class DeadLetterWriter:
         self._config = config
 
     async def find_partition(self, name: str, source: Partition) -> Partition | NoDeadLetter:
-        """Where dead letters of `source` go, or why nowhere; the topic is made if it may be. Raises
-        NoSpace and StoreFailed."""
+        """Where dead letters of `source` go, or why there can be none. Creates the topic if that is
+        allowed. Raises NoSpace and StoreFailed."""
         refusal = self._refusal(name, source)
         if refusal is not None:
             return refusal
@@ -108,7 +107,7 @@ class DeadLetterWriter:
         try:
             return await self._topics.create(name, self._config["num.partitions"], configs)
         except KafkaError as error:
-            # Somebody else is making it: it is there at the next try.
+            # Another task is creating it: it is there at the next try.
             if error.code is ErrorCode.topic_already_exists:
                 raise NotYet(f"topic {name} is being made") from error
             return NoDeadLetter(f"topic {name} cannot be made: {error.message}")
@@ -116,7 +115,7 @@ class DeadLetterWriter:
     async def append(
         self, target: Partition, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
     ) -> Written:
-        """One dead letter for each; returns when they count, or cannot be written now."""
+        """Append one dead letter for each. Returns when they are durable or cannot be written."""
         now_ms, rules = wall_clock_ms(), target.topic.rules
         letters = []
         for origin in origins:
@@ -149,13 +148,13 @@ class DeadLetterWriter:
 
 
 class NotYet(Exception):
-    """Something that passes by itself; to be tried again."""
+    """A condition that passes by itself: try again."""
 
 
 def _allowed(timestamp_ms: int, rules: BatchRules, now_ms: int) -> int:
-    """A record's own time if the topic takes it, else the present. A producer may claim times
-    before 1970 and after the last one of 64 bits; between such records there may be more
-    milliseconds than fit into a batch."""
+    """The record's own time if the topic accepts it, else the present. Producers may claim times
+    before 1970 and beyond 64 bits; between two such records there may be more milliseconds than fit
+    into a batch."""
     is_time = 0 <= timestamp_ms <= UNLIMITED_MS
     too_old = (
         rules.timestamp_before_max_ms != UNLIMITED_MS
@@ -168,15 +167,15 @@ def _allowed(timestamp_ms: int, rules: BatchRules, now_ms: int) -> int:
 
 
 async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
-    """The records at the first of these offsets, in order, as far as one read goes. What is gone or
-    damaged is missing."""
+    """The records at the first of these offsets, in order, as far as one read goes, without lost
+    and damaged ones."""
     first, last = offsets[0], offsets[-1]
     if first < source.log_start_offset:
         return Portion(min(last, source.log_start_offset - 1), {})
     wanted = frozenset(offsets)
     try:
         portion = await _in_thread(source, lambda: _pick(_read(source, first, last + 1), wanted))
-    except (KafkaError, StoreFailed):  # What is behind this offset may be readable.
+    except (KafkaError, StoreFailed):  # Later offsets may be readable.
         return Portion(first, {})
     return (
         Portion(last, {}) if portion is None else portion._replace(last_offset=min(portion.last_offset, last))
@@ -184,8 +183,8 @@ async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
 
 
 async def search(target: Partition, offset: int, group_id: str, topic: str, partition: int) -> set[int]:
-    """The offsets of that share-partition that have a dead letter from `offset` on. A damaged batch
-    holds none. Raises StoreFailed."""
+    """The offsets of that share-partition that have a dead letter in `target` from `offset` on. A
+    damaged batch holds none. Raises StoreFailed."""
     found: set[int] = set()
     end_offset = target.high_watermark
     offset = max(offset, target.log_start_offset)
@@ -206,23 +205,22 @@ async def search(target: Partition, offset: int, group_id: str, topic: str, part
     return found
 
 
-# -- in a thread: a log is read where it is cold, and records are decompressed
-# ------------------------------------------
+# -- in a thread, because the log may be cold, and records are decompressed
 
 Batches: TypeAlias = Sequence[tuple[memoryview, int, BatchHeader]]
 Result = TypeVar("Result")
 
 
 class _Found(NamedTuple):
-    """`last_offset` of all that was looked at; -1: there is nothing."""
+    """`last_offset` of the batches that were searched; -1: there were none."""
 
     last_offset: int
     offsets: set[int]
 
 
 async def _in_thread(partition: Partition, work: Callable[[], Result]) -> Result | None:
-    """None if the topic is deleted meanwhile. Raises StoreFailed, and CORRUPT_MESSAGE for a batch
-    that cannot be one."""
+    """None if the topic is deleted meanwhile. Raises StoreFailed, and CORRUPT_MESSAGE for bytes
+    that are no batch."""
     try:
         return await trio.to_thread.run_sync(work, limiter=_threads)
     except KeyError:  # The store knows no such log.
@@ -241,7 +239,7 @@ def _pick(batches: Batches, wanted: Container[int]) -> Portion:
     records: dict[int, Record] = {}
     size, last_offset = 0, _EVERYTHING
     for view, position, header in batches:
-        with suppress(CorruptPayload):  # What comes before the damage can be copied.
+        with suppress(CorruptPayload):  # Records before the damage can be copied.
             for record in stored_records(view, position):
                 if record.offset in wanted:
                     records[record.offset] = record
@@ -255,6 +253,6 @@ def _pick(batches: Batches, wanted: Container[int]) -> Portion:
 def _find(batches: Batches, group_id: str, topic: str, partition: int) -> _Found:
     offsets: set[int] = set()
     for view, position, _ in batches:
-        with suppress(CorruptPayload):  # A batch of somebody else's: dead letters are not compressed.
+        with suppress(CorruptPayload):  # Not the broker's batch: dead letters are not compressed.
             offsets |= offsets_found(stored_records(view, position), group_id, topic, partition)
     return _Found(batches[-1][2].last_offset if batches else -1, offsets)

@@ -1,34 +1,33 @@
 """The second phase of dead letters (KIP-1191): from ARCHIVING over the dead letter topic to
 ARCHIVED, each of them exactly once.
 
-    ARCHIVING saved, with a cursor ──▶ dead letters appended, synced ──▶ ARCHIVED saved ──▶ cursor removed
-           crash: they are found and written         crash: they are found in the topic and not
-                                                     written again
+    ARCHIVING saved, ──▶ dead letters      ──▶ ARCHIVED ──▶ cursor
+    with a cursor        appended, synced      saved        removed
+                   crash: the records    crash: the dead letters are
+                   are found, and the    found in the topic, and not
+                   letters written       written again
 
-The topic lies in another store than the state, and there is no transaction over both. So a
-share-partition that has ARCHIVING records has a cursor in the state store: in which partition its
-dead letters are to be found, and from which offset on. With the default persister it goes into the
-commit that makes the first record ARCHIVING; in any case it is saved before a dead letter is
-appended. It covers every dead letter whose record may still be ARCHIVING on disk. Another cursor
-takes its place (another topic, more partitions, an offset that is much later) only when there is no
-such record.
+The topic and the state are in two stores without a common transaction. So a share-partition with
+ARCHIVING records has a cursor in the state store: the partition that has its dead letters, and the
+offset from which on. The default persister saves the cursor in the commit that makes the first
+record ARCHIVING. In any case it is saved before a dead letter is appended. It covers every dead
+letter whose record may still be ARCHIVING on disk. Only when there is no such record may another
+cursor replace it (another topic, more partitions, a much later offset).
 
-A share-partition that was loaded with ARCHIVING records looks from its cursor on for those that
-have their dead letter; one that is at work knows. At the broker's start those with a cursor are
-loaded, and need not wait for a client.
+A share-partition that was loaded with ARCHIVING records searches from its cursor on for those that
+have their dead letter. Afterwards it knows. At the broker's start, share-partitions with a cursor
+are loaded without waiting for a client.
 
-One task per share-partition that has a cursor. What the disk refuses it tries again, 1 s to 30 s
-apart, without end; what is wrong with the settings archives the records without a dead letter. Both
+Each share-partition with a cursor has one task. It retries without end if the disk refuses a write,
+1 s to 30 s apart. If the settings allow no dead letter, it archives the records without one. Both
 are counted and logged.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import NamedTuple
@@ -41,18 +40,18 @@ from kbroker.broker.commits.waiting import Decision
 from kbroker.broker.configs import Configs
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
+from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
 from kbroker.broker.queues.dead_letter_writer import (
     DeadLetterWriter,
     NoDeadLetter,
     NotYet,
     Portion,
-    Written,
     read_records,
     search,
 )
 from kbroker.broker.queues.loaded import DeadLetterHooks, Key, LoadedSharePartition
 from kbroker.broker.queues.share_partitions import SharePartitions
-from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
+from kbroker.errors import ErrorCode
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
 from kbroker.share.dead_letter import MESSAGES, Origin
@@ -67,64 +66,28 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 LINGER_S = 1.0
-"""How long a cursor is kept that nothing needs: the next rejection mostly comes soon, and finds it
-there."""
+"""How long an unneeded cursor is kept: mostly the next rejection comes soon, and uses it."""
 OFFSETS_AT_ONCE = 1000
-"""Dead letters that are written and saved in one go."""
+"""Dead letters that are written and saved together."""
 CURSOR_LAG = 10_000
-"""Offsets by which a cursor may be behind: what is read after a crash, for each share-partition."""
-_REPORT_EVERY_S = 60.0
-
-
-class _Trouble(Enum):
-    """What is reported, each once in a while: a disk that was full must not hide that records are
-    lost for the queue now."""
-
-    NOT_YET = auto()
-    DELAYED = auto()
-    REFUSED = auto()
-    WITHOUT_COPY = auto()
-
-
-@dataclass(slots=True)
-class GroupDeadLetters:
-    """Counters of one group, since the start of the broker or the group's first dead letter.
-    `records` were written; batches were appended in `produce_requests`, of which `failed_requests`
-    were refused by the disk; `refused` records were archived without a dead letter since something
-    is wrong with the settings; `without_copy` have one without the copy that they should have
-    had."""
-
-    records: int = 0
-    produce_requests: int = 0
-    failed_requests: int = 0
-    refused: int = 0
-    without_copy: int = 0
-    _next_report_s: dict[_Trouble, float] = field(default_factory=dict, repr=False, compare=False)
-
-    def may_report(self, trouble: _Trouble) -> bool:
-        """True now and then: what goes wrong for one record does so for thousands."""
-        now_s = trio.current_time()
-        if now_s < self._next_report_s.get(trouble, -math.inf):
-            return False
-        self._next_report_s[trouble] = now_s + _REPORT_EVERY_S
-        return True
+"""Offsets by which a cursor may be behind; after a crash each share-partition reads that much."""
 
 
 class DeadLettersStatistics(NamedTuple):
-    """`share_partitions` that have dead letters to write, or had a moment ago; `groups`: a copy of
-    each group's counters."""
+    """`share_partitions` that have dead letters to write, or had until a moment ago. `groups`: a
+    copy of each group's counters."""
 
     share_partitions: int
     groups: dict[str, GroupDeadLetters]
 
 
 class _Work:
-    """One share-partition's dead letters. `cursor` is the one in the state store, or on its way
-    there; `saved` tells when it is.
+    """One share-partition's dead letters.
 
-    `known`: the engine whose ARCHIVING records have no dead letter that it does not know of;
-    another one has to look for them. `uncertain`: a record may be ARCHIVING on disk that has its
-    dead letter, because a save has failed.
+    - `cursor`: the one in the state store, or on its way there; `saved` is decided when it is there
+    - `known`: the engine that knows all dead letters of its ARCHIVING records; another engine has
+      to search for them
+    - `uncertain`: a record with a dead letter may be ARCHIVING on disk, because a save has failed
     """
 
     __slots__ = ("closed", "cursor", "is_running", "key", "known", "saved", "topic", "uncertain", "woken")
@@ -155,8 +118,7 @@ class _Work:
 
 
 class DeadLetters(DeadLetterHooks):
-    """What SharePartitions tells (DeadLetterHooks in share_partitions.py), and the tasks that follow
-    from it."""
+    """Carries out the events of SharePartitions (DeadLetterHooks) in tasks of its own."""
 
     def __init__(
         self,
@@ -185,7 +147,7 @@ class DeadLetters(DeadLetterHooks):
         )
 
     def load(self, store: StateStore) -> None:
-        """Take in the stored cursors, at start."""
+        """Load the stored cursors at start, and begin with their tasks."""
         for key, cursor in read_entries(store.scan(DeadLetterKey.namespace)):
             assert isinstance(key, DeadLetterKey)
             assert isinstance(cursor, DeadLetterCursor)
@@ -194,31 +156,29 @@ class DeadLetters(DeadLetterHooks):
             work.saved.decide(None)
             self._start(work)
 
-    # -- what SharePartitions tells
-    # --------------------------------------------------------------------------------------
+    # -- events (DeadLetterHooks)
 
     def before_save(self, loaded: LoadedSharePartition) -> None:
-        """Records are about to be saved as ARCHIVING, by a write that follows in the same step: the
-        cursor goes into its group."""
+        """Records are about to be saved as ARCHIVING, by a write in the same step. The cursor joins
+        its commit."""
         work = self._work(loaded.key)
         if work.cursor is None and not loaded.partition.deleted:
             work.known = loaded.engine
             self._put_cursor(work, self._first_cursor(loaded))
 
     def wake(self, loaded: LoadedSharePartition) -> None:
-        """There may be dead letters to write, a state to be saved again, or a cursor that nothing
-        needs."""
+        """There may be dead letters to write, state to save again, or a cursor to remove."""
         self._start(self._work(loaded.key))
 
     def loaded(self, loaded: LoadedSharePartition) -> None:
-        """A share-partition was read from its saved state."""
+        """A share-partition was loaded from its saved state."""
         assert loaded.engine is not None
         work = self._works.get(loaded.key)
         if loaded.engine.has_archiving:
             self.wake(loaded)
         elif work is not None:
-            # What the cursor was for is done with, or its state was reset: dead letters behind it
-            # are not of this state.
+            # The cursor's records are finished, or the state was reset and the dead letters behind
+            # the cursor do not belong to it.
             self._remove_cursor(work)
 
     def forget_group(self, group_id: str) -> None:
@@ -232,10 +192,9 @@ class DeadLetters(DeadLetterHooks):
             self._close(work)
 
     # -- cursors
-    # ----------------------------------------------------------------------------------------------
 
     def _first_cursor(self, loaded: LoadedSharePartition) -> DeadLetterCursor:
-        """For where dead letters would go at present; nothing is checked, and they may go elsewhere
+        """Where dead letters would go at present. Nothing is checked, and they may go elsewhere
         later."""
         name = self._configs.dead_letter_queue(loaded.key[0]).topic
         topic = self._topics.by_name(name)
@@ -255,8 +214,8 @@ class DeadLetters(DeadLetterHooks):
             self._commits.submit([(work.state_key, None)], _report_left_cursor)
 
     async def _have_cursor(self, work: _Work, target: Partition) -> None:
-        """On return a stored cursor covers what is appended to `target` from now on. Raises
-        NoSpace, StoreFailed, NotYet."""
+        """On return a stored cursor covers all later appends to `target`. Raises NoSpace,
+        StoreFailed, NotYet."""
         cursor = work.cursor
         if cursor is not None:
             is_there = (
@@ -274,7 +233,6 @@ class DeadLetters(DeadLetterHooks):
         await work.saved.wait()
 
     # -- the task of one share-partition
-    # -----------------------------------------------------------------------------
 
     def _work(self, key: Key) -> _Work:
         work = self._works.get(key)
@@ -290,7 +248,7 @@ class DeadLetters(DeadLetterHooks):
             self._background.start(self._run, work)
 
     def _close(self, work: _Work) -> None:
-        """There is nothing more to be done for it; its cursor goes."""
+        """Nothing is left to do for it: remove its cursor."""
         work.closed = True
         self._remove_cursor(work)
         if self._works.get(work.key) is work:
@@ -307,9 +265,8 @@ class DeadLetters(DeadLetterHooks):
                     return
                 has_worked = await self._turn(work, loaded)
             except Exception as error:
-                # Whatever it is, it concerns this queue alone; raised from here it would end the
-                # broker.
-                self._report_delay(work, error, retry_s)
+                # It affects this queue only. Raised from here it would end the broker.
+                self._counters(work).delay(str(work), error, retry_s)
                 await trio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)
                 continue
@@ -322,8 +279,7 @@ class DeadLetters(DeadLetterHooks):
                 self._end(work, loaded)
 
     def _end(self, work: _Work, loaded: LoadedSharePartition) -> None:
-        """There was nothing to be done for a while. Mostly that is the end of it, and nothing is
-        kept."""
+        """There was nothing to do for a while. Unless records are still ARCHIVING, end the work."""
         present = self._share_partitions.find(*work.key)
         if (
             loaded.engine is None
@@ -335,7 +291,7 @@ class DeadLetters(DeadLetterHooks):
         self._share_partitions.retire_unless_used(loaded)
 
     async def _find(self, work: _Work) -> LoadedSharePartition | None:
-        """The share-partition, loaded; None if there is none any more. Raises KafkaError."""
+        """The loaded share-partition; None if it no longer exists. Raises KafkaError."""
         group_id, partition = work.key
         source = self._topics.partition(*partition)
         if source is None:
@@ -345,7 +301,7 @@ class DeadLetters(DeadLetterHooks):
         loaded = self._share_partitions.find(group_id, partition)
         if loaded is None:
             # A group that was deleted just before a crash, or whose start is undecided again, has
-            # no records that are ARCHIVING.
+            # no ARCHIVING records.
             summary = (
                 await self._persister.read_summary(group_id, [ReadRequest(partition, source.leader_epoch)])
             )[0]
@@ -354,8 +310,7 @@ class DeadLetters(DeadLetterHooks):
         return await self._share_partitions.load(group_id, partition)
 
     async def _turn(self, work: _Work, loaded: LoadedSharePartition) -> bool:
-        """Do a portion of what is to be done; False if there is nothing. Raises whatever stands in
-        the way."""
+        """Write one portion of dead letters; False if there are none. Raises what prevents it."""
         engine = loaded.engine
         assert engine is not None
         await self._save_again(work, loaded, engine)
@@ -383,8 +338,8 @@ class DeadLetters(DeadLetterHooks):
         return True
 
     async def _save_again(self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition) -> None:
-        """What could not be saved before; without it there is no dead letter, and no other cursor.
-        Raises KafkaError."""
+        """Save changes whose save has failed; dead letters and another cursor have to wait for
+        them. Raises KafkaError."""
         nothing_under_way = not engine.statistics().writes_under_way
         persist = engine.retry_unsaved()
         if (
@@ -398,7 +353,7 @@ class DeadLetters(DeadLetterHooks):
     async def _find_written(
         self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
     ) -> set[int]:
-        """Which of these have their dead letter from before the share-partition was loaded. Raises
+        """Offsets whose dead letter was written before the share-partition was loaded. Raises
         StoreFailed."""
         cursor, (group_id, partition) = work.cursor, work.key
         target = (
@@ -419,13 +374,13 @@ class DeadLetters(DeadLetterHooks):
     async def _write(
         self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
     ) -> tuple[set[int], Exception | None]:
-        """The offsets that are done with, and what stands in the way of others. Raises as
+        """The offsets that are finished, and the error that prevents others. Raises as
         _have_cursor, and KafkaError."""
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
         if isinstance(target, NoDeadLetter):
             refused = {offset for offset, _ in _each(letters)}
-            self._refused(work, target.reason, len(refused))
+            self._counters(work).refuse(str(work), target.reason, len(refused))
             return refused, None
         await self._have_cursor(work, target)
         causes = dict(islice(_each(letters), OFFSETS_AT_ONCE))
@@ -441,13 +396,13 @@ class DeadLetters(DeadLetterHooks):
             if offset <= portion.last_offset
         ]
         written = await self._writer.append(target, origins, portion.records, queue.contents)
-        self._count(work, written, target)
+        self._counters(work).written(str(work), written, target)
         return written.offsets | written.too_large, written.error
 
     async def _with_kept(
         self, loaded: LoadedSharePartition, offsets: Sequence[int], portion: Portion
     ) -> Portion:
-        """Records that the log has no more, and that are kept, come along. Raises KafkaError."""
+        """Add kept records that have left the log. Raises KafkaError."""
         parking = None if loaded.engine is None else loaded.engine.parking
         if parking is None:
             return portion
@@ -461,7 +416,7 @@ class DeadLetters(DeadLetterHooks):
     async def _archive(
         self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]
     ) -> None:
-        """These are ARCHIVED, at once in memory. Raises KafkaError if that is not saved."""
+        """Make these ARCHIVED, at once in memory. Raises KafkaError if that cannot be saved."""
         persist = engine.dead_lettered(runs_of(offsets))
         loaded.waiters.wake_all()
         if persist is not None:
@@ -470,73 +425,14 @@ class DeadLetters(DeadLetterHooks):
                 work.uncertain = True
                 raise error
 
-    # -- counting and telling
-    # ----------------------------------------------------------------------------------------
-
-    def _count(self, work: _Work, written: Written, target: Partition) -> None:
-        counters = self._counters(work)
-        counters.records += len(written.offsets)
-        counters.produce_requests += written.batches
-        counters.failed_requests += written.failed_batches
-        if written.error is None and written.without_copy:
-            counters.without_copy += written.without_copy
-            self._report_missing_copies(work, written.without_copy, counters, target)
-        if written.too_large:
-            self._refused(
-                work,
-                f"max.message.bytes of topic {target.topic_name} is too little for a dead letter",
-                len(written.too_large),
-            )
-
-    @staticmethod
-    def _report_missing_copies(
-        work: _Work, count: int, counters: GroupDeadLetters, target: Partition
-    ) -> None:
-        if counters.may_report(_Trouble.WITHOUT_COPY):
-            what = (
-                "share-partition %s: %d dead letters are without the copy that they should have (%d of "
-                "the group so far)"
-            )
-            why = ", since the records cannot be read, or are too large for topic %s"
-            logger.warning(what + why, work, count, counters.without_copy, target.topic_name)
-
     def _counters(self, work: _Work) -> GroupDeadLetters:
-        if work.closed:  # Its group may be deleted: what is under way still must not bring the counters back.
+        if work.closed:  # Its group may be deleted, and unfinished work must not recreate the counters.
             return GroupDeadLetters()
         return self._groups.setdefault(work.key[0], GroupDeadLetters())
 
-    def _refused(self, work: _Work, reason: str, count: int) -> None:
-        counters = self._counters(work)
-        counters.refused += count
-        if counters.may_report(_Trouble.REFUSED):
-            what = (
-                "share-partition %s: %d records (%d of the group so far) are archived without a dead "
-                "letter: %s"
-            )
-            logger.warning(what, work, count, counters.refused, reason)
-
-    def _report_delay(self, work: _Work, error: Exception, retry_s: float) -> None:
-        if not isinstance(error, KafkaError | NoSpace | StoreFailed | NotYet):
-            logger.exception("dead letters of share-partition %s have to wait", work)
-            return
-        trouble, level = (
-            (_Trouble.NOT_YET, logging.INFO)
-            if isinstance(error, NotYet)
-            else (_Trouble.DELAYED, logging.WARNING)
-        )
-        if self._counters(work).may_report(trouble):
-            logger.log(
-                level,
-                "dead letters of share-partition %s have to wait, the next try is in %.0f s: %s",
-                work,
-                retry_s,
-                error,
-            )
-
 
 def _cursor_at(target: Partition) -> DeadLetterCursor:
-    """From where on dead letters of a share-partition will be that has none there, and none on the
-    way."""
+    """The cursor of a share-partition that has no dead letters in `target`, nor any under way."""
     return DeadLetterCursor(target.log.topic_id, target.topic_name, target.log.partition, target.next_offset)
 
 

@@ -1,15 +1,15 @@
-"""Gives up records that are past their time, in groups that have `kbroker.queue.ttl.ms`.
+"""Expires records that are past their time, in groups that have `kbroker.queue.ttl.ms`.
 
-    record   timestamp ---- due, if it is scheduled ----------- ttl ---> expired
-                            the later of the two counts
+    record   timestamp ---- due time, if it is scheduled ------ ttl ---> expired
+                            the age starts at the later of the two
 
-Only its batch tells how old a record is. So before members are given records of a batch, the batch
-is opened once, and its times are kept in memory for all groups. A fetch looks at what it is about
-to acquire; the scanner (scanner.py) looks at the oldest records each second, so that they expire
-without a fetch. A record that a member holds does not expire.
+Only its batch shows how old a record is. So a batch is opened once before members get its records,
+and its times are kept in memory for all groups. A fetch checks the records that it is about to
+acquire. The scanner (scanner.py) checks the oldest records each second, so that they expire without
+a fetch. A record that a member holds does not expire.
 
 A record without a timestamp does not expire, nor does one in a batch that cannot be read: the
-member that is given it finds that out.
+member that gets it notices that.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import LogId
 
 AT_ONCE: Final = 1000
-"""Records that one look gives up."""
+"""Records that expire in one look."""
 DEAD_LETTERS_AT_MOST: Final = 10_000
-"""Of a share-partition, that wait to be written."""
+"""Unwritten dead letters of a share-partition."""
 _PARKED_AT_ONCE = 64
 _ON_THE_LOOP_RECORDS = 500
 _ON_THE_LOOP_BYTES = 64 << 10
 _KEPT_NUMBERS = 1 << 20
 _NUMBERS_OF_A_BATCH = 16
-"""What a batch costs beside its records' times."""
+"""The cost of a batch beside the times of its records."""
 _NEVER: Final = (1 << 63) - 1
 
 _Key: TypeAlias = tuple[LogId, int, int, bool]
-"""Log, base offset, CRC, whether schedules count."""
+"""Log, base offset, CRC, whether schedules matter."""
 
 
 class BatchTimes(NamedTuple):
-    """From when on the ages of a batch's records count, in milliseconds since 1970. `each`: of the
-    records at these offset `deltas`, which rise; None: they are equal."""
+    """When the ages of a batch's records start, in milliseconds since 1970. `each`: for the records
+    at these ascending offset `deltas`; None: all are equal."""
 
     earliest_ms: int
     deltas: array[int] | None = None
@@ -94,7 +94,7 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
         due_ms = due_of(record, since_ms).due_ms if schedules else None
         deltas.append(record.offset - header.base_offset)
         counts_from_ms = since_ms if due_ms is None else max(since_ms, due_ms)
-        # A delay may count from no timestamp, or from one at the end of time.
+        # A delay may start without a timestamp, or at one at the end of time.
         each.append(max(-_NEVER, min(counts_from_ms, _NEVER)))
     earliest_ms = min(each, default=_NEVER)
     if max(each, default=_NEVER) == earliest_ms:
@@ -103,8 +103,7 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
 
 
 class Expiry:
-    """`save_later(loaded, persist)`: as SharePartitions has it. `record_of(loaded, offset)`: as
-    ParkedReading has it."""
+    """`save_later` and `record_of` are the methods of Saving and ParkedReading."""
 
     def __init__(
         self,
@@ -116,14 +115,13 @@ class Expiry:
         self._known: dict[_Key, BatchTimes] = {}
         self._numbers = 0
 
-    # -- a fetch
-    # ----------------------------------------------------------------------------------------------
+    # -- with a fetch
 
     async def give_up(
         self, loaded: LoadedSharePartition, engine: SharePartition, batches: list[Walked]
     ) -> bool:
-        """Before a fetch acquires from these batches. False: it may; they are as many as are known.
-        True: something has changed, or has been waited for."""
+        """Call this before a fetch acquires from these batches. False: it may, from those left in
+        `batches`. True: records have expired, or the call has waited: read again."""
         horizon_ms = wall_clock_ms() - engine.settings.ttl_ms
         schedules, is_first = engine.settings.schedules, True
         offsets: list[int] = []
@@ -152,8 +150,8 @@ class Expiry:
         batches: Sequence[Walked],
         offsets: Sequence[int],
     ) -> bool:
-        """Before a fetch acquires these parked records, which lie in these batches. Whether some
-        are given up. It may have waited."""
+        """Call this before a fetch acquires these parked records, which lie in these batches. True:
+        some have expired. The call may have waited."""
         horizon_ms, schedules = wall_clock_ms() - engine.settings.ttl_ms, engine.settings.schedules
         old: list[int] = []
         for base, last, _, view, start, end in batches:
@@ -174,11 +172,10 @@ class Expiry:
         return persist is not None
 
     # -- without a fetch
-    # ----------------------------------------------------------------------------------------------
 
     async def look(self, loaded: LoadedSharePartition, engine: SharePartition) -> bool:
-        """Give up the oldest records that nobody has, at most AT_ONCE of the window. True: there
-        may be more. Raises KafkaError and StoreFailed."""
+        """Expire the oldest records that no member holds, at most AT_ONCE of the window. True:
+        there may be more. Raises KafkaError and StoreFailed."""
         if must_wait(engine):
             return False
         offset, partition = engine.next_available(), loaded.partition
@@ -202,17 +199,16 @@ class Expiry:
                 loaded.partition, engine.parking, offset, partial(self._record_of, loaded)
             )
             if batch is None or loaded.gone:
-                continue  # The fetch whose turn it is finds it lost.
+                continue  # The next fetch notices that it is lost.
             last = batch[1]
             here = [each for each in engine.parking.in_turn(AT_ONCE) if batch[0] <= each <= last]
             has_changed |= await self.give_up_parked(loaded, engine, [batch], here)
         return has_changed
 
     # -- times of batches
-    # ----------------------------------------------------------------------------------------------
 
     def _find(self, partition: Partition, stored: memoryview, *, schedules: bool) -> BatchTimes | None:
-        """None: it takes longer than the loop may stand still."""
+        """None: that takes longer than the loop may be blocked."""
         header = read_header(stored)
         key = partition.log, header.base_offset, header.crc, schedules
         times = self._known.pop(key, None)
@@ -245,8 +241,8 @@ class Expiry:
 
 
 def must_wait(engine: SharePartition) -> bool:
-    """Many dead letters are to be written, and each takes memory until then: nothing expires now,
-    and so nothing may be delivered."""
+    """True while many dead letters are unwritten, each of which takes memory. Nothing expires then,
+    so nothing may be delivered."""
     return (
         engine.settings.ttl_ms > 0
         and engine.parking is not None
@@ -255,5 +251,5 @@ def must_wait(engine: SharePartition) -> bool:
 
 
 def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:
-    """Offsets of the batch whose records are that old, and that nobody has."""
+    """Offsets of the batch with records that old, which no member holds."""
     return [offset for offset in engine.available_in(base, last) if times.of(offset - base) <= horizon_ms]

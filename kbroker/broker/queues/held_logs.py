@@ -1,16 +1,16 @@
 """What share groups hold of a log: the records that retention must not take.
 
-A topic says with `kbroker.queue.retention` whether they count:
+The topic config `kbroker.queue.retention` decides whether holds matter:
 
-    time         retention.ms and retention.bytes alone, as in Kafka
-    unfinished   those apply to what every share group has finished
-    workqueue    likewise; and what every share group has finished goes soon, whatever its age
+    time         retention.ms and retention.bytes alone decide, as in Kafka
+    unfinished   they apply only to records that every share group has finished
+    workqueue    likewise; and records that every share group has finished are removed soon,
+                 whatever their age
 
-A group holds a log from its lowest record on that it is not done with, by what is saved of it: its
-start offset, or a parked record below that. A parked record that is kept (kept_records.py) holds
-nothing. A group whose start is not decided yet holds all of it, unless it begins at the end
-(share.auto.offset.reset=latest). A group that is gone holds nothing. Consumer groups hold nothing
-either.
+A group holds a log from its lowest unfinished record on, according to its saved state: from its
+start offset, or from a parked record below that. A kept record (kept_records.py) holds nothing. A
+group whose start is undecided holds the whole log, unless it begins at the end
+(share.auto.offset.reset=latest). Deleted groups and consumer groups hold nothing.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ from kbroker.storage.spi import SegmentInfo
 _UNDECIDED = -1
 _NO_LEADER_EPOCH = -1
 _ROLL_FROM_BYTES = 1 << 20
-"""An active segment that is finished is removed if it has so much: to begin a new one for each job
-would cost more."""
+"""A finished active segment is removed from this size on: a new segment for each job would cost
+more."""
 
 
 class Hold(NamedTuple):
-    """From which offset on a group holds a log, and from which on its window does; None: its start
-    is not decided."""
+    """The offset from which on a group holds a log, and that from which on its window does; None:
+    its start is undecided."""
 
     offset: int
     window_from: int | None
 
 
 class Holdings(NamedTuple):
-    """Who holds a log: by group from which offset on, and how many bytes would go soon if not for
-    that group alone. `together_bytes`: if not for that group and those that hold it from further in
-    front; the groups are in that order."""
+    """The groups that hold a log, in the order of their offsets.
+
+    - `holders`: by group, the offset from which on it holds the log
+    - `held_bytes`: how many bytes would soon be removed without that group
+    - `together_bytes`: likewise, without that group and those with lower offsets"""
 
     holders: Mapping[str, int]
     held_bytes: Mapping[str, int]
@@ -55,8 +57,8 @@ NOTHING_HELD: Final = Holdings({}, {}, {})
 
 
 class HeldLogs:
-    """`stores`: where the persister may keep its state. `groups_of(partition)`: the groups that
-    have share state of it. `reset_policy(group_id)`: where one begins."""
+    """`stores`: the commits of all stores that the persister may use. `groups_of(partition)`: the
+    groups with share state of it. `reset_policy(group_id)`: where a group begins."""
 
     def __init__(
         self,
@@ -72,12 +74,12 @@ class HeldLogs:
         self._known: WeakKeyDictionary[Partition, Holdings] = WeakKeyDictionary()
 
     async def holders(self, partition: Partition) -> dict[str, int]:
-        """By group, from which offset on it holds the log; saved, and synced. Raises KafkaError for
-        state that cannot be read, NoSpace and StoreFailed."""
+        """By group, the offset from which on it holds the log, according to durable state. Raises
+        KafkaError for state that cannot be read, NoSpace and StoreFailed."""
         return {group_id: hold.offset for group_id, hold in (await self.holds(partition)).items()}
 
     def known(self, partition: Partition) -> Holdings:
-        """At the last look of retention; nothing where it looks at no holder."""
+        """As of the last check by retention; empty where holds do not matter."""
         return self._known.get(partition, NOTHING_HELD)
 
     def note(self, partition: Partition, holdings: Holdings) -> None:
@@ -98,9 +100,8 @@ class HeldLogs:
         return found
 
     async def _wait_until_saved(self) -> None:
-        """What was found may rest on writes under way. A commit behind them succeeds only if they
-        do. Only then is every record parked, as far as anybody can read, whose place in the window
-        was taken for final."""
+        """The holds may rest on writes under way, and a commit behind these succeeds only if they
+        do. Only then can every record that left the window for good be read as parked."""
         for commits in self._stores:
             await commits.commit([])
             await commits.flush()
@@ -121,7 +122,7 @@ class HeldLogs:
     async def _parked_from(
         self, group_id: str, key: TopicPartition, partition: Partition, otherwise: int
     ) -> int:
-        """The lowest parked record that only the log has."""
+        """The offset of the lowest parked record that only the log has."""
         parks = parks_of(self._persister)
         parked = (
             None if parks is None else await first_holding(parks, group_id, key, partition.log_start_offset)
@@ -130,7 +131,7 @@ class HeldLogs:
 
 
 def has_removable(segments: Sequence[SegmentInfo]) -> bool:
-    """Whether something could go if all of it were finished."""
+    """Whether anything could be removed if all records were finished."""
     return len(segments) > 1 or segments[0].size_bytes >= _ROLL_FROM_BYTES
 
 
@@ -142,8 +143,7 @@ def holdings_of(
     *,
     removes_finished: bool,
 ) -> Holdings:
-    """As queue_log_start(). Only the group that holds the log from further in front than all others
-    keeps bytes alone."""
+    """As queue_log_start(). Only the group with the lowest offset holds bytes alone."""
     in_order = sorted(holders, key=lambda group_id: holders[group_id])
     if not in_order:
         return NOTHING_HELD
@@ -164,9 +164,9 @@ def holdings_of(
 def queue_log_start(
     segments: Sequence[SegmentInfo], start: int, held_from: int | None, *, removes_finished: bool
 ) -> int:
-    """Where the log begins, if retention asks for `start` and the share groups hold it from
-    `held_from` on. None: no group does, and retention alone decides. `removes_finished`: of a work
-    queue."""
+    """Where the log is to begin, if retention wants `start` and share groups hold it from
+    `held_from` on (None: no group does, and retention alone decides). `removes_finished`: true for
+    a work queue."""
     if held_from is None:
         return start
     finished = segments[0].base_offset

@@ -1,18 +1,20 @@
-"""Records that are kept beside the log, so that a few that are not finished do not hold all of it.
+"""Keeps records beside the log, so that a few unfinished ones do not hold all of it.
 
-    log       | . . . p . . . | . h . . . . . | . . . . . . . | . . .        p: a job for next month, h: a worker has it for hours
-              '---- goes ---- '---- goes -----'
-    state     p and its record, h and its record                             parked (share/parking.py), and kept
+    log       | . . . p . . . | . h . . . . . | . . . . . . . | . . .
+              '--- removed ---'--- removed ---'
+    state     p and its record, h and its record: parked (share/parking.py) and kept
 
-Before the log start of a topic with `kbroker.queue.retention` moves, what the groups are not done
-with is kept: parked records as they are, those of a window are parked first (share/leaving.py).
-Only when that is saved, and synced, the log start moves. So a segment goes where few records in it
-are not finished; where there are many, or they are about all that is in it, the log stays as it is.
+    p: a job for next month, h: a worker has held it for hours
 
-A work queue is looked at every few seconds. The last closed segment stays out of it if it was not
-closed at the last look: what workers have at this moment is mostly finished at the next.
+Before the log start of a topic with `kbroker.queue.retention` moves, the records that groups have
+not finished are kept. Records of a window are parked first (share/leaving.py). The log start moves
+only when that is saved and synced. So a segment is removed if few of its records are unfinished. If
+many are, or they make up most of its bytes, the log stays as it is.
 
-An operator's DeleteRecords takes what is kept as well.
+A work queue is checked every few seconds. The last closed segment is left out if it was not closed
+at the last check: records that workers hold at this moment are mostly finished at the next one.
+
+An operator's DeleteRecords removes kept records as well.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ _READ_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class _Group:
-    """What is to be kept of a group: parked records, and offsets of the window. `stuck_at`: from
-    there on something must stay in the log. `look`: since when the parked ones were read."""
+    """The records to keep for a group: parked ones, and offsets of the window. `stuck_at`: records
+    from there on must stay in the log. `look`: notes changes since the parked ones were read."""
 
     loaded: LoadedSharePartition
     engine: SharePartition
@@ -71,14 +73,14 @@ class _Group:
 
 
 class KeptRecordsStatistics(NamedTuple):
-    """`kept` records, since the start of the broker."""
+    """`kept`: records kept since the start of the broker."""
 
     kept: int
 
 
 class KeptRecords:
-    """`logs`: the commits of the log store. `report(partition, cause, group_id, records)`
-    counts and logs records that a purge takes."""
+    """`logs`: the commits of the log store. `report(partition, cause, group_id, records)` counts
+    and logs records that a purge removes."""
 
     def __init__(
         self,
@@ -98,24 +100,24 @@ class KeptRecords:
         self._report = report
         self._closed_to: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._stuck: WeakKeyDictionary[Partition, dict[str, int | None]] = WeakKeyDictionary()
-        """Groups that are not in memory and hold the log by more than can be kept: their windows
-        begin there."""
+        """Where the windows begin of groups that are not in memory and hold more of the log than
+        can be kept."""
         self._locks: WeakKeyDictionary[Partition, trio.Lock] = WeakKeyDictionary()
-        """What an operator deletes must not be kept meanwhile."""
+        """Records that an operator deletes must not be kept meanwhile."""
         self._kept = 0
 
     def statistics(self) -> KeptRecordsStatistics:
         return KeptRecordsStatistics(self._kept)
 
     # -- retention
-    # ----------------------------------------------------------------------------------------------
 
     async def make_way(
         self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None
     ) -> None:
-        """Keep what stands in the way of whole segments; saved on return. `asked`: where the log is
-        to begin; None: where all is finished, as in a work queue. Raises KafkaError, NoSpace and
-        StoreFailed: what is kept by then is."""
+        """Keep the unfinished records of whole segments, saved on return. `asked`: where the log is
+        to begin; None: where all records are finished, as in a work queue.
+
+        Raises KafkaError, NoSpace and StoreFailed; records that were kept before that stay kept."""
         if self._keeps is not None:
             async with self._lock(partition):
                 await self._make_way(partition, segments, asked)
@@ -159,8 +161,8 @@ class KeptRecords:
                 self._share_partitions.retire_unless_used(group.loaded)
 
     async def _look(self, group_id: str, partition: Partition, hold: Hold, end_offset: int) -> _Group | None:
-        """What the group holds below `end_offset`. None: it cannot be told now, or is too much as
-        far as is known."""
+        """The records that the group holds below `end_offset`. None: they are unknown at present,
+        or known to be too many."""
         assert self._parks is not None
         key, stuck = TopicPartition(*partition.log), self._stuck.setdefault(partition, {})
         is_here = self._share_partitions.find(group_id, key) is not None
@@ -198,7 +200,7 @@ class KeptRecords:
         ends: Sequence[int],
         groups: Sequence[_Group],
     ) -> None:
-        """As much as makes way for whole segments."""
+        """Keep as many as it takes to free whole segments."""
         stuck_at = min(group.stuck_at for group in groups)
         ends = [end for end in ends if end <= stuck_at]
         while ends and sum(_below(group.wanted(), ends[-1]) for group in groups) > RECORDS_A_TURN:
@@ -212,11 +214,12 @@ class KeptRecords:
         while ends and 2 * sum(len(records[offset]) for offset in records if offset < ends[-1]) > _freed(
             segments, ends[-1]
         ):
-            ends = ends[:-1]  # That is about all that is in there.
+            ends = ends[:-1]  # The records make up most of the segments.
         if not ends:
             return
         for commits in self._logs:
-            # What is kept must not be lost from a log that still has it, and come twice then.
+            # A power cut must not take a record from the log after it was kept: sent again, it
+            # would be delivered twice.
             await commits.flush()
         for group in groups:
             for piece in _pieces(records, ends[-1]):
@@ -238,13 +241,12 @@ class KeptRecords:
     async def _saved(
         self, loaded: LoadedSharePartition, engine: SharePartition, persist: Persist | None
     ) -> None:
-        """Raises KafkaError. Then the next write of the share-partition says it again."""
+        """Raises KafkaError; the next write of the share-partition then repeats the change."""
         if persist is None:
             return
         error = await self._share_partitions.saving.save(loaded, persist)
         if error is not None and self._topics.reserve.is_there:
-            # A full disk must not keep the log from making room: what is set aside for that is
-            # used.
+            # A full disk must not prevent the log from making room: use the space set aside.
             self._topics.reserve.give_up()
             again = engine.retry_unsaved()
             error = None if again is None else await self._share_partitions.saving.save(loaded, again)
@@ -252,11 +254,10 @@ class KeptRecords:
             raise error
 
     # -- DeleteRecords
-    # ----------------------------------------------------------------------------------------------
 
     async def purge(self, partition: Partition, offset: int) -> None:
-        """Nothing below `offset` is kept any more, in any group; saved on return. Raises KafkaError
-        where that is not sure: then it can be asked for again."""
+        """Remove what any group keeps below `offset`; saved on return. Raises KafkaError if that is
+        not certain; the caller may try again."""
         keeps, key = self._keeps, TopicPartition(*partition.log)
         if keeps is None or partition.deleted:
             return
@@ -268,8 +269,8 @@ class KeptRecords:
                     self._report(partition, "DeleteRecords", group_id, number)
 
     async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
-        """Count what is kept for a group that is to begin at other offsets: it goes then, as all
-        that lies before them. The caller calls the result when it is gone. Raises nothing."""
+        """Count the kept records of a group that is about to begin at other offsets, which removes
+        them. The caller calls the result when they are removed. Raises nothing."""
         keeps, lost = self._keeps, []
         for key in partitions:
             partition = self._topics.partition(*key)
@@ -304,8 +305,8 @@ class KeptRecords:
     async def _purge_memory(
         self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking, offset: int
     ) -> None:
-        """A worker's answer that is being saved may park its record once more: that has to be over.
-        Raises KafkaError."""
+        """Waits for answers of workers that are being saved, because they may park their records
+        again. Raises KafkaError."""
         waiter = Waiter()
         loaded.settled.add(waiter)
         try:
@@ -346,9 +347,9 @@ def _pieces(records: Mapping[int, bytes], end: int) -> list[dict[int, bytes]]:
 
 
 async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
-    """The records at these offsets, in order, each as a batch of its own; from the front as many as
-    are no more than `max_bytes` in all. One that the log has not, or that is larger than its topic
-    takes, is missing, with all behind it."""
+    """The first of the records at these offsets, each as a batch of its own, up to `max_bytes` in
+    all. They end before a record that the log does not have, or that is larger than its topic
+    allows."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(offsets):

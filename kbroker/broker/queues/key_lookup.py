@@ -1,9 +1,9 @@
-"""Asks the persister which keys wait for parked records (share/key_order.py).
+"""Looks up in the persister which keys wait for parked records (share/key_order.py).
 
-Memory has the parked records that come next, and a million others may be in the store alone. Where
-that is so, the keys of all records that join are looked up there. A record may end while the store
-is asked: the lookup tells the order of keys when it begins and ends, and the order drops what ended
-in between.
+Memory holds the parked records that come next; a million others may be only in the store. The keys
+of all records that join the window are then looked up there. A record may be finished during the
+lookup. So the order of keys is notified when a lookup begins and ends, and drops the records that
+were finished in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KeyLookup:
 
     @asynccontextmanager
     async def of(self, loaded: LoadedSharePartition, order: KeyOrder | None) -> AsyncIterator[Lookup]:
-        """`order` None: nothing is asked."""
+        """Without `order`, the lookup finds nothing."""
         if order is None:
             yield Lookup(self, loaded, None)
             return
@@ -40,7 +40,8 @@ class KeyLookup:
             order.end_lookup()
 
     async def of_due(self, loaded: LoadedSharePartition, engine: SharePartition) -> bool:
-        """Parked records that are due join. Whether there were any. Raises KafkaError."""
+        """Let parked records that are due join the window. True: there were some. Raises
+        KafkaError."""
         order = engine.key_order
         if order is None or not order.asked or not order.has_learnt:
             return False
@@ -54,7 +55,7 @@ class KeyLookup:
     async def find(
         self, loaded: LoadedSharePartition, engine: SharePartition, hashes: Iterable[int]
     ) -> Mapping[int, Sequence[int]]:
-        """By hash, the parked records that keep it waiting; none where memory has them all. Raises
+        """By hash, the parked records that a key waits for; none where memory has them all. Raises
         KafkaError."""
         if self._persister is None or engine.parking is None or engine.parking.knows_redeliveries:
             return {}
@@ -62,7 +63,7 @@ class KeyLookup:
 
 
 class Lookup:
-    """One turn of a scan. `keys`: what ask() found."""
+    """The lookups of one turn of a scan. `keys`: the result of ask()."""
 
     def __init__(self, lookup: KeyLookup, loaded: LoadedSharePartition, order: KeyOrder | None) -> None:
         self.order = order
@@ -71,7 +72,7 @@ class Lookup:
         self._loaded = loaded
 
     async def ask(self, engine: SharePartition, batches: Sequence[BatchKeys], first: int, last: int) -> None:
-        """For the keys of the offsets first..last. Raises KafkaError."""
+        """Look up the keys of the offsets first..last. Raises KafkaError."""
         if self.order is None:
             return
         hashes: dict[int, int] = {}

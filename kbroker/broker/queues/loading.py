@@ -1,17 +1,16 @@
-"""Loading a share-partition: its state from the Persister, its start from the group's reset policy,
+"""Loads a share-partition: its state from the Persister, its start from the group's reset policy,
 both fitted to the log.
 
-Better than Kafka in two points. A start offset that the reset policy decides is saved at once, so
-that a restart before the first acknowledgement does not skip records
+This is better than Kafka in two points. A start offset that the reset policy decides is saved at
+once, so that a restart before the first acknowledgement skips no records
 (share.auto.offset.reset=latest). And state of records that a power cut took from the log, which is
-possible with durability `os`, is cut: otherwise the records that get their offsets would count as
-done.
+possible with durability `os`, is cut. Otherwise the records that get their offsets would be taken
+for finished.
 
-Such state is told by its leader epoch, which is the broker life that wrote it: it can only speak of
-offsets that the log had when that epoch ended, and that is where the first append of a later epoch
-began. (The present end will not do: producers may have gone on long before the group's first
-consumer came.) A start offset that AlterShareGroupOffsets set beyond the log's end speaks of no
-record, and stays.
+The leader epoch identifies the broker life that wrote the state. The state can only concern offsets
+that the log had when that epoch ended, which is where the first append of a later epoch began. (The
+present end would be wrong: producers may have appended long before the group's first consumer.) A
+start offset that AlterShareGroupOffsets set beyond the log's end concerns no record, and stays.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ from kbroker.share.state_batches import clip
 logger = logging.getLogger(__name__)
 _UNDECIDED = -1
 _AT_ONCE = 500
-"""Parked records that are dropped in one write."""
+"""Parked records dropped in one write."""
 
 
 class LoadedState(NamedTuple):
-    """`waiting`: how many records are parked; `kept_from`: none below that offset is kept."""
+    """`waiting`: how many records are parked. `kept_from`: no record below that offset is kept."""
 
     engine: SharePartition
     waiting: int
@@ -67,12 +66,12 @@ async def load_share_partition(
     reset_policy: Callable[[], str],
     is_forgotten: Callable[[], bool],
 ) -> LoadedState:
-    """`is_forgotten`: the state was altered or deleted since it was read, and must not be written
-    any more.
+    """`is_forgotten()`: whether the state was altered or deleted since it was read, so that it must
+    not be written.
 
     Raises KafkaError with the persister's code, OFFSET_NOT_AVAILABLE while a reset by duration
-    finds no record, and UNKNOWN_SERVER_ERROR for state that makes no sense."""
-    if not group_id:  # Of which the persister says nothing at all.
+    finds no record, and UNKNOWN_SERVER_ERROR for inconsistent state."""
+    if not group_id:  # The persister returns no row for it.
         raise KafkaError(ErrorCode.unknown_server_error, "The group id must not be empty.")
     key = TopicPartition(partition.log.topic_id, partition.log.partition)
     state = (await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0]
@@ -92,7 +91,7 @@ async def load_share_partition(
         state = await _drop_what_is_gone(persister, group_id, partition, state)
     if state.start_offset == _UNDECIDED:
         await _write_start(persister, group_id, partition, key, state, start_offset, batches)
-    elif start_offset < 0:  # Set by somebody who meant the beginning.
+    elif start_offset < 0:  # A persister meant the beginning.
         start_offset = partition.log_start_offset
     elif (end_offset := _end_of_what_was_written(state, partition)) is not None and _reaches_beyond(
         state, end_offset
@@ -126,7 +125,7 @@ async def _kept_from(persister: Persister, group_id: str, key: TopicPartition, w
 
 
 async def _reset_offset(partition: Partition, policy: str) -> int:
-    """Where a share-partition begins that has no start offset (group config
+    """Where a share-partition without a start offset begins (group config
     share.auto.offset.reset)."""
     if policy == "earliest":
         return partition.log_start_offset
@@ -139,9 +138,9 @@ async def _reset_offset(partition: Partition, policy: str) -> int:
 
 
 def _fitted(batches: Sequence[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
-    """As much of the batches as there is room for in memory. The share coordinator takes no others,
-    but it may not have known the start, and earlier versions took them: records that are too far
-    away come again, and nothing is counted higher than possible."""
+    """The batches as far as the window has room for them. The share coordinator accepts no others,
+    unless it did not know the start; earlier versions did. Records that are too far ahead are
+    redelivered, and no delivery count exceeds its limit."""
     if not batches or (
         min(batch.first_offset for batch in batches) >= start_offset
         and max(batch.last_offset for batch in batches) < start_offset + MAX_SPAN
@@ -160,8 +159,8 @@ def _fitted(batches: Sequence[StateBatch], start_offset: int) -> tuple[StateBatc
 
 
 def _end_of_what_was_written(state: ReadResult, partition: Partition) -> int | None:
-    """Up to where the log reached when the leader epoch that wrote the state ended; None: nothing
-    was written."""
+    """The log's end when the leader epoch that wrote the state ended; None: no state was
+    written."""
     if state.written_in is None:
         return None
     return min(
@@ -173,8 +172,8 @@ def _end_of_what_was_written(state: ReadResult, partition: Partition) -> int | N
 async def _drop_what_is_gone(
     persister: Persister, group_id: str, partition: Partition, state: ReadResult
 ) -> ReadResult:
-    """Parked records that the log has not any more: a power cut took them, or its start has passed
-    them. Before anything else is cut, which would forget up to where the log reached."""
+    """Drop parked records that have left the log: a power cut took them, or its start has passed
+    them. This precedes every other cut, which would lose the epoch that wrote the state."""
     end_offset = _end_of_what_was_written(state, partition)
     if end_offset is not None:
         state = await _drop_parked(persister, group_id, partition, state, end_offset, None)
@@ -191,9 +190,9 @@ async def _drop_what_is_gone(
 async def _drop_parked(
     persister: Persister, group_id: str, partition: Partition, state: ReadResult, first: int, end: int | None
 ) -> ReadResult:
-    """Those of the offsets `first` to `end` - 1; of an open end only those that an epoch before
-    this one has parked. What is kept, and the log has no more, stays: the log was synced before its
-    start passed that."""
+    """Drop the parked records at the offsets `first` to `end` - 1; with an open end only those
+    parked in an earlier epoch. Kept records that have left the log stay: the log was synced before
+    its start passed them."""
     parks, key = parks_of(persister), state.partition
     while parks is not None:
         found = await parks.parked_from(group_id, key, first, _AT_ONCE)
@@ -249,11 +248,11 @@ async def _cut(
         if batch.first_offset < end_offset
     )
     request = InitializeRequest(key, state.state_epoch, start_offset, keeps_parked=state.waiting > 0)
-    # Stored start offsets only ever rise and stored batches are merged with, so it begins anew at
-    # the same state epoch.
+    # Stored start offsets never fall, and new batches are merged with stored ones. So the state is
+    # recreated, at the same state epoch.
     for result in await persister.initialize(group_id, begin_anew(request)):
         _check(result)
-    # What follows is written in this epoch.
+    # Later writes are of this epoch.
     _check((await persister.read(group_id, [ReadRequest(key, partition.leader_epoch)]))[0])
     await _write_start(persister, group_id, partition, key, state, start_offset, batches)
     return start_offset, batches

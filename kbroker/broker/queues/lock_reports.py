@@ -1,9 +1,9 @@
-"""Logs that locks of a share group run out: at most one line a minute for each group, none for a
-record.
+"""Logs that locks of a share group expire: at most one line a minute for each group, none for a
+single record.
 
-It is a WARNING. Each of these records is delivered twice although no consumer may have failed, and
-is given up when that happens often. Either the consumers take longer than the lock lasts, or they
-have gone; an operator can mend both.
+The line is a WARNING. Each of these records is delivered twice although perhaps no consumer has
+failed, and is given up if that happens often. Either the consumers take longer than the lock lasts,
+or they have died. An operator can repair both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INTERVAL_S = 60.0
 BOUND: Final = "group.share.max.record.lock.duration.ms"
 _LOCK: Final = "share.record.lock.duration.ms"
 _GATHERING_S = 1.0
-"""How long a report waits after the first lock: those of the same fetches run out soon after it."""
+"""How long a report waits after the first lock: others of the same fetches expire soon after."""
 
 
 @dataclass(slots=True)
@@ -40,19 +40,19 @@ class _RanOut:
 
 
 class LockReports:
-    """`settings(group_id)`: the group's settings that are in force; `longest_ms()`: the broker's
-    bound of their lock duration."""
+    """`settings(group_id)`: the group's effective settings. `longest_ms()`: the broker's bound of
+    lock durations."""
 
     def __init__(self, settings: Callable[[str], ShareSettings], longest_ms: Callable[[], int]) -> None:
         self._settings = settings
         self._longest_ms = longest_ms
         self._groups: dict[str, _RanOut] = {}
         self._said_s: dict[str, float] = {}
-        """When a group had its last line, of those of the last minute."""
+        """When a group had its last line, if within the last minute."""
         self._something = trio.Event()
 
     def ran_out(self, group_id: str, ran_out: RanOut) -> None:
-        """Locks of so many records ran out now."""
+        """Locks of so many records have just expired."""
         found = self._groups.get(group_id)
         if found is None:
             found = self._groups[group_id] = _RanOut(trio.current_time())
@@ -74,8 +74,8 @@ class LockReports:
             self._report(at_end=True)
 
     def _report(self, *, at_end: bool) -> None:
-        """The groups whose last line is a minute old; at the end all. The others wait: a group does
-        not make another one's first line late."""
+        """Report the groups whose last line is a minute old, at the end all. The others wait, so
+        that no group delays another one's first line."""
         now_s = trio.current_time()
         self._said_s = {
             group_id: said_s for group_id, said_s in self._said_s.items() if now_s - said_s < INTERVAL_S
@@ -89,8 +89,8 @@ class LockReports:
                     "group %s: consumers that are alive held %d records for %d ms, as long as the broker "
                     "prolongs a lock "
                     "in all: %s; for longer jobs: kbroker configs set --group %s %s=%d",
-                    group_id, found.at_lock_max, settings.lock_max_ms, _outcome(found), shlex.quote(group_id), LOCK_MAX,
-                    min(2 * settings.lock_max_ms, LOCK_MAX_LIMIT_MS),
+                    group_id, found.at_lock_max, settings.lock_max_ms, _outcome(found),
+                    shlex.quote(group_id), LOCK_MAX, min(2 * settings.lock_max_ms, LOCK_MAX_LIMIT_MS),
                 )  # fmt: skip
             if (records := found.records - found.at_lock_max) > 0:
                 logger.warning(
@@ -117,8 +117,8 @@ def _outcome(found: _RanOut) -> str:
 
 
 def _longer(group_id: str, lock_ms: int, longest_ms: int) -> str:
-    """How to double the lock duration, as far as the broker takes it; empty at the longest there
-    is."""
+    """How to double the lock duration, as far as the broker allows; empty if it is at its
+    maximum."""
     most = CONFIGS[Scope.BROKER][BOUND].maximum
     assert isinstance(most, int)
     if lock_ms >= most:

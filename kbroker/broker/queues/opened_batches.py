@@ -1,27 +1,25 @@
-"""Compressed batches that were decompressed because a share consumer takes a part of them: one
-cache for the whole broker.
+"""The cache of compressed batches that were decompressed because a share consumer takes only a part
+of them; one for the whole broker.
 
 A member that takes one job of a compressed batch at a time would have it decompressed once for each
-job. So a batch is opened once and kept as long as there is room: the batch used least recently goes
-first. Handing it to a thread takes 0.08 ms of CPU, opening a batch of ten records 0.013 ms: such
-ones are opened on the loop. So records that come back, a few of each of many small batches, go in
-one answer, and nothing small waits behind two batches of 64 MiB.
+job. So a batch is opened once and kept while there is room; the least recently used one is dropped
+first. A thread costs 0.08 ms of CPU, but opening a batch of ten records 0.013 ms, so small batches
+are opened on the loop. Redelivered records, a few from each of many small batches, are then sent in
+one answer, and no small batch waits behind two of 64 MiB.
 
-    key      topic id, partition, base offset, CRC: what names the same bytes in every share group
-    bound    setting kbroker.queue.cache.bytes; a single batch that is larger is kept alone. Batches
-             that the
-             loop opens have at most a quarter of it: to open one again costs little
-    opening  small batches at once; others in a thread, at most two at a time, and fetches that
-             want the same batch meanwhile wait for the same thread
-    refused  a batch that cannot be cut is remembered by its key alone, so that no poll tries it
-             again
+    key      topic id, partition, base offset, CRC: identify the same bytes in all share groups
+    bound    setting kbroker.queue.cache.bytes; a larger batch is kept alone. Batches that the loop
+             opens get at most a quarter of it, because it costs little to open them again
+    opening  small batches at once; others in a thread, at most two at a time. Fetches that want the
+             same batch meanwhile wait for the same thread
+    refused  of a batch that cannot be cut only the key is kept, so that no poll tries it again
 
-Opening walks over every record once: the places are complete from then on, and the loop never walks
-more than a stride. It also proves that the payload is what its header says, so that no slice lacks
+Opening walks over every record once. The places are complete from then on, and the loop never walks
+more than a stride. The walk also proves that the payload matches its header, so that no slice lacks
 a record.
 
-It knows bytes, and neither share-partitions nor clients. What is cut out of a batch is the business
-of queues/sliced_batches.py.
+This module knows bytes, and neither share-partitions nor clients. sliced_batches.py cuts the
+records out of a batch.
 """
 
 from __future__ import annotations
@@ -45,10 +43,10 @@ _QUICK_RECORDS = 512
 _QUICK_RECORDS_FOR_A_FETCH = 8192
 _SMALL_SHARE = 4
 _OBJECTS_BYTES = 480
-"""What the objects of a batch in the cache take, beside its payload."""
+"""Memory for the objects of a cached batch, beside its payload."""
 _AS_RECORDS = 64
-"""Bounds of what the loop opens itself: 0.4 ms for a batch and 6 ms for a fetch at the most, where
-a batch costs as much as so many records."""
+"""These bound what the loop opens itself: at most 0.4 ms for a batch and 6 ms for a fetch. A batch
+costs as much as so many records."""
 _threads: Final = trio.CapacityLimiter(_OPENED_AT_ONCE)
 
 BatchKey: TypeAlias = tuple[LogId, int, int]
@@ -56,8 +54,7 @@ BatchKey: TypeAlias = tuple[LogId, int, int]
 
 
 class Refusal(Enum):
-    """Why a batch goes to clients whole, also when they take a part of it; the label of a
-    metric."""
+    """Why a batch is sent whole even to clients that take a part of it; the label of a metric."""
 
     CRC = "crc"
     TOO_LARGE = "too_large"
@@ -66,8 +63,8 @@ class Refusal(Enum):
 
 
 class OpenedBatch(NamedTuple):
-    """`places` is complete. Whoever cuts copies: a slice must not keep `payload` in memory while a
-    slow client reads it."""
+    """`places` is complete. Slices are copies, because they must not keep `payload` in memory while
+    a slow client reads them."""
 
     payload: bytes
     places: Places
@@ -78,8 +75,8 @@ class OpenedBatch(NamedTuple):
 
 
 class OpenedBatchesStatistics(NamedTuple):
-    """`batches` and `size_bytes` are held now; the rest counts since the start. A hit is a batch
-    that was cut without waiting, a miss one that a fetch had to wait for."""
+    """`batches` and `size_bytes` are the present contents; the rest counts since the start. A hit
+    is a batch that was cut without waiting, a miss one that had to be opened."""
 
     batches: int
     size_bytes: int
@@ -89,7 +86,7 @@ class OpenedBatchesStatistics(NamedTuple):
 
 
 class _Opening:
-    """A batch on its way through a thread. `result` stays None where the fetch that began it was
+    """A batch that a thread is opening. `result` stays None if the fetch that began it was
     cancelled before its turn."""
 
     __slots__ = ("done", "result")
@@ -100,7 +97,7 @@ class _Opening:
 
 
 class OpenedBatches:
-    """`max_bytes`: of plain payloads and the places in them."""
+    """`max_bytes`: limit for plain payloads and the places in them."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -115,7 +112,7 @@ class OpenedBatches:
         return key in self._batches or key in self._small
 
     def find(self, key: BatchKey) -> OpenedBatch | Refusal | None:
-        """None: nobody has tried to open it, or it has left the cache since."""
+        """None: it was never opened, or has left the cache."""
         kept = self._batches if key in self._batches else self._small
         batch = kept.pop(key, None)
         if batch is None:
@@ -125,7 +122,7 @@ class OpenedBatches:
         return batch
 
     def open_quickly(self, key: BatchKey, stored: memoryview) -> OpenedBatch | Refusal | None:
-        """None: it takes longer than the loop may stand still."""
+        """None: that takes longer than the loop may be blocked."""
         result = open_batch(stored, max_bytes=_QUICK_PLAIN_BYTES)
         if result is Refusal.TOO_LARGE:
             return None
@@ -134,8 +131,8 @@ class OpenedBatches:
         return result
 
     async def open(self, key: BatchKey, stored: memoryview) -> OpenedBatch | Refusal:
-        """Wait for a thread that opens the stored batch. The caller holds on to the result: others
-        may push it out of the cache before the caller's next step. A checkpoint."""
+        """Wait for a thread that opens the stored batch. The caller keeps the result, because
+        others may displace it from the cache before the caller's next step. A checkpoint."""
         self._misses += 1
         while True:
             if (batch := self._batches.get(key)) is not None:
@@ -188,8 +185,8 @@ class OpenedBatches:
         self.count_refused(reason)
 
     def count_refused(self, reason: Refusal) -> None:
-        """A batch cannot be cut. For uncompressed ones, which never get in here; their
-        share-partition remembers them."""
+        """Count a batch that cannot be cut. Called directly for uncompressed ones, which are not in
+        this cache; their share-partition remembers them."""
         self._refusals[reason] += 1
 
     def statistics(self) -> OpenedBatchesStatistics:
@@ -204,8 +201,8 @@ class OpenedBatches:
 
 
 class BatchOpener:
-    """The cache as one fetch of one partition sees it. What the fetch has found or opened stays
-    there for it until it waits, whatever is pushed out of the cache meanwhile."""
+    """The cache for one fetch of one partition. A batch that the fetch has found or opened stays
+    available to it until it waits, even if the cache drops it meanwhile."""
 
     __slots__ = ("_cache", "_found", "_log", "_quick_records")
 
@@ -224,8 +221,8 @@ class BatchOpener:
         return found
 
     def open_quickly(self, stored: memoryview) -> OpenedBatch | Refusal | None:
-        """Open a batch that was not found, at once. None: it is not small, or the fetch has opened
-        many so."""
+        """Open a batch that was not found, at once. None: it is not small, or the fetch has already
+        opened many."""
         header = read_header(stored)
         if header.size_bytes > _QUICK_BYTES or not 0 < header.record_count <= min(
             _QUICK_RECORDS, self._quick_records

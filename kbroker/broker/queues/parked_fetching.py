@@ -1,9 +1,9 @@
-"""Which parked records a fetch can give, and the batches to cut them out of.
+"""Chooses the parked records for a fetch, and reads the batches to cut them out of.
 
-Parked records that are due lie anywhere in the log, and many of them in the same batch where a
-service failed for a while. So the one that has been due for longest leads, and all that are due in
-its batch come along; then the next one leads. A batch is read, and decompressed, once for all of
-them. A record that is kept, and that the log has no more, is a batch of its own.
+Parked records that are due lie anywhere in the log, and many of them in the same batch if a service
+failed for a while. The record that has been due for longest leads, and all due records of its batch
+follow; then the next one leads. So a batch is read and decompressed once for all of them. A kept
+record that has left the log is a batch of its own.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from kbroker.share.share_partition import SharePartition
 
 _BATCHES_AT_MOST = 64
 _READ_BYTES = 1
-"""A batch comes whole, whatever its size."""
+"""A read returns a whole batch, whatever its size."""
 
 
 class ParkedPlan(NamedTuple):
-    """`offsets` of records that are ready, the leader first, and their `batches` in order. `lost`:
-    the log has no such records."""
+    """`offsets` of ready records, leaders before their followers, and their `batches` in order.
+    `lost`: offsets of records that the log does not have."""
 
     offsets: Sequence[int]
     batches: Sequence[Walked]
@@ -41,12 +41,11 @@ async def plan_parked(
     max_bytes: int,
     record_of: Callable[[int], Awaitable[bytes | None]],
 ) -> ParkedPlan:
-    """`record_of(offset)`: what is kept of a record that the log has no more, as a batch of its
-    own.
+    """At least one batch, then as many as `max_bytes` allows and as can be cut without waiting.
+    `record_of(offset)`: the kept bytes of a record that has left the log, a batch of its own.
 
-    At least one batch, and then as many as `max_bytes` allow and as can be cut without waiting.
-    Reading may wait: others may have acquired some of the records on return. Raises KafkaError for
-    a log that cannot be read."""
+    A read may wait, so other fetches may have acquired some of the records on return. Raises
+    KafkaError for a log that cannot be read."""
     assert engine.parking is not None
     parking = engine.parking
     offsets: list[int] = []
@@ -57,8 +56,8 @@ async def plan_parked(
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
         if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
-            # Free again since its batch was read: the next fetch gives it. The batch twice would
-            # give the others twice.
+            # Released since its batch was read: the next fetch delivers it. The same batch twice
+            # would deliver the other records twice.
             continue
         batch = await parked_batch(partition, parking, leader, record_of)
         if batch is None:
@@ -75,12 +74,12 @@ async def plan_parked(
         batches.append(batch)
         max_bytes -= len(stored)
         if not can_be_cut:
-            break  # It goes whole, in an answer of its own.
+            break  # It is sent whole, in an answer of its own.
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
 
 
 async def batch_of(partition: Partition, offset: int) -> Walked | None:
-    """The record batch with that offset; None where the log has none."""
+    """The record batch that has that offset, if the log has one."""
     if not partition.log_start_offset <= offset < partition.high_watermark:
         return None
     views = await partition.read(offset, max_bytes=_READ_BYTES, end_offset=partition.high_watermark)
@@ -93,7 +92,7 @@ async def batch_of(partition: Partition, offset: int) -> Walked | None:
 async def parked_batch(
     partition: Partition, parking: Parking, offset: int, record_of: Callable[[int], Awaitable[bytes | None]]
 ) -> Walked | None:
-    """As batch_of(); where the log has none, what is kept of the record."""
+    """As batch_of(), or the kept record if it has left the log."""
     batch = await batch_of(partition, offset)
     if batch is None and parking.may_be_kept(offset):
         batch = _walked(offset, await record_of(offset))
@@ -105,8 +104,8 @@ def _walked(offset: int, record: bytes | None) -> Walked | None:
 
 
 async def _can_be_cut(stored: memoryview, opener: BatchOpener, *, may_wait: bool) -> bool:
-    """Whether a part of the batch can be sent. False as well where that would need a wait which is
-    not allowed."""
+    """Whether a part of the batch can be sent; also false where that needs a wait that is not
+    allowed."""
     if not stored[CODEC_AT] & CODEC_MASK:
         return True
     header = read_header(stored)

@@ -1,5 +1,5 @@
-"""What is left of a share-partition's parked records, asked of the persister: for lag, for views
-and for what a log start takes."""
+"""Asks the persister which parked records of a share-partition are left: for lag, for views and for
+the records that a new log start removes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def keeps_of(persister: Persister) -> Persister | None:
 async def first_left(
     parks: Persister, group_id: str, partition: TopicPartition, log_start_offset: int
 ) -> Parked | None:
-    """The lowest parked record that the log still has, or that is kept. Raises KafkaError."""
+    """The lowest parked record that is in the log or kept. Raises KafkaError."""
     return await _first(
         parks, group_id, partition, 0, lambda each: each.kept or each.offset >= log_start_offset
     )
@@ -47,7 +47,7 @@ async def _first(
     offset: int,
     is_wanted: Callable[[Parked], bool],
 ) -> Parked | None:
-    """In pieces, of which the first is small: it mostly is enough."""
+    """Read in pieces, of which the first is small and mostly enough."""
     limit = 1
     while found := await parks.parked_from(group_id, partition, offset, limit):
         first = next(filter(is_wanted, found), None)
@@ -60,8 +60,8 @@ async def _first(
 async def kept_sent_ms(
     persister: Persister, group_id: str, partition: TopicPartition, offset: int
 ) -> int | None:
-    """The timestamp of a record that is kept beside the log (ms since 1970). None: it is not, or
-    that cannot be told, which the log says. Raises nothing, as parked_left()."""
+    """The timestamp of a record that is kept beside the log (ms since 1970). None: it is not kept,
+    or cannot be read, which is logged. Raises nothing, as parked_left()."""
     keeps = keeps_of(persister)
     if keeps is None:
         return None
@@ -83,9 +83,9 @@ async def parked_left(
     *,
     with_due: bool = False,
 ) -> ParkedLeft:
-    """By what is saved; nothing where it cannot be told, which the log says. Raises nothing: the
-    persister may be a plugin. `with_due`: with the time at which the next one is due, which costs a
-    look into each lane."""
+    """The saved parked records; none where they cannot be read, which is logged. Raises nothing:
+    the persister may be a plugin. `with_due`: include the next due time, which costs a read of each
+    lane."""
     parks = parks_of(persister)
     if parks is None:
         return NOTHING_PARKED

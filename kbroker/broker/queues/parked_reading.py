@@ -1,8 +1,8 @@
-"""Parked records of the share-partitions in memory: what comes next is read, what the log has lost
-is swept.
+"""Reads the parked records that come next, for the share-partitions in memory, and sweeps out those
+that the log has lost.
 
-The engine (share/parking.py) says what it wants to know. One task at a time works for a
-share-partition; it ends when the engine has enough.
+The engine (share/parking.py) says which records it needs. At most one task works for a
+share-partition, and ends when the engine has enough.
 """
 
 from __future__ import annotations
@@ -55,8 +55,7 @@ class ParkedReading:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the persister keeps parked records. Without one, waits are spent in the
-        window."""
+        """Whether the persister keeps parked records. Otherwise records wait in the window."""
         return self._persister is not None
 
     def prepare(
@@ -68,8 +67,11 @@ class ParkedReading:
         kept_from: int = NOWHERE,
         must: bool = False,
     ) -> None:
-        """`waiting`: how many are parked, as the persister said. An engine that parks nothing, and
-        never did, is left as it is, unless it `must`."""
+        """Let an engine park records. One that parks nothing, and never did, is left as it is.
+
+        - `waiting`: how many records the persister has parked
+        - `kept_from`: no record below that offset is kept
+        - `must`: prepare it in any case"""
         if (
             engine.parking is None
             and self.is_possible
@@ -82,11 +84,11 @@ class ParkedReading:
         engine.keep_order()
 
     async def record_of(self, loaded: LoadedSharePartition, offset: int) -> bytes | None:
-        """What is kept of a parked record. Raises KafkaError."""
+        """The kept bytes of a parked record. Raises KafkaError."""
         return None if self._keeps is None else await self._keeps.kept_record(*loaded.key, offset)
 
     def see_to(self, loaded: LoadedSharePartition) -> None:
-        """Something has changed: there may be something to read or to sweep."""
+        """After a change: read and sweep if that is due."""
         parking = None if loaded.engine is None else loaded.engine.parking
         if (
             parking is not None
@@ -131,7 +133,7 @@ class ParkedReading:
                 self._changed(loaded)
 
     async def sweep(self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking) -> None:
-        """Have nothing parked below the log's start but what is kept; saved on return. Raises
+        """Remove parked records below the log's start, except kept ones; saved on return. Raises
         KafkaError."""
         assert self._persister is not None
         group_id, partition = loaded.key
@@ -155,8 +157,8 @@ class ParkedReading:
 
 
 def is_lost(partition: Partition, parked: Parked) -> bool:
-    """A power cut took the record from the log: a later broker life began to append at or below its
-    offset. One that is kept, and that the log has no more, was synced there before the log's start
+    """Whether a power cut took the record from the log: a later broker life began to append at or
+    below its offset. A kept record that has left the log was synced there before the log's start
     passed it."""
     if parked.kept and parked.offset < partition.log_start_offset:
         return False

@@ -1,10 +1,10 @@
-"""Where the records of one plain payload lie, so that a slice of it is found without a walk from
-its beginning.
+"""Where the records of one plain payload are, so that a slice is found without a walk from its
+beginning.
 
-Only the record before tells where a record begins. A walk therefore notes each `STRIDE`-th record
-that it passes, and the place where it stops: a later search starts from the nearest of these.
+A record's beginning is known only from the record before. So a walk notes each `STRIDE`-th record
+that it passes, and the place where it stops. A later search starts from the nearest of these.
 
-It knows the bytes of one batch, and neither offsets of a log nor codecs.
+This module knows the bytes of one batch, and neither offsets of a log nor codecs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from kio.serial.errors import BufferUnderflow
 
 STRIDE: Final = 32
 UNWALKABLE: Final = (ValueError, IndexError, BufferUnderflow)
-"""What a walk raises where there is no record, or one that is out of order."""
+"""Raised by a walk where there is no record, or one that is out of order."""
 
 
 class Places:
-    """Each place is (offset delta, number, position): all records before it have a lower delta, and
-    its own is as high at least."""
+    """Each place is (offset delta, number, position). All records before it have a lower delta, and
+    its own delta is at least as high."""
 
     __slots__ = ("_deltas", "_last", "_positions")
 
@@ -37,8 +37,8 @@ class Places:
         return 2 * len(self._deltas) * self._deltas.itemsize
 
     def find(self, payload: bytes | memoryview, delta: int) -> tuple[int, int]:
-        """Number and position of the first record whose delta is not below this one, or what they
-        would be behind the last record.
+        """Number and position of the first record whose delta is not below this one, or those
+        behind the last record.
 
         Raises one of UNWALKABLE."""
         k = bisect_right(self._deltas, delta) - 1
@@ -60,10 +60,10 @@ class Places:
         return number, position
 
     def walk_all(self, payload: bytes, record_count: int, last_delta: int) -> None:
-        """Find all of them; raises one of UNWALKABLE where the payload is not exactly so many
-        records up to this delta.
+        """Find all places. Raises one of UNWALKABLE if the payload is not exactly so many records
+        up to this delta.
 
-        As find() does it, with varints of one and two bytes read in place: half the time of a large
+        As find(), with varints of one and two bytes read in place, which halves the time of a large
         batch."""
         deltas, positions = array("I", [0]), array("I", [0])
         size, position, number, at_least = len(payload), 0, 0, 0
@@ -105,7 +105,7 @@ class Places:
 
 
 def _delta_and_end(payload: bytes | memoryview, position: int) -> tuple[int, int]:
-    """Offset delta of the record at `position`, and where the next one begins."""
+    """Offset delta of the record at `position`, and the position of the next one."""
     length = payload[position]
     if length < 0x80:
         length, size = (length >> 1) ^ -(length & 1), 1

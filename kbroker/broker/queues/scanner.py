@@ -1,11 +1,11 @@
 """Looks at records before members get them, in groups that have `kbroker.queue.scheduling`,
 `kbroker.queue.ttl.ms` or `kbroker.queue.ordering`.
 
-One task for a share-partition in memory goes through its log, ahead of the members: it opens
-batches, finds the headers that schedule records (schedules.py) and the keys (key_lookup.py), and
-tells the engine, which parks what is due later, and puts records behind others of their keys. A
-batch without these headers is not taken apart where keys do not matter. It gives up what is past
-its time (expiry.py). The task sleeps while members have enough to do, and is woken by appends.
+One task for each share-partition in memory reads its log ahead of the members. It opens batches and
+finds the headers that schedule records (schedules.py) and the keys (key_lookup.py). The engine then
+parks records that are due later, and queues records behind others with their keys. A batch without
+these headers is not parsed where keys do not matter. The task also expires records (expiry.py). It
+sleeps while members have enough to do, and appends wake it.
 
 A scan that parks a million records takes a while. So where it is far behind the log's end, and
 members have little to do, it first looks ahead for batches with something to deliver now: that
@@ -45,17 +45,17 @@ from kbroker.share.share_partition import SharePartition
 logger = logging.getLogger(__name__)
 
 OFFSETS_A_TURN = 500
-"""Parking so many takes the loop about 10 ms."""
+"""Parking so many keeps the loop busy for about 10 ms."""
 BYTES_A_TURN = 1 << 20
 AHEAD_FROM = 5000
 """Offsets between the scan and the log's end from which it looks ahead."""
 _AHEAD_BYTES = 4 << 20
 _IN_THREAD_FROM_BYTES = 64 << 10
 _IN_THREAD_FROM_RECORDS = 500
-"""Looking at keys takes 3 µs a record, at schedules 7. As many are opened on the loop between two
+"""Keys cost 3 µs a record, schedules 7. This is also how many records the loop opens between two
 checkpoints."""
 _KEPT_KEYS = 20_000
-"""Of a batch in the middle of which a scan has stopped; larger ones are opened again."""
+"""Kept for a batch in which a scan has stopped midway; larger ones are opened again."""
 _RETRY_S = 1.0
 _REPORT_EVERY_S = 60.0
 _MEANING = {
@@ -66,7 +66,7 @@ _MEANING = {
 
 
 class Scanner:
-    """`schedule(loaded)` has the locks and waits of a share-partition end in time; `flush` syncs the
+    """`schedule(loaded)` sets the timer for the next lock or wait that ends. `flush` syncs the
     state store."""
 
     def __init__(
@@ -92,8 +92,8 @@ class Scanner:
         return self._lookup.is_possible
 
     def resume(self, loaded: LoadedSharePartition) -> None:
-        """There may be more room, or keys to look at: a running scan resumes where there are. Each
-        fetch and each acknowledgement calls this, and most find nothing."""
+        """Wake a scan that has something to do: there may be more room, or keys to look up. Each
+        fetch and acknowledgement calls this, mostly in vain."""
         if (
             loaded.scanner is not None
             and loaded.engine is not None
@@ -102,7 +102,7 @@ class Scanner:
             loaded.scanner.wake()
 
     def see_to(self, loaded: LoadedSharePartition) -> None:
-        """It was loaded, or its settings were altered."""
+        """Start or wake the scan after the load, or after settings were altered."""
         engine = loaded.engine
         if engine is None or engine.parking is None:
             return
@@ -144,7 +144,7 @@ class Scanner:
     async def _turn(
         self, loaded: LoadedSharePartition, engine: SharePartition, known: dict[tuple[int, int], Schedules]
     ) -> bool:
-        """False: there is nothing to be done for now. Raises KafkaError and StoreFailed."""
+        """False: there is nothing to do for now. Raises KafkaError and StoreFailed."""
         partition = loaded.partition
         if engine.start_offset < partition.log_start_offset:
             self._saving.save_later(loaded, engine.log_start_moved(partition.log_start_offset))
@@ -157,8 +157,8 @@ class Scanner:
         return await self._scan(loaded, engine, known) or has_expired
 
     async def _look_ahead(self, loaded: LoadedSharePartition, engine: SharePartition, ahead: int) -> int:
-        """Where to look next time; `ahead`: where to look now, unless the scan has been there.
-        Raises KafkaError and StoreFailed."""
+        """Returns the offset to look from next time. `ahead`: where to look now, unless the scan
+        has passed it. Raises KafkaError and StoreFailed."""
         partition, settings = loaded.partition, engine.settings
         while settings.schedules and engine.may_look_ahead() and not loaded.gone:
             scan_from, end_offset = engine.scan_from(), partition.high_watermark
@@ -209,22 +209,22 @@ class Scanner:
             last = min(offset + most - 1, batches[-1][1])
             await lookup.ask(engine, hashes, offset, last)
             if loaded.gone or engine.scan_from() != offset or engine.key_order is not lookup.order:
-                return True  # Somebody else has moved the window meanwhile.
+                return True  # Another task has moved the window meanwhile.
             persist = self._scanned(loaded, engine, offset, last, batches, due, lookup.keys)
         if persist is not None:
             await self._save(loaded, persist)
         return True
 
     async def _see_to_keys(self, loaded: LoadedSharePartition, engine: SharePartition) -> None:
-        """What was not saved may keep a key waiting, and so may parked records of keys that are not
-        known. Raises KafkaError."""
+        """A change that was not saved may keep a key waiting, and so may parked records whose keys
+        are unknown. Raises KafkaError."""
         if (persist := engine.retry_unsaved()) is not None:
             await self._save(loaded, persist)
         if await self._lookup.of_due(loaded, engine):
             loaded.waiters.wake_all()
 
     def _end_learning(self, loaded: LoadedSharePartition, engine: SharePartition, offset: int) -> bool:
-        """The log has nothing from there on. False: there was nothing to be learnt."""
+        """The log ends at `offset`. False: all keys were known."""
         order = engine.key_order
         if order is None or order.has_learnt:
             return False
@@ -255,8 +255,8 @@ class Scanner:
         return persist
 
     async def _save(self, loaded: LoadedSharePartition, persist: Persist) -> None:
-        """Synced on return, so that a scan cannot outrun a store that keeps the latest in memory.
-        Raises KafkaError, StoreFailed."""
+        """Synced on return, so that a scan cannot outrun a store that keeps recent changes in
+        memory. Raises KafkaError, StoreFailed."""
         if (error := await self._saving.save(loaded, persist)) is not None:
             raise error
         await self._flush()
@@ -268,7 +268,7 @@ class Scanner:
         settings: ShareSettings,
         known: dict[tuple[int, int], Schedules],
     ) -> tuple[list[tuple[int, int]], list[BatchKeys]]:
-        """A long batch takes several turns, and is opened in the first."""
+        """A long batch takes several turns, and is opened in the first one."""
         due: list[tuple[int, int]] = []
         hashes: list[BatchKeys] = []
         opened = 0

@@ -1,9 +1,8 @@
-"""What the headers of stored batches say of when their records are due
-(formats/schedule_headers.py).
+"""Reads the due times of records from the headers in stored batches (formats/schedule_headers.py).
 
-    schedules_of   each record of a batch that is due later
-    due_now        which records of many batches are not scheduled, without decoding the others
-    looked_at      all that a group wants to know of a batch before members get its records
+schedules_of   each record of a batch that is due later
+due_now        which records of many batches are not scheduled, without decoding the others
+looked_at      all that a group needs to know of a batch before members get its records
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from kbroker.share.runs import joined_runs
 
 
 class Schedules(NamedTuple):
-    """Of one batch: offsets of records that are due later, and when; how many were odd; and the
-    keys, where they matter."""
+    """One batch: `due` has the offsets of records that are due later, and their due times; `odd`
+    counts malformed schedules; `keys` are given where they matter."""
 
     due: list[tuple[int, int]]
     odd: Counter[Oddity]
@@ -31,8 +30,8 @@ class Schedules(NamedTuple):
 
 
 def schedules_of(stored: memoryview, payload: bytes, wall_ms: int, max_delay_ms: int) -> Schedules:
-    """`payload`: of records_payload(). None of them where it cannot be read: that is found out when
-    it is delivered."""
+    """`payload`: from records_payload(). A batch that cannot be read has no schedules; the member
+    that gets it notices that."""
     due: list[tuple[int, int]] = []
     odd: Counter[Oddity] = Counter()
     try:

@@ -302,8 +302,8 @@ class SharePartitions:
     async def acknowledge(
         self, group_id: str, member_id: str, batches: Sequence[tuple[TopicPartition, Sequence[AckBatch]]]
     ) -> list[KafkaError | None]:
-        """Accept or refuse the list of each partition as a whole. What is accepted is saved on
-        return. ack_validation has checked the lists."""
+        """Accept or refuse the list of each partition as a whole. Accepted lists are saved on
+        return. ack_validation has checked them all."""
         results: list[KafkaError | None] = []
         saves: list[Save] = []
         to_be_saved: list[int] = []

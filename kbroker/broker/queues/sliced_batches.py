@@ -1,27 +1,33 @@
-"""The records of a ShareFetch answer, as bytes: whole batches as they lie in the store, or cut down
-to the acquired records.
+"""The records of a ShareFetch answer, as bytes: whole stored batches, or batches cut down to the
+acquired records.
 
     stored   | header: 8000 records, last delta 7999 | 0 | 1 | ... | 4711 | 4712 | ... | 7999 |
     sent     | header:    2 records, last delta 4712 | 4711 | 4712 |
 
 In record_limit mode (KIP-1206) a client takes few records, perhaps one, of a batch that may have
-thousands. It would parse all of them at every poll, so it is sent only those that it takes. A slice
-is a batch such as compaction leaves behind: base offset, both timestamps, producer and attributes
-are the stored ones, so that the deltas inside the records stay true and LogAppendTime counts;
-length, last offset delta, record count and CRC are its own. Records that others hold, or that are
-done, part a batch into several. A slice of a compressed batch is uncompressed: the batch was opened
-before anything of it was acquired (opened_batches.py).
+thousands. It would parse all of them at every poll, so it is sent only those that it takes.
 
-Where a record lies is known only to a walk from record to record. So that none begins at the
-batch's start at every poll, `TakenRecords` remembers the places (record_places.py) in the
-uncompressed batches cut last, and an opened batch has its own.
+A slice is a batch such as compaction leaves behind. Base offset, both timestamps, producer and
+attributes are the stored ones, so that the deltas inside the records stay valid, and LogAppendTime
+too. Length, last offset delta, record count and CRC are its own. Records that are finished, or that
+other members hold, divide a batch into several slices. A slice of a compressed batch is
+uncompressed: the batch was opened before any record of it was acquired (opened_batches.py).
 
-Whole, as in Kafka, go: batches that are taken whole; those whose CRC is not right, since a new CRC
-would hide the damage from the client; those that cannot be opened or walked over; and those whose
-slice is larger than the client wants, while the batch is not. A client that acquired a record which
-was not sent would acknowledge a gap, and that is final. Therefore a slice is sent only if it has a
-record for each acquired offset, or the batch has holes (compaction). It knows bytes and offsets,
-and neither locks nor clients.
+Only a walk from record to record finds a record. `TakenRecords` remembers the places
+(record_places.py) in the uncompressed batches that were cut last, and an opened batch has its own.
+So no poll walks from a batch's beginning.
+
+These are sent whole, as in Kafka:
+
+- batches that are taken whole
+- those with a wrong CRC, because a new CRC would hide the damage from the client
+- those that cannot be opened or walked over
+- those whose slice is larger than the client wants, while the batch is not
+
+A client that acquired a record which was not sent would acknowledge a gap, and that is final. So a
+slice is sent only if it has a record for each acquired offset, or the batch has holes (compaction).
+
+This module knows bytes and offsets, and neither locks nor clients.
 """
 
 from __future__ import annotations
@@ -51,12 +57,12 @@ from kbroker.share.effects import AcquiredRange
 
 _BATCHES_REMEMBERED = 4
 _COPY_BELOW_BYTES = 4 << 10
-"""A slice of less is copied behind its header: one buffer to send instead of two."""
+"""A smaller slice is copied behind its header: one buffer to send instead of two."""
 
 
 class StoredBatch(NamedTuple):
-    """Where a record batch lies in what was read. Control batches are not handed out (KIP-98, and
-    the broker's own)."""
+    """Where a record batch is in the bytes that were read. Control batches are not delivered
+    (KIP-98, and the broker's own)."""
 
     base_offset: int
     last_offset: int
@@ -67,19 +73,18 @@ class StoredBatch(NamedTuple):
 
 
 _unpack_batch = struct.Struct(">qi4xb4xhi").unpack_from
-"""Of the header what is looked at here: base offset, length, magic, attributes, last offset
-delta."""
+"""The header fields that matter here: base offset, length, magic, attributes, last offset delta."""
 _LEAST_LENGTH = HEADER_SIZE - LENGTH_END
 _base_offset, _last_offset = itemgetter(0), itemgetter(1)
 
 Walked: TypeAlias = tuple[int, int, bool, memoryview, int, int]
-"""What a StoredBatch holds. There may be hundreds in an answer of which nobody asks more than the
-offsets: naming each would cost half as much again as finding it."""
+"""The fields of a StoredBatch. An answer may have hundreds of which only the offsets matter, and
+naming each would cost half as much again as finding it."""
 
 
 def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[Walked]:
-    """The batches of `views` from the front, as many as hold `wanted` offsets: those that
-    iter_possible() of stored_batches.py gives, with two calls for each."""
+    """The first batches of `views`, as many as hold `wanted` offsets. They are those of
+    iter_possible() in stored_batches.py, with two calls for each."""
     batches: list[Walked] = []
     least_offset, beyond = 0, fetch_offset + wanted
     for view in views:
@@ -124,7 +129,7 @@ def whole_batches(
 
 
 def _views(batches: Sequence[StoredBatch]) -> list[memoryview]:
-    """Neighbours in one view are one view."""
+    """Adjacent batches of one view become one view."""
     if not batches:
         return []
     views: list[memoryview] = []
@@ -139,8 +144,8 @@ def _views(batches: Sequence[StoredBatch]) -> list[memoryview]:
 
 
 class Front(NamedTuple):
-    """Of the first `ready` batches records may be acquired now, since whatever is taken of them can
-    be sent at once. 0: batch number `to_open` has to be opened before."""
+    """Records of the first `ready` batches may be acquired now, because any part of them can be
+    sent at once. 0: batch number `to_open` has to be opened before."""
 
     ready: int
     to_open: int = 0
@@ -149,14 +154,14 @@ class Front(NamedTuple):
 def front_of(
     batches: Sequence[Walked], room: int, acquirable: Callable[[int, int], int], opener: BatchOpener
 ) -> Front:
-    """What can be acquired of these batches without waiting; small ones are opened on the way.
-    `acquirable(first, last)`: how many of these offsets a member could be given, of which it gets
-    `room`.
+    """How many of these batches can be acquired from without waiting; small ones are opened on the
+    way. `acquirable(first, last)`: how many of these offsets are free for a member, which takes up
+    to `room`.
 
-    A batch of which all is taken, or nothing, need not be opened. Where the engine takes less than
-    is told here (throttling), a batch that is not opened goes whole, and nothing is lost. One that
-    could not be opened goes whole in an answer of its own: librdkafka acknowledges what lies behind
-    a batch that it cannot read as gaps."""
+    A batch that is taken whole or not at all need not be opened. If the engine takes less than is
+    expected here (throttling), an unopened batch is sent whole, and nothing is lost. A batch that
+    could not be opened is sent whole in an answer of its own, because librdkafka acknowledges all
+    records behind a batch that it cannot read as gaps."""
     taken = 0
     for number, (base_offset, last_offset, is_control, view, start, end) in enumerate(batches):
         if taken >= room:
@@ -177,8 +182,8 @@ def front_of(
 
 
 class TakenRecords:
-    """What is sent of one share-partition where a client gets nothing but what it acquires. Memory:
-    for `_BATCHES_REMEMBERED` uncompressed batches, 8 bytes for each stride of records."""
+    """Cuts the records of one share-partition for exact fetches. Memory: for `_BATCHES_REMEMBERED`
+    uncompressed batches, 8 bytes for each stride of records."""
 
     __slots__ = ("_places",)
 
@@ -188,12 +193,11 @@ class TakenRecords:
     def of(
         self, batches: Sequence[Walked], ranges: Sequence[AcquiredRange], opener: BatchOpener, max_bytes: int
     ) -> list[Buffer]:
-        """Exactly the records of `ranges`, which are in offset order; see above for what goes
-        whole. Holes in a batch have none, but a batch of which nothing but holes was taken goes
-        whole too: clients look for the ranges in records, not in an empty answer.
+        """The records of `ranges`, which are in offset order; the module head lists the batches
+        that are sent whole. A batch of which only holes were taken is sent whole too, because
+        clients expect records for the ranges.
 
-        `max_bytes`: what plain slices of compressed batches may come to, where they are larger than
-        the batches."""
+        `max_bytes`: limit for plain slices that are larger than their compressed batches."""
         buffers: list[Buffer] = []
         unsent: list[StoredBatch] = []
         for batch in map(StoredBatch._make, batches):
@@ -220,7 +224,7 @@ class TakenRecords:
     def _slices(
         self, batch: StoredBatch, header: BatchHeader, runs: Sequence[tuple[int, int]], opener: BatchOpener
     ) -> list[Buffer] | None:
-        """Of an uncompressed batch; None: whole."""
+        """Slices of an uncompressed batch; None: send it whole."""
         key = header.base_offset, header.crc
         try:
             places = self._places.pop(key)
@@ -249,7 +253,8 @@ def _plain_slices(
     opener: BatchOpener,
     max_bytes: int,
 ) -> list[Buffer] | None:
-    """Of a compressed batch; None: whole. Copies, as the payload is the cache's."""
+    """Slices of a compressed batch; None: send it whole. They are copies: the cache owns the
+    payload."""
     opened = opener.find(header.base_offset, header.crc)
     if opened is None or isinstance(opened, Refusal):
         return None
@@ -261,7 +266,7 @@ def _plain_slices(
 
 
 def _runs_within(batch: StoredBatch, ranges: Sequence[AcquiredRange]) -> list[tuple[int, int]]:
-    """What of the batch was taken: runs of offsets, those that differ only in the delivery count
+    """The taken runs of offsets within the batch. Runs that differ only in the delivery count are
     joined."""
     runs: list[tuple[int, int]] = []
     for first, last, _ in ranges:
@@ -276,13 +281,13 @@ def _runs_within(batch: StoredBatch, ranges: Sequence[AcquiredRange]) -> list[tu
 
 
 _Found: TypeAlias = tuple[int, int, int, int]
-"""A run of records: last offset delta, record count, where it begins and ends in the payload."""
+"""A run of records: last offset delta, record count, begin and end in the payload."""
 
 
 def _find(
     header: BatchHeader, payload: bytes | memoryview, places: Places, runs: Sequence[tuple[int, int]]
 ) -> list[_Found]:
-    """Raises one of UNWALKABLE, also where a batch without holes has no record for an offset."""
+    """Raises one of UNWALKABLE, also if a batch without holes has no record for an offset."""
     has_holes = header.record_count != header.last_offset_delta + 1
     found = []
     for first, last in runs:

@@ -1,9 +1,9 @@
-"""Keeps share-partitions in memory that have work to do while their group has no members.
+"""Keeps share-partitions in memory that have work to do even while their group has no members.
 
-    schedules   a job for later is put aside, so that the log can be cut and its due time is shown
-    ttl         a job that is past its time becomes a dead letter
+    schedules   a scheduled job is parked, so that the log can be trimmed and its due time is shown
+    ttl         a job that expires becomes a dead letter
 
-Other share-partitions are loaded for the first member and leave the memory with the last one.
+Other share-partitions are loaded for the first member, and leave the memory with the last one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 class Unattended:
-    """`groups()`: the share groups. `partitions_of(group_id)`: the partitions of which a group has
-    share state."""
+    """`groups()`: the share groups. `partitions_of(group_id)`: the topic partitions for which a
+    group has share state."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class Unattended:
         self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Load what is there at start, then what look() names; one at a time, as members wait for
-        others."""
+        """Load the groups that exist at start, then those passed to look(). One at a time, because
+        members wait for other share-partitions."""
         self._to_load.extend(self._groups())
         while True:
             while self._to_load:
@@ -58,12 +58,11 @@ class Unattended:
             return
         for partition in self._partitions_of(group_id):
             if partition not in self._partitions_of(group_id):
-                # Its state was deleted while another one was loaded: to load it would make it
-                # again.
+                # Its state was deleted while another one was loaded. A load would recreate it.
                 continue
             try:
                 loaded = await self._share_partitions.load(group_id, partition)
-            # Its topic is being deleted, or its state cannot be read: members are told that.
+            # Its topic is being deleted, or its state cannot be read: members get the error.
             except KafkaError as error:
                 logger.debug("share-partition %s:%s-%d stays where it is: %s", group_id, *partition, error)
             else:

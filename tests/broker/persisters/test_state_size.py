@@ -129,10 +129,9 @@ async def busy_group(engine: str, directory: Path, updates_per_snapshot: int) ->
     store: StateStore = plugins.state_store_factory(engine).open(directory, options, 1)
     try:
         commits: GroupCommit[Change] = GroupCommit(
-            "state", store.write, store.sync,
-            in_thread=store.write_in_thread, beside_sync=store.write_beside_sync,
-            # what is dead is given up in sync(): with `os` the disk's speed would say how much
-            # gathers before
+            "state", store.write, store.sync, in_thread=store.write_in_thread,
+            beside_sync=store.write_beside_sync,
+            # sync() drops dead entries: with `os` the disk's speed would decide how many gather
             durability="disk",
         )  # fmt: skip
         async with trio.open_nursery() as nursery:

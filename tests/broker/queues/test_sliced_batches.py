@@ -80,7 +80,8 @@ def batch_of(
     attributes |= codec
     batch = bytearray(HEADER_SIZE) + compress(codec, b"".join(body))
     HEADER.pack_into(
-        batch, 0, base_offset, len(batch) - LENGTH_END, 3, 2, 0, attributes, last_offset - base_offset, records[0].timestamp_ms,
+        batch, 0, base_offset, len(batch) - LENGTH_END, 3, 2, 0, attributes, last_offset - base_offset,
+        records[0].timestamp_ms,
         max(record.timestamp_ms for record in records), 77, 1, 5, len(records),
     )  # fmt: skip
     struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[CRC_START:]))

@@ -1,12 +1,12 @@
-"""Where a log has the broker's own control records: they are no records of anybody's, so lag must
-not count them.
+"""The offsets at which a log has the broker's own control records. No client consumes these, so lag
+must not count them.
 
-    firsts, lasts    runs of control offsets, in offset order, all of those from `known_from` on
-    before           how many control offsets there are in the runs before
+    firsts, lasts    runs of control offsets, in offset order, complete from `known_from` on
+    before           number of control offsets in the runs before
 
-What is appended in this broker life is noted as it becomes visible; what lies below is looked for
-when somebody asks about a group that is that far behind. The number of runs is limited: the oldest
-are forgotten then, and looked for again.
+Records that are appended in this broker life are noted when they become visible. Earlier ones are
+searched for when a group so far behind needs them. The number of runs is limited: the oldest are
+dropped, and searched for again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ControlOffsets:
         return len(self._firsts)
 
     def append(self, first: int, last: int) -> None:
-        """Control records behind all that are known."""
+        """Add control records behind all known ones."""
         if self._lasts and self._lasts[-1] + 1 == first:
             self._lasts[-1] = last
             return
@@ -41,8 +41,8 @@ class ControlOffsets:
         self._lasts.append(last)
 
     def learn(self, start: int, found: Sequence[tuple[int, int]]) -> None:
-        """`found` are the control batches of [start, known_from). Of too many the older ones are
-        not kept."""
+        """Add `found`, the control batches of [start, known_from). If they are too many, the oldest
+        are dropped."""
         newer = list(zip(self._firsts, self._lasts, strict=True))
         self.known_from = start
         del self._firsts[:], self._lasts[:], self._before[:]
@@ -50,8 +50,7 @@ class ControlOffsets:
             self.append(first, last)
 
     def count(self, start: int) -> int:
-        """How many control offsets there are from `start` on, or from `known_from` if that is
-        higher."""
+        """The number of control offsets from `start` on, or from `known_from` if that is higher."""
         place = bisect_right(self._firsts, start) - 1
         if not self._firsts:
             return 0

@@ -1,18 +1,20 @@
-"""Parked records beside control records: two stores without a common commit, so an order takes its
-place.
+"""Parked records beside control records. The two stores have no common commit, so a write that
+parks takes three steps:
 
-    1  what is parked is put into the state store, and synced, whatever the durability
-    2  the write is decided, and its control record appended: now the places in the window are final
-    3  what is parked no more, and stale places, leave the state store; then the write is answered
+    1  parked records are put into the state store, and synced, whatever the durability
+    2  the write is decided, and its control record appended: the window is now final
+    3  records that are no longer parked, and old places, are removed from the state store; then
+       the write is answered
 
-Killed behind 1, a record is parked and in the window: `settle`, at each load, drops what the window
-still has. Killed behind 2, a parked record may have an old place as well: a place that the key by
-offset does not name is no place, and goes when it is read. The number of parked records is that of
-the keys by offset, and changes with them, so it is right after each step.
+If the broker is killed after step 1, a record is parked and in the window: at each load, `settle`
+drops those that the window still has. If it is killed after step 2, a parked record may have an old
+place as well. A place that the key by offset does not name is invalid, and removed when it is read.
+The number of parked records is that of the keys by offset and changes with them, so it is right
+after each step.
 
-A later write could overtake this one between 1 and 2, and its start offset pass a record that is
-not parked yet. So the writes and loads of a share-partition take turns while one of them parks, and
-when one fails before it is decided, those that waited behind it fail as well.
+Between steps 1 and 2 a later write could overtake this one, and its start offset could pass a
+record that is not parked yet. So the writes and loads of a share-partition take turns while one of
+them parks. If one fails before it is decided, those that waited behind it fail as well.
 """
 
 from __future__ import annotations
@@ -56,8 +58,7 @@ _LOOKS_ON_LOOP = 64
 
 
 class Step(NamedTuple):
-    """What is left to do of a write that parks: `removals` in step 3, of which `gone` are keys by
-    offset."""
+    """Step 3 of a write that parks: `removals`, of which `gone` are keys by offset."""
 
     generation: int
     prefix: bytes
@@ -67,7 +68,7 @@ class Step(NamedTuple):
 
 @dataclass(eq=False)
 class _Turns:
-    """One share-partition's. `failures`: of writes that had their turn."""
+    """The turns of one share-partition. `failures`: failed writes that had their turn."""
 
     lock: trio.Lock = field(default_factory=trio.Lock)
     users: int = 0
@@ -88,10 +89,9 @@ class ControlParking:
         self._reader = reader
         self._turns: dict[SharePartitionKey, _Turns] = {}
         self._counts: dict[bytes, int] = {}
-        """Keys by offset, by the prefix of their generation, with what is on its way to the
-        disk."""
+        """Number of keys by offset, by the prefix of their generation, with changes under way."""
         self.dropped = 0
-        """Parked records that the window had as well."""
+        """Parked records that were dropped because the window had them."""
 
     @property
     def is_busy(self) -> bool:
@@ -99,9 +99,9 @@ class ControlParking:
 
     @asynccontextmanager
     async def turn(self, keys: Iterable[SharePartitionKey]) -> AsyncIterator[Callable[[], None]]:
-        """Have share-partitions alone, behind those that asked before. Gives what to call when not
-        all of the write is decided; raising, or being cancelled, says the same. Raises KafkaError
-        where one that this one waited for has failed."""
+        """Lock share-partitions, in the order of requests. Yields a function to call if a part of
+        the write is not decided; an exception or cancellation has the same effect. Raises
+        KafkaError if a write failed that this one waited for."""
         turns = [(key, self._turns.setdefault(key, _Turns())) for key in sorted(dict.fromkeys(keys))]
         failures = [turn.failures for _, turn in turns]
         taken: list[_Turns] = []
@@ -132,16 +132,15 @@ class ControlParking:
                     del self._turns[key]
 
     # -- writes
-    # ----------------------------------------------------------------------------------------------
 
     async def put(self, group_id: str, requests: Sequence[WriteRequest]) -> Mapping[TopicPartition, Step]:
-        """Step 1, of requests that have their turn: synced on return. What would be refused is left
-        out. Raises NoSpace, StoreFailed."""
+        """Step 1, for requests that have their turn: synced on return. Leaves out requests that
+        will be refused. Raises NoSpace, StoreFailed."""
         parking: dict[TopicPartition, list[ParkingChange]] = {}
         generations: dict[TopicPartition, int] = {}
         for request in requests:
             if request.parking:
-                with suppress(KafkaError):  # The decision will say so.
+                with suppress(KafkaError):  # The decision will refuse it.
                     generations[request.partition] = self._coordinator.generation_to_park_in(
                         group_id, request
                     )
@@ -172,7 +171,7 @@ class ControlParking:
         return steps
 
     async def _there(self, prefix: bytes, keys: Iterable[bytes]) -> set[bytes]:
-        """Of the keys by offset among these, those that the store has."""
+        """The keys by offset among these that the store has."""
         wanted = [key for key in keys if _is_by_offset(prefix, key)]
 
         def look() -> set[bytes]:
@@ -185,12 +184,12 @@ class ControlParking:
         self._counts.pop(prefix, None)
 
     def is_as_put(self, group_id: str, request: WriteRequest, steps: Mapping[TopicPartition, Step]) -> bool:
-        """Whether the state has not begun anew since step 1."""
+        """Whether the state was not recreated since step 1."""
         step = steps.get(request.partition)
         return step is None or step.generation == self._coordinator.generation(group_id, request.partition)
 
     def submit_removals(self, steps: Iterable[Step], on_done: OnDone) -> bool:
-        """Step 3. False: there is nothing to do, and nobody is told."""
+        """Step 3. False: there is nothing to do, and `on_done` is not called."""
         changes: list[Change] = []
         prefixes = []
         for step in steps:
@@ -217,10 +216,9 @@ class ControlParking:
         return counter(prefix, self._counts[prefix])
 
     # -- loads
-    # ----------------------------------------------------------------------------------------------
 
     async def settle(self, group_id: str, partition: TopicPartition, start_offset: int) -> None:
-        """Have nothing parked that the window has. For a share-partition that has its turn, before
+        """Drop parked records that the window has. For a share-partition that has its turn, before
         it is loaded. Raises KafkaError."""
         prefix = self._reader.prefix(group_id, partition)
         if prefix is None:
@@ -261,9 +259,8 @@ class ControlParking:
     ) -> list[Parked]:
         """As ParkedReader, without old places that a kill has left; these are removed.
 
-        A record may have been written anew since the piece was read, at the same place: to be kept,
-        for instance. That place is as valid as before, and what the key by offset says of the
-        record is newer."""
+        A record may have been rewritten at the same place since the piece was read, for instance to
+        keep it. That place is still valid, and the value of the key by offset is newer."""
         found: list[Parked] = []
         while len(found) < limit:
             piece = await self._reader.in_lane(group_id, partition, lane, after, limit - len(found))
@@ -287,7 +284,7 @@ class ControlParking:
 
 
 def _parted(changes: Mapping[bytes, bytes | None]) -> tuple[list[Change], list[Change]]:
-    """What is put, and what is removed."""
+    """The puts and the removals."""
     puts: list[Change] = [change for change in changes.items() if change[1] is not None]
     return puts, [change for change in changes.items() if change[1] is None]
 
@@ -299,8 +296,8 @@ def _is_by_offset(prefix: bytes, key: bytes) -> bool:
 def _told_apart(
     piece: Iterable[Parked], named: Mapping[int, bytes | None]
 ) -> tuple[list[Parked], list[Parked]]:
-    """Those that stand where their keys by offset say, as these say they are, and old places.
-    Raises KafkaError."""
+    """Records at the places that their keys by offset name, with the values of these keys, and old
+    places. Raises KafkaError."""
     valid, old = [], []
     for each in piece:
         value = named[each.offset]

@@ -1,15 +1,15 @@
-"""One topic partition of the `control-records` persister: its chains, loaded once, its hint, and
-where its control records are.
+"""One topic partition of the `control-records` persister: its chains, its hint, and the offsets of
+its control records.
 
-The hint is in the state store (state_records.ControlHint). It is what the early draft of KIP-932
-calls the share snapshot file, and it makes a load cheap however long the log is: chains end where
-it says, or further on if it is open, and only from its offset on is the log looked through. A log
-is opened, durably, before the first control record of a broker life is appended, and closed by a
-clean stop: a log without a hint has no control records, and behind a closed one there are no more.
-Chains that begin below the log's start have ended.
+The hint is in the state store (state.ControlHint); the early draft of KIP-932 calls it the share
+snapshot file. It makes a load cheap however long the log is. The hint names the ends of the chains.
+If it is open, there may be later control records, and only from its offset on is the log searched.
+A log is opened, durably, before the first control record of a broker life is appended, and closed
+by a clean stop. So a log without a hint has no control records, and a log with a closed hint has
+none behind it. Chains that begin below the log's start have ended.
 
-A power cut with durability `os` may leave a hint that speaks of records which the log has lost.
-Then a chain does not end where the hint says, and the whole log is looked through.
+After a power cut with durability `os`, a hint may name records that the log has lost. Then a chain
+does not end where the hint says, and the whole log is searched.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kbroker.storage.spi import Change, StateReader
 logger = logging.getLogger(__name__)
 
 HINT_BYTES = 64 << 20
-"""After so many bytes of appends a hint is renewed: that much is looked through after a crash."""
+"""A hint is renewed after so many bytes of appends, which is what a load after a crash searches."""
 
 
 class ControlPartition:
@@ -50,7 +50,7 @@ class ControlPartition:
         self.chains = ControlChains()
         self.is_open = False
         self.scanned = 0
-        """Offsets that a load has looked through."""
+        """Offsets that a load has searched."""
         self._offsets: ControlOffsets | None = None
         self._store = store
         self._commits = commits
@@ -61,14 +61,13 @@ class ControlPartition:
 
     @property
     def has_state(self) -> bool:
-        """Whether the log has control records; without a look at it."""
+        """Whether the log has control records, without reading it."""
         return self._is_loaded or self._store.get(self._key) is not None
 
     # -- loading
-    # ----------------------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Learn where the chains end; at most once. Raises KafkaError for a log that cannot be
+        """Find the ends of the chains, at most once. Raises KafkaError for a log that cannot be
         read."""
         if self._is_loaded:
             return
@@ -110,15 +109,15 @@ class ControlPartition:
         for group_id, chain in chains.groups.items():
             try:
                 control = await read_at(self.partition, chain.newest)
-            except KafkaError:  # It is there, and damaged: that group's trouble alone, when it is asked for.
+            except KafkaError:  # It is there and damaged, which affects only requests of that group.
                 continue
             if control is None or control.group_id != group_id:
                 return False
         return True
 
     async def entries(self, group_id: str) -> list[tuple[int, bytes]]:
-        """What the share coordinator would find in a store: (number, value). Raises KafkaError, and
-        ValueError for a broken chain."""
+        """The entries that a store would have for the share coordinator: (number, value). Raises
+        KafkaError, and ValueError for a broken chain."""
         chain = self.chains.chain(group_id)
         if chain is None:
             return []
@@ -136,12 +135,11 @@ class ControlPartition:
         return walk.entries()
 
     # -- writing
-    # ----------------------------------------------------------------------------------------------
 
     def append(self, changes: Sequence[ShareChange], on_done: OnDone) -> bool:
-        """Queue what says these changes, with the commit of the log. False: nothing has to be said,
-        and nobody is told."""
-        assert self.is_open, "the open hint was waited for"
+        """Queue control records for these changes, in the log's next commit. False: no record is
+        needed, and `on_done` is not called."""
+        assert self.is_open, "the open hint is saved"
         to_append = self.chains.records(changes, self.partition.next_offset)
         if not to_append.controls:
             return False
@@ -161,7 +159,6 @@ class ControlPartition:
         on_done(error)
 
     # -- hints
-    # ----------------------------------------------------------------------------------------------
 
     def _hint(self, *, is_open: bool) -> Change:
         self._hinted_at_bytes = self.partition.appended_bytes
@@ -173,17 +170,16 @@ class ControlPartition:
             self._commits.submit([change], self._report)
 
     def renewed_hint(self, least_bytes: int) -> Change | None:
-        """If so much was appended since the last one."""
+        """A hint if at least so much was appended since the last one."""
         is_due = self.is_open and self.partition.appended_bytes - self._hinted_at_bytes >= least_bytes
         return self._hint(is_open=True) if is_due and not self.partition.deleted else None
 
     def open_hint(self) -> Change:
-        """For the first append of a broker life, to be durable before that; then the log is
-        open."""
+        """Must be durable before the first append of a broker life; then the log is open."""
         return self._hint(is_open=True)
 
     def closed_hint(self) -> Change | None:
-        """For a clean stop: nothing is appended after this."""
+        """For a clean stop; no append follows."""
         if not self.is_open or self.partition.deleted:
             return None
         self.is_open = False
@@ -194,10 +190,9 @@ class ControlPartition:
             logger.warning("%s-%d: a hint to its control records was not saved: %s", *self._name, error)
 
     # -- lag
-    # ----------------------------------------------------------------------------------------------
 
     async def know_offsets(self, start: int) -> None:
-        """Find out where the control records from `start` on are. Raises KafkaError."""
+        """Find the control records from `start` on. Raises KafkaError."""
         await self.load()
         assert self._offsets is not None
         start = max(start, self.partition.log_start_offset)
@@ -209,8 +204,8 @@ class ControlPartition:
                 self._offsets.learn(start, [*found, *forgotten])
 
     async def count_between(self, first: int, end: int) -> int:
-        """How many of the offsets `first` to `end` - 1 are those of control records. Only that
-        range is scanned, and only where it is not known. Raises KafkaError."""
+        """How many of the offsets `first` to `end` - 1 are control records. Only unknown parts of
+        that range are scanned. Raises KafkaError."""
         await self.load()
         assert self._offsets is not None
         first = max(first, self.partition.log_start_offset)
@@ -222,6 +217,5 @@ class ControlPartition:
         return own + self.count_offsets(known_from) - self.count_offsets(end) if known_from < end else own
 
     def count_offsets(self, start: int) -> int:
-        """How many offsets from `start` on are those of control records, as far as that is
-        known."""
+        """How many offsets from `start` on are known to be control records."""
         return 0 if self._offsets is None else self._offsets.count(start)

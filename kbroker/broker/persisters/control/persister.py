@@ -1,18 +1,17 @@
 """The `control-records` persister (kbroker.persister=control-records): share state in the topic
 partition itself, as control records.
 
-The design of an early draft of KIP-932 (control_records.py has the format, docs/persisters.md the
-comparison). What the five verbs do is decided by the same share coordinator as with the default
-persister; what it changes becomes SHARE_CHECKPOINT and SHARE_DELTA records, appended with the log's
-own group commit: an acknowledgement is one append and one sync, shared with whatever is produced at
-that time.
+This is the design of an early draft of KIP-932 (formats/control_records.py has the format). The
+share coordinator decides as with the default persister. Its changes become SHARE_CHECKPOINT and
+SHARE_DELTA records, appended in the log's own group commit. So an acknowledgement is one append and
+one sync, shared with the records that are produced at that time.
 
-    verb ─▶ control_partition: load, open ─▶ share coordinator decides ─▶ control_chains: records ─▶ Partition.append_control
-                                              └────────── no await between ──────────┘
+    verb ─▶ ControlLogs.prepare ─▶ share coordinator decides ─▶ ControlPartition.append
+            load, open the log     └──────────────── no await between ────────────────┘
 
-A log's start does not move past a checkpoint before a newer one is written behind it.
-`read_summary` counts the control records from the start offset on as done with, so that they are
-not lag. What is answered with code none counts as far as --durability goes.
+A log's start does not pass a checkpoint before a newer one is written. `read_summary` counts the
+control records from the start offset on as finished, so that they are not lag. A result with code
+none is as durable as --durability makes it.
 """
 
 from __future__ import annotations
@@ -106,17 +105,16 @@ class ControlRecordsPersister(CountsShareState):
         return self._logs.statistics()
 
     # -- the five verbs
-    # ----------------------------------------------------------------------------------------------
 
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
-        """Synced on return, with durability `os` as well: the group is told so in the state store
-        next, and could not go on without."""
+        """Synced on return, with durability `os` as well: the state store notes it next, and the
+        group could not continue without it."""
         return await self._synced(
             await self._ask(group_id, requests, Result, self._coordinator.initialize, opens=True)
         )
 
     async def read(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
-        """`written_in` is never told: state cannot be ahead of the log that it lies in."""
+        """`written_in` is None: state cannot be ahead of the log that it is in."""
         if await self._has_parked(group_id, requests):
             rows = await self._read_in_turn(group_id, requests)
         else:
@@ -133,9 +131,8 @@ class ControlRecordsPersister(CountsShareState):
         return results
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
-        """Synced on return, with durability `os` as well: the group goes from the state store next,
-        and a power cut that takes the log's end must not leave its state to the next group of that
-        name."""
+        """Synced on return, with durability `os` as well: the group leaves the state store next. A
+        power cut that takes the log's end must not leave its state to a new group of that name."""
 
         def decide(group_id: str, wanted: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
             return self._coordinator.delete(group_id, [request.partition for request in wanted])
@@ -144,9 +141,8 @@ class ControlRecordsPersister(CountsShareState):
         return await self._synced(await self._ask(group_id, requests, Result, decide))
 
     async def read_summary(self, group_id: str, requests: Sequence[ReadRequest]) -> list[SummaryResult]:
-        """What is saved, and what is counted, at the moment of the answer. Control records that
-        went with the log's start are not counted: nobody knows afterwards how many of the offsets
-        there were some."""
+        """The saved state and the count of control records, at the moment of the answer. Records
+        that retention has removed are not counted: how many were control records is unknown."""
         partitions = [request.partition for request in requests]
         refused = await self._logs.prepare(group_id, partitions)
         wanted = [request for request in requests if request.partition not in refused]
@@ -173,8 +169,8 @@ class ControlRecordsPersister(CountsShareState):
         )
 
     async def aclose(self) -> None:
-        """After everything that was asked: what is on its way is saved, and the next start need not
-        look for it."""
+        """Save what is under way, and close the hints, so that the next start has nothing to search
+        for."""
         try:
             await self._log_commits.commit([])
             self._is_closed = True
@@ -183,8 +179,7 @@ class ControlRecordsPersister(CountsShareState):
             self._is_closed = True
             logger.warning("the next start has to look for control records: %s", error)
 
-    # -- how it is done
-    # ----------------------------------------------------------------------------------------------
+    # -- decisions and their commits
 
     async def _ask(
         self,
@@ -203,7 +198,7 @@ class ControlRecordsPersister(CountsShareState):
         return _merged(group_id, partitions, refused, await self._save(outcome), result)
 
     async def _synced(self, results: list[Result]) -> list[Result]:
-        """These, or that they were not done if a power cut might still take them."""
+        """The results once they are synced, or failures if that fails."""
         try:
             await self._log_commits.flush()
         except (NoSpace, StoreFailed) as error:
@@ -244,7 +239,6 @@ class ControlRecordsPersister(CountsShareState):
         return saved
 
     # -- parked records
-    # ----------------------------------------------------------------------------------------------
 
     async def read_parked(
         self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
@@ -301,7 +295,7 @@ class ControlRecordsPersister(CountsShareState):
             raise refused[partition]
 
     async def _write_in_turn(self, group_id: str, requests: Sequence[WriteRequest]) -> list[Result]:
-        """See control/parking.py."""
+        """The three steps of parking.py."""
         partitions = [request.partition for request in requests]
         try:
             async with self._parking.turn(
@@ -339,7 +333,7 @@ class ControlRecordsPersister(CountsShareState):
         return False
 
     async def _read_in_turn(self, group_id: str, requests: Sequence[ReadRequest]) -> list[ReadResult]:
-        """Behind all writes, with nothing parked that the window has as well."""
+        """Read after all writes, with no record both parked and in the window."""
         partitions = [request.partition for request in requests]
         refused: dict[TopicPartition, KafkaError] = {}
         try:
@@ -361,7 +355,6 @@ class ControlRecordsPersister(CountsShareState):
         return _merged(group_id, partitions, refused, done, ReadResult)
 
     # -- lag
-    # ----------------------------------------------------------------------------------------------
 
     async def know_own_offsets(self, partition: TopicPartition, start_offset: int) -> None:
         await self._logs.know_own_offsets(partition, start_offset)
@@ -381,20 +374,19 @@ class ControlRecordsPersister(CountsShareState):
     async def _count_in_window(self, group_id: str, key: TopicPartition, first: int, end: int) -> int:
         if not self._coordinator.unfinished(group_id, key, first, end):
             return 0
-        # From the start offset on: the rest of the range may be long, and lie on a slow disk.
+        # From the start offset on, because the rest of the range may be long and on a slow disk.
         (row,) = self._coordinator.read_summary(group_id, [ReadRequest(key, 0)]).results
         own = await self.count_own(key, max(first, row.start_offset), end)
         return max(0, self._coordinator.unfinished(group_id, key, first, end) - own)
 
     # -- retention and housekeeping
-    # -----------------------------------------------------------------------------------
 
     async def before_log_start_moves(self, key: TopicPartition, offset: int) -> None:
-        """Checkpoints that would go are written anew, behind. Raises NoSpace and StoreFailed: then
-        the log start must stay.
+        """Rewrite the checkpoints that would be removed. Raises NoSpace and StoreFailed: then the
+        log start must stay.
 
-        A full disk must not keep retention from making room: what is set aside for deletions is
-        used."""
+        A full disk must not prevent retention from making room, so the space set aside for
+        deletions is used."""
         partition = self._logs.partition(key)
         control = None if partition is None else self._logs.control(partition)
         if partition is None or control is None or not control.has_state:
@@ -411,12 +403,12 @@ class ControlRecordsPersister(CountsShareState):
             return
         group_ids = control.chains.below(offset)
         try:
-            await self._write_anew(control, group_ids)
+            await self._rewrite(control, group_ids)
         except NoSpace:
             self._reserve.give_up()
-            await self._write_anew(control, group_ids)
+            await self._rewrite(control, group_ids)
 
-    async def _write_anew(self, control: ControlPartition, group_ids: Sequence[str]) -> None:
+    async def _rewrite(self, control: ControlPartition, group_ids: Sequence[str]) -> None:
         if not group_ids:
             return
         await self._logs.open([] if control.is_open else [control])
@@ -435,7 +427,7 @@ class ControlRecordsPersister(CountsShareState):
                 )
 
     async def keep_house(self, now_ms: int, interval_ms: int) -> list[Result]:
-        """Cold snapshots, fresh hints, and nothing of topics that are gone."""
+        """Make cold snapshots, renew hints, and forget deleted topics."""
         for key in self._logs.deleted():
             self._logs.forget(key)
             # The state has gone with the log.
@@ -469,8 +461,8 @@ def _merged(
     done: Sequence[R],
     result: type[R],
 ) -> list[R]:
-    """One row for each that was asked for, in that order; none at all where the group id is empty,
-    as in Kafka."""
+    """One row for each requested partition, in that order; none at all for an empty group id, as in
+    Kafka."""
     if not group_id:
         return []
     rest = iter(done)

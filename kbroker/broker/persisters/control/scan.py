@@ -1,9 +1,9 @@
-"""Reading the broker's own control records out of a topic partition: one, a chain, all of a range,
-or where they are.
+"""Reads the broker's own control records from a topic partition: one, a chain, all of a range, or
+only their offsets.
 
-Ranges are read in a worker thread, as look-ups by time are, and few at a time: what is looked for
-may be far back. Only headers are looked at, apart from the control batches themselves. Damage in
-the way is an error: share state must not be older than it was.
+Ranges are read in a worker thread, few at a time, because they may be far back. Only headers are
+read, apart from the control batches themselves. Damage on the way is an error: share state must not
+revert to an older one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _threads: Final = trio.CapacityLimiter(_SCANS_AT_ONCE)
 
 async def scan(partition: Partition, start: int, end: int) -> list[tuple[int, ShareControl]]:
     """(offset, record) of the share state in control batches of [start, end). Raises KafkaError for
-    what cannot be read."""
+    a range that cannot be read."""
 
     def search() -> list[tuple[int, ShareControl]]:
         return [
@@ -48,14 +48,14 @@ async def scan_offsets(partition: Partition, start: int, end: int) -> list[tuple
 
 
 def offsets_now(partition: Partition, start: int, end: int) -> list[tuple[int, int]]:
-    """The same at once, for a range that is small."""
+    """The same without a thread, for a small range."""
     return [
         (header.base_offset, header.last_offset) for _, _, header in _control_batches(partition, start, end)
     ]
 
 
 async def read_at(partition: Partition, offset: int) -> ShareControl | None:
-    """The share state that a record at `offset` holds, None where there is no such record. Raises
+    """The share state in the record at `offset`, None if there is no such record. Raises
     KafkaError."""
     views = await partition.read(offset, max_bytes=1, end_offset=offset + 1)
     return decoded_at(views, offset)
@@ -72,7 +72,7 @@ async def walk_back(partition: Partition, walk: ChainWalk) -> None:
         except KafkaError:
             if wanted.is_needed:
                 raise
-            views = ()  # Damage beside the way.
+            views = ()  # The damage does not matter.
         wanted = advanced(reading, views)
 
 

@@ -1,0 +1,96 @@
+"""Counts a group's dead letters, and reports what goes wrong with them: each kind at most once a
+minute."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import trio
+
+from kbroker.broker.logs.partition import Partition
+from kbroker.broker.queues.dead_letter_writer import NotYet, Written
+from kbroker.errors import KafkaError, NoSpace, StoreFailed
+
+logger = logging.getLogger(__name__)
+
+_REPORT_EVERY_S = 60.0
+
+
+class _Trouble(Enum):
+    """The kinds of reports, each limited separately: a full disk must not hide that records get no
+    dead letter."""
+
+    NOT_YET = auto()
+    DELAYED = auto()
+    REFUSED = auto()
+    WITHOUT_COPY = auto()
+
+
+@dataclass(slots=True)
+class GroupDeadLetters:
+    """Counters of one group, since the start of the broker or the group's first dead letter.
+
+    - `records`: dead letters written
+    - `produce_requests`: batches appended, of which the disk refused `failed_requests`
+    - `refused`: records archived without a dead letter, because the settings allow none
+    - `without_copy`: dead letters that lack the copy of the record that they should have
+
+    Methods take the share-partition's `place` as the log names it."""
+
+    records: int = 0
+    produce_requests: int = 0
+    failed_requests: int = 0
+    refused: int = 0
+    without_copy: int = 0
+    _next_report_s: dict[_Trouble, float] = field(default_factory=dict, repr=False, compare=False)
+
+    def written(self, place: str, written: Written, target: Partition) -> None:
+        self.records += len(written.offsets)
+        self.produce_requests += written.batches
+        self.failed_requests += written.failed_batches
+        if written.error is None and written.without_copy:
+            self.without_copy += written.without_copy
+            if self._may_report(_Trouble.WITHOUT_COPY):
+                what = (
+                    "share-partition %s: %d dead letters are without the copy that they should have (%d of "
+                    "the group so far)"
+                )
+                why = ", since the records cannot be read, or are too large for topic %s"
+                logger.warning(what + why, place, written.without_copy, self.without_copy, target.topic_name)
+        if written.too_large:
+            reason = f"max.message.bytes of topic {target.topic_name} is too little for a dead letter"
+            self.refuse(place, reason, len(written.too_large))
+
+    def refuse(self, place: str, reason: str, count: int) -> None:
+        """So many records are archived without a dead letter."""
+        self.refused += count
+        if self._may_report(_Trouble.REFUSED):
+            what = (
+                "share-partition %s: %d records (%d of the group so far) are archived without a dead "
+                "letter: %s"
+            )
+            logger.warning(what, place, count, self.refused, reason)
+
+    def delay(self, place: str, error: Exception, retry_s: float) -> None:
+        if not isinstance(error, KafkaError | NoSpace | StoreFailed | NotYet):
+            logger.exception("dead letters of share-partition %s have to wait", place)
+            return
+        trouble, level = (
+            (_Trouble.NOT_YET, logging.INFO)
+            if isinstance(error, NotYet)
+            else (_Trouble.DELAYED, logging.WARNING)
+        )
+        if self._may_report(trouble):
+            what = "dead letters of share-partition %s have to wait, the next try is in %.0f s: %s"
+            logger.log(level, what, place, retry_s, error)
+
+    def _may_report(self, trouble: _Trouble) -> bool:
+        """True once a minute: a failure mostly concerns thousands of records."""
+        now_s = trio.current_time()
+        if now_s < self._next_report_s.get(trouble, -math.inf):
+            return False
+        self._next_report_s[trouble] = now_s + _REPORT_EVERY_S
+        return True
