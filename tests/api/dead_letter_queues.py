@@ -55,7 +55,7 @@ async def reject(client: Client, key: tuple[UUID, int], *offsets: int, member_id
 
 
 def batches_of(client: Client, topic: str = QUEUE, partition: int = 0) -> list[list[Record]]:
-    """What is in a topic, batch by batch."""
+    """The records of a topic, batch by batch."""
     found = client.partition(topic, partition)
     views = found.read_now(found.log_start_offset, max_bytes=1 << 30, end_offset=found.high_watermark)
     return [list(iter_records(view, position)) for view in views for position, _ in iter_headers(view)]
@@ -78,8 +78,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def pass_time(client: Client, clock: MockClock, seconds: float) -> None:
-    """In small steps, after each of which everybody does what there is to do: a clock that jumps by
-    itself runs away from the threads that commit."""
+    """In small steps, after each of which all tasks run: a clock that jumps by itself runs away
+    from the threads that commit."""
     for _ in range(round(seconds / _STEP_S)):
         clock.jump(_STEP_S)
         await wait_all_tasks_blocked()

@@ -55,8 +55,8 @@ async def test_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_it_does_not_feed_itself(tmp_path: Path, engine: str) -> None:
-    """Once all is acknowledged, consumers that go on asking change nothing; and what is in the log
-    for others is nobody's lag."""
+    """Once all is acknowledged, further fetches change nothing, and control records of other groups
+    are no lag."""
     groups = [f"g{number}" for number in range(4)]
     async with opened(tmp_path, engine) as client:
         key = await prepare(client, 5, 5)

@@ -51,8 +51,8 @@ async def delete_records(client: Client, offset: int) -> int:
 
 
 async def a_group_with_state(client: Client, group_id: str = GROUP) -> Key:
-    """At state epoch 7, so that one that is made anew with a lower one is fenced if this is still
-    there."""
+    """At state epoch 7, so that a recreated group with a lower one is fenced if this state still
+    exists."""
     topic = client.broker.topics.by_name("orders") or await client.create_topic("orders")
     key = (topic.topic_id, 0)
     await client.append("orders", 1, 2, 3)
@@ -64,7 +64,7 @@ async def a_group_with_state(client: Client, group_id: str = GROUP) -> Key:
 
 
 async def is_gone_for_good(client: Client, key: Key) -> None:
-    """A new group of that name is not fenced, and has what it was told."""
+    """A new group of that name is not fenced, and has the state that it wrote."""
     found = await read_state(client, key)
     assert (found.code, found.state_epoch, found.batches) == (ErrorCode.invalid_request, 0, ()), (
         "as where there never was any"
@@ -215,7 +215,7 @@ async def opened_with_os(directory: Path) -> AsyncIterator[Client]:
 
 
 async def test_beginnings_and_ends_are_synced_with_durability_os(tmp_path: Path) -> None:
-    """What the group is told next lies in the other store: it must not be there alone."""
+    """The next change of the group is in the other store, and must not be there alone."""
     async with opened_with_os(tmp_path) as client:
         key = await a_group_with_state(client)
         partition, logs = client.partition("orders"), client.broker.log_commits
@@ -227,9 +227,9 @@ async def test_beginnings_and_ends_are_synced_with_durability_os(tmp_path: Path)
 
         logs._sync = noted
         assert await write(client, key, GROUP, 3, state_epoch=7) is ErrorCode.none
-        assert seen == [], "what is acknowledged may be lost, and comes again"
+        assert seen == [], "an acknowledgement may be lost, and the record redelivered"
         assert await delete(client, key, GROUP) is ErrorCode.none
-        assert seen == [partition.high_watermark], "behind the deletion, before the answer"
+        assert seen == [partition.high_watermark], "after the deletion, before the answer"
         assert await begin(client, key, GROUP, 1, 0) is ErrorCode.none
         assert seen == [partition.high_watermark - 1, partition.high_watermark]
 

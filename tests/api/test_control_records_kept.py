@@ -220,8 +220,8 @@ async def test_the_log_start_moves_past_a_checkpoint(tmp_path: Path, engine: str
 
 
 async def test_retention_by_time_ends(tmp_path: Path) -> None:
-    """An old segment goes, and its checkpoint is written anew behind: which is not old, and does
-    not make the next round go on."""
+    """An old segment is removed, and its checkpoint is rewritten. The new one is not old, so the
+    next round has nothing to do."""
     async with opened(tmp_path) as client:
         topic = await client.create_topic("orders", configs={"retention.ms": "1000"})
         key = (topic.topic_id, 0)

@@ -1,5 +1,5 @@
-"""The `control-records` persister: what is asked while other things are on their way to the disk,
-and while the log's start moves."""
+"""The `control-records` persister: requests while changes are under way to the disk, and while the
+log's start moves."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_state_is_asked_for_while_it_is_being_initialized(tmp_path: Path
 async def test_the_log_start_moves_while_a_chain_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the reader looks for has gone, and has been written anew before."""
+    """The checkpoint that is to be read was removed, after it was rewritten."""
     async with opened(tmp_path) as client:
         where = await a_log(client, **{"internal.segment.bytes": "300"})
         await persister(client).initialize("g", [InitializeRequest(where, 1, 0)])

@@ -169,7 +169,7 @@ async def test_archived_that_was_not_saved_is_saved_later(
         assert (offsets_of(letters_of(client)), archiving(client)) == ([0], 0)
         (loaded,) = client.broker.share_partitions.loaded()
         assert loaded.engine is not None
-        assert (loaded.engine.start_offset, loaded.engine.has_archiving) == (1, True), "in memory it goes on"
+        assert (loaded.engine.start_offset, loaded.engine.has_archiving) == (1, True), "it is archived"
         assert len(cursors_of(client)) == 1
         failing = False
         await pass_time(client, jump_clock, LAST_RETRY_S + 1)
@@ -236,8 +236,8 @@ def refuse_everything(_: object) -> NoReturn:
 
 
 async def test_a_restart_goes_on_without_a_client(connect: Connect, every_engine: str) -> None:
-    """DLQ-20, LOAD-17: the reason is told by the delivery count; the share-partition leaves the
-    memory again."""
+    """DLQ-20, LOAD-17: the delivery count gives the reason; the share-partition leaves the memory
+    again."""
     async with connect(engine=every_engine) as client:
         await stopped_with_one_archiving(client)
         assert len(cursors_of(client)) == 1
@@ -384,7 +384,7 @@ async def test_a_deleted_groups_counters_do_not_come_back(
 
 
 async def test_the_log_start_moves_past_them(connect: Connect) -> None:
-    """DLQ-12, LSO-8: what is ARCHIVING goes with it, and the queue goes on."""
+    """DLQ-12, LSO-8: ARCHIVING records are removed with it, and the queue keeps working."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
         await client.call(

@@ -71,7 +71,7 @@ def start_offset(client: Client) -> int:
 
 async def test_a_rejected_record_goes_to_the_queue(connect: Connect, every_engine: str) -> None:
     """DLQ-10, DLQ-13, DLQ-14, DLQ-18, DLQ-23, DLQ-24, DLQ-25: six headers and nothing else; the
-    queue goes on behind it."""
+    queue delivers the records after it."""
     async with connect(engine=every_engine) as client:
         key = await prepare_dead_letters(client, 5)
         before_ms = wall_clock_ms()
@@ -332,7 +332,7 @@ async def test_what_cannot_be_copied(connect: Connect) -> None:
         batches[1] = batches[1]._replace(
             data=batches[1].data[:HEADER_SIZE] + b"\xff" * (len(batches[1].data) - HEADER_SIZE)
         )
-        # what DeleteRecords does to the log; the share-partition hears of it later
+        # as DeleteRecords does; the share-partition notices it later
         client.partition("orders").log_start_offset = 1
         await member.acknowledge({key: [(0, 5, [REJECT])]})
         await all_done(client)
@@ -409,7 +409,7 @@ async def rejected_for(client: Client, caplog: pytest.LogCaptureFixture) -> str:
         assert found is not None
         await reject(client, (found.topic_id, 0), 0)
         await all_done(client)
-    assert start_offset(client) == 1, "the queue goes on"
+    assert start_offset(client) == 1, "the queue keeps working"
     assert counters_of(client).refused == 1
     assert counters_of(client).records == 0
     (line,) = [
@@ -453,7 +453,7 @@ async def test_wrong_settings_archive_without_a_dead_letter(
     group: dict[str, str],
     reason: str,
 ) -> None:
-    """DLQ-3, DLQ-4, DLQ-7, DLQ-8, DLQ-15, DLQ-2: in this order, and each is told."""
+    """DLQ-3, DLQ-4, DLQ-7, DLQ-8, DLQ-15, DLQ-2: in this order, and each is reported."""
     async with connect() as client:
         await prepare_dead_letters(client, 2, queue=queue, configs=group)
         await set_up_broker(client, broker)

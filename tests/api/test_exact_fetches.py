@@ -160,7 +160,7 @@ async def test_every_kind_of_record_and_batch(
             acknowledged = await member.acknowledge({key: verdicts})
             assert rows(acknowledged)[key].error_code == 0
             finished = {offset for offset, _, (verdict,) in verdicts if verdict != RELEASE}
-            assert not finished & done, "nothing that is done comes again"
+            assert not finished & done, "no finished record is redelivered"
             done |= finished
         (loaded,) = client.broker.share_partitions.loaded()
         assert loaded.engine is not None
@@ -289,7 +289,7 @@ async def test_what_cannot_be_cut_goes_whole_and_is_tried_once(connect: Connect,
 
 
 class Gate:
-    """In the place of what opens batches: lets a thread go when it is told to."""
+    """Replaces the opening of batches: holds each thread until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = 0

@@ -206,7 +206,7 @@ class TestExpired:
     async def test_dead_letters_that_cannot_be_written_do_not_fill_the_memory(
         self, connect: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """What is past its time is not delivered either, meanwhile."""
+        """Meanwhile, expired records are not delivered either."""
         monkeypatch.setattr(expiry, "AT_ONCE", 10)
         monkeypatch.setattr(expiry, "DEAD_LETTERS_AT_MOST", 30)
         async with connect(config=FAST) as client:

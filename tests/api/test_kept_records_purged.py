@@ -44,7 +44,7 @@ async def test_released_while_it_is_purged(
     connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch, others: bool
 ) -> None:
     """The worker's answer parks the record once more, after the purge has begun. `others`: the
-    purge has another one to remove, and its write ends behind that of the answer."""
+    purge has another record to remove, and its write ends after that of the answer."""
     async with connect(every_engine, LONG_LOCKS) as client:
         key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS), **SCHEDULING})
         job = await schedule(client, MONTH_MS) if others else None

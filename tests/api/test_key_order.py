@@ -206,7 +206,7 @@ class TestKeyOrder:
 class TestRestarts:
     @pytest.mark.parametrize(("engine", "more"), STORES)
     async def test_keys_are_learnt_again(self, connect: Connect, engine: str, more: dict[str, str]) -> None:
-        """What is behind others, what members held, and what waits in the window and outside."""
+        """Records that wait for others, were held by members, or wait in the window and outside."""
         config = {**FAST, "group.share.record.lock.duration.ms": "30000", **more}
         async with connect(engine, config=config) as client:
             key = await prepare(client)

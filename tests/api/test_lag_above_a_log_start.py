@@ -1,9 +1,9 @@
-"""Lag and age after retention or DeleteRecords: what the log has no more is neither, at once,
-whoever keeps the state and wherever it is.
+"""Lag and age after retention or DeleteRecords: records that have left the log add to neither, at
+once, with every persister and store.
 
 Twelve records in batches of one, each a thousand seconds younger than the one before; the group has
-finished some of them when the log's start moves. Nobody fetches afterwards. What must come out is
-counted record by record.
+finished some of them when the log's start moves. No member fetches afterwards. The
+expected numbers are counted record by record.
 """
 
 from __future__ import annotations

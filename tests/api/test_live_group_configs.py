@@ -288,7 +288,7 @@ async def test_what_is_unset_is_the_brokers_again(connect: Connect) -> None:  # 
 
 # CFG-24
 async def test_bounds_that_were_narrowed(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """What was set before is kept, and the nearest value that the bounds allow holds."""
+    """Earlier values are kept, and the nearest value that the bounds allow applies."""
     async with connect("segment") as client:
         await client.create_topic("orders")
         await set_up_group(client, {LOCK: "50000", RESET: "earliest"})

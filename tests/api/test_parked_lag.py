@@ -1,8 +1,7 @@
-"""Parked records are lag, whoever keeps them and wherever they are; those that the log has lost are
-nobody's.
+"""Parked records are lag, with every persister and store; those that the log has lost are not.
 
-Twelve records; the persister is told that some wait, as the share engine tells it. Expected numbers
-are counted by hand.
+There are twelve records. The persister gets some as parked, in the form that the share engine
+writes. Expected numbers are counted by hand.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ async def test_what_a_log_start_takes_is_counted_and_dropped_at_the_load(
 async def test_what_a_power_cut_took_from_the_log_waits_no_more(
     connect: Connect, every_engine: str, tmp_path: Path, appended_before: int
 ) -> None:
-    """New records get the lost offsets; they are others. What is still there waits as before.
+    """New records get the lost offsets; they are others. The remaining records wait as before.
     (Control records are lost with the log: tests/broker/persisters/test_control_parking.py.)"""
     async with connect(engine=every_engine) as client:
         key = await begun(client, wall_clock_ms())

@@ -373,7 +373,7 @@ async def test_a_waiting_fetch_of_a_replaced_session_acquires_nothing(connect: C
                 nursery.start_soon(wait)
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 await new.fetch([key])
-        assert (answers[0].error_code, acquired(answers[0])) == (0, []), "not the fault of whoever waited"
+        assert (answers[0].error_code, acquired(answers[0])) == (0, []), "the waiting fetch gets no error"
         await client.append("orders", 5)
         assert acquired(await new.fetch([key], wait_ms=5000)) == [(0, 0, 1)]
 

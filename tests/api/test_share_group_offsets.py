@@ -111,7 +111,7 @@ async def test_a_start_offset_is_known_from_the_first_fetch_on(connect: Connect)
 
 class TestAltering:
     async def test_reaches_a_fetch_that_waits(self, connect: Connect) -> None:  # OFF-13, OFF-29
-        """Better than Kafka, whose leader would go on with the old state until its next write."""
+        """Better than Kafka, whose leader would use the old state until its next write."""
         async with connect() as client:
             key = await known(client, 1, 1, 1)
             member = Member(client.another(2), "m")
@@ -201,7 +201,7 @@ class TestAltering:
                 may_go_on.set()
             assert acquired(answers[0]) == [(1, 2, 1)]
             await trio.testing.wait_all_tasks_blocked()
-            await client.broker.state_commits.perform(lambda: None)  # What was to be saved before is.
+            await client.broker.state_commits.perform(lambda: None)  # Earlier changes are saved.
             assert await starts(client) == {0: (1, 2)}
 
     async def test_back_to_the_reset_policy(self, connect: Connect) -> None:  # OFF-18, LOAD-2
@@ -406,7 +406,7 @@ async def _given(summaries: list[SummaryResult]) -> list[SummaryResult]:
 async def test_nobody_else_changes_the_group_meanwhile(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Whoever comes is told to come again."""
+    """Members get an error that has them retry."""
     async with connect() as client:
         await known(client, 3)
         persister = Persister(client, monkeypatch)

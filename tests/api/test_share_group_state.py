@@ -199,7 +199,7 @@ async def test_a_row_twice_is_answered_once_and_nobody_gets_nothing(connect: Con
 @pytest.mark.parametrize("persister", ["default", "control-records"])
 # SC-50
 async def test_state_is_there_after_a_restart(connect: Connect, every_engine: str, persister: str) -> None:
-    """It is the state that the broker itself goes by, whoever keeps it."""
+    """It is the state that the broker itself uses, with every persister."""
     config = {"kbroker.persister": persister}
     async with connect(every_engine, config) as client:
         state = await state_of(client)

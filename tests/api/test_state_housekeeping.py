@@ -1,5 +1,5 @@
-"""Cold snapshots in a real broker: consuming goes on as if nothing had been, and a restart finds
-what nobody has asked for since."""
+"""Cold snapshots in a real broker: consuming continues undisturbed, and after a restart the state
+that no request has loaded is found."""
 
 from __future__ import annotations
 

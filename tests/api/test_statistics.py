@@ -20,6 +20,7 @@ ELSEWHERE = {
     "persister": "the share state, or a plugin",
     "held_logs": "asks the persister; what retention saw last of each log is a metric",
     "metrics": "nothing but numbers itself",
+    "background": "starts tasks for the parts, which count them",
     "share_fetches": "parts of the broker that a share fetch uses",
     "unattended": "what it loads is counted by `share_partitions`",
 }
@@ -76,7 +77,8 @@ async def test_the_brokers_statistics_count_what_is_there(connect: Connect) -> N
         assert (found.topics.topics, found.topics.partitions, found.topics.unfinished_deletions) == (1, 2, 0)
         assert client.partition("a").producers.statistics() == (1, 0)
         assert (found.share_group_service.groups.groups, found.share_group_service.groups.members) == (1, 1)
-        assert (found.share_group_service.initializations, found.share_group_service.in_administration) == (0, 0)
+        service = found.share_group_service
+        assert (service.initializations, service.in_administration) == (0, 0)
         assert (found.share_state.loaded, found.share_state.unsaved) == (2, 0)
         assert (
             found.share_partitions.share_partitions,

@@ -122,7 +122,7 @@ class TestPrefetch:
             ]
             assert not client.broker.share_partitions.held
             await set_up_group(client, {"kbroker.queue.prefetch": "2"})
-            assert client.broker.share_partitions.held[GROUP].counts() == {"m0": 3}, "nothing is taken back"
+            assert client.broker.share_partitions.held[GROUP].counts() == {"m0": 3}, "nothing is released"
             assert acquired(await member.fetch(acks={key: [(0, 0, [ACCEPT])]})) == []
             assert acquired(await member.fetch(acks={key: [(1, 1, [ACCEPT])]})) == [(3, 3, 1)]
             await set_up_group(client, {"kbroker.queue.prefetch": "0"})

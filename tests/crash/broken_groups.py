@@ -1,7 +1,7 @@
 """Brokers whose consumer groups are broken on purpose; the judge of consumer groups has to catch
 each.
 
-    takes-zombies         whoever commits is heard: members that were removed, and those of an older
+    takes-zombies         commits are accepted from removed members, and from members of an older
                           generation or epoch
     refuses-in-rebalance  a classic group takes no commits while it rebalances: its members cannot
                           keep what they have read

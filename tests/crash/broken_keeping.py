@@ -1,9 +1,9 @@
 """Brokers that keep records beside a log, and do it wrong on purpose; the judge of work queues has
 to catch each.
 
-    cuts-first        the log goes first, and what is kept of it is saved behind that
-    drops-returned    what is kept goes when its record comes back, not when that is finished
-    strips-headers    what is kept has lost its headers
+    cuts-first        the log is trimmed before the kept records are saved
+    drops-returned    a kept record is removed when it is redelivered, not when it is finished
+    strips-headers    a kept record has lost its headers
     leaves-kept       what is kept stays when its record is finished
     forgets-holders   retention takes what no group has finished
 

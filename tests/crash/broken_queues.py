@@ -5,7 +5,7 @@
     forgets-due-times   what is parked is due at once
     hurries-at-start    what an earlier life has parked is due at once
     resets-counts       delivery counts of parked records are not written
-    mixes-generations   a group that is made anew has the parked records of the one that was deleted
+    mixes-generations   a recreated group has the parked records of the one that was deleted
     keeps-lost          parked records below the log's start stay
     forgets-keys        each record of a key goes at once
     frees-parked-keys   a record that is parked for its redelivery frees its key

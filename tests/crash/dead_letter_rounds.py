@@ -251,7 +251,7 @@ def share(connection: Connection, round_: Round, epoch: int) -> set[int]:
 
 
 def found(connection: Connection, round_: Round) -> dict[int, int]:
-    """How often each offset is in the queue; what is there must be as it should."""
+    """How often each offset is in the queue; each dead letter must be correct."""
     partition = {
         "partition": 0,
         "fetch_offset": 0,

@@ -3,8 +3,8 @@ come, go, die and freeze.
 
 Two groups read one topic at the same time, with producers at work: every kind of members has its
 rounds with every other. At the end the groups work the topic off, their members leave, the broker
-is killed once more, and the next one is asked what is committed. Each group has a history of its
-own (with the broker's lives, the producers and the logs in all of them), for
+is killed once more, and the committed offsets are read from the next one. Each group has a history
+of its own (with the broker's lives, the producers and the logs in all of them), for
 kbroker.testing.group_history.check.
 """
 
@@ -91,7 +91,7 @@ class GroupTorment:
             note_committed(self.torment.broker, crew, PARTITIONS)
 
     def _until(self, happened: Callable[[], bool]) -> None:
-        """What does not happen in a long time is left to the judge."""
+        """Returns after a long time in any case, and leaves the rest to the judge."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and not happened():
             time.sleep(0.1)
@@ -148,7 +148,7 @@ def run(
         config=CONFIG,
         command=command,
         durability=durability,
-        extra_args=["--log-level", "debug"],  # What members were told is understood from that alone.
+        extra_args=["--log-level", "debug"],  # Only the log shows the answers to members.
     )
     with tormented(broker, home, groups, seed) as torment:
         for _ in range(rounds):

@@ -1,7 +1,7 @@
 """`kbroker`, with the engines that are broken on purpose known by name (tests.crash.broken_stores).
 A first argument of tests.crash.broken_groups breaks its consumer groups, one of
 tests.crash.broken_queues its parked records, one of tests.crash.broken_keeping what it keeps beside
-a log. `looks-often`, behind that, has it look at work queues without a pause."""
+a log. A further `looks-often` has it check work queues without a pause."""
 
 import sys
 from pathlib import Path

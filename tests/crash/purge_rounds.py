@@ -2,9 +2,9 @@
 order, again and again.
 
 The producers of tests.crash.stubborn work until the broker ends, mostly in the middle; a process of
-librdkafka's works beside them, which never hears of a purge and must never hear of an error. In the
-end, behind one more kill, each producer repeats its last batch and sends its next, and all logs are
-read. The history goes to kbroker.testing.producer_history.
+librdkafka's works beside them, which is never notified of a purge and must never get an error. At
+the end, after one more kill, each producer repeats its last batch and sends its next, and all logs
+are read. The history goes to kbroker.testing.producer_history.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class End(Enum):
 STEPS = 80
 """Of a life that is not killed in the middle."""
 FIRST_ENDS = (End.ORDERLY, End.PURGED)
-"""What is saved in the first life is worth nothing after the second."""
+"""State saved in the first life is worth nothing after the second."""
 LATER_ENDS = (End.ORDERLY, End.PURGED, End.KILLED, End.KILLED)
 
 
@@ -80,7 +80,7 @@ class PurgeTorment:
         self.torment.kill_broker()
 
     def _purge_everything(self) -> None:
-        """The client processes stand still meanwhile: they go on with a broker that finds nothing
+        """The client processes are stopped meanwhile. They resume with a broker that finds nothing
         of theirs in its logs."""
         for client in self.torment.clients:
             client.freeze()

@@ -2,13 +2,13 @@
 again and again.
 
 Jobs are produced, some scheduled for later; workers accept, release and reject them at random, are
-killed themselves, or let locks run out. In the middle the group is deleted and made anew at the end
-of the logs, under kills as well. In the end, behind one more kill, everything is worked off, and
+killed themselves, or let locks run out. In the middle the group is deleted and recreated at the end
+of the logs, under kills as well. In the end, after one more kill, everything is worked off, and
 the logs, the dead letters and the state store are read. The history goes to
 kbroker.testing.queue_history.
 
 With `retention` the topic has kbroker.queue.retention and small segments, some workers take long,
-and the logs are cut all the while: what is not finished then is kept beside them
+and the logs are trimmed all the while: unfinished records are kept beside them
 (broker/queues/kept_records.py).
 """
 
@@ -194,8 +194,8 @@ class QueueTorment:
         self.torment.write(PassedOver(time.monotonic_ns(), TOPIC, partition, offset))
 
     def begin_anew(self) -> None:
-        """Delete the group, and make it anew at the ends of the logs, while some of its jobs are
-        parked. A kill comes into that."""
+        """Delete the group, and recreate it at the ends of the logs, while some of its jobs are
+        parked. A kill interrupts that."""
         self._end_clients()
         with self.broker.connect() as connection:
             found = admin.find_offsets(connection, {TOPIC: range(PARTITIONS)}, admin.LATEST)
@@ -266,7 +266,7 @@ class QueueTorment:
         self.end()
 
     def end(self) -> None:
-        """All that is left is worked off by one worker, and what there is then is read."""
+        """One worker finishes the remaining jobs; then logs and state are read."""
         self._note_starts()
         self._run("drain")
         self._wait_for_dead_letters()
@@ -288,7 +288,7 @@ class QueueTorment:
         self.torment.clients.clear()
 
     def _wait_for_dead_letters(self) -> None:
-        """And until nothing is parked. What does not happen in a long time is left to the judge."""
+        """And until nothing is parked. Returns after a long time in any case: the judge decides."""
         deadline = time.monotonic() + self.patience_s
         while time.monotonic() < deadline and (self._has_cursors() or self._parked().parked.total()):
             time.sleep(0.1)
@@ -409,8 +409,8 @@ def run(
     progress: Progress | None = None,
 ) -> Report:
     """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all
-    histories and logs. `anew_before`: the round before which the group is deleted and made anew;
-    what was not done by then is excused."""
+    histories and logs. `anew_before`: the round before which the group is deleted and
+    recreated; jobs that are unfinished by then are excused."""
     progress = progress or silent()
     kind = "ordered queues" if ordered else "queues" if retention == "time" else f"{retention} queues"
     progress.begin(f"{kind} on {row_of(storage, storage, durability, persister)}", "round", rounds)

@@ -4,7 +4,7 @@
     broker = RunningBroker(home, command=clock.command(), env=clock.environment())
     clock.step(days=1)
 
-Only the wall clock steps, as it does when somebody sets it: the monotonic one goes on.
+Only the wall clock steps, as it does when somebody sets it. The monotonic clock runs on.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Idempotent producers that outlive the broker: they keep their ids and sequences over its lives,
 and send again what has no answer.
 
-No client library does what is asked of these: repeat a batch that was confirmed long ago, go on
-with an id that a broker two crashes ago gave out, know for each batch what the answer may be. They
-purge the logs as well, and look where these begin. All of it is one task, so that the history says
-in which order things were asked for. What the producers know is in a `Ledger`
-(kbroker.testing.producer_history): made of a history, it lets them go on where that ends, even
-behind a power cut.
+No client library does what these do: repeat a batch that was confirmed long ago, continue with an
+id that a broker issued two crashes ago, and know the possible answers to each batch. They purge the
+logs as well, and check where these begin. All of it is one task, so that the history has the order
+of requests. What the producers know is in a `Ledger`
+(kbroker.testing.producer_history): made from a history, it lets them resume where that ends, even
+after a power cut.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Stubborn:
             self._connection = None
 
     def work(self, *, steps: int | None = None) -> None:
-        """Until the connection ends, or for some steps. What is left without an answer is sent
-        again first, mostly."""
+        """Until the connection ends, or for some steps. Batches without an answer are mostly sent
+        again first."""
         try:
             self.connect()
             self.observe()
@@ -206,7 +206,7 @@ class Stubborn:
         )
 
     def purge_log(self, log: Log, part: float | None) -> None:
-        """`part` of what is there; None: all of it, without saying how much that is."""
+        """`part` of the log; None: all of it, without naming an offset."""
         state = self.ledger.log(*log)
         end = state.known_end(time.monotonic_ns())
         offset = -1 if part is None else state.start + round((end - state.start) * part)

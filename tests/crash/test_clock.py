@@ -133,7 +133,7 @@ def test_locks_and_sessions_do_not_notice(
         assert len(held) == len(late) == 1
         clock.step(step)
         with share_consumer(broker, topic, "patient") as other:
-            assert polled(other, polls=5) == [], "the lock of half a minute goes on"
+            assert polled(other, polls=5) == [], "the lock of half a minute holds"
         with share_consumer(broker, topic, "hasty") as other:
             (again,) = polled(other)
             assert again.delivery_count() == 2, "the lock of a second ends"
@@ -164,8 +164,8 @@ def test_timestamps_of_the_broker_step_and_offsets_do_not(
 
 
 def test_retention_goes_by_the_clock_as_it_is(broker: RunningBroker, clock: SteppedClock, topic: str) -> None:
-    """As Kafka: a step beyond retention.ms removes what was there, at once; back again, new records
-    stay and offsets go on."""
+    """As Kafka: a step beyond retention.ms removes all records at once. After a step back, new
+    records stay and offsets continue."""
     broker.create_topic(topic, config={**STAMPED, "retention.ms": str(7 * DAY // timedelta(milliseconds=1))})
     sender = Sender(broker, topic)
     assert sender.send(5) == [None] * 5
@@ -178,7 +178,7 @@ def test_retention_goes_by_the_clock_as_it_is(broker: RunningBroker, clock: Step
             break
     assert bounds(broker, topic) == (6, 6)
     clock.step(-106 * DAY)
-    assert sender.send() == [None], "an idempotent producer goes on"
+    assert sender.send() == [None], "an idempotent producer continues"
     assert bounds(broker, topic) == (6, 7)
     broker.kill()
     broker.start()

@@ -89,7 +89,7 @@ def test_a_cut_log_loses_nothing(engine: str, retention: str, tmp_path: Path, pr
 def test_a_cut_log_loses_nothing_over_many_rounds(
     engine: str, persister: str, retention: str, tmp_path: Path, progress: Progress
 ) -> None:
-    """The group is deleted and made anew meanwhile, and one of the logs is purged."""
+    """The group is deleted and recreated meanwhile, and one of the logs is purged."""
     options = {"persister": persister, "retention": retention, "anew_before": 3, "progress": progress}
     check_was_cut(run(tmp_path, engine, rounds=CUT_LOG_ROUNDS, seed=4, **options), CUT_LOG_ROUNDS)
 

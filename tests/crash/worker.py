@@ -189,9 +189,8 @@ def produce_one(
         "linger.ms": 2,
         "retry.backoff.ms": 20,
     }
-    # Without a limit: where one record times out that may have been written, the library goes on
-    # with a new epoch, in which it sends again what it had sent before, and nobody can tell these
-    # from new records.
+    # Without a limit: where one record times out that may have been written, the library continues
+    # with a new epoch, in which it repeats earlier records, and these look like new ones.
     producer = Producer({**config, **QUICK_RECONNECT, "message.timeout.ms": 0, "error_cb": refuse_fatal})
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -259,8 +258,8 @@ class Worker:
             messages = []
         now_ns = time.monotonic_ns()
         if not messages:
-            # Nothing is left in the client from before a break that it had seen when this poll
-            # began: what comes now was asked for later.
+            # The client has dropped all records from before a break that it had seen when this
+            # poll began: these were fetched later.
             if broken_ns:
                 self._asked_ns, self._broken_ns = max(self._asked_ns, broken_ns), 0
             return 0

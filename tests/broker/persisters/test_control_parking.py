@@ -434,8 +434,8 @@ def test_a_load_drops_what_the_window_has_not_given_up(
 def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was read of it says that it is not kept, and what is read of it afterwards says that it
-    is. It stands where it stood."""
+    """The piece says that the record is not kept; its key by offset, read later, says that it is.
+    Its place is the same."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME, "lmdb") as broker:
@@ -460,8 +460,8 @@ def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(
 
 
 def test_a_record_that_the_window_says_is_acknowledged_is_not_parked(tmp_path: Path) -> None:
-    """A write that failed had parked it; a later one was told that it is done, and killed before it
-    could say so here."""
+    """A failed write had parked it. A later one acknowledged it, and was killed before it could
+    remove it here."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME) as broker:

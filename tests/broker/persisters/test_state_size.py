@@ -43,7 +43,7 @@ WRITES_OF_AN_HOUR = 36_000
 SMALL_OVERHEAD_BYTES = 2 << 20
 OVERHEAD_BYTES = 32 << 20
 """What an engine may take beside three times the live state: it, what is dead, and its copy while
-it is written anew."""
+it is rewritten."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bytes_on_disk(directory: Path) -> int:
-    """Blocks, not lengths: files may have holes. What is removed meanwhile is not counted."""
+    """Blocks, not lengths: files may have holes. Files removed meanwhile are not counted."""
     total = 0
     for folder, _, files in os.walk(directory):
         for name in files:

@@ -1,5 +1,5 @@
 """Dead letters over crashes at every write of the stores: each record that was given up has exactly
-one, and the queue goes on.
+one, and the queue keeps working.
 
 The stores are in memory. While a group works through its topic, a copy of both is taken after
 everything that either is made to do: what a kill -9 at that moment leaves. From each copy a broker
@@ -44,7 +44,7 @@ OTHER = "dlq.other"
 Moment: TypeAlias = tuple[Any, Any]
 """The contents of the log store and of the state store."""
 After: TypeAlias = Callable[[Client], Awaitable[object]]
-"""What is done to the broker after a crash."""
+"""Actions on the broker after a crash."""
 
 
 class Disk:
@@ -189,7 +189,7 @@ async def crashed(path: Path, moment: Moment, after: After, *, seed: int | None 
         await drain(client)
         check(client)
         disk.is_open = False
-        await client.broker.state_commits.commit([])  # What was submitted is written.
+        await client.broker.state_commits.commit([])  # Submitted changes are written.
         assert disk.refused or list(client.broker.state_store.scan(DeadLetterKey.namespace)) == [], (
             "a cursor is left"
         )

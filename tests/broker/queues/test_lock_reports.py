@@ -63,7 +63,7 @@ async def test_one_line_a_minute_for_each_group(
         reports.ran_out("a", RanOut(100, 0, 0))
         assert "limit, the others are delivered again;" in lines(caplog)[2]
         nursery.cancel_scope.cancel()
-    assert len(lines(caplog)) == 4, "what was not reported is, at the end"
+    assert len(lines(caplog)) == 4, "at the end, the rest is reported"
     assert "the locks of 100 records" in lines(caplog)[3]
 
 
