@@ -80,7 +80,7 @@ class StateHousekeeping:
         except StoreFailed as error:
             self._failures += 1
             logger.warning(
-                "share state could not be looked through, tried again in %d ms: %s", self._interval_ms, error
+                "share state could not be searched, next attempt in %d ms: %s", self._interval_ms, error
             )
         else:
             self._has_searched = True

@@ -91,7 +91,7 @@ class ParkedCleaner:
                 await self._look_at(first)
             except (NoSpace, StoreFailed) as error:
                 self._failures += 1
-                logger.warning("what was parked and belongs to nobody is not removed now: %s", error)
+                logger.warning("parked records of ended generations are not removed now: %s", error)
                 wanted.clear()  # The next round checks all.
                 return
             wanted.pop(first, None)
@@ -102,7 +102,7 @@ class ParkedCleaner:
             try:
                 shelf = shelf_of(keys[0])
             except ValueError as error:
-                logger.warning("passed over: %s", error)
+                logger.warning("key skipped: %s", error)
                 at = keys[0] + b"\0"
                 continue
             if not await self._is_in_use(shelf):

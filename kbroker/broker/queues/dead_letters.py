@@ -451,7 +451,5 @@ def _origin(key: Key, source: Partition, offset: int, letter: DeadLetter) -> Ori
 def _report_left_cursor(error: Exception | None) -> None:
     if error is not None:
         logger.warning(
-            "a cursor of dead letters was not removed: the next start looks whether there is something to "
-            "do: %s",
-            error,
+            "a cursor of dead letters was not removed, the next start checks whether it is needed: %s", error
         )

@@ -281,7 +281,7 @@ class KeptRecords:
             except (KafkaError, StoreFailed) as error:
                 place = partition.topic_name, partition.log.partition
                 logger.warning(
-                    "%s-%d: what is kept for share group %s could not be counted: %s", *place, group_id, error
+                    "%s-%d: kept records of share group %s could not be counted: %s", *place, group_id, error
                 )
 
         def report() -> None:

@@ -69,7 +69,7 @@ async def kept_sent_ms(
         record = await keeps.kept_record(group_id, partition, offset)
         return None if record is None else read_header(record).base_timestamp_ms
     except KafkaError as error:
-        logger.warning("what is kept of group %s on %s-%d is not known: %s", group_id, *partition, error)
+        logger.warning("a kept record of group %s on %s-%d cannot be read: %s", group_id, *partition, error)
     except Exception:
         logger.exception("the persister failed on a share-partition of group %s", group_id)
     return None
@@ -103,7 +103,7 @@ async def parked_left(
             number, first.offset, min((found[0].due_ms for found in due if found), default=None)
         )
     except KafkaError as error:
-        logger.warning("what is parked of group %s on %s-%d is not known: %s", group_id, *partition, error)
+        logger.warning("parked records of group %s on %s-%d cannot be read: %s", group_id, *partition, error)
     except Exception:
         logger.exception("the persister failed on a share-partition of group %s", group_id)
     return NOTHING_PARKED

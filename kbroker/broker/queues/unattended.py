@@ -64,6 +64,6 @@ class Unattended:
                 loaded = await self._share_partitions.load(group_id, partition)
             # Its topic is being deleted, or its state cannot be read: members get the error.
             except KafkaError as error:
-                logger.debug("share-partition %s:%s-%d stays where it is: %s", group_id, *partition, error)
+                logger.debug("share-partition %s:%s-%d was not loaded: %s", group_id, *partition, error)
             else:
                 self._share_partitions.retire_unless_used(loaded)

@@ -316,4 +316,4 @@ def _told_apart(
 
 def _report(error: Exception | None) -> None:
     if error is not None:
-        logger.warning("old places of records that wait were not removed: %s", error)
+        logger.warning("old places of parked records were not removed: %s", error)

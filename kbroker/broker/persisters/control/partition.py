@@ -85,7 +85,7 @@ class ControlPartition:
             await self._replay(chains, hint.offset if hint.is_open else end, end)
             if not await self._end_as_they_say(chains):
                 logger.warning(
-                    "%s-%d: the log has lost control records, the newest are looked for in all of it",
+                    "%s-%d: the log has lost control records, all of it is searched for the newest",
                     *self._name,
                 )
                 chains = ControlChains()

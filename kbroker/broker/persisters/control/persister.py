@@ -177,7 +177,7 @@ class ControlRecordsPersister(CountsShareState):
             await self._state.commit(self._logs.closed_hints())
         except (NoSpace, StoreFailed) as error:
             self._is_closed = True
-            logger.warning("the next start has to look for control records: %s", error)
+            logger.warning("the next start has to search for control records: %s", error)
 
     # -- decisions and their commits
 
@@ -395,7 +395,7 @@ class ControlRecordsPersister(CountsShareState):
             await control.load()
         except KafkaError as error:
             logger.error(
-                "%s-%d: share state is lost where it cannot be read: %s",
+                "%s-%d: share state that cannot be read is lost: %s",
                 partition.topic_name,
                 partition.log.partition,
                 error,
@@ -421,7 +421,7 @@ class ControlRecordsPersister(CountsShareState):
                 raise NoSpace(result.message)
             if result.code is not ErrorCode.none:
                 logger.error(
-                    "%s: share state that cannot be read goes with the log: %s",
+                    "%s: share state that cannot be read is removed with the log: %s",
                     control.partition.topic_name,
                     result.message,
                 )
