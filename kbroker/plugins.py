@@ -33,6 +33,7 @@ _NOUNS = {
     PERSISTER: "persister",
     ASSIGNOR: "assignor",
 }
+_NO_FLAGS: Mapping[str, str] = {}
 _KAFKA_ASSIGNORS = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",
@@ -120,9 +121,12 @@ def opening(make: Callable[..., Any], adapt: Callable[[Any], T]) -> Callable[...
     return made
 
 
-def adapted(spi: Any, plugin: Any, **others: Any) -> Any:  # noqa: ANN401
-    """`plugin`, or an adapter for it if its class does not derive from `spi`: what the plugin lacks
-    has the default of `spi`, and `others` are what the adapter has instead of the plugin's.
+def adapted(spi: Any, plugin: Any, flags: Mapping[str, str] = _NO_FLAGS, **others: Any) -> Any:  # noqa: ANN401
+    """`plugin`, or an adapter for it if its class does not derive from `spi`.
+
+    - What the plugin lacks has the default of `spi`.
+    - `flags`: attributes that are true if the plugin has the method beside each.
+    - `others`: attributes of the adapter in place of the plugin's.
 
     OperatorError, with the name of the method, where the plugin lacks one that has no default.
     """
@@ -137,6 +141,7 @@ def adapted(spi: Any, plugin: Any, **others: Any) -> Any:  # noqa: ANN401
                 f"({spi.__module__})"
             )
     own = {name: getattr(plugin, name) for name in names if hasattr(plugin, name)} | others
+    own |= {flag: hasattr(plugin, method) for flag, method in flags.items()}
     methods = {name: staticmethod(each) if callable(each) else each for name, each in own.items()}
     rest = {"__getattr__": lambda _, name: getattr(plugin, name)}
     return type(kind.__name__, (spi,), methods | rest)()

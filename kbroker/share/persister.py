@@ -281,6 +281,6 @@ class Persister(ABC):
 def adapted_persister(found: Any) -> Persister:  # noqa: ANN401
     """`found`, or an adapter if its class does not derive from Persister. OperatorError where it
     lacks a required verb."""
-    keeps, finds = hasattr(found, "kept_record"), hasattr(found, "parked_of_keys")
-    persister: Persister = adapted(Persister, found, keeps_records=keeps, finds_parked_keys=finds)
+    flags = {"keeps_records": "kept_record", "finds_parked_keys": "parked_of_keys"}
+    persister: Persister = adapted(Persister, found, flags)
     return persister

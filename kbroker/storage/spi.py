@@ -285,5 +285,4 @@ def _state(spi: Any, found: Any) -> Any:  # noqa: ANN401
         with found.snapshot() as moment:
             yield _state(StateReader, moment)
 
-    has_ranges = hasattr(found, "scan_range")
-    return adapted(spi, found, snapshot=snapshot, keeps_keys_on_disk=has_ranges)
+    return adapted(spi, found, {"keeps_keys_on_disk": "scan_range"}, snapshot=snapshot)
