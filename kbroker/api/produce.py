@@ -95,7 +95,7 @@ class _Produce:
                 appended: Appended | None
                 try:
                     if not partition.topic.rules.check_payload and not queues.queues:
-                        appended = partition.append(records, self._now_ms, part.done, on_written, start=False)
+                        appended = partition.enqueue(records, self._now_ms, part.done, on_written)
                     else:
                         appended = queues.append(partition, records, self._now_ms, part, on_written)
                 except ProducersNotLoaded:

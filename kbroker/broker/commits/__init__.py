@@ -1,2 +1,2 @@
-"""Group commit: from a write that a task submits to the sync that makes it durable, and how tasks
-wait meanwhile."""
+"""Group commit: from a submitted write to the sync that makes it durable, and how tasks wait for
+it."""

@@ -1,7 +1,7 @@
 """One heap of deadlines for the whole broker, one task that sleeps until the earliest.
 
-A deadline is never taken back: whoever is called looks whether there is still something to do.
-Times are milliseconds of trio's clock, so that tests may run on an autojump clock.
+A deadline is never cancelled: its callback checks whether there is still something to do. Times are
+milliseconds of trio's clock, so that tests can use an autojump clock.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import trio
 
 
 def now_ms() -> float:
-    """The time that deadlines are compared with: monotonic."""
+    """The monotonic time of all deadlines."""
     return trio.current_time() * 1000
 
 
 class DeadlinesStatistics(NamedTuple):
-    """`next_ms` on the clock of now_ms(), None where nothing is scheduled. Deadlines that came to
-    nothing are counted until then."""
+    """`next_ms`: on the clock of now_ms(), None if nothing is scheduled. Deadlines that are no
+    longer needed are counted until they pass."""
 
     scheduled: int
     next_ms: float | None
@@ -41,7 +41,7 @@ class Deadlines:
         return DeadlinesStatistics(len(self._heap), self._heap[0][0] if self._heap else None)
 
     def schedule(self, deadline_ms: float, callback: Callable[[], None]) -> None:
-        """Call `callback` on the loop at `deadline_ms` or soon after it."""
+        """Call `callback` on the loop at `deadline_ms` or shortly after."""
         heapq.heappush(self._heap, (deadline_ms, next(self._numbers), callback))
         if self._sleeper is not None and self._heap[0][0] == deadline_ms:
             self._sleeper.deadline = deadline_ms / 1000

@@ -1,25 +1,27 @@
-"""Group commit: all writes to one store that gathered while the last commit ran are one write() and
-one sync().
+"""Group commit: all writes to one store that queue up during a commit become the next one write()
+and one sync().
 
-One `GroupCommit` per store, at most one commit in flight, no timer: the first entry of an idle
-store is committed in the same tick, together with everything that other tasks of that tick submit.
-Where the engine allows, write() runs on the loop and only sync() in the store's thread; an engine
-that ties writes to a thread (LMDB) does both there in one hop.
+One `GroupCommit` per store, at most one commit in flight, no timer. Where the engine allows it,
+write() runs on the loop and only sync() in the store's thread; an engine that ties writes to a
+thread (LMDB) does both there in one hop.
 
-A task that writes alone has its group begun at once (`start`), and where that takes no thread,
-ended too: this saves each request one or two turns of the loop. As soon as another one writes as
-well, the committer's task collects what comes in one tick, which saves more.
+Three drivers start a commit (measured in docs/decisions/0002-commit-groups.md):
 
-With durability `os` a sync follows in the background. Nothing waits for it where the engine allows
-a write() beside a sync(); operations do, as they share its thread.
+    the committer's task   `submit` resumes it; it takes all that the tasks of one tick have queued
+    `start`                a request queues with `enqueue` and starts once, before it waits. A task
+                           that writes alone then writes in its own turn of the loop.
+    `_kept`                the end of a commit begins the next one in the same turn
 
-Entries are told twice: `on_written` (the data survives kill -9) and `on_done` (it counts: synced
-with durability `disk`, written with `os`). Both run on the loop in the order of submission, so
-visibility moves in offset order.
+With durability `os` a sync follows in the background. No request waits for it if the engine allows
+a write() during a sync(); operations do, as they share its thread.
 
-A full disk refuses the group and everything queued behind it, so that whoever stamped offsets on
-top of a refused entry is refused as well and can roll back; the next entry starts afresh.
-StoreFailed refuses everything until restart.
+Each entry is notified twice: `on_written` (the data survives kill -9) and `on_done` (it is durable,
+or with durability `os` written). Both run on the loop in the order of submission, so visibility
+moves in offset order.
+
+A full disk refuses the group and everything queued behind it: a writer that has stamped offsets on
+top of a refused entry is refused as well and can roll back. The next entry is tried again.
+StoreFailed refuses everything until the broker restarts.
 """
 
 from __future__ import annotations
@@ -46,11 +48,11 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _ALONE = 3
-"""Starts of one task in a row after which it is taken to write alone. Of two tasks that write in
-the same ticks, in whatever order, one may start twice in a row."""
+"""A task writes alone after so many starts in a row. Of two tasks that write in the same ticks, one
+may start twice in a row."""
 _REPORT_EVERY_S = 10.0
-"""How often a full disk is reported: thousands of writes may be refused in a second, and the log
-may lie on that disk."""
+"""How often a full disk is logged: thousands of writes may be refused in a second, and the log file
+may be on that disk."""
 
 
 class _Entry(NamedTuple):
@@ -66,8 +68,7 @@ class _Operation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupCommitStatistics:
-    """`entries` and `groups` since start; `failed` names the error after which nothing is written
-    any more."""
+    """Counted since the broker started. `failed`: the error that stopped all further writes."""
 
     groups: int
     entries: int
@@ -78,9 +79,10 @@ class GroupCommitStatistics:
 
 
 class GroupCommit(Generic[Item]):
-    """`write` and `sync` are the store's; `durability` 'disk' syncs every group, 'os' every
-    `sync_interval_s` in between. `in_thread` and `beside_sync` are the engine's `write_in_thread`
-    and `write_beside_sync` (storage/spi.py)."""
+    """- `write`, `sync`: the store's
+    - `in_thread`, `beside_sync`: the engine's `write_in_thread` and `write_beside_sync`
+      (storage/spi.py)
+    - `durability`: 'disk' syncs every group, 'os' every `sync_interval_s`"""
 
     def __init__(
         self,
@@ -105,7 +107,7 @@ class GroupCommit(Generic[Item]):
         self._idle_task: trio.lowlevel.Task | None = None
         self._is_in_flight = False  # a group is in the thread
         self._closing = False
-        # set with durability 'os': something was written that no sync is announced for
+        # With durability 'os': set after a write until a sync is due.
         self._dirty = trio.Event()
         self._sync_is_due = False
         self._failure: StoreFailed | None = None
@@ -116,33 +118,34 @@ class GroupCommit(Generic[Item]):
         self._is_reported_full = False
         self._next_report = -math.inf
         self.seconds = Histogram(SECONDS)
-        """How long groups took to be kept: written, and synced where that is waited for."""
+        """How long groups took to become durable, or with durability `os` written."""
         self._counts = dict.fromkeys(("groups", "entries", "syncs", "refused"), 0)
 
-    # -- asking
+    # -- callers
     # ----------------------------------------------------------------------------------------------
 
     def submit(
-        self,
-        items: Sequence[Item],
-        on_done: OnDone,
-        on_written: Callable[[], None] | None = None,
-        *,
-        start: bool = True,
+        self, items: Sequence[Item], on_done: OnDone, on_written: Callable[[], None] | None = None
     ) -> None:
-        """Queue a write. Both callbacks run later, never inside this call; `on_done` gets None,
-        NoSpace or StoreFailed.
+        """Queue a write and have the committer's task begin: for writers that are not requests.
 
-        Who says `start=False` calls `start` before it waits for anything."""
+        Both callbacks run later, never inside this call; `on_done` gets None, NoSpace or
+        StoreFailed."""
+        self.enqueue(items, on_done, on_written)
+        self.wake()
+
+    def enqueue(
+        self, items: Sequence[Item], on_done: OnDone, on_written: Callable[[], None] | None = None
+    ) -> None:
+        """`submit` for a request: only queues. The caller must call `start` before it waits."""
         if self._is_abandoned:
             trio.lowlevel.current_trio_token().run_sync_soon(on_done, self._failure)
             return
         self._queue.append(_Entry(items, on_written, on_done))
-        if start:
-            self._wake()
 
     def start(self) -> None:
-        """Begin to write what is queued; all of it may be written, and told, on return."""
+        """Begin to write the queued entries. They may all be written, and their callbacks called,
+        on return."""
         if not self._queue:
             return
         starter = trio.lowlevel.current_task()
@@ -150,34 +153,41 @@ class GroupCommit(Generic[Item]):
         self._last_starter = starter
         self._go_on()
 
+    def wake(self) -> None:
+        """Resume the committer's task if it is idle. While a group is in flight nothing happens:
+        `_kept` continues after it."""
+        if self._idle_task is not None and not self._is_in_flight:
+            task, self._idle_task = self._idle_task, None
+            trio.lowlevel.reschedule(task)
+
     async def commit(self, items: Sequence[Item]) -> None:
-        """Write and wait until it counts; raises NoSpace or StoreFailed. Cancelling leaves the
-        write under way."""
+        """Write, and wait until on_done. Raises NoSpace or StoreFailed. Cancelling does not stop the
+        write."""
         decision = Decision()
         self.submit(items, decision.decide)
         await decision.wait()
 
     async def perform(self, operation: Callable[[], Answer]) -> Answer:
-        """Run `operation` (creating, dropping, trimming) in the store's thread, after everything
-        that was submitted before it."""
+        """Run `operation` (create, drop or trim a log) in the store's thread, after all writes that
+        were submitted before it."""
         if self._failure is not None:
             raise self._failure
         self._queue.append(_Operation(operation, trio.lowlevel.current_task()))
-        self._wake()
+        self.wake()
         answer: Answer = await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
         return answer
 
     async def flush(self) -> None:
-        """What was committed survives a power cut on return, with durability `os` as well: for what
-        is rare and must not be lost."""
+        """On return everything committed survives a power cut, even with durability `os`. For rare
+        changes that must not be lost."""
         if not self._sync_each:
             await self.perform(self._sync)
             self._counts["syncs"] += 1
 
     def close(self) -> None:
-        """Let `run` finish what is queued, sync and return."""
+        """Have `run` finish the queue, sync and return."""
         self._closing = True
-        self._wake()
+        self.wake()
 
     @property
     def failed(self) -> bool:
@@ -187,7 +197,7 @@ class GroupCommit(Generic[Item]):
         failed = None if self._failure is None else str(self._failure)
         return GroupCommitStatistics(**self._counts, pending=len(self._queue), failed=failed)
 
-    # -- working
+    # -- the committer
     # ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -203,8 +213,8 @@ class GroupCommit(Generic[Item]):
             nursery.cancel_scope.cancel()
 
     def _abandon(self, crash: BaseException) -> None:
-        """Nobody may go on waiting for a committer that has ended: then the broker could not end
-        either."""
+        """Fail all waiting writes and operations: tasks that still waited for a committer that has
+        ended would keep the broker from ending."""
         failure = self._failure = self._failure or StoreFailed(f"nothing is written any more after {crash!r}")
         self._is_abandoned = True
         operations = [each for each in self._queue if isinstance(each, _Operation)]
@@ -219,13 +229,11 @@ class GroupCommit(Generic[Item]):
                 raise self._crash
             if self._is_in_flight:
                 await self._idle()
-            # Before the queue: under load that is never empty where writing is a wait for the
-            # thread.
+            # Before the queue, which is never empty under load if every write waits for the thread.
             elif self._sync_is_due:
                 await self._sync_in_background()
             elif self._queue and isinstance(self._queue[0], _Entry):
-                # Not kept in a local: this task may sleep for long, and a group holds whole
-                # requests.
+                # No local variable: this task may sleep for long, and a group holds whole requests.
                 self._commit(self._next_group())
             elif self._queue:
                 await self._perform(cast(_Operation, self._queue.popleft()))
@@ -237,8 +245,8 @@ class GroupCommit(Generic[Item]):
                 await self._idle()
 
     async def _remind(self) -> None:
-        """Sync, or have the committer sync, what was written and has waited long enough. Not a
-        deadline of the committer's own: that would cost every commit a cancel scope (10 us)."""
+        """Sync after each interval with writes, or have the committer do so. A task of its own: a
+        deadline in the committer would cost every commit a cancel scope (10 us)."""
         while True:
             await self._dirty.wait()
             await trio.sleep(self._sync_interval_s)
@@ -247,7 +255,7 @@ class GroupCommit(Generic[Item]):
                 await self._sync_in_background()
             else:
                 self._sync_is_due = True
-                self._wake()
+                self.wake()
 
     async def _idle(self) -> None:
         self._idle_task = trio.lowlevel.current_task()
@@ -258,15 +266,8 @@ class GroupCommit(Generic[Item]):
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def _wake(self) -> None:
-        """Whoever leaves something to be done, with no group in flight, has to wake the committer;
-        behind a group `_kept` does."""
-        if self._idle_task is not None and not self._is_in_flight:
-            task, self._idle_task = self._idle_task, None
-            trio.lowlevel.reschedule(task)
-
     def _go_on(self) -> None:
-        """With the next group where its writer is alone; all else is the committer's."""
+        """Commit the next group if its writer is alone; otherwise leave it to the committer."""
         is_committers = self._starts_in_a_row < _ALONE or self._sync_is_due or self._crash is not None
         if (
             not is_committers
@@ -276,13 +277,13 @@ class GroupCommit(Generic[Item]):
         ):
             try:
                 self._commit(group)
-            except Exception as error:  # A bug: the broker ends, as it does with others.
+            except Exception as error:  # A bug: it ends the broker, like any other.
                 self._crash = error
         if self._queue or self._sync_is_due or self._closing or self._crash is not None:
-            self._wake()  # Also where the group has ended in this turn already, refused or empty.
+            self.wake()  # Even if the group has ended in this turn, refused or empty.
 
     def _next_group(self) -> list[_Entry]:
-        """The entries that are queued before the first operation."""
+        """The queued entries before the first operation."""
         waiting = self._queue
         group: list[_Entry] = []
         while waiting and isinstance(entry := waiting[0], _Entry):
@@ -298,14 +299,13 @@ class GroupCommit(Generic[Item]):
         except Exception as error:
             self._note(error)
             result = outcome.Error(error)
-        except BaseException as crash:  # PanicException of an engine in Rust is no Exception
+        except BaseException as crash:  # A panic of an engine in Rust is no Exception.
             self._crash = crash
             result = outcome.Error(StoreFailed(repr(crash)))
         trio.lowlevel.reschedule(operation.task, result)
 
     def _commit(self, group: list[_Entry]) -> None:
-        """Keep it, or have the thread do so; `_kept` goes on in the turn in which that says that it
-        has."""
+        """Write and sync the group, or have the thread do so and report to `_kept`."""
         began = perf_counter()
         try:
             items = self._items_of(group)
@@ -314,7 +314,7 @@ class GroupCommit(Generic[Item]):
                 return
             if items:
                 self._write_here(items)
-                self._tell_written(group)
+                self._notify_written(group)
                 if self._sync_each:
                     self._begin(group, began, self._sync)
                     return
@@ -338,11 +338,11 @@ class GroupCommit(Generic[Item]):
         self._thread.begin(call, partial(self._kept, group, began))
 
     def _kept(self, group: list[_Entry], began: float, error: BaseException | None) -> None:
-        """By the thread, unless there is an error."""
+        """The thread has written or synced the group, or failed."""
         try:
             if error is None:
                 if self._in_thread:
-                    self._tell_written(group)
+                    self._notify_written(group)
                 self.seconds.observe(perf_counter() - began)
                 self._committed(group)
             elif isinstance(error, NoSpace | StoreFailed):
@@ -352,12 +352,12 @@ class GroupCommit(Generic[Item]):
                 self._refuse(group, StoreFailed(repr(error)))
         except BaseException as crash:
             self._crash = crash
-        self._is_in_flight = False  # Not before all are told: what they submit comes after them.
+        self._is_in_flight = False  # After all callbacks: their writes come later.
         if self._queue or self._sync_is_due or self._closing or self._crash is not None:
             self._go_on()
 
     def _items_of(self, group: list[_Entry]) -> list[Item]:
-        """Raises StoreFailed if the store has failed before."""
+        """Raises StoreFailed if the store has failed earlier."""
         if self._failure is not None:
             raise self._failure
         return list(group[0].items) if len(group) == 1 else [item for entry in group for item in entry.items]
@@ -386,7 +386,7 @@ class GroupCommit(Generic[Item]):
             self._sync()
 
     @staticmethod
-    def _tell_written(group: list[_Entry]) -> None:
+    def _notify_written(group: list[_Entry]) -> None:
         for entry in group:
             if entry.on_written is not None:
                 entry.on_written()
@@ -416,8 +416,7 @@ class GroupCommit(Generic[Item]):
 
     def _refuse(self, group: list[_Entry], error: Exception) -> None:
         self._note(error)
-        # What queued behind a refused write was stamped on top of it: it must not be written
-        # either.
+        # Writes queued behind a refused one were stamped on top of it: they are refused, too.
         refused = group + [each for each in self._queue if isinstance(each, _Entry)]
         self._queue = deque(each for each in self._queue if isinstance(each, _Operation))
         self._counts["refused"] += len(refused)

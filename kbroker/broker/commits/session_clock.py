@@ -1,6 +1,6 @@
-"""The coordinators' clock: wall-clock milliseconds at the start, monotonic from there. Sessions
-must not end because somebody set the clock. What is stored is another matter: that goes by the wall
-clock as it is (groups/stored_times.py)."""
+"""The coordinators' clock: wall-clock milliseconds at the start, monotonic from there, so that
+setting the wall clock ends no sessions. Stored times follow the wall clock
+(groups/stored_times.py)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from kbroker.groups.stored_times import StoredTimes
 
 
 class SessionClock:
-    """`times` tells the coordinators that are asked with `now_ms` what their times are where they
-    are stored."""
+    """`times` converts the times of this clock to stored times and back."""
 
     def __init__(self) -> None:
         began_ms = wall_clock_ms()
@@ -19,12 +18,12 @@ class SessionClock:
         self.times = StoredTimes(began_ms)
 
     def now_ms(self) -> int:
-        """The time for a decision that is made in the same step."""
+        """The time for a decision in the same step."""
         now_ms = int(monotonic_ms() + self._offset_ms)
         self.times.ahead_ms = wall_clock_ms() - now_ms
         return now_ms
 
     def trio_time(self, deadline_ms: int) -> float:
-        """A moment of this clock on trio's, in seconds; when that has come, `now_ms` is not before
-        the moment."""
+        """A moment of this clock on trio's, in seconds. Once it has passed, `now_ms` is at least
+        `deadline_ms`."""
         return (deadline_ms + 1 - self._offset_ms) / 1000

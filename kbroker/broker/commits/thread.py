@@ -1,9 +1,9 @@
-"""The thread of a store: it runs what would keep the loop waiting, and tells the loop what has
-ended.
+"""The thread of a store: it runs calls that would block the loop, and notifies the loop when they
+end.
 
-It tells through a pipe of its own that one task reads. trio's way back from a thread
-(run_sync_soon: a lock, a queue and a socket that is drained until it is empty) takes twice as many
-calls, which every commit that waits for a sync would pay.
+The notification goes through a pipe that one task reads. trio's run_sync_soon (a lock, a queue, and
+a socket that is drained until it is empty) takes twice as many calls, for every commit that waits
+for a sync.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Ended = Callable[[BaseException | None], None]
 
 
 class CommitThread:
-    """One worker thread that runs calls for the loop, one at a time and in the order of asking. No
+    """One worker thread that runs calls for the loop, one at a time, in the order of `begin`. No
     call is abandoned."""
 
     def __init__(self, name: str) -> None:
@@ -34,14 +34,13 @@ class CommitThread:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Calls are run and told: those of the block to the last one, also where the block is
-        cancelled."""
+        """Runs the calls. All calls of the block are run and reported, even if it is cancelled."""
         reads, writes = os.pipe()
         thread = threading.Thread(target=self._work, args=(writes,), name=self._name, daemon=True)
         thread.start()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tell, reads)
+                nursery.start_soon(self._notify, reads)
                 try:
                     yield
                 finally:
@@ -51,8 +50,8 @@ class CommitThread:
             os.close(reads)
 
     def begin(self, call: Callable[[], object], ended: Ended) -> None:
-        """`ended` runs on the loop, in the first turn after the call has ended, with what it
-        raised. It raises nothing itself."""
+        """`ended` runs on the loop, in the first turn after the call has ended, with the exception
+        that it raised. It must not raise anything itself."""
         self._calls.put((call, ended))
 
     async def call(self, function: Callable[[], Answer]) -> Answer:
@@ -67,25 +66,25 @@ class CommitThread:
 
     def _work(self, writes: int) -> None:
         try:
-            while (asked := self._calls.get()) is not None:
-                call, ended = asked
+            while (taken := self._calls.get()) is not None:
+                call, ended = taken
                 error: BaseException | None = None
                 try:
                     call()
-                except BaseException as raised:  # PanicException of an engine in Rust is no Exception
+                except BaseException as raised:  # A panic of an engine in Rust is no Exception.
                     error = raised
                 self._ended.append((ended, error))
-                # And with them what was written: once it is told, nobody here holds on to it.
-                del asked, call, ended, error
+                # Drop the references: the written bytes must not live on in this thread.
+                del taken, call, ended, error
                 os.write(writes, b"\0")
         finally:
             os.close(writes)
 
-    async def _tell(self, reads: int) -> None:
+    async def _notify(self, reads: int) -> None:
         with trio.CancelScope(shield=True):
             while True:
                 await trio.lowlevel.wait_readable(reads)
-                # A byte for each call: if there are more, they are read in the next turn.
+                # A byte for each call; further ones are read in the next turn.
                 if not os.read(reads, 64):
                     return
                 while self._ended:

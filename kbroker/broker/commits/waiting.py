@@ -1,9 +1,10 @@
-"""How a request waits. A parked request costs its connection's task, and at most one timer of its
-connection's; nothing polls.
+"""How a request waits. A waiting request costs its connection's task and at most one timer; nothing
+polls.
 
-`Waiter` is handed to whatever may end the wait (a partition, a share-partition); `Pending` is the
-answer to a request whose commit is under way, so that the other requests of the same burst are
-handled meanwhile.
+    Waiter    registered with everything that may end the wait (partitions, share-partitions)
+    Pending   an answer whose commit is under way, so that the connection can handle the other
+              requests of the burst
+    Decision  one outcome for several tasks
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import trio
 
 
 class Waiter:
-    """One parked request. Wake it as often as you like; it stays woken until `rearm`."""
+    """One waiting request. It may be woken several times, and stays woken until `rearm`."""
 
     __slots__ = ("_task", "woken")
 
@@ -31,14 +32,14 @@ class Waiter:
         self.woken = False
 
     def resume(self) -> None:
-        """End the wait, if there is one, for another reason than that it was woken."""
+        """End the wait, if there is one, without waking."""
         if self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
 
     async def wait(self) -> None:
-        """Returns at once when it has been woken. One task may wait: whoever has the waiter, or its
-        Connection on its behalf."""
+        """Returns at once if woken. Only one task may wait: the request's, or its Connection on its
+        behalf."""
         if not self.woken:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -49,7 +50,7 @@ class Waiter:
 
 
 class Waiters(set[Waiter]):
-    """The requests that wait for one thing."""
+    """The requests that wait for the same thing."""
 
     __slots__ = ()
 
@@ -59,8 +60,8 @@ class Waiters(set[Waiter]):
 
 
 class Pending:
-    """Counts down the parts of an answer that are not there yet; the task that waits for it is
-    resumed at zero."""
+    """Counts down the missing parts of an answer and resumes the waiting task at zero. `start` is
+    called before a wait (GroupCommit.start)."""
 
     __slots__ = ("_start", "_task", "parts")
 
@@ -76,9 +77,9 @@ class Pending:
             trio.lowlevel.reschedule(task)
 
     async def wait(self, *, to_the_end: bool = False) -> None:
-        """Returns at once when nothing is missing. One task may wait; cancelling it leaves the
-        parts under way, or with `to_the_end` has to wait for them as well (as in a shielded scope,
-        which would cost more than all else here)."""
+        """Returns at once if nothing is missing. Only one task may wait. Cancelling it leaves the
+        parts under way; with `to_the_end` it waits for them first, like a shielded scope, which
+        would cost more than everything else here."""
         if self.parts and self._start is not None:
             self._start()
         if self.parts == 0:
@@ -95,7 +96,7 @@ class Pending:
 
 
 class Decision:
-    """One outcome, None or an error, that several tasks may wait for."""
+    """One outcome, None or an error, for which several tasks may wait."""
 
     __slots__ = ("_error", "_tasks", "done")
 
@@ -115,7 +116,7 @@ class Decision:
         return outcome.Value(None) if self._error is None else outcome.Error(self._error)
 
     async def wait(self) -> None:
-        """Returns when decided, raising the error if there is one."""
+        """Returns when decided; raises the error if there is one."""
         if self.done:
             if self._error is not None:
                 raise self._error

@@ -85,7 +85,7 @@ class AppendQueues:
         producing: Producing,
         on_written: Callable[[], None] | None,
     ) -> Appended | None:
-        """As Partition.append with `start=False`, with the check that the topic asks for, and
+        """As Partition.enqueue, with the check that the topic asks for, and
         without ProducersNotLoaded. None: the batch waits, and `producing` is notified. Raises
         KafkaError for what can be said at once."""
         if partition.deleted:
@@ -97,9 +97,7 @@ class AppendQueues:
         queue = self.queues.get(partition)
         if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header))):
             with suppress(ProducersNotLoaded):
-                return partition.append(
-                    records, now_ms, producing.done, on_written, start=False, header=header
-                )
+                return partition.enqueue(records, now_ms, producing.done, on_written, header=header)
         # The request's bytes are another one's as soon as something is waited for, unless they may
         # be written to.
         batch = memoryview(bytearray(view)) if view.readonly else view

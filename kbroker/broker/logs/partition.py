@@ -174,10 +174,24 @@ class Partition(ReadablePartition):
         on_done: OnDone,
         on_written: Callable[[], None] | None = None,
         *,
-        start: bool = True,
         header: BatchHeader | None = None,
     ) -> Appended:
-        """Validate, stamp and queue one produced batch.
+        """`enqueue`, and have the committer begin: for writers that are not requests."""
+        appended = self.enqueue(records, now_ms, on_done, on_written, header=header)
+        self._commits.wake()
+        return appended
+
+    def enqueue(
+        self,
+        records: bytes | memoryview | None,
+        now_ms: int,
+        on_done: OnDone,
+        on_written: Callable[[], None] | None = None,
+        *,
+        header: BatchHeader | None = None,
+    ) -> Appended:
+        """Validate, stamp and queue one produced batch. The caller must start the group commit
+        before it waits.
 
         - `records` is copied unless it is writable. A writable buffer is stamped in place and
           belongs to the log from here on.
@@ -185,7 +199,6 @@ class Partition(ReadablePartition):
           NoSpace or StoreFailed. Both callbacks run after this call has returned, except for a
           repeat of a batch that is durable already.
         - `header`: the result of validate(), if the caller has called it.
-        - A caller that passes `start=False` must start the group commit before it waits.
 
         Raises KafkaError, mostly BadBatch, for a batch that is refused, and ProducersNotLoaded;
         then no callback is called.
@@ -210,7 +223,7 @@ class Partition(ReadablePartition):
                 return self._answer_repeat(Appended(repeat.base_offset, append_time_ms), on_done, on_written)
         view = memoryview(records)[: header.batch_length + LENGTH_END]
         batch = bytearray(view) if view.readonly else view
-        return self._queue(batch, header, has_producer, now_ms, on_done, on_written, start=start)
+        return self._stamped(batch, header, has_producer, now_ms, on_done, on_written)
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
         """Stamp and queue a batch of the broker's own control records, without timestamp or
@@ -222,9 +235,11 @@ class Partition(ReadablePartition):
             raise KafkaError(ErrorCode.kafka_storage_error, "the log store has failed; restart the broker")
         header = read_header(batch)
         assert header.is_control, "the broker's own batches are control batches"
-        return self._queue(bytearray(batch), header, False, 0, on_done, None).base_offset
+        appended = self._stamped(bytearray(batch), header, False, 0, on_done, None)
+        self._commits.wake()
+        return appended.base_offset
 
-    def _queue(
+    def _stamped(
         self,
         batch: bytearray | memoryview,
         header: BatchHeader,
@@ -232,8 +247,6 @@ class Partition(ReadablePartition):
         now_ms: int,
         on_done: OnDone,
         on_written: Callable[[], None] | None,
-        *,
-        start: bool = True,
     ) -> Appended:
         base_offset = self.next_offset
         stamp(batch, base_offset=base_offset, leader_epoch=self.leader_epoch)
@@ -260,11 +273,10 @@ class Partition(ReadablePartition):
         self.next_offset = last_offset + 1
         self.bytes_since_snapshot += size_bytes
         self.appended_bytes += size_bytes
-        self._commits.submit(
+        self._commits.enqueue(
             (StampedBatch(self.log, base_offset, last_offset, max_timestamp_ms, batch),),
             partial(self._committed, in_flight),
             None if on_written is None else partial(self._written, in_flight),
-            start=start,
         )
         return Appended(base_offset, append_time_ms)
 

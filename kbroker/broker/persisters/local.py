@@ -195,7 +195,7 @@ class LocalPersister(CountsShareState):
         if outcome.must_wait:
             pending = Pending(1, self._commits.start)
             done = partial(self._saved, outcome, results, pending)
-            self._commits.submit(outcome.changes, done, start=False)
+            self._commits.enqueue(outcome.changes, done)
             await pending.wait(to_the_end=to_the_end)
         return results
 

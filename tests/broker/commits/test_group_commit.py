@@ -392,7 +392,7 @@ async def test_what_comes_after_the_committer_has_ended_is_refused(start: bool) 
             store.fail_sync = ZeroDivisionError("a bug")
             commits.submit(["a"], again)
             await trio.sleep_forever()
-    commits.submit(["c"], noting(notes, "c"), start=start)
+    (commits.submit if start else commits.enqueue)(["c"], noting(notes, "c"))
     commits.start()
     assert "c:StoreFailed" not in notes
     with trio.fail_after(10):

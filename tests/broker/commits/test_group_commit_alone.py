@@ -132,7 +132,7 @@ async def test_what_is_behind_a_group_that_ends_at_once_is_not_forgotten(
             store.gate.clear()
             await submit_and_start(commits, "a", notes)
             store.fail_write = error
-            commits.submit([] if error is None else ["b"], noting(notes, "b"), start=False)
+            commits.enqueue([] if error is None else ["b"], noting(notes, "b"))
             commits.start()
             commits.close() if is_closing else nursery.start_soon(operate, commits)
             await trio.testing.wait_all_tasks_blocked()
@@ -157,7 +157,7 @@ async def test_a_group_that_has_been_told_is_kept_by_nobody(in_thread: bool, dur
         for _ in range(5):
             done = Done()
             told.append(weakref.ref(done))
-            commits.submit(["a"], done, start=False)
+            commits.enqueue(["a"], done)
             commits.start()
             del done
             await commits.commit([])
@@ -187,7 +187,7 @@ async def test_two_tasks_that_write_in_the_same_ticks_are_one_group_in_whatever_
 
         async def write(name: str) -> None:
             for _ in range(20):
-                commits.submit([name], lambda _: None, start=False)
+                commits.enqueue([name], lambda _: None)
                 commits.start()
                 await turn.wait()
 
@@ -225,7 +225,7 @@ async def test_a_write_at_once_is_refused_with_all_that_is_queued() -> None:
     notes: list[str] = []
     async with committing(store, durability="os") as commits:
         await become_known_to_write_alone(commits)
-        commits.submit(["b"], noting(notes, "b"), start=False)
+        commits.enqueue(["b"], noting(notes, "b"))
         store.fail_write = NoSpace("full")
         await submit_and_start(commits, "c", notes)
         assert notes == ["b:NoSpace", "c:NoSpace"]
