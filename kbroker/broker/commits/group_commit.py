@@ -161,8 +161,8 @@ class GroupCommit(Generic[Item]):
             trio.lowlevel.reschedule(task)
 
     async def commit(self, items: Sequence[Item]) -> None:
-        """Write, and wait until on_done. Raises NoSpace or StoreFailed. Cancelling does not stop the
-        write."""
+        """Write, and wait until on_done. Raises NoSpace or StoreFailed. Cancelling does not stop
+        the write."""
         decision = Decision()
         self.submit(items, decision.decide)
         await decision.wait()

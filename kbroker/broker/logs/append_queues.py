@@ -1,23 +1,23 @@
-"""Produced batches that have to wait for a thread before they get their offsets. There are two
+"""Queues for produced batches that must wait for a thread before they get their offsets. Two
 reasons:
 
 - The topic has kbroker.payload.check, and the payload is too large to be opened on the loop.
-- The batch is the first of an idempotent producer since the start, and the partition has to read
-  what it remembers of producers.
+- The batch is the first of an idempotent producer since the start, and the partition must load the
+  state of its producers.
 
-The batches behind such a one in its partition wait, too, in the order in which they came: an
-idempotent producer's sequence numbers, and a consumer's order, hold as without the wait. Other
-partitions and connections proceed as they do during a commit.
+Later batches for the same partition wait behind it, in the order of arrival. So the sequence
+numbers of an idempotent producer and the order for consumers hold. Other partitions and connections
+proceed as during a commit.
 
     queue of a partition    | large batch | small one | large one |    one task, ends with the queue
                                   └─ in a thread
 
-Nothing of a batch is stamped, noted of its producer or stored while it waits. So Partition.append
-finds out what has happened to its topic, the disk or the store meanwhile, as for any batch that
-comes then; and when the broker stops first, nobody has been promised anything. Two are checked in
-threads at once, each of which takes up to twice 64 MiB for what it decompresses.
+A waiting batch has no offset and is neither stored nor added to the producer state.
+Partition.append checks the topic, the disk and the store when its turn comes, as for any new batch.
+If the broker stops first, nothing has been promised to the client. Two batches are checked in
+threads at once; each takes up to twice 64 MiB for the decompressed payload.
 
-It must not know what is checked (payload_check.py), nor what a Produce request is.
+It must not know the checks (payload_check.py) or what a Produce request is.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _threads: Final = trio.CapacityLimiter(_CHECKS_AT_ONCE)
 
 
 class Producing(Protocol):
-    """What waits for one batch. `appended` or `refused` is called once for a batch that had to
-    wait, `done` as by Partition.append."""
+    """The request's part that waits for one batch. `appended` or `refused` is called once for a
+    batch that had to wait, `done` as by Partition.append."""
 
     def done(self, error: Exception | None) -> None: ...
     def appended(self, partition: Partition, appended: Appended) -> None: ...
@@ -57,7 +57,7 @@ class _Waiting(NamedTuple):
     batch: memoryview
     header: BatchHeader
     is_checked: bool
-    """Whether it is to be: it may only stand behind one that is."""
+    """False: it waits only because an earlier batch does."""
     producing: Producing
     on_written: Callable[[], None] | None
 
@@ -68,7 +68,8 @@ class AppendQueuesStatistics(NamedTuple):
 
 
 class AppendQueues:
-    """`queues`: of partitions with batches that wait; every Produce looks whether there are any."""
+    """`queues`: of the partitions with waiting batches; every Produce checks whether it is
+    empty."""
 
     def __init__(self, background: Background) -> None:
         self.queues: dict[Partition, deque[_Waiting]] = {}
@@ -87,7 +88,7 @@ class AppendQueues:
     ) -> Appended | None:
         """As Partition.enqueue, with the check that the topic asks for, and
         without ProducersNotLoaded. None: the batch waits, and `producing` is notified. Raises
-        KafkaError for what can be said at once."""
+        KafkaError for a batch that is refused at once."""
         if partition.deleted:
             raise KafkaError(ErrorCode.unknown_topic_or_partition)
         header = validate(records, partition.topic.rules, now_ms)
@@ -98,8 +99,7 @@ class AppendQueues:
         if queue is None and (not is_checked or (is_quick(header) and check_quickly(view, header))):
             with suppress(ProducersNotLoaded):
                 return partition.enqueue(records, now_ms, producing.done, on_written, header=header)
-        # The request's bytes are another one's as soon as something is waited for, unless they may
-        # be written to.
+        # Read-only bytes belong to a buffer that is reused as soon as this task waits.
         batch = memoryview(bytearray(view)) if view.readonly else view
         waiting = _Waiting(batch, header, is_checked, producing, on_written)
         if queue is None:
@@ -121,8 +121,8 @@ class AppendQueues:
                 except KafkaError as error:
                     waiting.producing.refused(partition, error, len(waiting.batch))
                 except Exception as error:
-                    # It concerns this batch alone (no memory, a store that cannot be read). Raised
-                    # from here it would end the broker.
+                    # Only this batch is affected (no memory, a store that cannot be read). Raising
+                    # it here would end the broker.
                     logger.exception(
                         "a batch for %s-%d cannot be appended", partition.topic_name, partition.log.partition
                     )

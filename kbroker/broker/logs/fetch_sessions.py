@@ -1,8 +1,8 @@
-"""Incremental fetch sessions (KIP-227): a consumer names its partitions once and then only what
+"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, then only the
 changes.
 
-A session belongs to nobody in particular; it is found by its number. When the cache is full the
-session that was used longest ago goes, and its owner starts again after FETCH_SESSION_ID_NOT_FOUND.
+A session is found by its number and belongs to no connection. When the cache is full, the least
+recently used session is evicted; its client starts over after FETCH_SESSION_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from kbroker.errors import ErrorCode, KafkaError
 from kbroker.protocol.responses import FetchRow
 
 TopicKey: TypeAlias = str | int
-"""A topic as the client names it: by name to v12, by the number of its id (UUID.int) from v13,
-which costs less to hash than an UUID."""
+"""A topic as the client names it: by name up to v12, by UUID.int of its id from v13, which is
+cheaper to hash than a UUID."""
 
 FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
@@ -26,12 +26,12 @@ _MAX_EPOCH = (1 << 31) - 1
 
 
 class FetchPartition:
-    """What a client asks of one partition. Asked again in a session, another one takes its place
-    and what was known goes over to it.
+    """A client's request for one partition. In a session, a new request for the same partition
+    replaces it and takes over `found` and `known`.
 
-    `found`: where the topic and partition were seen last; no longer good when that is deleted.
-    `known`: high watermark and log start offset that the client of a session was told last, without
-    an error.
+    - `found`: the partition, once looked up; invalid when it is deleted
+    - `known`: the high watermark and log start offset that the client last received, None after an
+      error
     """
 
     __slots__ = (
@@ -76,7 +76,7 @@ class FetchSession:
         self.partitions: OrderedDict[tuple[TopicKey, int], FetchPartition] = OrderedDict()
 
     def update(self, wanted: list[FetchPartition], forgotten: list[tuple[TopicKey, int]]) -> None:
-        """What is both wanted and forgotten is forgotten, as in Kafka."""
+        """A partition that is both wanted and forgotten is forgotten, as in Kafka."""
         partitions = self.partitions
         for asked in wanted:
             before = partitions.get(asked.key)
@@ -87,16 +87,15 @@ class FetchSession:
             partitions.pop(key, None)
 
     def due(self, rows: FetchRows) -> FetchRows:
-        """The rows that the answer needs: those that say nothing new are left out. Notes what the
-        client knows from now on. Partitions with records, or where the client has to go back, move
-        to the end."""
+        """The rows with news for the client, and only those; remembers what it knows from then on.
+        Partitions with records or a diverging epoch move to the end of the session."""
         due: FetchRows = []
         for asked, row in rows:
             known = None if row.error_code else (row.high_watermark, row.log_start_offset)
             has_news = row.records or row.diverging is not None
             if has_news or known is None or known != asked.known:
                 due.append((asked, row))
-            # It may have been forgotten while this request waited.
+            # Another request may have removed it while this one waited.
             if has_news and asked.key in self.partitions:
                 self.partitions.move_to_end(asked.key)
             asked.known = known
@@ -124,8 +123,8 @@ class FetchSessions:
         )
 
     def topic_deleted(self) -> None:
-        """Sessions of clients that have gone stay until their place is wanted: they keep nothing of
-        a topic that has gone as well."""
+        """Release the deleted partitions: sessions of clients that have disappeared stay until they
+        are evicted."""
         for session in self._sessions.values():
             for asked in session.partitions.values():
                 if asked.found is not None and asked.found.deleted:
@@ -139,7 +138,7 @@ class FetchSessions:
         wanted: list[FetchPartition],
         forgotten: list[tuple[TopicKey, int]],
     ) -> FetchSession | None:
-        """The session of this request, None for a fetch without one. Raises
+        """The session of this request; None for a fetch without one. Raises
         FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or FETCH_SESSION_TOPIC_ID_ERROR."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(session_id, None)

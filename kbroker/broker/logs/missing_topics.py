@@ -1,10 +1,10 @@
-"""Logs that a client asks for a topic that does not exist: such a consumer waits for ever, without
+"""Logs when a client requests a topic that does not exist: such a consumer waits forever, without
 an error.
 
-Each topic gets one line in ten minutes, however often clients ask, and all topics together at most
-a hundred. Names that begin with "__" are for tools, which create such topics themselves with
-settings of their own: they get no line. The broker cannot tell whether a client waits or only
-looks. A line too much, where an administrator has mistyped a name, does no harm.
+Each topic is logged once in ten minutes, however often clients request it; all topics together at
+most a hundred times. Names that begin with "__" are not logged: tools create such topics
+themselves, with their own settings. The broker cannot tell a client that waits from one that only
+checks; a superfluous line does no harm.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_S = 600.0
 _SHOWN = 249
-"""Characters of a name, which need not be one that a topic can have."""
+"""Characters of a name, which need not be a legal topic name."""
 
 
 class MissingTopicsStatistics(NamedTuple):
-    """`remembered`: topics that got a line, most of them lately."""
+    """`remembered`: topics logged recently."""
 
     remembered: int
 
@@ -42,11 +42,11 @@ class MissingTopics:
         return MissingTopicsStatistics(len(self._seldom))
 
     def asked_for(self, name: str, client_id: str, host: str) -> None:
-        """A client asked for a topic that does not exist, and its question does not create it."""
+        """A client requested a topic that does not exist, and the request does not create it."""
         self._warn(name, f"client {client_id[:_SHOWN]!r} at {host}")
 
     def subscribed(self, names: Iterable[str], group_id: str, client_id: str, host: str) -> None:
-        """A member of a group subscribes to these topics, which may exist."""
+        """A group member subscribes to these topics, some of which may not exist."""
         for name in names:
             if self._topics.by_name(name) is None:
                 self._warn(name, f"client {client_id[:_SHOWN]!r} at {host}, in group {group_id[:_SHOWN]!r},")

@@ -1,8 +1,8 @@
-"""Producer ids for InitProducerId: each is handed out once in the life of the data directory.
+"""Producer ids for InitProducerId: each is assigned only once in the life of the data directory.
 
-A block of ids is reserved with one commit and given out from memory; what is left of it is lost at
-a restart. The commit is synced with durability `os`, too: an id must not come back after a power
-cut.
+A block of ids is reserved with one commit and assigned from memory; the rest of the block is lost
+at a restart. The commit is synced even with durability `os`: an id must not be assigned again after
+a power cut.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BLOCK_SIZE = 1000
 
 
 class ProducerIdsStatistics(NamedTuple):
-    """Ids from `next_id` up to but without `reserved` are given out without a commit."""
+    """Ids in [next_id, reserved) are assigned without a commit."""
 
     next_id: int
     reserved: int
@@ -34,13 +34,12 @@ class ProducerIds:
         return ProducerIdsStatistics(self._next_id, self._reserved)
 
     async def take(self) -> int:
-        """An id that nobody has or will get again, whatever happens. Raises NoSpace,
+        """A producer id that is never assigned again, even after a power cut. Raises NoSpace,
         StoreFailed."""
         while self._next_id >= self._reserved:
             block_end = self._next_id + BLOCK_SIZE
             await self._commits.commit([(PRODUCER_IDS.encode(), ProducerIdsRecord(block_end).encode())])
-            # Of two producers with one id, the second one's batches would count as repeats of the
-            # first one's.
+            # If two producers had the same id, batches of the second would be taken for repeats.
             await self._commits.flush()
             self._reserved = max(self._reserved, block_end)
         producer_id = self._next_id

@@ -1,22 +1,21 @@
-"""The producer state of a partition across restarts: a snapshot in the state store, and the tail of
-the log replayed on top.
+"""The producer state of a partition across restarts: a snapshot in the state store, and a replay of
+the log from there on.
 
-Snapshots are saved after every `SNAPSHOT_BYTES` of appends, every ten minutes while something is
+A snapshot is saved after every `SNAPSHOT_BYTES` of appends, every ten minutes while batches are
 appended, before the log start moves past the newest one, and at a clean stop. So a replay reads
-little. A snapshot knows all offsets below its own. It is believed under one condition: the log
-still has every batch from that offset on. Three rules follow.
+little. A snapshot covers all offsets below its own. It is valid only while the log still has every
+batch from that offset on. Three rules follow:
 
 - A snapshot below the log start is ignored: batches between the two are gone. One exactly at the
-  log start is good.
-- A snapshot beyond the log's end speaks of batches that a power cut took. Both kinds are removed at
-  the start, durably, before anything is appended (recovery.py): one life later the log may have
-  grown past such an offset with other batches.
-- After a batch that cannot be read nothing known before it is believed. A producer that is unknown
-  may go on at any sequence, while one that is remembered wrongly gets an error that is fatal for
-  its client, or has a retry stored twice.
+  log start is valid.
+- A snapshot beyond the log's end covers batches that a power cut took. Both kinds are removed at
+  the start, durably, before anything is appended (recovery.py): in the next broker life the log may
+  have grown past such an offset with other batches.
+- After an unreadable batch, the state from before it is discarded. An unknown producer may continue
+  at any sequence, while wrong state gives a client a fatal error or stores a retry twice.
 
-A broker life that has not loaded the state has appended nothing of an idempotent producer: to
-replay, only what earlier lives wrote is read.
+A broker life that has not loaded the state has appended no batch of an idempotent producer, so a
+replay reads only the batches of earlier lives.
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ _MOST_ENCODED_ON_LOOP = 500
 
 
 def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
-    """The state as of the high watermark, as long as this broker life has appended nothing of an
+    """The state as of the high watermark. Only valid until this broker life appends a batch of an
     idempotent producer.
 
-    A replayed batch counts as written now: records may bear any timestamp, and a producer must not
-    be forgotten for that.
+    A replayed batch is dated now: records may have any timestamp, and an old one must not expire
+    the producer.
 
-    Call it in a thread of trio's; it ends between two reads when the caller is cancelled. Raises
-    StoreFailed, and UNKNOWN_TOPIC_OR_PARTITION where the log is gone.
+    Call it in a trio thread; it ends between two reads if the caller is cancelled. Raises
+    KAFKA_STORAGE_ERROR, and UNKNOWN_TOPIC_OR_PARTITION if the log is gone.
     """
     states, offset = _newest_readable(partition, store)
     now_ms = wall_clock_ms()
@@ -62,7 +61,7 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
             trio.from_thread.check_cancelled()
             try:
                 replayed_to, is_whole = _replay(partition, states, offset, now_ms)
-            except KafkaError:  # It has been reported.
+            except KafkaError:  # It has been logged.
                 replayed_to, is_whole = _next_readable(partition, offset), False
             if not is_whole:
                 states = ProducerStates()
@@ -73,8 +72,7 @@ def read_producers(partition: Partition, store: StateReader) -> ProducerStates:
 
 
 def _newest_readable(partition: Partition, store: StateReader) -> tuple[ProducerStates, int]:
-    """The state of the newest snapshot that can be read, and its offset. Without one, nothing, as
-    of the log's start."""
+    """The newest readable snapshot and its offset; without one, an empty state at the log start."""
     for offset, value in sorted(_usable(partition, store), reverse=True):
         try:
             return ProducerStates(ProducerSnapshot.decode(value).producers), offset
@@ -91,11 +89,10 @@ def _newest_readable(partition: Partition, store: StateReader) -> tuple[Producer
 
 
 def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: int) -> tuple[int, bool]:
-    """Replay some batches from `offset` on. Returns where they end, and whether all of them could
-    be believed."""
+    """Replay some batches from `offset` on. Returns where they end, and whether all were intact."""
     end_offset = partition.written_from
     views = partition.read_stored(offset, max_bytes=_REPLAY_BYTES, end_offset=end_offset)
-    if offset < partition.log_start_offset:  # It has moved: batches may have gone before they were read.
+    if offset < partition.log_start_offset:  # Moved during the replay.
         return partition.log_start_offset, False
     if not views:
         return end_offset, True
@@ -111,8 +108,7 @@ def _replay(partition: Partition, states: ProducerStates, offset: int, now_ms: i
 
 
 def _next_readable(partition: Partition, offset: int) -> int:
-    """An offset behind `offset`, and not far behind the damage there, at which a batch begins that
-    can be read."""
+    """The base offset of a readable batch after `offset`, close behind the damage there."""
     step = 1
     while (probe := offset + step) < partition.written_from:
         step *= 2
@@ -126,9 +122,9 @@ def _next_readable(partition: Partition, offset: int) -> int:
 
 
 async def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: int) -> list[Change]:
-    """What saves the producer state as of the high watermark, replacing earlier snapshots.
-    Producers whose last batch is older than `oldest_ms` are left out. Empty where the state was
-    never loaded and a replay would be needed to know it.
+    """The changes that save the producer state as of the high watermark and remove earlier
+    snapshots. Producers whose last batch is older than `oldest_ms` are left out. Empty if the state
+    is not loaded and would need a replay.
 
     Many producers are encoded in a thread. The caller holds `moving_log_start`, so that no older
     state replaces a newer one.
@@ -150,14 +146,13 @@ async def snapshot_changes(partition: Partition, store: StateReader, oldest_ms: 
 
 
 def can_replay_from(partition: Partition, store: StateReader, offset: int) -> bool:
-    """Whether the state could be known after a crash if the log began at `offset`."""
+    """Whether a crash could be recovered from if the log began at `offset`."""
     return any(known >= offset for known, _ in _usable(partition, store))
 
 
 def is_long_replay(partition: Partition, store: StateReader) -> bool:
-    """Whether about 128 MiB of the log or more would have to be read: no snapshot says that no
-    idempotent producer wrote there. An append waits for that read all the same. A save that only
-    makes the next start better does not."""
+    """Whether a replay would read about 128 MiB or more that no snapshot covers. An append waits
+    for such a replay; a save that would only speed up the next start skips it."""
     begin = max((known for known, _ in _usable(partition, store)), default=partition.log_start_offset)
     size_bytes = 0.0
     for each in partition.segments():
@@ -168,15 +163,15 @@ def is_long_replay(partition: Partition, store: StateReader) -> bool:
 
 
 def unusable_snapshots(partition: Partition, store: StateReader) -> list[Change]:
-    """What removes the snapshots that must never be believed again. For a partition to which this
-    life has appended nothing."""
+    """The changes that remove invalid snapshots. For a partition to which this broker life has
+    appended nothing."""
     usable = range(partition.log_start_offset, partition.high_watermark + 1)
     return [(key, None) for key, offset, _ in _stored(partition, store) if offset not in usable]
 
 
 def _usable(partition: Partition, store: StateReader) -> Iterator[tuple[int, bytes]]:
-    """Offset and value. Where nothing has to be replayed, it does not matter how far the log start
-    has moved since."""
+    """Offset and value of each valid snapshot. A snapshot that needs no replay stays valid however
+    far the log start has moved."""
     least = min(partition.log_start_offset, partition.written_from)
     return (
         (offset, value)

@@ -1,13 +1,13 @@
-"""What a partition remembers of its idempotent producers (KIP-98, KIP-360): the last five batches
-of each producer id.
+"""The idempotent producers of a partition (KIP-98, KIP-360): the last five batches of each producer
+id.
 
-Entries are immutable and replaced, so that an append that is refused later (disk full) is undone by
-putting the old entries back. `check` decides; `append` records; `confirm` and `undo` follow the
-commit, in order.
+Entries are immutable and replaced, so an append that is refused later (disk full) is undone by
+restoring the old entry. `check` decides, `append` records; `confirm` and `undo` follow the commit,
+in order.
 
-An unknown producer may begin at any sequence. One exception: after the disk refused the first batch
-of a producer, only that batch may come first. A later one that fits by then would make the retry of
-the first one a sequence error, which is fatal.
+An unknown producer may begin at any sequence, with one exception. If the disk has refused the first
+batch of a producer, only that batch may come first: accepting a later one would make the retry of
+the first one a sequence error, which is fatal for the client.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ProducerStates:
         self._entries = {producer.producer_id: producer for producer in producers}
         self._unsettled: deque[_Unsettled] = deque()
         self._refused: dict[int, _Unsettled] = {}
-        """First batches of producers that are still unknown: the disk had no room for them."""
+        """First batches that a full disk refused, of producers that are still unknown."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -61,14 +61,14 @@ class ProducerStates:
         return ProducerStatesStatistics(len(self._entries), len(self._unsettled))
 
     def confirmed(self) -> tuple[Producer, ...]:
-        """The state without appends that are not settled: that of the high watermark."""
+        """The state without unsettled appends, as of the high watermark."""
         entries = dict(self._entries)
         for append in reversed(self._unsettled):
-            _put_back(entries, append)
+            _restore(entries, append)
         return tuple(entries.values())
 
     def check(self, header: BatchHeader) -> ProducerBatch | None:
-        """None: append it. A ProducerBatch: it is a repeat of that one. Raises BadBatch 45
+        """None: append the batch. A ProducerBatch: the batch repeats that one. Raises BadBatch 45
         (sequence) or 47 (epoch)."""
         entry = self._entries.get(header.producer_id)
         known_epoch = _NO_EPOCH if entry is None else entry.producer_epoch
@@ -91,7 +91,7 @@ class ProducerStates:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return batch
         expected = (entry.batches[-1].last_sequence + 1) % _SEQUENCES
-        # As in Kafka: a producer without an epoch may go on anywhere.
+        # As in Kafka, a producer without an epoch may continue at any sequence.
         if first != expected and known_epoch != _NO_EPOCH:
             raise BadBatch(
                 ErrorCode.out_of_order_sequence_number, f"sequence {first} where {expected} was expected"
@@ -99,7 +99,7 @@ class ProducerStates:
         return None
 
     def append(self, header: BatchHeader, base_offset: int, timestamp_ms: int) -> None:
-        """Record an append that `check` let through; it is undone or confirmed later.
+        """Record an append that `check` accepted; it is confirmed or undone later.
         `timestamp_ms`: the time of the append."""
         producer_id = header.producer_id
         before = self._entries.get(producer_id)
@@ -127,10 +127,10 @@ class ProducerStates:
         self._unsettled.popleft()
 
     def undo(self) -> None:
-        """Take back every append that is not settled."""
+        """Undo every unsettled append."""
         while self._unsettled:
             append = self._unsettled.pop()
-            _put_back(self._entries, append)
+            _restore(self._entries, append)
             if append.before is None:
                 self._refused[append.producer_id] = append
 
@@ -163,7 +163,7 @@ class ProducerStates:
             raise BadBatch(ErrorCode.out_of_order_sequence_number, reason)
 
 
-def _put_back(entries: dict[int, Producer], append: _Unsettled) -> None:
+def _restore(entries: dict[int, Producer], append: _Unsettled) -> None:
     if append.before is None:
         del entries[append.producer_id]
     else:

@@ -1,12 +1,12 @@
-"""What a broker does with what it finds on disk before it serves: raises the generation, finishes
-tombstoned deletions, looks at logs that no topic claims, and loads the topics.
+"""Recovery at the start, before the broker serves: raises the generation, finishes tombstoned
+deletions, checks for logs without a topic, and loads the topics.
 
-Two stores have no common transaction, so each may lack what the other has. A log without a topic
-record is removed only if it is empty (a topic creation was cut off); with records in it, it is
-reported and left alone. No crash and no power cut leaves such a log, as a topic's creation is
-synced before it is answered. Hence logs with records and no topic at all, or a topic whose log is
-gone, stop the start: something was deleted, damaged or mixed up, and going on would hide it.
-`--adopt` says that the operator knows.
+The two stores have no common transaction, so each may lack something that the other has. A log
+without a topic record is removed only if it is empty (the creation of its topic was interrupted).
+If it has records, it is logged and left alone: no crash and no power cut leaves such a log, as the
+creation of a topic is synced before it is answered. Hence two findings stop the start: logs with
+records but no topic at all, and a topic without its log. Something was deleted, damaged or mixed
+up, and starting would hide it. With `--adopt` the operator confirms the loss.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def raise_generation(store: StateStore) -> int:
 
 
 def note_persister(store: StateStore, name: str) -> None:
-    """Whatever keeps share state finds only its own. Raises OperatorError if another one has kept
-    that of groups which are still there: their records would come again, or never. The note is as
-    durable as the generation, which is written behind it."""
+    """Note the persister's name: a persister finds only its own state. Raises OperatorError if
+    another one keeps the state of existing groups, whose records would otherwise be redelivered or
+    lost. The note is as durable as the generation, which is written after it."""
     value = store.get(PERSISTER.encode())
     noted = name if value is None else PersisterName.decode(value).name
     if noted != name and any(True for _ in store.scan(GroupKey.namespace)):
@@ -69,11 +69,10 @@ def note_persister(store: StateStore, name: str) -> None:
 
 
 def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *, adopt: bool) -> None:
-    """Bring the topics into memory; deletions that were cut off are finished first. Synchronous:
-    nothing is served yet.
+    """Load the topics, after finishing interrupted deletions. Synchronous: nothing is served yet.
 
-    Raises OperatorError, unless `adopt`, when a topic lacks a log, or when there is no topic
-    although there are records.
+    Raises OperatorError, unless `adopt`, if a topic lacks a log, or if logs have records but there
+    is no topic.
     """
     records = [
         (TopicKey.parse(key[len(TopicKey.namespace) :]), Topic.decode(value))
@@ -91,8 +90,7 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
         if missing and not adopt:
             raise OperatorError(
                 f"topic {record.name} has no log for partition {missing[0].partition}: a part of the data "
-                "directory is gone; "
-                "restore it, or start with --adopt to go on with empty partitions"
+                "directory is gone; restore it, or start with --adopt to continue with empty partitions"
             )
         for log in missing:
             logger.error("topic %s partition %d has no log: made empty", record.name, log.partition)
@@ -105,19 +103,19 @@ def load_topics(topics: Topics, log_store: LogStore, state_store: StateStore, *,
             f"there is no topic in the state, but {len(filled)} logs hold records: the state store was "
             "removed, damaged, or belongs to "
             "another engine (--state-storage); restore it, or start with --adopt to leave those logs alone "
-            "and begin anew"
+            "and start without topics"
         )
     _look_at_orphans(known, set(filled), log_store)
     _begin_life(topics, state_store)
 
 
 def _begin_life(topics: Topics, state_store: StateStore) -> None:
-    """Make the records of each log true of what a power cut has left of it, and note where the new
-    leader epoch begins. Durable on return: nothing is appended before, since a log that has grown
-    again hides what it had lost.
+    """Adapt the state of each log to a loss of records in a power cut, and note where the new
+    leader epoch begins. Durable on return and before the first append: a log that has grown again
+    hides what it had lost.
     """
     changes: list[Change] = []
-    # One moment for all of them: many small reads of their own would take longer.
+    # One snapshot for all partitions: many small reads would take longer.
     with state_store.snapshot() as found:
         for partition in topics.partitions():
             changes += _first_changes(partition, found)
@@ -127,10 +125,10 @@ def _begin_life(topics: Topics, state_store: StateStore) -> None:
 
 
 def _first_changes(partition: Partition, found: StateReader) -> list[Change]:
-    """What a start changes in the records of one log, and in `partition.epochs`.
+    """The changes of a start to the stored state of one log; updates `partition.epochs`.
 
-    A log start beyond the log's end would remove what is appended next. Epochs in which nothing is
-    left are dropped, so that restarts without writes add nothing.
+    A log start beyond the log's end would remove the next appends. Epochs without records are
+    dropped, so that restarts without writes add nothing.
     """
     log, end_offset = partition.log, partition.high_watermark
     changes = unusable_snapshots(partition, found)

@@ -1,13 +1,14 @@
-"""Counts the records that retention and DeleteRecords take from share groups before they are done.
+"""Counts the records that retention and DeleteRecords remove before a share group has finished
+them.
 
-For the group those records are lost, without a dead letter. A WARNING and a metric for each group
-say so. The count asks the groups that have share state of a topic partition whose log start moves.
-No other partition is looked at. A share-partition in memory is asked itself. For the others the
-persister says how far they are: none is loaded, and the persisters here write nothing for it.
+The group loses those records, without a dead letter. A WARNING and a metric for each group report
+it. Only the groups with share state of the topic partition are counted. A loaded share-partition is
+counted from memory. For the others the persister returns the progress: none is loaded, and
+kbroker's own persisters write nothing for it.
 
-The count is made before the removal and reported after it, so that a record acknowledged in between
-counts as lost. A persister that does not answer must not keep a full disk from getting room: the
-removal goes on after some seconds, and its records are not counted.
+Records are counted before the removal and reported after it, so a record acknowledged in between
+counts as lost. A persister that does not answer must not keep a full disk from being cleared: after
+some seconds the removal continues, without a count.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _UNDECIDED = -1
 
 
 class RemovedRecords:
-    """`groups_of(partition)`: the groups that have share state of it."""
+    """`groups_of(partition)`: the groups with share state of it."""
 
     def __init__(
         self,
@@ -54,8 +55,8 @@ class RemovedRecords:
         self._groups_of = groups_of
 
     async def before_removal(self, partition: Partition, offset: int, cause: str) -> Callable[[], None]:
-        """Count what `cause` is about to remove: all below `offset`. The caller calls the result
-        when it is gone. Raises nothing."""
+        """Count the unfinished records below `offset`, which `cause` is about to remove. The caller
+        calls the result after the removal. Raises nothing."""
         key = TopicPartition(*partition.log)
         found: dict[str, int] = {}
         groups = dict.fromkeys([*self._groups_of(key), *self._share_partitions.groups_of(key)])
@@ -66,7 +67,7 @@ class RemovedRecords:
                 except KafkaError as error:
                     _not_counted(partition, group_id, cause, str(error))
                 except Exception:
-                    # The persister may be a plugin; raised from here it would keep the disk full.
+                    # The persister may be a plugin: its bugs must not keep the disk full.
                     logger.exception("the persister failed on a share-partition of group %s", group_id)
                     _not_counted(partition, group_id, cause, "the persister failed")
         if scope.cancelled_caught:
@@ -80,7 +81,7 @@ class RemovedRecords:
                 self.report(partition, cause, group_id, records)
 
     def report(self, partition: Partition, cause: str, group_id: str, records: int) -> None:
-        """Count them, and say it."""
+        """Add to the metric, and log it."""
         metrics = self._share_partitions.metrics.setdefault(group_id, ShareGroupMetrics())
         metrics.removed_records += records
         what_to_do = _WHAT_TO_DO.get(cause, "").format(group=shlex.quote(group_id))
@@ -90,13 +91,13 @@ class RemovedRecords:
         )  # fmt: skip
 
     async def _count(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
-        """How many of the offsets from the log's start to `end` - 1 the group is not done with."""
+        """How many offsets in [log start, end) the group has not finished."""
         first, persister = partition.log_start_offset, self._persister
         loaded = self._share_partitions.find(group_id, key)
         if loaded is not None and loaded.engine is not None:
             unfinished = loaded.engine.unfinished(first, end)
             behind = max(first, loaded.engine.unread_from)
-            if unfinished and behind < end:  # Of what it has read, it knows what it is.
+            if unfinished and behind < end:  # Unread offsets may be control records.
                 unfinished -= await persister.count_own(key, behind, end)
             parks = parks_of(persister)
             parked = await parks.count_parked(group_id, key, first, end) if parks is not None else 0
@@ -107,7 +108,7 @@ class RemovedRecords:
         return await self._ask(group_id, key, partition, end) if counted is None else counted
 
     async def _ask(self, group_id: str, key: TopicPartition, partition: Partition, end: int) -> int:
-        """The same by the five verbs alone. `read` may cost a write, so that it comes last."""
+        """`_count` with KIP-932's five verbs only. `read` may cost a write, so it comes last."""
         (summary,) = await self._persister.read_summary(group_id, [ReadRequest(key, _NO_LEADER_EPOCH)])
         _check(summary)
         first = max(partition.log_start_offset, summary.start_offset)

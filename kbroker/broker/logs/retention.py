@@ -1,7 +1,8 @@
-"""retention.ms and retention.bytes, as in Kafka: whole segments go from the front, decided by their
-newest timestamp and their size; the active segment goes as well when it is too old. The log start
-offset is committed before anything is removed. The same task looks whether there is room again for
-deletions that a full disk has cut off, and to set space aside (space_reserve.py).
+"""retention.ms and retention.bytes, as in Kafka: whole segments are removed from the front, by
+their newest timestamp and their size. An active segment that is too old is removed as well.
+
+The log start offset is committed before anything is removed. The same task resumes deletions that a
+full disk has interrupted, and reserves space again (space_reserve.py).
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ WORK_QUEUE_CHECK_S = 2.0
 def new_log_start(
     segments: Sequence[SegmentInfo], *, retention_ms: int, retention_bytes: int, now_ms: int, visible_end: int
 ) -> int:
-    """The log start offset that retention asks for. -1 for either setting: no limit. Never above
-    `visible_end`.
+    """The log start offset that the settings require, never above `visible_end`. -1 for either
+    setting: no limit.
 
-    A segment without a timestamp (-1: control batches alone, or what producers gave none) goes with
-    the one behind it. By size, the active segment always stays (Kafka does not roll for size).
+    A segment without a timestamp (-1: only control batches, or records without one) is removed with
+    the next one. The active segment is never removed for its size (Kafka does not roll for size).
     """
     start = segments[0].base_offset
     for segment in segments:
@@ -66,9 +67,12 @@ async def apply_retention(
     held_logs: HeldLogs | None = None,
     kept: KeptRecords | None = None,
 ) -> bool:
-    """Move one partition's log start as its topic's configs say. True if it moved. What the broker
-    itself keeps in the log is no reason to move it: that would be written anew behind it, again and
-    again. Raises KafkaError where nobody can say what share groups hold: then nothing moves."""
+    """Move one partition's log start as its topic's configs require. True if it moved.
+
+    Control records of the broker's own do not move it: they would be written again at the end,
+    again and again. Raises KafkaError if the logs that share groups hold are unknown; then nothing
+    moves.
+    """
     if partition.control_from is not None and partition.log_start_offset >= partition.control_from:
         return False
     segments = partition.segments()
@@ -106,8 +110,8 @@ async def apply_retention(
 
 
 def _least_start(segments: Sequence[SegmentInfo], max_bytes: int, visible_end: int) -> int:
-    """Where the log begins at least, whoever is not done with it: `max_bytes` is the most that
-    share groups may hold."""
+    """The least log start, even if share groups hold older records: they may hold at most
+    `max_bytes`."""
     return new_log_start(
         segments, retention_ms=-1, retention_bytes=max_bytes, now_ms=0, visible_end=visible_end
     )
@@ -116,8 +120,8 @@ def _least_start(segments: Sequence[SegmentInfo], max_bytes: int, visible_end: i
 async def run_retention(
     topics: Topics, check_interval_ms: int, held_logs: HeldLogs | None = None, kept: KeptRecords | None = None
 ) -> None:
-    """The broker's retention task (log.retention.check.interval.ms). Work queues are looked at more
-    often: what is finished there goes soon."""
+    """The broker's retention task (log.retention.check.interval.ms). Work queues are checked more
+    often, so that finished records are removed soon."""
     next_check = trio.current_time() + check_interval_ms / 1000
     while True:
         await trio.sleep(min(WORK_QUEUE_CHECK_S, max(0, next_check - trio.current_time())))

@@ -1,16 +1,16 @@
-"""A file that takes disk space while the broker runs, given up so that a topic can be deleted on a
-full disk.
+"""A file that reserves disk space while the broker runs. It is removed so that a topic can be
+deleted on a full disk.
 
-Deleting a topic needs a durable tombstone before the first byte of it goes (see topics.py), and a
-full disk has no room even for that. Removing data first would need none, but a crash in between
-would bring the topic back with records missing that no answer ever said were gone. So a little
-space is set aside: it is given up in the store's thread in the same step that writes the tombstone,
-before anybody else can take it, and taken anew when the deletion has made room.
+Deleting a topic needs a durable tombstone before its first byte is removed (topics.py), and a full
+disk has no room even for that. Removing data first would need no room, but a crash in between would
+bring the topic back without some of its records. So a little space is reserved. The store's thread
+removes the file and writes the tombstone in one step, before another writer can use the space, and
+reserves it again when the deletion has made room.
 
-It helps where a store can write again as soon as there is a little space. `segment` frees disk
-space with every deletion. LMDB frees pages inside its file, which it takes again one commit later,
-and that commit needs room as well: so the space is also given up for what follows the tombstone, if
-the topic had any records. RocksDB wants tens of megabytes before it goes on (rocksdb/database.py).
+This helps stores that can write again once there is a little space. `segment` frees disk space with
+every deletion. LMDB frees pages inside its file and reuses them one commit later. That commit needs
+room as well, so the space is also given up for the steps after the tombstone if the topic has
+records. RocksDB needs tens of megabytes before it can write again (rocksdb/database.py).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ logger = logging.getLogger(__name__)
 NAME = "reserve"
 SIZE_BYTES = 4 << 20
 _LARGEST_SHARE = 64
-"""Of a small disk no more than one part in so many is set aside."""
+"""On a small disk, at most 1/64 of it is reserved."""
 
 
 _PLENTY = 4
-"""So many times the space must be free: where retention has freed little, the little is for those
-that write."""
+"""The disk must have this many times the reserve free: if retention has freed only a little,
+writers need it more."""
 _LEAST_BYTES = 64 << 10
 
 
 class SpaceReserve:
-    """One directory's reserve. Nothing here raises for a disk's sake: without a reserve the broker
-    works all the same."""
+    """The reserve in one directory. Errors of the disk are not raised: the broker works without a
+    reserve, too."""
 
     def __init__(self, directory: Path, *, files: Files | None = None) -> None:
         self._path = directory / NAME
@@ -45,9 +45,9 @@ class SpaceReserve:
         self.is_there = False
 
     def take(self, *, from_little: bool = False) -> None:
-        """Set the space aside, unless that was done before. `from_little`: a quarter of what is
-        free, where it is not plenty; without any of it the next deletion could not be noted. Not
-        worth a log line on a full disk, which is reported elsewhere."""
+        """Reserve the space, unless it is reserved already. `from_little`: if little is free,
+        reserve a quarter of that, so that the next deletion can write its tombstone. A full disk is
+        logged elsewhere."""
         if self.is_there:
             return
         try:
@@ -71,17 +71,17 @@ class SpaceReserve:
         self._remove()
 
     def give_up_if_short(self) -> None:
-        """Give the space up when there is no more than that left."""
+        """Give up the reserve if less than its size is free."""
         try:
             free_bytes, size_bytes = self._sizes()
         except OSError as error:
-            logger.debug("the disk does not say what is free: %s", error)
+            logger.debug("the free disk space is unknown: %s", error)
             return
         if self.is_there and free_bytes < size_bytes:
             self.give_up()
 
     def _sizes(self) -> tuple[int, int]:
-        """Bytes free on the disk, and how many to set aside."""
+        """(free bytes, bytes to reserve)."""
         disk = os.statvfs(self._path.parent)
         return disk.f_bavail * disk.f_frsize, min(SIZE_BYTES, disk.f_blocks * disk.f_frsize // _LARGEST_SHARE)
 

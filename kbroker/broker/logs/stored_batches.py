@@ -1,10 +1,10 @@
-"""Looks at what a store has read before it is sent: a batch whose header cannot be must not go to a
-client.
+"""Checks the bytes that a store has read before they are sent: a client must not get bytes that
+cannot be a batch.
 
-A client that gets bytes which are no batch asks for them again for ever, or stops without a word.
-Only headers are looked at, and only as many as it takes to be sure of the first batch, since
-reading goes from there: what is damaged behind it is the first batch of a later read. Contents are
-the consumers' to check, by the CRC, as in Kafka. It must not know what is done about damage.
+A client that gets such bytes repeats the fetch forever, or stops without a word. Only headers are
+checked, and only as many as it takes to be sure of the first batch, from which the client
+continues: damage after it is then the first batch of a later read. As in Kafka, consumers check the
+contents by CRC. It must not know how damage is handled.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from kbroker.formats.batches import HEADER_SIZE, LENGTH_END, MAGIC, BatchHeader,
 
 
 def checked(views: Sequence[memoryview], offset: int, end_offset: int) -> Sequence[memoryview]:
-    """`views` as LogReader.read gives them for [offset, end_offset), or only the first batch where
-    none follows that could be.
+    """`views` as LogReader.read returns them for [offset, end_offset), or only the first batch if
+    no possible batch follows.
 
-    Raises CORRUPT_MESSAGE when the first batch cannot be one that holds `offset` or begins behind
-    it. Java consumers and librdkafka tell the application of that code, while they retry after
-    KAFKA_STORAGE_ERROR without a word.
+    Raises CORRUPT_MESSAGE if the first batch cannot hold `offset` or begin after it. Java consumers
+    and librdkafka report that code to the application, while they silently retry after
+    KAFKA_STORAGE_ERROR.
     """
     if not views:
         return views
@@ -34,7 +34,7 @@ def checked(views: Sequence[memoryview], offset: int, end_offset: int) -> Sequen
     size_bytes = first.batch_length + LENGTH_END
     if size_bytes == len(view) or _possible(view, size_bytes, last_offset + 1, end_offset) is not None:
         return views
-    if not crc_is_valid(view, 0, first):  # Otherwise it is the next one that is damaged.
+    if not crc_is_valid(view, 0, first):  # Otherwise the next one is damaged.
         raise KafkaError(
             ErrorCode.corrupt_message, f"the record batch stored at offset {first.base_offset} is damaged"
         )
@@ -44,8 +44,8 @@ def checked(views: Sequence[memoryview], offset: int, end_offset: int) -> Sequen
 def iter_possible(
     views: Sequence[memoryview], end_offset: int
 ) -> Iterator[tuple[memoryview, int, BatchHeader]]:
-    """(view, position, header) of each batch, up to the first that cannot be one or does not end
-    where another one begins."""
+    """(view, position, header) of each batch, up to the first that cannot be one or that is not
+    followed by another."""
     least_offset = 0
     for view in views:
         position, size = 0, len(view)
@@ -63,7 +63,7 @@ def iter_possible(
 
 
 def _possible(view: memoryview, position: int, least_offset: int, end_offset: int) -> BatchHeader | None:
-    """The header at `position`, if a batch may lie there whose base offset is in [least_offset,
+    """The header at `position`, if it may be a batch with a base offset in [least_offset,
     end_offset)."""
     left = len(view) - position
     if left < HEADER_SIZE:

@@ -1,18 +1,20 @@
-"""Looking records up by time, for ListOffsets and for share.auto.offset.reset=by_duration.
+"""Looks up records by time, for ListOffsets and share.auto.offset.reset=by_duration.
 
-Both searches read batches from anywhere in a log and decompress them, so they run in a worker
-thread, as a Fetch of cold data does, and few at a time, so that look-ups over many partitions do
-not take the threads that fetches wait for. A search ends between two batches when its task is
-cancelled; its thread is never left behind, since the store may be closed next.
+Both searches read and decompress batches anywhere in a log, so they run in a worker thread. Only
+two run at once: look-ups over many partitions must not use up the threads that cold fetches need. A
+cancelled search ends between two batches, and its thread is always waited for, since the store may
+be closed next.
 
-The segments know the greatest timestamp of what is stored; mostly a look-up by that timestamp finds
-the record that has it. It does not where the record is stored but not yet visible (then its commit
-is waited for), below a log start inside a segment, or where a producer wrote a greatest timestamp
-into the batch header that no record has. For those two the batch headers are read.
+The segments know the greatest timestamp of their records, and a look-up by that timestamp usually
+finds the record. It does not in three cases:
 
-A batch that contradicts its header has only the records in front of the contradiction: a producer
-must not be able to stop all consumers that look for a time. Each such batch is reported, now and
-then.
+- the record is stored but not visible yet: the search waits for its commit
+- the record lies below a log start inside a segment: the batch headers are read
+- a producer put a greatest timestamp into the batch header that no record has: likewise
+
+If a batch contradicts its header, only the records before the contradiction are used: a producer
+must not be able to stop all consumers that look up a time. Such batches are logged, at most once a
+minute.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ _threads: Final = trio.CapacityLimiter(_SEARCHES_AT_ONCE)
 
 
 async def record_at_time(partition: Partition, timestamp_ms: int) -> OffsetAt | None:
-    """The first visible record whose timestamp is at least `timestamp_ms`. Raises StoreFailed,
-    CORRUPT_MESSAGE where there is no batch, and UNKNOWN_TOPIC_OR_PARTITION when the topic is
-    deleted meanwhile."""
+    """The first visible record whose timestamp is at least `timestamp_ms`. Raises
+    KAFKA_STORAGE_ERROR, CORRUPT_MESSAGE for bytes that are no batch, and UNKNOWN_TOPIC_OR_PARTITION
+    if the topic is deleted during the search."""
     return await _in_thread(partition, lambda: _search_by_time(partition, timestamp_ms))
 
 
@@ -62,7 +64,7 @@ async def record_with_max_timestamp(
 async def _in_thread(partition: Partition, search: Callable[[], OffsetAt | None]) -> OffsetAt | None:
     try:
         return await trio.to_thread.run_sync(search, limiter=_threads)
-    except KeyError:  # The store knows no such log.
+    except KeyError:  # The log has been dropped.
         if not partition.deleted:
             raise
         raise KafkaError(ErrorCode.unknown_topic_or_partition) from None
@@ -77,7 +79,7 @@ def _search_by_time(partition: Partition, timestamp_ms: int) -> OffsetAt | None:
     if base_offset is None:
         return None
     start = partition.log_start_offset
-    # Mostly the first batch is the one, so no more than that is read at a time.
+    # Usually the first batch has the record, so batches are read one by one.
     for batch, position, header in _batches(
         partition, max(base_offset, start), partition.high_watermark, max_bytes=1
     ):

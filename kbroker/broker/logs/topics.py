@@ -1,11 +1,12 @@
-"""The topics: their ids, configs and partitions; creating, growing and deleting them so that a
-crash leaves no half topic.
+"""The topics: their ids, configs and partitions. Creating, growing and deleting them survives a
+crash at any point.
 
-Creating makes the logs first and then commits the topic's record: a crash in between leaves empty
-logs, which recovery removes. The record is synced with durability `os`, too: a power cut must not
-take it and leave logs with records. Deleting commits a tombstone first (state `deleting`), then
-drops the logs, then removes the records: recovery finishes tombstoned deletions and nothing else.
-On a full disk the tombstone takes the place of what is set aside for it (space_reserve.py).
+- Create: the logs are made first, then the topic record is committed. A crash in between leaves
+  empty logs, which recovery removes. The record is synced even with durability `os`: a power cut
+  must not remove it and leave logs with records.
+- Delete: a tombstone (state `deleting`) is committed first, then the logs are dropped, then the
+  records removed. Recovery finishes tombstoned deletions and nothing else. On a full disk the
+  tombstone uses the reserved space (space_reserve.py).
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBat
 logger = logging.getLogger(__name__)
 
 _LOGS_AT_ONCE = 16
-"""Creating or dropping a log costs several syncs: between so many of them others' records are
-committed."""
+"""Creating or dropping a log takes several syncs: between two steps of this many logs, other writes
+are committed."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
 
 
@@ -76,8 +77,8 @@ class Topic(TopicShared):
 
 
 class TopicsStatistics(NamedTuple):
-    """`unfinished_deletions`: topics that are gone for clients and whose space a full disk keeps.
-    `has_reserve`: see space_reserve.py."""
+    """`unfinished_deletions`: topics that clients no longer see, but whose space is not freed yet
+    as the disk is full. `has_reserve`: see space_reserve.py."""
 
     topics: int
     partitions: int
@@ -86,7 +87,7 @@ class TopicsStatistics(NamedTuple):
 
 
 def check_name(name: str) -> None:
-    """Raises INVALID_TOPIC_EXCEPTION for what Kafka refuses as a topic's name."""
+    """Raises INVALID_TOPIC_EXCEPTION for a name that Kafka refuses."""
     if not is_legal(name):
         raise KafkaError(ErrorCode.invalid_topic_exception, why_illegal(name))
 
@@ -96,7 +97,8 @@ def _flat(name: str) -> str:
 
 
 class Topics:
-    """All live topics of the broker. `version` grows with every change that Metadata would show."""
+    """All live topics of the broker. `version` grows with every change that is visible in
+    Metadata."""
 
     def __init__(
         self,
@@ -119,18 +121,17 @@ class Topics:
         self.before_log_start_moves: Callable[[TopicPartition, int], Awaitable[None]] | None = None
         """The persister's (share/persister.py). Raises NoSpace or StoreFailed to keep the start."""
         self.count_unfinished: Callable[[Partition, int, str], Awaitable[Callable[[], None]]] | None = None
-        """Counts what share groups lose (removed_records.py): called before a log start moves; its
-        result is called after that."""
+        """Counts the records that share groups lose (removed_records.py). Called before a log start
+        moves; its result is called afterwards."""
         self.version = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
-        """By the number that an id is: UUIDs are hashed and compared in Python, and requests look
-        for their topics with them."""
+        """By UUID.int: UUIDs are hashed and compared in Python, which every request would pay."""
         self._taken: dict[str, str] = {}
-        """Names of topics that are there or being made, by what becomes of them in metric names."""
+        """Names of existing topics and of those being created, by their form in metric names."""
         self._unfinished: dict[UUID, int] = {}
         self._unapplied: set[UUID] = set()
-        """Topics whose engine could not note their settings on a full disk."""
+        """Topics whose settings the engine could not save on a full disk."""
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(list(self._by_name.values()))
@@ -164,8 +165,8 @@ class Topics:
     # ----------------------------------------------------------------------------------------------
 
     def add_recovered(self, topic_id: UUID, record: TopicRecord, configs: Mapping[str, str]) -> None:
-        """A topic that the state store knows. Its logs are given their settings, which an engine
-        need not keep."""
+        """Add a topic of the state store. Its logs get their settings again, which an engine need
+        not save."""
         topic = self._make(topic_id, record.name, record.created_ms, configs)
         for index in range(record.partitions):
             self._log_store.create(LogId(topic_id, index), log_settings(topic.config))
@@ -196,7 +197,7 @@ class Topics:
         try:
             record = TopicRecord(name, partitions, topic.created_ms)
             changes: list[Change] = [(TopicKey(topic.topic_id).encode(), record.encode())]
-            # A config left over from a topic of the same name must not come to life again.
+            # A leftover config of an earlier topic of this name must not apply to the new one.
             changes.append(
                 (ConfigKey(ResourceType.TOPIC, name).encode(), Config(configs).encode() if configs else None)
             )
@@ -211,8 +212,8 @@ class Topics:
         return topic
 
     async def grow(self, topic: Topic, partitions: int) -> None:
-        """Add partitions up to `partitions` in all; durable on return. Nothing else may change the
-        topic meanwhile."""
+        """Add partitions up to `partitions` in all; durable on return. The caller makes sure
+        that nothing else changes the topic."""
         added = range(len(topic.partitions), partitions)
         record = TopicRecord(topic.name, partitions, topic.created_ms)
         changes: list[Change] = [
@@ -226,9 +227,8 @@ class Topics:
     async def set_configs(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Replace the topic's configs (validated by the caller); durable and in force on return.
 
-        Raises NoSpace and StoreFailed, and then nothing has changed. One exception: a full disk may
-        keep an engine from noting the new segment size. That waits until there is space
-        (`catch_up`).
+        Raises NoSpace and StoreFailed; then nothing has changed. One exception: on a full disk the
+        engine may be unable to save the new segment size; `catch_up` retries that.
         """
         value = Config(configs).encode() if configs else None
         await self._state.commit([(ConfigKey(ResourceType.TOPIC, topic.name).encode(), value)])
@@ -241,7 +241,7 @@ class Topics:
         settings = log_settings(topic.config)
 
         def apply(log: LogId) -> None:
-            if not topic.partitions[log.partition].deleted:  # Otherwise that would make the log again.
+            if not topic.partitions[log.partition].deleted:  # Otherwise this would recreate the log.
                 self._log_store.create(log, settings)
 
         try:
@@ -253,9 +253,9 @@ class Topics:
             self._unapplied.discard(topic.topic_id)
 
     async def delete(self, topic: Topic) -> None:
-        """Delete a topic. Gone for clients and sure to be gone after a restart, and a power cut,
-        when the tombstone is committed; then the logs are dropped and its records removed. Raises
-        NoSpace, StoreFailed; after NoSpace it may be gone all the same."""
+        """Delete a topic. Once the tombstone is committed, clients no longer see the topic, and it
+        stays deleted after a power cut. Then the logs are dropped and the records removed. Raises
+        NoSpace, StoreFailed; after NoSpace the topic may be deleted nevertheless."""
         if topic.partitions and topic.partitions[0].deleted:
             return
         for partition in topic.partitions:
@@ -291,7 +291,7 @@ class Topics:
         logger.info("topic %s deleted, id %s", topic.name, topic.topic_id)
 
     async def catch_up(self) -> None:
-        """Try again what a full disk has cut off: deletions and segment settings. Raises NoSpace,
+        """Retry deletions and segment settings that a full disk has interrupted. Raises NoSpace,
         StoreFailed."""
         for topic_id, partitions in list(self._unfinished.items()):
             await self._finish_deletion(topic_id, partitions)
@@ -304,8 +304,8 @@ class Topics:
                 await self._apply_settings(topic)
 
     async def _commit_from_reserve(self, changes: Sequence[Change]) -> None:
-        """Commit what will make room, synced with durability `os`, too. Raises NoSpace,
-        StoreFailed."""
+        """Commit changes that will free space, using the reserve if necessary. Synced even with
+        durability `os`. Raises NoSpace, StoreFailed."""
         try:
             await self._state.commit(changes)
             await self._state.flush()
@@ -320,27 +320,26 @@ class Topics:
 
             try:
                 await self._state.perform(write_instead)
-            except NoSpace:  # This store needs more than that to go on.
+            except NoSpace:  # This store needs more space than the reserve.
                 self.reserve.take()
                 raise
 
     async def _finish_deletion(self, topic_id: UUID, partitions: int) -> None:
-        """What the state store has of the topic is looked for behind all that was submitted while
-        it was there, and removed in the same step. Who submits something for a partition makes
-        sure, in that step, that it is not deleted."""
+        """Find and remove the topic's state in one step, after all writes submitted while it
+        existed. A task that submits state for a partition checks in the same step that it is not
+        deleted."""
         await self._drop_logs(topic_id, range(partitions))
         await self._state.perform(
             lambda: self._state_store.write(removal_of(self._state_store, topic_id, partitions))
         )
 
     async def move_log_start(self, partition: Partition, offset: int, *, to_free_space: bool = False) -> None:
-        """Everything below `offset` is gone for readers and for good on return; whole segments
-        below it are removed. What the partition remembers of its producers is saved with the new
-        start, since the log cannot tell it any more.
+        """Remove everything below `offset`, durably on return; whole segments below it are deleted.
+        The producer state is saved with the new start, since it can no longer be read from the log.
 
-        `to_free_space` (retention): `offset` is where a segment begins. Then a full disk that
-        cannot take the record of the new start does not keep the segments from going: the log
-        itself tells where it begins.
+        `to_free_space` (retention): `offset` is the beginning of a segment. Then the segments are
+        removed even if a full disk cannot take the record of the new start: the log itself shows
+        where it begins.
         """
         async with partition.moving_log_start:
             if offset <= partition.log_start_offset:
@@ -354,13 +353,13 @@ class Topics:
                 (LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())
             ]
             changes += await self._producers_without(partition, offset)
-            # A log start that survives a power cut without the records before it would be beyond
-            # the log's end.
+            # First sync the log: a power cut that keeps the new log start but not the records
+            # before it would leave a start beyond the log's end.
             await self._logs.flush()
-            if partition.deleted:  # Perhaps meanwhile.
+            if partition.deleted:  # During the wait.
                 return
             try:
-                # Synced, as the log forgets durably: what it told of producers must not be lost.
+                # Synced: the removal is durable, so the producer state must be durable first.
                 if to_free_space:
                     await self._commit_from_reserve(changes)
                 else:
@@ -369,7 +368,7 @@ class Topics:
             except NoSpace:
                 if not to_free_space:
                     raise
-                partition.bytes_since_snapshot += SNAPSHOT_BYTES  # To be saved as soon as there is room.
+                partition.bytes_since_snapshot += SNAPSHOT_BYTES  # Save as soon as there is space.
             partition.log_start_offset = offset
             if removed is not None:
                 removed()
@@ -377,7 +376,7 @@ class Topics:
                 await self._logs.perform(lambda: self._log_store.trim(log, offset))
 
     async def _producers_without(self, partition: Partition, offset: int) -> list[Change]:
-        """What saves all that only the records below `offset` tell of the partition's producers."""
+        """The changes that save producer state which only the records below `offset` contain."""
         if can_replay_from(partition, self._state_store, offset):
             return []
         if partition.producers is None and is_long_replay(partition, self._state_store):
@@ -401,8 +400,8 @@ class Topics:
         self.version += 1
 
     async def _create_logs_and_save(self, topic: Topic, indexes: range, changes: list[Change]) -> None:
-        """On a full disk nothing is left; after StoreFailed nobody knows what was saved, and
-        recovery has to look."""
+        """On a full disk the logs are dropped again. After StoreFailed it is unknown what was
+        saved, and recovery cleans up."""
         settings = log_settings(topic.config)
         try:
             await self._for_logs(topic.topic_id, indexes, lambda log: self._log_store.create(log, settings))

@@ -1,8 +1,7 @@
-"""What a produced batch must be, and the code for each way in which it is not (as Apache Kafka 4.3
-answers, in its order).
+"""Validates a produced batch. Each error has the code of Apache Kafka 4.3, in its order of checks.
 
-The payload stays opaque: records are opened only where a topic limits how old a timestamp may be,
-or to tell which of them made the batch be refused.
+The payload stays opaque. Records are opened only if the topic limits timestamps, or to name the
+records for which a batch is refused.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from kbroker.formats.compression import Codec, CorruptPayload
 
 _MAGIC_AT = 16
 _LEAST_LENGTH = 14
-"""What every format of a record needs behind its length field: less than that is damage, not a
-batch cut off."""
+"""Every record format needs at least this much after its length field: a lower length is damage,
+not a truncated batch."""
 _MAX_RECORD_ERRORS = 1000
 _MAX_RECORDS_LOOKED_AT = 100_000
 _LAST_CODEC = int(Codec.ZSTD)
@@ -40,7 +39,7 @@ UNLIMITED_MS = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class BatchRules:
-    """The topic configs that decide whether a batch is taken."""
+    """The topic configs that decide whether a batch is accepted."""
 
     max_message_bytes: int = 1_048_588
     segment_bytes: int = 1 << 30
@@ -48,21 +47,21 @@ class BatchRules:
     timestamp_before_max_ms: int = UNLIMITED_MS
     timestamp_after_max_ms: int = 3_600_000
     check_payload: bool = False
-    """Whether records are opened as well (append_queues.py)."""
+    """Whether the records are checked as well (payload_check.py)."""
 
 
 class RecordError(NamedTuple):
-    """What is wrong with a record, by its place in the batch."""
+    """An error of one record, by its place in the batch."""
 
     place: int
     message: str
 
 
 class BadBatch(KafkaError):
-    """A produced batch is refused. `reason` is for the log: clients are mostly told the code alone
-    (`told`: the reason, too).
+    """A produced batch is refused.
 
-    `by_log`: it was the log that refused it; then the answer tells where the log begins.
+    - `reason`: for the log; the client gets it only with `told`
+    - `by_log`: the log refused it, so the answer has the log start offset
     """
 
     def __init__(
@@ -84,11 +83,10 @@ class BadBatch(KafkaError):
 
 
 def read_batch(records: bytes | memoryview | None) -> BatchHeader:
-    """The header of the one batch of a Produce partition row; `records` may have bytes after it
+    """The header of the single batch of a Produce partition row; `records` may have bytes after it
     that are no batch.
 
-    Raises BadBatch for what is no single batch of this format, and for one that belongs to a
-    transaction.
+    Raises BadBatch unless it is exactly one batch of format 2, and for a transactional one.
     """
     if records is None or len(records) < HEADER_SIZE or records[_MAGIC_AT] != MAGIC:
         header = _read_whole(records or b"", 0)
@@ -117,10 +115,10 @@ def read_batch(records: bytes | memoryview | None) -> BatchHeader:
 
 
 def _read_whole(records: bytes | memoryview, position: int) -> BatchHeader | None:
-    """The batch at `position`, None where none is whole. Raises BadBatch where there is what cannot
-    be the beginning of one.
+    """The header of the batch at `position`; None if it is truncated. Raises BadBatch if the bytes
+    cannot begin a batch.
 
-    Only what the bytes have of a header is read: a batch may claim to be shorter than that.
+    A batch may claim to be shorter than its header: the missing bytes are read as zeros.
     """
     rest = records[position:]
     if len(rest) < LENGTH_END:
@@ -144,8 +142,8 @@ def _read_whole(records: bytes | memoryview, position: int) -> BatchHeader | Non
 
 
 def validate(records: bytes | memoryview | None, rules: BatchRules, now_ms: int) -> BatchHeader:
-    """The header of the one batch of a Produce partition row. Raises BadBatch with Kafka's code for
-    what is wrong first."""
+    """The header of the single batch of a Produce partition row. Raises BadBatch with Kafka's code
+    for the first error."""
     header = read_batch(records)
     assert records is not None
     if header.base_offset != 0:
@@ -187,7 +185,7 @@ def _check_header(header: BatchHeader) -> None:
 def _check_timestamps(
     records: bytes | memoryview, header: BatchHeader, rules: BatchRules, now_ms: int
 ) -> None:
-    """The greatest timestamp is the header's to tell."""
+    """Takes the greatest timestamp from the header."""
     if rules.log_append_time:
         if header.is_log_append_time:
             what = "Producer should not set timestamp type to LogAppendTime."
@@ -227,7 +225,7 @@ def _refuse_timestamps(errors: Sequence[RecordError]) -> None:
 
 
 def _first_records(records: bytes | memoryview, header: BatchHeader) -> Iterator[tuple[int, Record]]:
-    """As many as are worth naming: what is refused must not cost more than what is taken."""
+    """Limited: a refused batch must not cost more than an accepted one."""
     return islice(_all_records(records, header), _MAX_RECORDS_LOOKED_AT)
 
 
