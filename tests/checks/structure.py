@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = "kbroker"
 MAX_PARAMETERS = 7
+SPIS = ("kbroker.storage.spi", "kbroker.share.persister", "kbroker.groups.assignors.spi")
 LONG_FILE_LINES = 500
 
 Graph = Mapping[str, frozenset[str]]
@@ -142,6 +143,26 @@ def getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
     ]
 
 
+def spi_getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Those of getattrs() with the name of a member of an SPI."""
+    members = {
+        name
+        for module in SPIS
+        for owner in trees[module].body
+        if isinstance(owner, ast.ClassDef) and not any("NamedTuple" in ast.dump(base) for base in owner.bases)
+        for node in owner.body
+        for name in _names_of(node)
+    }
+    return [found for found in getattrs(trees) if found.rpartition(" ")[2] in members]
+
+
+def _names_of(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        yield node.name
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id
+
+
 def calls_of(trees: Mapping[str, ast.Module], method: str) -> list[str]:
     return [
         f"{name}:{node.lineno}"
@@ -181,7 +202,7 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
     graph = imports(trees)
     between = {
         f"arrows in {folder}/": [f"{one} -> {two}" for one, two in arrows(graph, f"{PACKAGE}.{folder}")]
-        for folder in ("broker", "coordinator", "groups", "storage")
+        for folder in ("broker", "groups", "storage")
         if any(name.startswith(f"{PACKAGE}.{folder}.") for name in trees)
     }
     return {
@@ -194,7 +215,7 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
         **between,
         f"constructors of more than {MAX_PARAMETERS} parameters": long_constructors(trees),
         "done-closures": done_closures(trees),
-        "getattr with a constant name": getattrs(trees),
+        "getattr on an SPI": spi_getattrs(trees),
         "work_in": calls_of(trees, "work_in"),
         "public class names twice in a package": twins(trees),
         f"files above {LONG_FILE_LINES} lines": long_files(root),
