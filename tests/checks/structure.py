@@ -149,11 +149,17 @@ def spi_getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
         name
         for module in SPIS
         for owner in trees[module].body
-        if isinstance(owner, ast.ClassDef) and not any("NamedTuple" in ast.dump(base) for base in owner.bases)
+        if isinstance(owner, ast.ClassDef) and not _holds_data(owner)
         for node in owner.body
         for name in _names_of(node)
     }
     return [found for found in getattrs(trees) if found.rpartition(" ")[2] in members]
+
+
+def _holds_data(owner: ast.ClassDef) -> bool:
+    """A NamedTuple, a dataclass or an exception."""
+    kinds = " ".join(map(ast.unparse, (*owner.bases, *owner.decorator_list)))
+    return any(kind in kinds for kind in ("NamedTuple", "dataclass", "Error", "Exception"))
 
 
 def _names_of(node: ast.stmt) -> Iterator[str]:
