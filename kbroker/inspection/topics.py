@@ -221,15 +221,15 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
         lag = _lag(loaded, batches, log)
         report.share_partitions.append(
             ShareReport(
-                group, name, partition, loaded.start_offset, None if lag is None else lag + parked.number, loaded.state_epoch,
-                loaded.updates, dict(records), parked.number, parked.next_due_ms,
+                group, name, partition, loaded.start_offset, None if lag is None else lag + parked.number,
+                loaded.state_epoch, loaded.updates, dict(records), parked.number, parked.next_due_ms,
             )
         )  # fmt: skip
         if topic is None:
             report.problems.append(f"{where}: there is no such topic")
         elif log is not None and batches and batches[-1].last_offset >= log.end_offset:
             report.problems.append(
-                f"{where} goes on after the end of the log at {log.end_offset}: the next start cuts it"
+                f"{where} continues after the end of the log at {log.end_offset}: the next start cuts it"
             )
 
 

@@ -1,9 +1,8 @@
 """The text of a scrape: prometheus-client's own encoders, given a little at a time so that no step
 takes long.
 
-Which encoder is for the library to say, from the Accept header: the classic text format or
-OpenMetrics. Nothing is compressed: whoever reads this is mostly on the same machine, and the
-broker's time is dearer.
+The library chooses the encoder by the Accept header: the classic text format or OpenMetrics.
+Nothing is compressed: the reader is usually on the same machine, and the broker's time is dearer.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
 from kbroker.metrics import Histogram
-from kbroker.metrics_export.table import METRICS, MetricDef
+from kbroker.metrics_export.definition import MetricDef
+from kbroker.metrics_export.table import METRICS
 
 Labels: TypeAlias = dict[str, str]
 """Samples may share one; nobody changes it."""

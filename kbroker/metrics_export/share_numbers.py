@@ -1,10 +1,10 @@
-"""Numbers of share groups and share-partitions: lag, age of what is not done, in flight, deliveries
-and how they ended.
+"""Numbers of share groups and share-partitions: lag, age of the oldest unfinished record, records
+in flight, deliveries and their outcome.
 
-A share-partition in memory is asked itself. For the others the persister says where they stand
-(ReadShareGroupStateSummary), some at a time and not for ever: nothing is loaded, and nobody is
-fenced. What the default persister is asked for the first time it reads from the state store and
-keeps in memory (about a kilobyte each), as it does for DescribeShareGroupOffsets.
+Numbers of a loaded share-partition come from memory. For the others the persister returns their
+progress (ReadShareGroupStateSummary), some at a time and within a limited time: nothing is loaded,
+and no writer is fenced. As for DescribeShareGroupOffsets, the default persister reads such a state
+from the store once and keeps it in memory (about a kilobyte each).
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class SharePartitionNumbers:
         turn = _Turn(self._broker, scrape, self._timestamps)
         try:
             await turn.run()
-        except BaseException:  # Whoever asked has left: what was read need not be read again.
+        except BaseException:  # The scrape was cancelled: keep the timestamps read so far.
             self._timestamps = (self._timestamps if len(self._timestamps) < _KEPT else {}) | turn.timestamps
             raise
         self._timestamps = turn.timestamps
@@ -177,7 +177,7 @@ class _Turn:
 
     async def _add_loaded(self, place: _Place, engine: SharePartition) -> None:
         persister = self._broker.persister
-        with self._patience(), suppress(KafkaError):  # What cannot be read is in the log already.
+        with self._patience(), suppress(KafkaError):  # Read errors have been logged.
             await persister.know_own_offsets(place.key, engine.start_offset)
         found, labels = engine.statistics(), place.labels
         self._add_counters(place, found)
@@ -244,8 +244,7 @@ class _Turn:
 
     @contextmanager
     def _patience(self) -> Iterator[trio.CancelScope]:
-        """What is waited for inside is given up when the scrape has waited long enough, all in
-        all."""
+        """Ends the waits inside once the scrape has waited long enough in all."""
         began = trio.current_time()
         with trio.move_on_after(self._patience_s) as scope:
             yield scope
@@ -283,8 +282,7 @@ class _Turn:
         return await self._timestamp(place.partition, first_open)
 
     async def _timestamp(self, partition: Partition, offset: int) -> int | None:
-        """Of the record at `offset`, or of the first one behind it; None where it cannot be
-        told."""
+        """The timestamp of the record at `offset`, or of the next one; None if unknown."""
         offset = max(offset, partition.log_start_offset)
         record = (partition.log.topic_id, partition.log.partition, offset)
         timestamp_ms = self.timestamps.get(record, self._known.get(record))

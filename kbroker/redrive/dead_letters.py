@@ -133,8 +133,8 @@ class Originals:
         return known.get(origin.offset)
 
     def _read(self, origin: Origin, wanted_bytes: int) -> Iterator[Record]:
-        """From that offset on, whole batches. The end is asked for once: dead letters do not come
-        before their records."""
+        """From that offset on, whole batches. The end is read once: dead letters never precede
+        their records."""
         topic = self._topics.get(origin.topic)
         if topic is None or origin.partition not in topic.partitions:
             return

@@ -1,14 +1,14 @@
-"""What is noted of redrives: one small topic of the broker's own, `__kbroker_redrives`, one JSON
-record per note.
+"""The notes of redrives: a small internal topic `__kbroker_redrives` with one JSON record per note.
 
-    started     written before the first record is sent: which dead letters, and where every topic
-                that will get records ended then
-    progress    these dead letters are surely sent
-    finished    all are
+    started     written before the first record is sent: the chosen dead letters, and the ends of
+    all
+                topics that will receive records
+    progress    these dead letters have been sent
+    finished    all have been sent
 
-A redrive is known by its name among those of one dead letter topic. Notes are durable when they are
-added, and the same for whoever asks, from whatever machine; nothing of a redrive is kept anywhere
-else. It must not know how records are chosen or sent.
+Within a dead letter topic, a redrive is identified by its name. Notes are durable once added, and
+every client on every machine sees the same; a redrive has no other state. It must not know how
+records are chosen or sent.
 """
 
 from __future__ import annotations

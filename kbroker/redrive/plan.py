@@ -1,19 +1,20 @@
-"""Sending dead letters back to where they came from, each chosen one exactly once, however often it
-is interrupted.
+"""Redrive: sending dead letters back to the topics of their records. Each chosen dead letter is
+sent exactly once, however often the redrive is interrupted.
 
-A redrive has a name. Before it sends anything it notes (redrive/notes.py) which dead letters it is
-about and where the topics that will get records end. Every record that it sends has a header with
-its dead letter's coordinates:
+A redrive has a name. Before it sends anything, it notes (redrive/notes.py) the chosen dead letters
+and the ends of the topics that will receive records. Every record that it sends has a header with
+the coordinates of its dead letter, as JSON:
 
-    __kbroker.redrive   {"name": redrive, "topic": …, "topic_id": …, "partition": …, "offset": …}   as JSON
+    __kbroker.redrive   {"name": redrive, "topic": …, "topic_id": …, "partition": …, "offset": …}
 
-so that, begun again under its name, it reads those topics from the noted ends on and leaves out
-what is there. What a dead process has sent may still be on its way then: hence all processes of one
-redrive send with one producer id, and sequence numbers go on where what was found ends. The broker
-takes a batch of a sequence once (KIP-98), whoever of them is first, and who is second looks again.
+Started again under its name, a redrive reads those topics from the noted ends on and leaves out the
+dead letters that it finds. A record of a process that has died may still be under way then. Hence
+all processes of one redrive use one producer id, and sequence numbers continue after the records
+found. The broker accepts a batch with a sequence number once (KIP-98), from whichever process is
+first; the other one reads the topic again.
 
-Here is what is decided before anything is sent; the work itself is in redrive/sending.py. It prints
-nothing; the caller is told of progress.
+This module decides; redrive/sending.py does the work. It prints nothing and reports progress to the
+caller.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def redrive(
     wish: Wish,
     on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> Summary:
-    """Start the redrive `name`, or go on with it. Everything that the summary counts as sent is
+    """Start or resume the redrive `name`. Everything that the summary counts as sent is
     durable on return.
 
     `on_progress(done, of)` is called now and then, with numbers of offsets of the dead letter
@@ -94,7 +95,7 @@ def redrive(
         )
     if known.finished_ms is not None:
         return Summary(name, chosen=len(known.sent), sent_before=len(known.sent), finished=True)
-    # two at once: the first goes on
+    # If two run at once, the first one continues.
     _refuse_beside(takewhile(lambda each: each is not known, notes.of_topic(topic.topic_id)), topic)
     return Sending(connection, notes, topic, known, known.started, on_progress).run()
 

@@ -152,7 +152,7 @@ class Sending:
         self._notes.finish(self._redrive, sent, wall_clock_ms())
         summary.not_sent = sum(map(len, self._not_sent.values()))
         summary.problems = [
-            f"dead letter{f' {partition}:{first}' if first == last else f's {partition}:{first} to {partition}:{last}'}: {reason}"
+            f"dead letter{_range_of(partition, first, last)}: {reason}"
             for (reason, partition), offsets in self._not_sent.items()
             for first, last in runs_of(offsets)
         ]
@@ -308,8 +308,8 @@ class Sending:
         self._on_progress(self._offsets_done, self._offsets)
 
     def _record_of(self, letter: DeadLetter) -> Record | None:
-        """What to send: the copy, else the record itself where it still is. What has waited for its
-        time once does not wait again, unless it was asked for."""
+        """The record to send: the dead letter's copy, or the original if it still exists. Its
+        schedule is dropped unless the redrive keeps schedules."""
         found = (
             self._originals.get(letter)
             if not letter.has_copy
@@ -341,3 +341,7 @@ def _size(record: Record) -> int:
         + sum(len(name) + len(value or b"") for name, value in record.headers)
         + 64
     )
+
+
+def _range_of(partition: int, first: int, last: int) -> str:
+    return f" {partition}:{first}" if first == last else f"s {partition}:{first} to {partition}:{last}"

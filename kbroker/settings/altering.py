@@ -146,10 +146,10 @@ def alter_incrementally(
     *,
     broker_name: str = "",
 ) -> dict[str, str]:
-    """What is to be stored for a resource after an IncrementalAlterConfigs; all of its changes or
-    KafkaError.
+    """The configs to store for a resource after an IncrementalAlterConfigs. Raises KafkaError if
+    any change is refused.
 
-    For `Scope.BROKER`, `broker_name` is the resource's name: "" where the changes are for all
+    For `Scope.BROKER`, `broker_name` is the resource's name: "" for changes to all
     brokers.
     """
     _refuse_duplicates([change.name for change in changes])
@@ -175,8 +175,8 @@ def alter_incrementally(
 def replace_all(
     scope: Scope, entries: Sequence[tuple[str, str | None]], broker: BrokerConfig, *, broker_name: str = ""
 ) -> dict[str, str]:
-    """What is to be stored for a resource after an AlterConfigs, which forgets all that it does not
-    name; or KafkaError."""
+    """The configs to store for a resource after an AlterConfigs, which removes all that it does not
+    name. Raises KafkaError."""
     _refuse_duplicates([name for name, _ in entries])
     _refuse_nulls([name for name, value in entries if value is None])
     return _checked(
@@ -189,8 +189,8 @@ def replace_all(
 
 
 def checked_topic_configs(entries: Sequence[tuple[str, str | None]], broker: BrokerConfig) -> dict[str, str]:
-    """What is to be stored for a topic that is created with these settings; KafkaError
-    INVALID_CONFIG where one cannot be."""
+    """The configs to store for a topic that is created with these settings. Raises
+    INVALID_CONFIG."""
     missing = [name for name, value in entries if value is None]
     if missing:
         raise KafkaError(

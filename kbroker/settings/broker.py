@@ -1,13 +1,13 @@
-"""The broker's settings: the table of all there are, and `BrokerConfig`, the values that this
-broker runs with.
+"""The broker's settings: the table of all settings, and `BrokerConfig`, the values that this broker
+runs with.
 
-Only settings that do something here are in the table, with Kafka's names, defaults and bounds; what
-is kbroker's own begins with `kbroker.`. A name that is not in the table stops the start: a setting
-that is silently ignored is worse than none.
+Only settings with an effect are in the table, with Kafka's names, defaults and bounds; kbroker's
+own begin with `kbroker.`. A name that is not in the table stops the start: a setting that is
+silently ignored is worse than none.
 
-Values come, in falling order, from what was altered while running for this broker, the same for all
-brokers, the command line or the configuration file, and the table's default. Read them by name at
-the moment of use: `config["num.partitions"]`.
+The first of these wins: a value altered for this broker while running, one altered for all brokers,
+the command line or configuration file, the table's default. Read values by name at the moment of
+use: `config["num.partitions"]`.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _BOOLEAN, _STRING, _INT, _LONG, _LIST = (
 )
 
 NODE_ID: Final = 1
-"""Of the only broker there is."""
+"""The id of the only broker."""
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-"""How many partitions one request may create, as in Kafka: a slip of the finger must not fill the
-disk with logs."""
+"""Partitions that one request may create, as in Kafka: a typing error must not fill the disk with
+logs."""
 
 BROKER_CONFIGS: Final = by_name(
     ConfigDef(
         name="auto.create.topics.enable",
         type=_BOOLEAN,
         default="true",
-        doc="Whether a producer's question about a topic that does not exist creates it.",
+        doc="Whether a producer's metadata request for a missing topic creates it.",
     ),
     ConfigDef(
         name="num.partitions",
@@ -49,7 +49,7 @@ BROKER_CONFIGS: Final = by_name(
         default="1",
         minimum=1,
         maximum=MAX_PARTITIONS_PER_REQUEST,
-        doc="Partitions of a topic that is created without a number.",
+        doc="Partitions of a topic that is created without a number of partitions.",
     ),
     ConfigDef(
         name="default.replication.factor",
@@ -58,7 +58,7 @@ BROKER_CONFIGS: Final = by_name(
         minimum=1,
         only=("1",),
         reason="one broker holds the only copy",
-        doc="Replicas of a topic that is created without a number.",
+        doc="Replicas of a topic that is created without a number of replicas.",
     ),
     ConfigDef(
         name="delete.topic.enable", type=_BOOLEAN, default="true", doc="Whether clients may delete topics."
@@ -69,7 +69,7 @@ BROKER_CONFIGS: Final = by_name(
         type=_INT,
         default="1048588",
         minimum=0,
-        doc="Largest record batch that is taken, in bytes as sent; default of the topic setting "
+        doc="Largest accepted record batch, in bytes as sent; default of the topic setting "
         "max.message.bytes.",
     ),
     ConfigDef(
@@ -77,7 +77,7 @@ BROKER_CONFIGS: Final = by_name(
         type=_LONG,
         default=None,
         dynamic=True,
-        doc="How long records are kept at least; -1 for ever. Default of retention.ms; unset: "
+        doc="How long records are kept at least; -1 forever. Default of retention.ms; unset: "
         "log.retention.minutes decides.",
     ),
     ConfigDef(
@@ -86,7 +86,7 @@ BROKER_CONFIGS: Final = by_name(
         default=None,
         doc="The same in minutes; unset: log.retention.hours decides.",
     ),
-    ConfigDef(name="log.retention.hours", type=_INT, default="168", doc="The same in hours; -1 for ever."),
+    ConfigDef(name="log.retention.hours", type=_INT, default="168", doc="The same in hours; -1 forever."),
     ConfigDef(
         name="log.retention.bytes",
         type=_LONG,
@@ -266,7 +266,7 @@ STARTED_WITH: Final = {
     "log.flush.interval.messages": "use --durability",
     "log.flush.interval.ms": "use --durability",
 }
-"""Settings of Kafka that there are not, and what there is in their place."""
+"""Kafka settings that kbroker does not have, with the alternative."""
 
 
 class Setting(NamedTuple):
@@ -331,8 +331,8 @@ class BrokerConfig:
         self._effective(dynamic_default, dynamic)
 
     def set_dynamic(self, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
-        """What has been altered for all brokers and for this one, both in full. Raises ValueError
-        and changes nothing."""
+        """Replace the altered values, for all brokers and for this one. On ValueError nothing has
+        changed."""
         self._values = self._effective(dynamic_default, dynamic)
         self.dynamic_default, self.dynamic = dict(dynamic_default), dict(dynamic)
 
@@ -397,8 +397,8 @@ class _Contradiction(NamedTuple):
 
 
 def _contradictions(values: Mapping[str, Any]) -> Iterator[_Contradiction]:
-    """What is wrong between settings that are each within their bounds (checks of share and
-    consumer groups at Kafka's start)."""
+    """Contradictions between settings that are each within their bounds (Kafka's checks of share
+    and consumer groups at the start)."""
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if values[name] is not None and (values[name] == 0 or values[name] < -1):
             yield _Contradiction(f"{name} must be unlimited (-1) or, equal or greater than 1", (name,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kbroker.settings.definition import INT_MAX, ConfigDef, ConfigType
+from kbroker.settings.definition import INT_MAX, ConfigDef, ConfigType, Limits, bounded
 
 _INT, _LONG, _LIST, _STRING = ConfigType.INT, ConfigType.LONG, ConfigType.LIST, ConfigType.STRING
 
@@ -24,7 +24,7 @@ CONSUMER_GROUP_CONFIGS: Final = (
         type=_LONG,
         default="600000",
         minimum=1,
-        doc="How often offsets that are too old, and groups without members and offsets, are looked for.",
+        doc="How often expired offsets, and groups without members and offsets, are removed.",
     ),
     ConfigDef(
         name="offset.metadata.max.bytes",
@@ -38,21 +38,21 @@ CONSUMER_GROUP_CONFIGS: Final = (
         type=_INT,
         default="6000",
         minimum=1,
-        doc="Shortest session timeout that members of classic groups may ask for.",
+        doc="Shortest session timeout that members of classic groups may request.",
     ),
     ConfigDef(
         name="group.max.session.timeout.ms",
         type=_INT,
         default="1800000",
         minimum=1,
-        doc="Longest session timeout that members of classic groups may ask for.",
+        doc="Longest session timeout that members of classic groups may request.",
     ),
     ConfigDef(
         name="group.initial.rebalance.delay.ms",
         type=_INT,
         default="200",
         minimum=0,
-        doc="How long a classic group that was empty waits for more members before it begins; Kafka's own "
+        doc="How long an empty classic group waits for more members before its first rebalance; Kafka's "
         "default is 3000.",
     ),
     ConfigDef(
@@ -60,70 +60,33 @@ CONSUMER_GROUP_CONFIGS: Final = (
     ),
     # Consumer groups (KIP-848). A group's own consumer.X overrides group.consumer.X, within
     # group.consumer.min.X and group.consumer.max.X.
-    ConfigDef(
-        name="group.consumer.session.timeout.ms",
-        type=_INT,
-        default="45000",
-        minimum=1,
-        doc="How long a member may be silent before it is removed from its group.",
+    *bounded(
+        "group.consumer",
+        "session.timeout.ms",
+        "How long a member may be silent before it is removed from its group.",
+        Limits(45_000, 1),
+        Limits(45_000, 1),
+        Limits(60_000, 1),
+        (),
     ),
-    ConfigDef(
-        name="group.consumer.min.session.timeout.ms",
-        type=_INT,
-        default="45000",
-        minimum=1,
-        doc="Least value a group may set for it.",
+    *bounded(
+        "group.consumer",
+        "heartbeat.interval.ms",
+        "How often members send a heartbeat.",
+        Limits(5000, 1),
+        Limits(5000, 1),
+        Limits(15_000, 1),
+        (),
     ),
-    ConfigDef(
-        name="group.consumer.max.session.timeout.ms",
-        type=_INT,
-        default="60000",
-        minimum=1,
-        doc="Greatest value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.consumer.heartbeat.interval.ms",
-        type=_INT,
-        default="5000",
-        minimum=1,
-        doc="How often members are told to send a heartbeat.",
-    ),
-    ConfigDef(
-        name="group.consumer.min.heartbeat.interval.ms",
-        type=_INT,
-        default="5000",
-        minimum=1,
-        doc="Least value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.consumer.max.heartbeat.interval.ms",
-        type=_INT,
-        default="15000",
-        minimum=1,
-        doc="Greatest value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.consumer.assignment.interval.ms",
-        type=_INT,
-        default="1000",
-        minimum=0,
-        dynamic=True,
-        doc="Least time between two assignments of a group; who joins sooner gets its partitions with a "
-        "later heartbeat.",
-    ),
-    ConfigDef(
-        name="group.consumer.min.assignment.interval.ms",
-        type=_INT,
-        default="0",
-        minimum=0,
-        doc="Least value a group may set for it.",
-    ),
-    ConfigDef(
-        name="group.consumer.max.assignment.interval.ms",
-        type=_INT,
-        default="15000",
-        minimum=0,
-        doc="Greatest value a group may set for it.",
+    *bounded(
+        "group.consumer",
+        "assignment.interval.ms",
+        "Least time between two assignments of a group; a member that joins sooner gets its partitions "
+        "with a later heartbeat.",
+        Limits(1000, 0),
+        Limits(0, 0),
+        Limits(15_000, 0),
+        ("",),
     ),
     ConfigDef(
         name="group.consumer.max.size",
@@ -138,14 +101,14 @@ CONSUMER_GROUP_CONFIGS: Final = (
         default="bidirectional",
         choices=("disabled", "downgrade", "upgrade", "bidirectional"),
         ignores_case=True,
-        doc="Which way groups with members may go between the classic protocol and this one; those without "
-        "members always may.",
+        doc="In which direction groups with members may switch between the classic protocol and this one; "
+        "groups without members always may.",
     ),
     ConfigDef(
         name="group.consumer.assignors",
         type=_LIST,
         default="uniform,range",
-        doc="Assignors that members may ask for; the first is for groups that ask for none. uniform, range "
+        doc="Assignors that members may request; the first is the default of a group. uniform, range "
         "(or Kafka's classes), plugins.",
     ),
 )

@@ -1,89 +1,75 @@
 """The broker's settings for share groups: a part of the table of settings/broker.py.
 
 A group's own setting share.X overrides group.share.X, within group.share.min.X and
-group.share.max.X. All three may be altered while the broker runs; Kafka reads them at its start
-only. An operator finds that a bound is too narrow when a queue is at work. The default is altered
-with it, as it lies between.
+group.share.max.X. All three may be altered while the broker runs, as operators usually notice a
+bound that is too narrow when a queue is at work; Kafka reads them only at its start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from kbroker.settings.definition import ConfigDef, ConfigType
+from kbroker.settings.definition import ConfigDef, ConfigType, Limits, bounded
 
 _INT, _LIST = ConfigType.INT, ConfigType.LIST
 
 
-class _Limits(NamedTuple):
-    """A default, and what it may be."""
-
-    default: int
-    minimum: int
-    maximum: int | None = None
-
-
-def _triple(x: str, doc: str, value: _Limits, least: _Limits, most: _Limits) -> Iterator[ConfigDef]:
-    """group.share.X and its bounds."""
-    for name, limits, meaning in (
-        (f"group.share.{x}", value, doc),
-        (f"group.share.min.{x}", least, "Least value a group may set for it."),
-        (f"group.share.max.{x}", most, "Greatest value a group may set for it."),
-    ):
-        yield ConfigDef(
-            name=name,
-            type=_INT,
-            default=str(limits.default),
-            minimum=limits.minimum,
-            maximum=limits.maximum,
-            dynamic=True,
-            doc=meaning,
-        )
-
+_DYNAMIC = ("", "min.", "max.")
 
 SHARE_GROUP_CONFIGS: Final = (
-    *_triple(
+    *bounded(
+        "group.share",
         "delivery.count.limit",
-        "How often a record is delivered before it is given up.",
-        _Limits(5, 2, 10),
-        _Limits(2, 2, 5),
-        _Limits(10, 5, 25),
+        "How often a record is delivered before it is archived.",
+        Limits(5, 2, 10),
+        Limits(2, 2, 5),
+        Limits(10, 5, 25),
+        _DYNAMIC,
     ),
-    *_triple(
+    *bounded(
+        "group.share",
         "record.lock.duration.ms",
-        "How long a delivered record belongs to its consumer before it is delivered again.",
-        _Limits(30_000, 1000, 3_600_000),
-        _Limits(15_000, 1000, 30_000),
-        _Limits(60_000, 30_000, 3_600_000),
+        "How long a delivered record belongs to its consumer before it is redelivered.",
+        Limits(30_000, 1000, 3_600_000),
+        Limits(15_000, 1000, 30_000),
+        Limits(60_000, 30_000, 3_600_000),
+        _DYNAMIC,
     ),
-    *_triple(
+    *bounded(
+        "group.share",
         "partition.max.record.locks",
         "Records of one share-partition that may be in flight at one time.",
-        _Limits(2000, 100, 10_000),
-        _Limits(100, 100, 2000),
-        _Limits(4000, 2000, 10_000),
+        Limits(2000, 100, 10_000),
+        Limits(100, 100, 2000),
+        Limits(4000, 2000, 10_000),
+        _DYNAMIC,
     ),
-    *_triple(
+    *bounded(
+        "group.share",
         "session.timeout.ms",
         "How long a member may be silent before it is removed from its group.",
-        _Limits(45_000, 1),
-        _Limits(45_000, 1),
-        _Limits(60_000, 1),
+        Limits(45_000, 1),
+        Limits(45_000, 1),
+        Limits(60_000, 1),
+        _DYNAMIC,
     ),
-    *_triple(
+    *bounded(
+        "group.share",
         "heartbeat.interval.ms",
-        "How often members are told to send a heartbeat.",
-        _Limits(5000, 1),
-        _Limits(5000, 1),
-        _Limits(15_000, 1),
+        "How often members send a heartbeat.",
+        Limits(5000, 1),
+        Limits(5000, 1),
+        Limits(15_000, 1),
+        _DYNAMIC,
     ),
-    *_triple(
+    *bounded(
+        "group.share",
         "assignment.interval.ms",
         "Least time between two assignments of a group; a member that joins does not wait for it.",
-        _Limits(1000, 0),
-        _Limits(0, 0),
-        _Limits(15_000, 0),
+        Limits(1000, 0),
+        Limits(0, 0),
+        Limits(15_000, 0),
+        _DYNAMIC,
     ),
     ConfigDef(
         name="group.share.initialize.retry.interval.ms",
@@ -91,7 +77,7 @@ SHARE_GROUP_CONFIGS: Final = (
         default="30000",
         minimum=1,
         hidden=True,
-        doc="After how long without an answer the persister is asked again to initialise a share-partition.",
+        doc="How long the persister may take to initialise a share-partition before the request is repeated.",
     ),
     ConfigDef(
         name="group.share.max.size",
@@ -114,7 +100,7 @@ SHARE_GROUP_CONFIGS: Final = (
         default="simple",
         only=("simple",),
         reason="a group chooses another one by its own kbroker.queue.assignment",
-        doc="How partitions are given to members.",
+        doc="How partitions are assigned to members.",
     ),
 )
 

@@ -1,8 +1,9 @@
-"""What a setting is: its name, type, bounds, default and meaning, and how its text becomes a value.
+"""The definition of a setting: its name, type, bounds, default and meaning, and how its text
+becomes a value.
 
-The tables of topic, group and broker settings are made of `ConfigDef`. Texts are read the way Kafka
-reads them (trimmed, booleans in any case, lists split at commas) and refused with Kafka's messages,
-as `ValueError`: only the caller knows whether a client or an operator has to hear it. Knows no
+The tables of topic, group and broker settings consist of `ConfigDef`. Texts are parsed as in Kafka
+(trimmed, booleans in any case, lists split at commas) and refused with Kafka's messages, as
+`ValueError`: only the caller knows whether to report it to a client or an operator. Knows no
 particular setting.
 """
 
@@ -10,10 +11,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Value: TypeAlias = int | float | bool | str | tuple[str, ...]
 INT_MAX = (1 << 31) - 1
@@ -47,13 +48,16 @@ class Source(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDef:
-    """One setting. `default` is text, or None where being unset means something of its own.
+    """One setting.
 
-    `only` lists the values that mean what this broker does, where Kafka knows more; `reason` says
-    why there are no others. `synonyms`: the broker settings that give the default, the first one
-    that is set wins; each with the factor that turns its value into this setting's unit. `dynamic`:
-    may be altered while the broker runs. `hidden`: works, but is not listed. `ignores_case`: a
-    choice is one in any letter case. `fault` says what is wrong with a typed value, or None.
+    - `default`: text, or None if being unset has a meaning of its own
+    - `only`: the values that kbroker supports, if Kafka has more; `reason`: why only these
+    - `synonyms`: the broker settings that provide the default; the first one that is set wins. Each
+      has the factor that converts its value to this setting's unit.
+    - `dynamic`: may be altered while the broker runs
+    - `hidden`: works, but is not listed
+    - `ignores_case`: choices are accepted in any letter case
+    - `fault`: returns the error of a typed value, or None
     """
 
     name: str
@@ -72,7 +76,7 @@ class ConfigDef:
     fault: Callable[[Value], str | None] | None = None
 
     def parse(self, text: str) -> Value:
-        """The typed value of `text`; raises ValueError with a message for whoever set it."""
+        """The typed value of `text`; raises ValueError with a message for the user."""
         text = text.strip()
         value = _READERS[self.type](self, text)
         if isinstance(value, int | float) and self.minimum is not None and value < self.minimum:
@@ -104,8 +108,7 @@ class ConfigDef:
 
     def _integer(self, text: str) -> Value:
         limit = LONG_MAX if self.type is ConfigType.LONG else INT_MAX
-        # The length first: Python refuses to convert absurdly long digit strings with an error of
-        # its own.
+        # Check the length first: Python raises an error of its own for absurdly long numbers.
         value = int(text) if len(text) <= 20 and _INTEGER.fullmatch(text) else None
         if value is None or not -limit - 1 <= value <= limit:
             raise self._invalid(text, f"Not a number of type {self.type.name}")
@@ -139,15 +142,44 @@ _READERS = {
 
 
 def to_text(value: Value) -> str:
-    """The one way to write a value down: what is stored and described."""
+    """The canonical text of a value, as stored and described."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
+class Limits(NamedTuple):
+    """A default and the bounds within which it may be set."""
+
+    default: int
+    minimum: int
+    maximum: int | None = None
+
+
+def bounded(
+    kind: str, x: str, doc: str, value: Limits, least: Limits, most: Limits, dynamic: Collection[str]
+) -> Iterator[ConfigDef]:
+    """The broker settings `kind`.X, `kind`.min.X and `kind`.max.X, of which the last two bound the
+    values that a group may set. `dynamic`: those of "", "min." and "max." that may be altered while
+    the broker runs."""
+    for bound, limits, meaning in (
+        ("", value, doc),
+        ("min.", least, "Least value that a group may set for it."),
+        ("max.", most, "Greatest value that a group may set for it."),
+    ):
+        yield ConfigDef(
+            name=f"{kind}.{bound}{x}",
+            type=ConfigType.INT,
+            default=str(limits.default),
+            minimum=limits.minimum,
+            maximum=limits.maximum,
+            dynamic=bound in dynamic,
+            doc=meaning,
+        )
+
+
 def by_name(*defs: ConfigDef) -> dict[str, ConfigDef]:
-    """A table in the order given. Checks that every default is a value that its own definition
-    takes."""
+    """A table in the order given. Checks that every default is valid."""
     table = {each.name: each for each in defs}
     assert len(table) == len(defs), "a setting is defined twice"
     for each in defs:

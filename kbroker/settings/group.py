@@ -47,7 +47,7 @@ GROUP_CONFIGS: Final = by_name(
         default="5000",
         minimum=1,
         synonyms=(("group.consumer.heartbeat.interval.ms", 1),),
-        doc="How often members of the consumer group are told to send a heartbeat.",
+        doc="How often members of the consumer group send a heartbeat.",
     ),
     ConfigDef(
         name="consumer.assignment.interval.ms",
@@ -96,7 +96,7 @@ GROUP_CONFIGS: Final = by_name(
         default="5000",
         minimum=1,
         synonyms=(("group.share.heartbeat.interval.ms", 1),),
-        doc="How often members are told to send a heartbeat.",
+        doc="How often members send a heartbeat.",
     ),
     ConfigDef(
         name="share.assignment.interval.ms",
@@ -168,7 +168,7 @@ class GroupConfig:
     """The effective settings of one group: `config["share.record.lock.duration.ms"]`, typed as the
     table says.
 
-    The broker's values and bounds are read when a setting is asked for, so that they may change.
+    The broker's values and bounds are read with each access, so that they may change.
     """
 
     def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:

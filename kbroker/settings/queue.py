@@ -39,7 +39,7 @@ PRIORITIES: Final = "kbroker.queue.priorities"
 
 
 def parse_priorities(parts: Iterable[str]) -> dict[str, int]:
-    """By topic. Raises ValueError with a message for whoever set them."""
+    """By topic. Raises ValueError with a message for the user."""
     found: dict[str, int] = {}
     for part in parts:
         topic, _, number = part.partition("=")
@@ -152,7 +152,7 @@ QUEUE_CONFIGS: Final = (
         default=str(365 * _DAY_MS),
         minimum=1000,
         maximum=10 * 365 * _DAY_MS,
-        doc="How far ahead a record may be scheduled. What is scheduled for later is delivered then.",
+        doc="How far ahead a record may be scheduled. A later time is replaced by the latest allowed one.",
     ),
     ConfigDef(
         name=TTL,

@@ -261,7 +261,7 @@ def contradictions(stored: Mapping[str, str]) -> Iterator[str]:
 class TopicConfig:
     """The effective settings of one topic: `config["retention.ms"]`, typed as the table says.
 
-    Settings that the topic does not have itself are the broker's, read when they are asked for.
+    Settings not set on the topic come from the broker, read with each access.
     """
 
     def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:

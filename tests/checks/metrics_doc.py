@@ -1,19 +1,21 @@
 """docs/metrics.md from the table of metrics. `python -m tests.checks.metrics_doc` (or `make docs`)
-writes it anew."""
+writes it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from kbroker.metrics_export.table import LEFT_OUT, SECTIONS, MetricDef
+from kbroker.metrics_export.definition import MetricDef
+from kbroker.metrics_export.table import LEFT_OUT, SECTIONS
 
 METRICS_DOC = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 HEAD = """# Metrics
 
-Made from the table in `kbroker/metrics_export/table.py` by `make docs`; do not edit.
+Made from the tables in `kbroker/metrics_export/table.py` and `share_table.py` by `make docs`; do not edit.
 
-`kbroker start --admin 9644` serves them at `/metrics` for Prometheus ([who can read that](admin-http.md#who-can-read-it)):
+`kbroker start --admin 9644` serves them at `/metrics` for Prometheus
+([access](admin-http.md#who-can-read-it)):
 
 ```yaml
 scrape_configs:
@@ -22,42 +24,47 @@ scrape_configs:
       - targets: ["127.0.0.1:9644"]
 ```
 
-Names are in Prometheus' way, with Kafka's name of the same thing beside them: rates are counters here (`rate()` makes them rates again),
-times are seconds in histograms. Counters begin at 0 when the broker starts, those of a topic or a group when that is made. The
-`process_*` metrics of the Prometheus client library (CPU time, memory, open files) come with them.
+Names follow Prometheus' conventions; Kafka's name of the same metric is beside them. Kafka's rates are
+counters here (`rate()` makes them rates again), and times are histograms in seconds. Counters begin at 0
+when the broker starts, those of a topic or a group when it is created. The `process_*` metrics of the
+Prometheus client library (CPU time, memory, open files) are included.
 """
 
 NOTES = """## Lag and age
 
-**Lag** is what DescribeShareGroupOffsets says (KIP-1226): high watermark - start offset - records behind the start offset that are done.
-Where the log begins behind the start offset, after retention or DeleteRecords, it counts from there on.
-What is acquired or waits for its dead letter counts as not done. A group's lag is the sum over its share-partitions:
-`sum by (group) (kbroker_share_partition_lag)`.
+**Lag** is that of DescribeShareGroupOffsets (KIP-1226): high watermark - start offset - finished records
+after the start offset. If retention or DeleteRecords has removed records after the start offset, the
+lag begins at the log start. Acquired records and records that wait for their dead letter are not finished.
+A group's lag is the sum over its share-partitions: `sum by (group) (kbroker_share_partition_lag)`.
 
-It is there for every share-partition that a group has state for, also when nobody consumes. Those in memory are asked themselves; for the
-others the persister is asked where they stand, 20 at a time. For that, and for reading timestamps where a log is cold, a scrape waits five
-seconds at most, all in all; what was not answered is left out and counted in `kbroker_scrape_unanswered_share_partitions`. A scrape
-never loads a share-partition.
+Every share-partition with state of a group has a lag, even if nobody consumes. For share-partitions in
+memory it is known; for the others the scrape queries the persister, 20 at a time. For these queries, and
+for timestamps in cold logs, a scrape waits at most five seconds in all. It leaves out share-partitions
+without an answer and counts them in `kbroker_scrape_unanswered_share_partitions`. A scrape never loads a
+share-partition.
 
-**Age** of the oldest unprocessed record is the time since the timestamp of the first record that is not finished, which is the
-producer's or, with message.timestamp.type=LogAppendTime, the broker's. It is taken from the header of the record's batch: where the
-record is not the first of its batch, it may be said to be older than it is by the time that filling the batch took. For a
-share-partition that is not in memory the persister says which record that is; where a plugin's cannot (it lacks `stands_from`), it is the
-one at the saved start offset, which may be finished. Nothing that retention or DeleteRecords has removed counts.
+**Age** of the oldest unprocessed record is the time since the timestamp of the first unfinished record.
+That timestamp is the producer's or, with message.timestamp.type=LogAppendTime, the broker's. It is taken
+from the header of the record's batch: a record that is not the first of its batch may seem older by the
+time that filling the batch took. For a share-partition that is not in memory the persister returns the
+offset of that record; a persister plugin without `stands_from` returns the saved start offset, whose
+record may be finished. Records removed by retention or DeleteRecords do not count.
 
 ## Share-partitions in memory, and others
 
-Counters of a share-partition (`kbroker_share_partition_*_total`) go on when it leaves the memory and comes back, and go away with its group
-or topic. What is in flight is told only of share-partitions in memory: the others have nothing in flight.
+Counters of a share-partition (`kbroker_share_partition_*_total`) continue when it leaves the memory and
+is loaded again; they end with its group or topic. Records in flight are only reported for
+share-partitions in memory: the others have none.
 
 ## What a scrape costs
 
-Counting costs additions to integers; everything else happens when somebody asks. A scrape works for 2 ms, then leaves the loop to
-others for as long, and so on: with many share-partitions it takes longer, not more. Scrapes at the same time take turns. About 20
-samples for a share-partition in memory and 3 for one that is not; a sample costs about 10 microseconds of CPU, so that 1 000
-share-partitions in memory cost 0.2 s in a scrape and 10 000 about 2 s. Then a scrape interval of a minute is better than one of
-15 s. The first scrape after a start reads the saved state of
-all share-partitions, from the state store into the memory of the share coordinator (about 0.05 s and a megabyte for 1 000 of them).
+Counting costs additions to integers; everything else happens during a scrape. A scrape works for 2 ms,
+then yields the loop for as long, and so on: with many share-partitions it takes longer, not more.
+Simultaneous scrapes take turns. A share-partition in memory has about 20 samples, another one 3. A
+sample costs about 10 microseconds of CPU: 1 000 share-partitions in memory cost 0.2 s in a scrape, and
+10 000 about 2 s. For the latter, a scrape interval of a minute is better than one of 15 s. The first
+scrape after a start reads the saved state of all share-partitions from the state store into the memory
+of the share coordinator (about 0.05 s and a megabyte for 1 000 of them).
 
 ## Alerts to begin with
 
@@ -76,7 +83,7 @@ all share-partitions, from the state store into the memory of the share coordina
 """
 
 TABLE_HEAD = ["| metric | type | labels | in Kafka | meaning |", "| --- | --- | --- | --- | --- |"]
-LEFT_OUT_HEAD = ["## Kafka's metrics that are not there", "", "| in Kafka | why not |", "| --- | --- |"]
+LEFT_OUT_HEAD = ["## Kafka's metrics that kbroker lacks", "", "| in Kafka | why not |", "| --- | --- |"]
 
 
 def render() -> str:

@@ -1,5 +1,5 @@
 """docs/settings.md from the tables of settings. `python -m tests.checks.settings_doc` (or `make
-docs`) writes it anew."""
+docs`) writes it."""
 
 from __future__ import annotations
 
@@ -13,40 +13,53 @@ SETTINGS_DOC = Path(__file__).parents[2] / "docs" / "settings.md"
 
 HEAD = """# Settings
 
-Made from the tables in `kbroker/settings/broker.py`, `settings/broker_share_groups.py`, `settings/broker_groups.py`, `settings/topic.py`,
-`settings/group.py` and `settings/queue.py` by `make docs`; do not edit.
+Made from the tables in `kbroker/settings/broker.py`, `settings/broker_share_groups.py`,
+`settings/broker_groups.py`, `settings/topic.py`, `settings/group.py` and `settings/queue.py` by
+`make docs`; do not edit.
 
-Names, defaults and bounds are Kafka's; what begins with `kbroker.` is kbroker's own. A setting works or is refused: unknown
-names and values out of bounds stop the start of a broker, and are answered with INVALID_CONFIG for topics and groups.
+Names, defaults and bounds are Kafka's; kbroker's own settings begin with `kbroker.`. A setting works or
+is refused: unknown names and values out of bounds stop the start of a broker, and are answered with
+INVALID_CONFIG for topics and groups.
 """
 
 SECTIONS = {
     Scope.BROKER: """## Broker
 
-Given with `kbroker start --config name=value` (may be repeated), in the environment variable `KBROKER_START_CONFIG`, or in a file of
-`name=value` lines (`--config-file FILE`; lines that begin with `#` or `!` are comments). The command line wins over the environment, and
-that over the file ([more](cli.md#kbroker-start)). Settings marked *dynamic* can be altered on the running broker
-(`kbroker configs set --broker 1 NAME=VALUE`, or any Kafka tool), for this broker or for all (`--broker ""`). Such a change holds at once,
-survives restarts and, as in Kafka, wins over all three: for this broker, for all, command line, environment, file, default. What
-was given at the start holds again after `kbroker configs delete --broker 1 NAME`.
+Set with `kbroker start --config name=value` (may be repeated), in the environment variable
+`KBROKER_START_CONFIG`, or in a file of `name=value` lines (`--config-file FILE`; lines that begin with
+`#` or `!` are comments). The command line wins over the environment, and the environment over the file
+([more](cli.md#kbroker-start)).
 
-The value of `group.share.X` lies between `group.share.min.X` and `group.share.max.X`, the session timeout is greater than the
-heartbeat interval (the same with `group.consumer.X`), and there may be at least as many share sessions as members of one group;
-otherwise the broker does not start, and an alteration is refused. To move a bound past the default,
-alter both in one command. A group's value that a moved bound does not allow stays stored, and the
-nearest allowed one holds. If an altered setting contradicts the command line or the file of a later
-start, it alone is left out, with a warning.
+Settings marked *dynamic* can be altered on the running broker, for this broker
+(`kbroker configs set --broker 1 NAME=VALUE`, or any Kafka tool) or for all (`--broker ""`). The change
+takes effect at once and survives restarts. As in Kafka, the first of these wins: altered for this
+broker, altered for all, command line, environment, file, default. After
+`kbroker configs delete --broker 1 NAME` the value from the start applies again.
+
+The broker does not start, and an alteration is refused, unless these hold:
+
+- The value of `group.share.X` lies between `group.share.min.X` and `group.share.max.X`, and the same
+  for `group.consumer.X`.
+- The session timeout is greater than the heartbeat interval.
+- There may be at least as many share sessions as members of one group.
+
+To move a bound past the default, alter both in one command. If a moved bound no longer allows the value
+of a group, the value stays stored, and the nearest allowed one is in effect. If an altered setting
+contradicts the command line or the file of a later start, only that setting is ignored, with a warning.
 """,
     Scope.TOPIC: """## Topics
 
-Set when a topic is created or altered. A default that names a broker setting is that setting's value, also for topics that exist.
-Settings with one allowed value describe what kbroker does anyway; they are there for tools that read or repeat them.
+Set when a topic is created or altered. A default that names a broker setting is that setting's value,
+also for existing topics. Settings with one allowed value describe what kbroker does anyway; they exist
+for tools that read or repeat them.
 """,
     Scope.GROUP: """## Groups
 
-Set on a group, which need not exist yet, as config resource type GROUP. A value must lie between the broker's `group.share.min.X`
-and `group.share.max.X`, or `group.consumer.min.X` and `group.consumer.max.X`; when these are narrowed later, the nearest value within
-them holds. All settings take effect at once; `share.auto.offset.reset` matters only for partitions that the group has not used yet.
+Set on a group, which need not exist yet, as config resource type GROUP. A value must lie between the
+broker's `group.share.min.X` and `group.share.max.X`, or `group.consumer.min.X` and
+`group.consumer.max.X`. If these bounds are narrowed later, the nearest value within them is in effect.
+All settings take effect at once; `share.auto.offset.reset` matters only for partitions that the group
+has not used yet.
 """,
 }
 

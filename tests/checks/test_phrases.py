@@ -10,7 +10,15 @@ import pytest
 from tests.checks.phrases import ROOT, search
 
 DONE = (
+    "docs/metrics.md",
+    "docs/settings.md",
+    "kbroker/broker/commits",
+    "kbroker/broker/logs",
     "kbroker/clock.py",
+    "kbroker/inspection",
+    "kbroker/metrics_export",
+    "kbroker/redrive",
+    "kbroker/settings",
     "kbroker/share",
     "kbroker/share_state",
     "tests/share",

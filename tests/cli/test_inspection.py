@@ -174,7 +174,7 @@ def test_a_deletion_that_was_not_finished(directory: Directory) -> None:
 def test_share_state_beyond_the_end_of_the_log(directory: Directory) -> None:
     directory.state.write([share_state(0, start=0, complete=0, batches=[(8, 12, 2, 1)])])
     assert directory.problems() == [
-        "share state of group workers on orders-0 goes on after the end of the log at 10: the next start "
+        "share state of group workers on orders-0 continues after the end of the log at 10: the next start "
         "cuts it"
     ]
 

@@ -20,8 +20,10 @@ async def jobs_that_wait(world: World) -> None:
         "later", build_batch([Record(0, 1, None, b"x", (("kbroker-delay-ms", b"soon"),))])
     )
     configs = {
-        "share.auto.offset.reset": "earliest", "kbroker.queue.redelivery.delay.ms": "1100", "kbroker.queue.scheduling": "true",
-    }  # fmt: skip
+        "share.auto.offset.reset": "earliest",
+        "kbroker.queue.redelivery.delay.ms": "1100",
+        "kbroker.queue.scheduling": "true",
+    }
     await set_up_group(world.client, configs, "later")
     await initialize(world.client, topic.topic_id, 1, "later")
     member = Member(world.client.another(1004), "L2", "later")
