@@ -1,1 +1,1 @@
-"""Reading a data directory, also beside a running broker: for the command line and for Spark."""
+"""Reading a data directory, even while the broker runs: for the command line and for Spark."""

@@ -1,8 +1,8 @@
 """The groups of a data directory and what they have committed, read from its state without a
 broker.
 
-`kbroker storage inspect` shows what this gives. It sees what a start would load: of classic groups
-the last stable generation, of the others every member.
+`kbroker storage inspect` shows the result: the groups as a start would load them. A classic group
+has the members of its last stable generation, the others all their members.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MEMBER_TYPES: Final = (RecordType.CONSUMER_GROUP_MEMBER, RecordType.SHARE_GROUP
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """`type` as ListGroups names it. A group of offsets alone is a classic one without members."""
+    """`type`: as in ListGroups. A group that has only offsets is a classic one without members."""
 
     group: str
     type: str
@@ -36,8 +36,8 @@ class GroupReport:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReport:
-    """`topic`: its id where there is no such topic any more. `lag` None: there is no such log.
-    Times in milliseconds; `expires_ms` None: as the broker keeps it."""
+    """`topic`: its id if the topic no longer exists. `lag`: None if the log no longer exists. Times
+    in milliseconds; `expires_ms` None: the broker's setting applies."""
 
     group: str
     topic: str
@@ -59,7 +59,7 @@ class _Found:
 def read_groups(
     records: Iterable[tuple[StateKey, StateValue]], offsets: Iterable[OffsetReport], problems: list[str]
 ) -> list[GroupReport]:
-    """`records`: a scan of GroupKey.namespace. The groups by their names."""
+    """`records`: a scan of GroupKey.namespace. Returns the groups by name."""
     found: dict[str, _Found] = {}
     for key, value in records:
         if isinstance(key, GroupKey):
@@ -93,8 +93,8 @@ def read_offsets(
     topics: Mapping[UUID, str],
     ends: Mapping[tuple[UUID, int], int],
 ) -> list[OffsetReport]:
-    """`records`: a scan of GroupOffsetKey.namespace; `topics`: names of those that there are;
-    `ends`: where their logs end."""
+    """`records`: a scan of GroupOffsetKey.namespace; `topics`: names of the existing ones;
+    `ends`: their logs' end offsets."""
     found: list[OffsetReport] = []
     for key, value in records:
         if isinstance(key, GroupOffsetKey) and isinstance(value, GroupOffset | ExpiringGroupOffset):

@@ -1,9 +1,9 @@
-"""What a data directory holds, read from disk without a broker: topics, segments, groups, share
-state, and what is wrong with it.
+"""The contents of a data directory, read from disk without a broker: topics, segments, groups,
+share state, and their problems.
 
-Works on the two reader SPIs alone, so it sees the same on every engine. Beside a live broker the
-two stores are read at slightly different moments; whatever looks wrong because of that is looked up
-a second time before it is reported.
+It uses only the two reader SPIs, so it sees the same on every engine. While a broker runs, the two
+stores are read at slightly different moments; a problem that may come from that is checked a second
+time before it is reported.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """One topic partition. `start_offset` is what clients see: DeleteRecords may put it beyond the
-    first byte that is left."""
+    """One topic partition. `start_offset`: as clients see it; after DeleteRecords older bytes may
+    be left."""
 
     topic: str
     topic_id: UUID
@@ -66,9 +66,8 @@ class LogReport:
 
 @dataclass(frozen=True, slots=True)
 class ShareReport:
-    """One share-partition as it would be loaded. `records` counts offsets by state between start
-    and end of what is stored; `lag` None: not known (nothing was acknowledged yet, or there is no
-    such log)."""
+    """One share-partition as it would be loaded. `records`: numbers of offsets by state, in the
+    stored range. `lag`: None if unknown (nothing was acknowledged yet, or the log is missing)."""
 
     group: str
     topic: str
@@ -79,8 +78,7 @@ class ShareReport:
     updates: int
     records: Mapping[str, int]
     waiting: int = 0
-    """Records that wait outside the window, of those that the log still has; `next_due_ms`: when
-    the next of them is due."""
+    """Parked records that the log still has; `next_due_ms`: when the next of them is due."""
     next_due_ms: int | None = None
 
 
@@ -98,7 +96,7 @@ class Inspection:
 
 
 def inspect(logs: LogReader, state: StateReader, *, check_batches: bool = False) -> Inspection:
-    """Read everything but the records; `check_batches` also reads those and checks offsets and
+    """Read everything but the records; with `check_batches` those, too, checking offsets and
     CRCs."""
     report = Inspection()
     topics, starts = _read_state(state, report)
@@ -148,7 +146,7 @@ def _add_log(
     try:
         bounds, segments = logs.bounds(log), tuple(logs.segments(log))
     except KeyError:
-        return  # dropped by the live broker since it was listed
+        return  # The broker has dropped it since it was listed.
     if topic is None:
         if state.get(TopicKey(log.topic_id).encode()) is None:
             size = sum(segment.size_bytes for segment in segments)
@@ -234,8 +232,8 @@ def _add_share_state(report: Inspection, state: StateReader, topics: Mapping[UUI
 
 
 def _lag(stored: ShareState, batches: Sequence[StateBatch], log: LogReport | None) -> int | None:
-    """Records that are in the log and not finished: those that retention took away are not there,
-    even if the group has yet to notice, finished or not."""
+    """Unfinished records in the log. Records removed by retention do not count, even if the group
+    has not noticed yet."""
     if log is None or stored.start_offset == UNKNOWN or stored.delivery_complete_count < 0:
         return None
     stands_from = partial(standing_of, batches)
@@ -259,8 +257,8 @@ def _share_partitions(state: StateReader, report: Inspection) -> Iterable[tuple[
 
 
 def _check_batches(report: Inspection, logs: LogReader, log: LogReport) -> None:
-    """Read the log from end to end: each batch whole, with the right CRC, and after the one
-    before."""
+    """Read the whole log and check that each batch is complete, has a valid CRC and follows the
+    previous one."""
     log_id, name, offset = (
         LogId(log.topic_id, log.partition),
         f"{log.topic}-{log.partition}",

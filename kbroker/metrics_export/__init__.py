@@ -1,9 +1,10 @@
-"""/metrics: what the broker counts, gathered when somebody asks, and written as the
-prometheus-client library writes it.
+"""/metrics: the broker's numbers, gathered at each scrape and encoded by the prometheus-client
+library.
 
-    table.py             every metric there is; nothing else can be added to a scrape
-    scrape.py            the families of one scrape in the making, and the turns that others get
-                         meanwhile
+    definition.py        a row of the tables
+    table.py             all metrics; nothing else can be added to a scrape
+    share_table.py       its part for share groups
+    scrape.py            the values of one scrape, and its pace
     broker_numbers.py    requests, topics, commits, coordinators: read from the parts' counters and
                          statistics() in one step each
     consumer_numbers.py  classic and consumer groups, committed offsets, lag

@@ -1,8 +1,8 @@
-"""Numbers of the broker as a whole, its topics, stores and coordinators, read from what these count
-anyway.
+"""Numbers of the broker as a whole, its topics, stores and coordinators, read from the counters of
+these parts.
 
-Each function is one step of the loop, so that what it adds belongs to one moment; only topics,
-which may be many, get pauses.
+Each function runs in one step of the loop, so that its numbers belong to one moment; only the loop
+over topics, which may be many, pauses.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ def _add_whole(scrape: Scrape, broker: Broker) -> None:
 
 
 def _add_requests(scrape: Scrape, broker: Broker) -> None:
-    """Only APIs that somebody has used: thirty more of them would be thirty histograms of
-    nothing."""
+    """Only APIs that clients have used: the others would be thirty empty histograms."""
     for api_key, counted in broker.metrics.requests.items():
         if not any(counted.by_version):
             continue
@@ -142,8 +141,7 @@ def _add_engines(scrape: Scrape, broker: Broker) -> None:
 
 
 def _numbers(statistics: object) -> Iterator[tuple[str, float]]:
-    """The numbers of a dataclass or named tuple, those of nested ones included; none of anything
-    else."""
+    """The numbers of a dataclass or named tuple and of nested ones; none for other objects."""
     names = (
         [field.name for field in fields(statistics)]
         if is_dataclass(statistics)

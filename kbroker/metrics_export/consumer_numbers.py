@@ -1,7 +1,7 @@
 """Numbers of classic groups, consumer groups and committed offsets: how many, in which state, and
 how far behind each group is.
 
-All of it is in memory: what a group has committed, and where its partitions end.
+Committed offsets and log ends are in memory.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _add_totals(scrape: Scrape, broker: Broker) -> None:
 
 
 async def _add_lags(scrape: Scrape, broker: Broker, group_id: str) -> None:
-    """Of partitions that there are. Others have their turn after every few of them: what is gone
-    meanwhile is left out."""
+    """The existing partitions. The loop yields after every few of them: partitions deleted in the
+    meantime are left out."""
     offsets = broker.consumer_group_service.groups.offsets
     for topic_id in tuple(offsets.of(group_id)):
         for number in tuple(offsets.of(group_id).get(topic_id, ())):

@@ -1,10 +1,10 @@
-"""One scrape in the making: values by metric, and the pace at which they are gathered and written.
+"""One scrape: its values by metric, and the pace at which they are gathered and written.
 
-A scrape may have a hundred thousand samples. It works for a moment and then lets the loop rest from
-it for as long, and scrapes at the same time take turns, so that all of them take at most half of
-the broker's time and delay no request by more than a moment. Until they are written values are kept
-in arrays beside their labels: as objects of their own they would make a garbage collection, which
-lets nobody else have a turn, take ever longer.
+A scrape may have a hundred thousand samples. It works for a moment, then yields the loop for as
+long, and simultaneous scrapes take turns. So all scrapes together use at most half of the broker's
+time and delay no request by more than a moment. Until they are written, values are kept in arrays
+beside their labels: as objects of their own they would prolong garbage collections, which block the
+loop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kbroker.metrics_export.definition import MetricDef
 from kbroker.metrics_export.table import METRICS
 
 Labels: TypeAlias = dict[str, str]
-"""Samples may share one; nobody changes it."""
+"""Samples may share it; it never changes."""
 NO_LABELS: Labels = {}
 
 SAMPLES_AT_ONCE = 200
@@ -32,21 +32,22 @@ _MOMENT_S = 0.002
 
 
 class Turns:
-    """Of all scrapes of a broker: each works for a moment, and behind each moment is one in which
-    none of them does."""
+    """The pace of all scrapes of a broker: each works for a moment, and after each such moment none
+    of them works for as long."""
 
     def __init__(self) -> None:
         self._free = 0.0
 
     def take(self, now: float) -> float:
-        """When who worked until `now` (seconds) may work again."""
+        """When a scrape that has worked until `now` (seconds) may continue."""
         begin = max(now + _MOMENT_S, self._free)
         self._free = begin + 2 * _MOMENT_S
         return begin
 
 
 class Pace:
-    """One scrape's. Call `rest()` after every small piece of work; most calls return at once."""
+    """The pace of one scrape. Call `rest()` after every small piece of work; most calls return at
+    once."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
@@ -68,7 +69,7 @@ class _Values:
 
 
 class Scrape:
-    """`pace` is the scrape's own."""
+    """`pace`: that of this scrape."""
 
     def __init__(self, turns: Turns) -> None:
         self.pace = Pace(turns)
@@ -78,7 +79,7 @@ class Scrape:
         }
 
     def add(self, name: str, value: float, labels: Labels = NO_LABELS) -> None:
-        """A counter's or a gauge's sample; `name` is one of the table, with its labels."""
+        """Add a sample of a counter or gauge; `name` and labels as in the table."""
         found = self._values[name]
         found.labels.append(labels)
         found.values.append(value)
@@ -92,8 +93,8 @@ class Scrape:
         samples += (Sample(f"{name}_count", labels, count), Sample(f"{name}_sum", labels, histogram.total))
 
     def pieces(self) -> Iterator[tuple[Metric, bool]]:
-        """Every metric of the table in its order, in pieces of so many samples; true for the first
-        piece, without samples where there are none."""
+        """Every metric of the table in its order, in pieces of up to this many samples. True for
+        the first piece of a metric, which may be empty."""
         for definition in METRICS.values():
             is_first = True
             for samples in self._samples(definition):

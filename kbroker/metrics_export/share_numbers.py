@@ -41,8 +41,7 @@ up after ten seconds."""
 
 _CONTROL_READ_BYTES = 64 << 10
 _KEPT = 100_000
-"""Timestamps of scrapes that nobody stayed for; with one that is given in whole only those that it
-needed are left."""
+"""Timestamps kept from cancelled scrapes; a complete scrape leaves only those that it needed."""
 
 _COUNTERS = {
     "acquired_records": "kbroker_share_partition_deliveries_total",
@@ -61,7 +60,7 @@ _RecordId: TypeAlias = tuple[UUID, int, int]
 
 
 async def add_groups(scrape: Scrape, broker: Broker) -> None:
-    """What groups count, apart from their share-partitions."""
+    """The groups' own counters, apart from their share-partitions."""
     for group_id, counted in list(broker.share_partitions.metrics.items()):
         labels = {"group": group_id}
         for name, count in zip(ACK_TYPES, counted.acknowledged, strict=True):
@@ -93,7 +92,7 @@ async def add_groups(scrape: Scrape, broker: Broker) -> None:
 
 
 class _Place(NamedTuple):
-    """A share-partition that there is, loaded or not."""
+    """An existing share-partition, loaded or not."""
 
     group_id: str
     topic: str
@@ -109,8 +108,8 @@ class _Place(NamedTuple):
 
 
 class SharePartitionNumbers:
-    """Kept from one scrape to the next for the timestamps of records: each is read from the log
-    once, as long as it is the oldest."""
+    """Keeps the timestamps of records from one scrape to the next: each is read from the log once,
+    as long as its record is the oldest."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -151,11 +150,11 @@ class _Turn:
         self._scrape.add("kbroker_scrape_unanswered_share_partitions", self._unanswered)
 
     async def _add_loaded_of(self, group_id: str, loaded: Sequence[TopicPartition]) -> list[_Place]:
-        """Those of a group that are in memory; what is left, those included that have left the
-        memory a moment ago."""
+        """The loaded share-partitions of a group; returns the others, including those unloaded a
+        moment ago."""
         places = {place.key: place for place in self._initialized(group_id)}
         for key in loaded:
-            # Now: what has left the memory is counted among the unloaded.
+            # Looked up now: it may have been unloaded meanwhile.
             each = self._broker.share_partitions.find(group_id, key)
             if each is None or each.engine is None or each.partition.deleted:
                 continue
@@ -165,7 +164,7 @@ class _Turn:
         return list(places.values())
 
     def _initialized(self, group_id: str) -> Iterator[_Place]:
-        """What the group has share state for, as far as it knows: that of topics that are there."""
+        """The share-partitions of existing topics for which the group has state."""
         topics = self._broker.topics
         for topic in self._broker.share_group_service.coordinator.describe_offsets(group_id, None, topics):
             for row in topic.partitions:
@@ -214,7 +213,7 @@ class _Turn:
         await self._add_position(place, found.start_offset, left)
 
     async def _add_unloaded(self, group_id: str, places: Sequence[_Place]) -> None:
-        """Some share-partitions that are not in memory."""
+        """Some share-partitions that are not loaded."""
         rows = await self._ask(group_id, places)
         for place in places:
             self._add_counters(place, None)
@@ -251,7 +250,7 @@ class _Turn:
         self._patience_s = max(0.0, self._patience_s - (trio.current_time() - began))
 
     def _add_counters(self, place: _Place, statistics: SharePartitionStatistics | None) -> None:
-        """Nothing for a share-partition that was not loaded since the start."""
+        """Adds nothing for a share-partition that was not loaded since the start."""
         counted = self._broker.share_partitions.metrics.get(place.group_id)
         if counted is None or (statistics is None and place.key not in counted.unloaded):
             return
@@ -272,7 +271,7 @@ class _Turn:
             self._scrape.add("kbroker_share_partition_oldest_unprocessed_seconds", age_s, place.labels)
 
     async def _oldest_ms(self, place: _Place, first_open: int) -> int | None:
-        """Also of a record that the log has no more, and that is kept beside it."""
+        """The record may also be one that is kept beside the log."""
         keeps = keeps_of(self._broker.persister)
         if keeps is not None and first_open < place.partition.log_start_offset:
             with self._patience(), suppress(KafkaError):
@@ -297,14 +296,14 @@ class _Turn:
 
 
 async def _read_timestamp(partition: Partition, offset: int) -> int:
-    """From the header of the batch: the time of its first record, which may be a moment before that
-    of the record at `offset`, or the time at which the broker took it, where the topic has that.
-    Control batches are passed over. NO_TIMESTAMP where there is none, or nothing can be read."""
+    """The timestamp from the batch header: that of its first record, which may be a little older
+    than the record at `offset`, or the append time if the topic uses that. Control batches are
+    skipped. NO_TIMESTAMP if there is none, or if the batch cannot be read."""
     max_bytes = 1
     while True:
         try:
             views = await partition.read(offset, max_bytes=max_bytes, end_offset=partition.high_watermark)
-        except KafkaError:  # It is in the log already, once a minute.
+        except KafkaError:  # Logged already, once a minute.
             return NO_TIMESTAMP
         headers = [header for view in views for _, header in iter_headers(view)]
         for header in headers:

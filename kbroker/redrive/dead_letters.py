@@ -1,7 +1,7 @@
-"""Dead letters as tools see them: the records of a dead letter topic, what each stands for, and
-which of them are meant.
+"""Dead letters as tools see them: the records of a dead letter topic, the record that each stands
+for, and the selection of some of them.
 
-It must not know what is done with them (redrive/plan.py, kbroker.cli).
+It must not know how they are used (redrive/plan.py, kbroker.cli).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CAUSES = {cause.name.lower(): MESSAGES[cause] for cause in DeadLetterCause}
 
 
 class DeadLetter(NamedTuple):
-    """`record` is as it lies in `partition` of the dead letter topic."""
+    """`record`: as stored in `partition` of the dead letter topic."""
 
     partition: int
     record: Record
@@ -34,7 +34,7 @@ class DeadLetter(NamedTuple):
 
     @property
     def cause(self) -> str:
-        """One of CAUSES, or the message where it is another broker's."""
+        """One of CAUSES, or the message of another broker."""
         return next(
             (name for name, message in CAUSES.items() if message == self.origin.message), self.origin.message
         )
@@ -47,8 +47,8 @@ class DeadLetter(NamedTuple):
 
     @property
     def kept_headers(self) -> Headers:
-        """The record's own headers, where the group keeps them: those behind the first ones of the
-        dead letter."""
+        """The record's own headers, if the group keeps them: they follow the dead letter's first
+        headers."""
         headers = self.record.headers
         return headers[sum(1 for _ in _leading(headers)) :]
 
@@ -64,8 +64,8 @@ def _leading(headers: Headers) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which dead letters are meant: all, or those that fit everything that is given. `places`:
-    (partition, offset)."""
+    """Selects dead letters: all, or those that match every given criterion. `places`: (partition,
+    offset)."""
 
     group: str | None = None
     source_topic: str | None = None
@@ -92,8 +92,8 @@ def read_dead_letters(
     choice: Choice,
     on_damage: Callable[[Damage], None] = ignore_damage,
 ) -> Iterator[DeadLetter]:
-    """In the order of partitions and offsets. Records that are no dead letters are left out, and
-    what cannot be read."""
+    """In the order of partitions and offsets, without unreadable records and those that are no dead
+    letters."""
     for partition, (start, end) in sorted(ends.items()):
         first, last = _span(choice, partition, start, end)
         for record in read_records(connection, topic, partition, first, last, on_damage):
@@ -104,7 +104,8 @@ def read_dead_letters(
 
 
 def _span(choice: Choice, partition: int, start: int, end: int) -> tuple[int, int]:
-    """Where to look, so that one record of a large topic is found without reading it all."""
+    """The ranges to read, so that one record of a large topic is found without reading all of
+    it."""
     if not choice.places:
         return start, end
     offsets = [offset for where, offset in choice.places if where == partition]
@@ -113,8 +114,8 @@ def _span(choice: Choice, partition: int, start: int, end: int) -> tuple[int, in
 
 class Originals:
     """The records that dead letters stand for, from the topics that have their names now. Dead
-    letters come in runs, so what was read last of a partition is kept, and more is read ahead of
-    who asks for neighbours."""
+    letters come in runs, so the last read of each partition is kept, and neighbours are read
+    ahead."""
 
     def __init__(self, connection: Connection, topics: Mapping[str, Topic]) -> None:
         self._connection = connection
@@ -123,7 +124,7 @@ class Originals:
         self._records: dict[tuple[str, int], dict[int, Record]] = {}
 
     def get(self, letter: DeadLetter) -> Record | None:
-        """None if it is not there any more, or cannot be read."""
+        """None if the record is gone or unreadable."""
         origin = letter.origin
         known = self._records.get((origin.topic, origin.partition), {})
         if origin.offset not in known:

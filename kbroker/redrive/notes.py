@@ -1,8 +1,7 @@
 """The notes of redrives: a small internal topic `__kbroker_redrives` with one JSON record per note.
 
-    started     written before the first record is sent: the chosen dead letters, and the ends of
-    all
-                topics that will receive records
+    started     written before the first record is sent: the chosen dead letters, and the
+                ends of all topics that will receive records
     progress    these dead letters have been sent
     finished    all have been sent
 
@@ -37,14 +36,18 @@ Place = tuple[int, int]
 Key = tuple[UUID, str]
 """Id of the dead letter topic, and the redrive's name."""
 Runs = dict[int, list[tuple[int, int]]]
-"""First and last offset of each row of neighbours, by partition."""
+"""Runs of offsets (first, last), by partition."""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a redrive is to do: `to_topic` None sends each record to where it came from; `again`
-    also what other redrives have sent. `keep_schedule` with the headers that schedule it
-    (formats/schedule_headers.py). Notes of earlier versions do not have that."""
+    """The options of a redrive.
+
+    - `to_topic`: None sends each record to its own topic
+    - `again`: also dead letters that other redrives have sent
+    - `keep_schedule`: keep the headers that schedule a record (formats/schedule_headers.py); notes
+      of earlier versions lack it
+    """
 
     choice: Choice
     to_topic: str | None = None
@@ -102,8 +105,8 @@ class Started:
 
 @dataclass(eq=False)
 class Redrive:
-    """One redrive, all notes taken together. `started` None: that note is lost. `sent`: dead
-    letters that are noted as sent."""
+    """One redrive, from all its notes. `started`: None if that note is lost. `sent`: dead letters
+    noted as sent."""
 
     name: str
     topic_id: UUID
@@ -113,7 +116,7 @@ class Redrive:
 
 
 class Notes:
-    """The notes as they were when they were read, with what was added since."""
+    """The notes read at the start, and those added since."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -130,11 +133,11 @@ class Notes:
                 try:
                     self._take(json.loads(record.value or b"null"))
                 except (ValueError, TypeError, KeyError, AttributeError):
-                    continue  # Anybody may write into a topic: this is no note.
+                    continue  # Any client may write into the topic: this is no note.
 
     def _take(self, values: dict[str, Any]) -> None:
-        """Raises ValueError, TypeError, KeyError or AttributeError for what is no note, and takes
-        nothing of it then."""
+        """Raises ValueError, TypeError, KeyError or AttributeError if `value` is no note; then
+        nothing has changed."""
         name, topic_id = values["redrive"], UUID(values["topic_id"])
         if not isinstance(name, str):
             raise TypeError("the name of a redrive is text")
@@ -142,7 +145,7 @@ class Notes:
             case "started":
                 started = Started.decode(values)
                 redrive = self.redrives.setdefault(started.key, Redrive(name, topic_id))
-                # of two at the same moment, the first one counts
+                # Of two at the same moment, the first one is valid.
                 redrive.started = redrive.started or started
             case "progress" | "finished" as note:
                 runs = [
@@ -156,7 +159,7 @@ class Notes:
                 redrive.finished_ms = redrive.finished_ms or finished_ms
 
     def of_topic(self, topic_id: UUID) -> list[Redrive]:
-        """In the order in which they were started."""
+        """In the order of their start."""
         return [each for each in self.redrives.values() if each.topic_id == topic_id]
 
     def redriven(self, topic_id: UUID, *, but: Redrive | None = None) -> dict[Place, str]:
@@ -167,18 +170,17 @@ class Notes:
         }
 
     def start(self, started: Started) -> Redrive:
-        """The redrive of that name: this one, unless somebody else has just started one."""
+        """The redrive of that name: this one, unless another process has just started one."""
         try:
             create_topic(self._connection, NOTES_TOPIC, partitions=1, config=_CONFIG)
         except KafkaError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise
-            # A topic that somebody created by hand would lose the notes to retention, and all would
-            # be sent again.
+            # A topic created by hand would lose the notes to retention, and a redrive would repeat.
             alter_configs(self._connection, ResourceType.TOPIC, NOTES_TOPIC, set_configs=_CONFIG)
         self._topic = _find(self._connection)
         self._add(started.redrive, started.encode())
-        self._read()  # as everybody else sees it
+        self._read()  # As every other process sees it.
         return self.redrives[started.key]
 
     def note_sent(self, redrive: Redrive, sent: Iterable[Place]) -> None:
@@ -186,7 +188,7 @@ class Notes:
             self._add_sent(redrive, each, {"note": "progress"})
 
     def finish(self, redrive: Redrive, sent: Iterable[Place], now_ms: int) -> None:
-        """`sent`: all of them, noted before or not."""
+        """`sent`: all of them, noted earlier or not."""
         self.note_sent(redrive, set(sent) - redrive.sent)
         self._add_sent(redrive, {}, {"note": "finished", "finished_ms": now_ms})
 
@@ -206,7 +208,7 @@ class Notes:
 
 
 def _notes_of(sent: Iterable[Place]) -> Iterator[Runs]:
-    """As many as fit into a note, whose size has a limit."""
+    """As many as fit into one note."""
     by_partition: dict[int, list[int]] = {}
     for partition, offset in sent:
         by_partition.setdefault(partition, []).append(offset)

@@ -36,8 +36,8 @@ from kbroker.redrive.sending import RedriveRefused, Sending, Summary, Target, pl
 
 
 class Plan(NamedTuple):
-    """What a redrive would do: numbers of dead letters by where they would go, and of those that
-    others have redriven; and lines that name what cannot be read."""
+    """The effect of a redrive: numbers of dead letters by target and of those that other redrives
+    have sent, and lines that name unreadable parts of the topic."""
 
     targets: Counter[Target]
     skipped: int
@@ -78,8 +78,8 @@ def redrive(
     """Start or resume the redrive `name`. Everything that the summary counts as sent is
     durable on return.
 
-    `on_progress(done, of)` is called now and then, with numbers of offsets of the dead letter
-    topic. Raises RedriveRefused and KafkaError; what was sent so far is found next time.
+    `on_progress(done, of)` is called from time to time, with numbers of offsets of the dead letter
+    topic. Raises RedriveRefused and KafkaError; the next run finds what was sent so far.
     """
     notes = Notes(connection)
     known = notes.redrives.get((topic.topic_id, name))
@@ -87,7 +87,7 @@ def redrive(
         _refuse_beside(notes.of_topic(topic.topic_id), topic)
         known = notes.start(_started(connection, topic, name, wish))
     if known.started is None:
-        raise RedriveRefused(f"what redrive {name} noted when it started is lost; choose another name")
+        raise RedriveRefused(f"the start note of redrive {name} is lost; choose another name")
     if known.started.wish != wish:
         given = _options(known.started.wish)
         raise RedriveRefused(
@@ -111,7 +111,7 @@ def _refuse_beside(others: Iterable[Redrive], topic: Topic) -> None:
 
 
 def _options(wish: Wish) -> str:
-    """As the command line has them."""
+    """As options of the command line."""
     choice = wish.choice
     values: Mapping[str, str | None] = {
         "group": choice.group,

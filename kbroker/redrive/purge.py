@@ -1,5 +1,5 @@
-"""What of a dead letter topic can be deleted: logs are cut from their beginning, so only what lies
-before everything that is to stay.
+"""Finds the dead letters that can be deleted. A log is only cut from its beginning, so these are
+the ones before the first record that must stay.
 
 It must not know the commands; it deletes nothing.
 """
@@ -17,11 +17,10 @@ from kbroker.share.dead_letter import origin_of
 
 
 class PartitionPurge(NamedTuple):
-    """Records below `below` are to go: `letters` dead letters, of which no redrive has sent back
-    `not_redriven`.
+    """Records below `below` can be deleted: `letters` dead letters, `not_redriven` of them never
+    sent back.
 
-    `staying`: dead letters that are meant and stay, because something that is not meant lies before
-    them.
+    `staying`: selected dead letters that stay, as a record that is not selected lies before them.
     """
 
     partition: int
@@ -38,8 +37,8 @@ def purges(
     is_meant: Callable[[DeadLetter], bool],
     is_redriven: Callable[[DeadLetter], bool],
 ) -> list[PartitionPurge]:
-    """By partition. A record that is no dead letter is never meant, nor is a batch that cannot be
-    read to its end. Reads the topic from its start to the ends in `spans`."""
+    """By partition. Records that are no dead letters, and batches that cannot be read to their end,
+    are never selected. Reads the topic from its start to the ends in `spans`."""
     return [
         _purge(connection, topic, partition, span, is_meant, is_redriven)
         for partition, span in sorted(spans.items())

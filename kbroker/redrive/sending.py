@@ -1,11 +1,11 @@
-"""One process's work on a redrive: the dead letters in their order, a batch at a time for each
-partition that gets some.
+"""One process's work on a redrive: sends the dead letters in their order, one batch at a time for
+each target partition.
 
-    pass    look what each target partition has of this redrive -> read the dead letters, send what
-            is missing -> look again
+    pass    read what each target partition has of this redrive -> read the dead letters, send the
+            missing ones -> read again
 
-until nothing is missing. Of the dead letters only what goes into the next batches is in memory, of
-all of them the places.
+Passes repeat until nothing is missing. Memory holds the places of all dead letters, but only the
+records of the next batches.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SENT_BY_OTHERS = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_s
 
 
 class RedriveRefused(Exception):
-    """One line that says what to do."""
+    """The redrive cannot run; the message says what to do."""
 
 
 class Target(NamedTuple):
@@ -47,8 +47,7 @@ class Target(NamedTuple):
 
 
 def target_of(letter: DeadLetter, wish: Wish, width: int) -> Target:
-    """The partition that the record was in; where another topic, of `width` partitions, has fewer,
-    that modulo their number."""
+    """The record's own partition, modulo the `width` of a topic with fewer partitions."""
     origin = letter.origin
     return (
         Target(wish.to_topic, origin.partition % width)
@@ -86,8 +85,8 @@ class Summary:
 
 @dataclass
 class _Lane:
-    """One target partition. `there`: dead letters that it has; `wanted`: that it is to have;
-    `acked`: that it took from this process."""
+    """One target partition. Dead letters `there`: found in it; `wanted`: to be sent; `acked`: sent
+    by this process."""
 
     target: Target
     topic: Topic | None = None
@@ -101,7 +100,7 @@ class _Lane:
     chunk: _Chunk = field(default_factory=list)
     chunk_bytes: int = 0
     is_behind: bool = False
-    """Somebody else has sent there meanwhile: nothing more before the next look."""
+    """Another process has sent there: send nothing more before reading it again."""
 
     @property
     def missing(self) -> set[Place]:
@@ -145,8 +144,8 @@ class Sending:
             time.sleep(_RETRY_S)
         else:
             raise RedriveRefused(
-                f"redrive {summary.redrive} is being run by somebody else as well; run it once, and again "
-                "when that ended"
+                f"redrive {summary.redrive} is being run by another process as well; run it again when that "
+                "has ended"
             )
         sent = {place for lane in self._lanes.values() for place in lane.wanted & lane.there}
         self._notes.finish(self._redrive, sent, wall_clock_ms())
@@ -215,9 +214,9 @@ class Sending:
         return lane
 
     def _look(self, lane: _Lane) -> None:
-        """What this redrive has sent there so far, as the log and the notes say. Where the log has
-        lost what came after the noted end, nobody can tell what an earlier process has sent; nor
-        where a batch of the redrive's own was damaged there. Others' batches do not matter."""
+        """The dead letters that this redrive has sent there, according to the log and the notes.
+        They are unknown if the log has lost records after the noted end, or if a batch of this
+        redrive is damaged there. Batches of other producers do not matter."""
         if lane.topic is None:
             return
         started, (name, partition) = self._started, lane.target
@@ -270,7 +269,7 @@ class Sending:
             lane.is_behind = True
 
     def _append(self, lane: _Lane, chunk: _Chunk) -> None:
-        """Whole, or one by one where the topic takes no batch of that size."""
+        """As one batch, or record by record if the topic refuses a batch of that size."""
         assert lane.topic is not None
         producer = ProducerInfo(self._started.producer_id, 0, lane.sequence)
         try:

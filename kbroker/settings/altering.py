@@ -1,10 +1,10 @@
 """Settings as the broker's APIs see them: altering, checking and describing those of a topic, the
 broker or a group.
 
-Pure functions over what is stored for a resource (name to text, only what was set): they return
-what is to be stored next or raise KafkaError, and the caller saves it. The tables and the classes
-that read them are in settings/broker.py, settings/topic.py and settings/group.py; this file is the
-door for everyone else.
+Pure functions over the stored settings of a resource (name to text, only those set): they return
+the settings to store next or raise KafkaError, and the caller saves them. The tables and the
+classes that read them are in settings/broker.py, settings/topic.py and settings/group.py; other
+packages use this file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = [
 
 
 class Scope(Enum):
-    """What a setting belongs to; the values are Kafka's config resource types."""
+    """The owner of a setting; the values are Kafka's config resource types."""
 
     TOPIC = 2
     BROKER = 4
@@ -84,8 +84,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigRow(NamedTuple):
-    """One row of DescribeConfigs. `synonyms`: the values that were set or hold by default,
-    strongest first."""
+    """One row of DescribeConfigs. `synonyms`: the set and default values, strongest first."""
 
     name: str
     value: str | None
@@ -115,7 +114,7 @@ _EFFECTIVE: Final[
 }
 _OWN_SOURCE: Final = {Scope.TOPIC: Source.TOPIC, Scope.GROUP: Source.GROUP}
 _INVALID: Final = {
-    # A value that cannot be: Kafka answers INVALID_REQUEST for broker settings only.
+    # An invalid value: Kafka answers INVALID_REQUEST for broker settings only.
     Scope.TOPIC: ErrorCode.invalid_config,
     Scope.BROKER: ErrorCode.invalid_request,
     Scope.GROUP: ErrorCode.invalid_config,
@@ -204,11 +203,10 @@ def checked_topic_configs(entries: Sequence[tuple[str, str | None]], broker: Bro
 def describe(
     scope: Scope, stored: Mapping[str, str], broker: BrokerConfig, names: Collection[str] | None = None
 ) -> list[ConfigRow]:
-    """The rows of a resource, by name; those of `names` only, where given. Names that there are not
-    give no row.
+    """The rows of a resource, by name; those of `names` only, where given. Unknown names
+    have no row.
 
-    `stored` is what was set for the topic or group; for the broker it is not looked at, since
-    `broker` holds it already.
+    `stored`: the values set for the topic or group; ignored for the broker, as `broker` has them.
     """
     defs = [
         each
@@ -219,8 +217,7 @@ def describe(
 
 
 def describe_broker_default(broker: BrokerConfig, names: Collection[str] | None = None) -> list[ConfigRow]:
-    """The rows of the broker resource without a name: what was altered for all brokers, and nothing
-    else."""
+    """The rows of the broker resource without a name: only the values altered for all brokers."""
     rows = []
     for name, text in sorted(broker.dynamic_default.items()):
         if names is None or name in names:
@@ -259,8 +256,7 @@ def _known(scope: Scope, name: str) -> ConfigDef:
 
 
 def _instead(scope: Scope, name: str) -> str:
-    """What to do about a setting that a resource does not take; empty where nothing of that name is
-    known."""
+    """The alternative to a setting that the resource does not have; empty for unknown names."""
     if scope is Scope.BROKER and name in BROKER_CONFIGS:
         how = f"`kbroker start --config {name}=VALUE`, or a line {name}=VALUE in the file of --config-file"
         return f". It is read at start only: set it with {how}, and restart the broker"
@@ -292,8 +288,8 @@ def _instead(scope: Scope, name: str) -> str:
 def _checked(
     scope: Scope, entries: Mapping[str, str], broker: BrokerConfig, broker_name: str, altered: Collection[str]
 ) -> dict[str, str]:
-    """`entries` in their one written form, valid each and together. `altered`: what the request
-    names."""
+    """`entries` in canonical form, checked one by one and together. `altered`: the names in the
+    request."""
     try:
         result = {name: to_text(_known(scope, name).parse(value)) for name, value in entries.items()}
         if scope is Scope.TOPIC:

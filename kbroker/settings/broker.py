@@ -153,13 +153,13 @@ BROKER_CONFIGS: Final = by_name(
         type=_INT,
         default=str(INT_MAX),
         minimum=0,
-        doc="Connections at one time; further ones are closed at once.",
+        doc="Connections at one time; further ones are closed.",
     ),
     ConfigDef(
         name="connections.max.idle.ms",
         type=_LONG,
         default="600000",
-        doc="How long a connection may be silent before it is closed; negative for ever.",
+        doc="How long a connection may be silent before it is closed; negative forever.",
     ),
     ConfigDef(
         name="socket.request.max.bytes",
@@ -180,7 +180,7 @@ BROKER_CONFIGS: Final = by_name(
         type=_INT,
         default="57671680",
         minimum=1024,
-        doc="Upper limit of a fetch answer, whatever the client asks.",
+        doc="Upper limit of a fetch answer, whatever the client requests.",
     ),
     ConfigDef(
         name="max.incremental.fetch.session.cache.slots",
@@ -196,7 +196,7 @@ BROKER_CONFIGS: Final = by_name(
         default="500",
         minimum=0,
         maximum=500,
-        doc="Updates of a share-partition's state that are written before a whole snapshot; 0 writes "
+        doc="Updates of a share-partition's state that are written before a snapshot; 0 writes "
         "snapshots only.",
     ),
     ConfigDef(
@@ -212,14 +212,14 @@ BROKER_CONFIGS: Final = by_name(
         type=_BOOLEAN,
         default="false",
         dynamic=True,
-        doc="Whether the first dead letter of a share group makes the topic that it goes to.",
+        doc="Whether the first dead letter of a share group creates its topic.",
     ),
     ConfigDef(
         name="errors.deadletterqueue.topic.name.prefix",
         type=_STRING,
         default="dlq.",
         dynamic=True,
-        doc="How the name of a topic begins that is made for dead letters.",
+        doc="Prefix of the names of topics that are created for dead letters.",
     ),
     *CONSUMER_GROUP_CONFIGS,
     # kbroker's own.
@@ -241,8 +241,8 @@ BROKER_CONFIGS: Final = by_name(
         type=_LONG,
         default=str(16 << 20),
         minimum=1 << 20,
-        doc="Memory for decompressed batches that share consumers take in parts; a single batch that is "
-        "larger is held alone.",
+        doc="Memory for decompressed batches that share consumers fetch in parts; a larger single batch is "
+        "held alone.",
     ),
     ConfigDef(
         name="kbroker.sync.interval.ms",
@@ -250,7 +250,7 @@ BROKER_CONFIGS: Final = by_name(
         default="75",
         minimum=1,
         maximum=60_000,
-        doc="With --durability os: how often what was written is synced in the background.",
+        doc="With --durability os: how often writes are synced in the background.",
     ),
 )
 
@@ -262,7 +262,7 @@ STARTED_WITH: Final = {
     "log.dirs": "use --data-dir, or a line data-dir=DIR of the file",
     "group.share.persister.class.name": "use kbroker.persister",
     "group.consumer.regex.refresh.interval.ms": "regular expressions are resolved whenever topics come or go",
-    "share.coordinator.state.topic.prune.interval.ms": "the state storage removes what is obsolete by itself",
+    "share.coordinator.state.topic.prune.interval.ms": "the state storage removes obsolete state by itself",
     "log.flush.interval.messages": "use --durability",
     "log.flush.interval.ms": "use --durability",
 }
@@ -270,7 +270,7 @@ STARTED_WITH: Final = {
 
 
 class Setting(NamedTuple):
-    """`where`: the place that a person would correct, such as a file and its line."""
+    """`where`: the place to correct, such as a file and its line."""
 
     where: str
     name: str

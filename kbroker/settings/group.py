@@ -1,9 +1,9 @@
 """The settings of a group (config resource type GROUP): the table, `GroupConfig` with one group's
 values.
 
-A group's own value share.X lies between the broker's bounds group.share.min.X and group.share.max.X
-when it is set; where the bounds were narrowed later, the effective value is the nearest one within
-them. Without an own value the broker's group.share.X holds. The same with consumer.X.
+A group's own value share.X must lie between the broker's bounds group.share.min.X and
+group.share.max.X when it is set. If the bounds are narrowed later, the nearest value within them is
+in effect. Without an own value the broker's group.share.X applies. The same holds for consumer.X.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ GROUP_CONFIGS: Final = by_name(
         default="5",
         minimum=2,
         synonyms=(("group.share.delivery.count.limit", 1),),
-        doc="How often a record is delivered before it is given up.",
+        doc="How often a record is delivered before it is archived.",
     ),
     ConfigDef(
         name="share.record.lock.duration.ms",
@@ -72,7 +72,7 @@ GROUP_CONFIGS: Final = by_name(
         default="30000",
         minimum=1000,
         synonyms=(("group.share.record.lock.duration.ms", 1),),
-        doc="How long a delivered record belongs to its consumer before it is delivered again.",
+        doc="How long a delivered record belongs to its consumer before it is redelivered.",
     ),
     ConfigDef(
         name="share.partition.max.record.locks",
@@ -132,8 +132,8 @@ GROUP_CONFIGS: Final = by_name(
         name=_DEAD_LETTER_TOPIC,
         type=_STRING,
         default="",
-        doc="Topic that gets a dead letter for each record that is given up (`kbroker docs dead-letters`); "
-        "empty for none.",
+        doc="Topic that gets a dead letter for each record that the group gives up "
+        "(`kbroker docs dead-letters`); empty for none.",
     ),
     ConfigDef(
         name="errors.deadletterqueue.copy.record.enable",
@@ -172,8 +172,8 @@ class GroupConfig:
     """
 
     def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:
-        """`stored`: what was set for the group, as altering returned it; names that no table knows
-        any more are ignored."""
+        """`stored`: the values set for the group, as altering returned them; names that are no
+        longer in the table are ignored."""
         self._own: dict[str, Any] = {
             name: GROUP_CONFIGS[name].parse(text) for name, text in stored.items() if name in GROUP_CONFIGS
         }
@@ -190,8 +190,8 @@ class GroupConfig:
         return value
 
     def timeouts_too_short(self, altered: Collection[str] | None = None) -> Iterator[str]:
-        """A line for each kind of group whose session timeout ends between two heartbeats; with
-        `altered` only where one of the two is among these settings."""
+        """A line for each kind of group whose session timeout is not longer than its heartbeat
+        interval; with `altered`, only if one of the two settings is in it."""
         for kind in ("consumer", "share"):
             timeout, heartbeat = f"{kind}.session.timeout.ms", f"{kind}.heartbeat.interval.ms"
             if altered is not None and timeout not in altered and heartbeat not in altered:
@@ -201,17 +201,16 @@ class GroupConfig:
                 yield f"{they}; raise the one or lower the other"
 
     def clamped(self) -> dict[str, int]:
-        """Own settings that the broker's bounds do not allow any more, with the values that hold
-        instead: worth a warning."""
+        """Own settings that the broker's bounds no longer allow, with the values in effect instead:
+        worth a warning."""
         return {name: self[name] for name in self._own if name in _BOUNDS and self[name] != self._own[name]}
 
 
 def check_group_values(stored: Mapping[str, str], broker: BrokerConfig, altered: Collection[str]) -> None:
-    """What a single setting's definition cannot see. Raises ValueError.
+    """Check settings against the broker's bounds and against each other. Raises ValueError.
 
-    Only the settings in `altered` are judged by the broker's bounds, and by each other where one of
-    the two is in `altered`. The bounds may have been narrowed since the others were set: they are
-    clamped, and must not keep the group from being altered.
+    Only settings in `altered` are checked, and pairs with one of them. The bounds may have been
+    narrowed since the others were set: those are clamped, and must not prevent the alteration.
     """
     if stored.get(_RESET, "latest") not in ("latest", "earliest"):
         reset_duration_ms(stored[_RESET])

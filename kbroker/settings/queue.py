@@ -1,6 +1,6 @@
 """The settings of a group that make it a work queue: a part of the table of settings/group.py.
 
-They are kbroker's own. All are off by default: a share group without them behaves as Kafka's.
+They are kbroker's own and off by default: a share group without them behaves as in Kafka.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ PRIORITY_LIMIT: Final = 1000
 LOCK_MAX_LIMIT_MS: Final = _DAY_MS
 
 PARK_FROM_MS: Final = 1000
-"""Waits that are longer are spent outside the in-flight window: a record there holds back the start
-offset, and counts as in flight. Shorter ones are not worth two writes."""
+"""Records with a longer wait are parked, as a record in the window holds back the start offset and
+counts as in flight. A shorter wait is not worth two writes."""
 
 PREFETCH: Final = "kbroker.queue.prefetch"
 REDELIVERY_DELAY: Final = "kbroker.queue.redelivery.delay.ms"
@@ -71,8 +71,7 @@ QUEUE_CONFIGS: Final = (
         minimum=0,
         maximum=10_000,
         doc="Records that a member may hold at a time, over all partitions; 1: one job for each worker. 0: "
-        "as many as it "
-        "asks for, in whole batches.",
+        "as many as it requests, in whole batches.",
     ),
     ConfigDef(
         name=REDELIVERY_DELAY,
@@ -80,9 +79,8 @@ QUEUE_CONFIGS: Final = (
         default="0",
         minimum=0,
         maximum=_DAY_MS,
-        doc="How long a record that comes back waits after its first delivery: released, its lock run out, "
-        "its connection "
-        "lost. 0: it does not wait.",
+        doc="How long a record waits before its first redelivery, after a release, an expired lock or a "
+        "lost connection. 0: it does not wait.",
     ),
     ConfigDef(
         name=REDELIVERY_MULTIPLIER,
@@ -177,7 +175,7 @@ QUEUE_CONFIGS: Final = (
         name=PAUSED,
         type=ConfigType.BOOLEAN,
         default="false",
-        doc="No member is given records; what members hold they may acknowledge. It holds over a restart.",
+        doc="Members get no records; they may still acknowledge those that they hold. It survives a restart.",
     ),
     ConfigDef(
         name=PRIORITIES,
@@ -192,7 +190,7 @@ QUEUE_CONFIGS: Final = (
 
 
 def contradictions(stored: Mapping[str, str]) -> Iterator[str]:
-    """What a single one of these settings cannot see, a line for each."""
+    """Contradictions between these settings, one line each."""
     delay_ms = int(stored.get(REDELIVERY_DELAY, 0))
     if REDELIVERY_MAX in stored and int(stored[REDELIVERY_MAX]) < delay_ms:
         yield (

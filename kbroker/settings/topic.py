@@ -1,10 +1,10 @@
-"""The settings of a topic: the table of all that Kafka knows, and `TopicConfig`, the values of one
-topic.
+"""The settings of a topic: the table of all topic settings of Kafka, and `TopicConfig`, the values
+of one topic.
 
-A topic setting works or is refused. Those for which kbroker has no counterpart (compaction,
-replication, tiered storage, recompression) are listed with the one value that says what happens
-anyway, so that tools that read or repeat a topic's settings work, and any other value is refused
-with INVALID_CONFIG.
+A topic setting works or is refused. Settings without a counterpart in kbroker (compaction,
+replication, tiered storage, recompression) are listed with the one value that describes its
+behaviour, so that tools can read and repeat a topic's settings. Any other value is refused with
+INVALID_CONFIG.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEAD_LETTERS: Final = "errors.deadletterqueue.group.enable"
 
 
 def _fixed(name: str, kind: ConfigType, value: str, reason: str, doc: str) -> ConfigDef:
-    """A setting of Kafka's that can only be what it is here."""
+    """A setting of Kafka that has only one value here."""
     return ConfigDef(name=name, type=kind, default=value, only=(value,), reason=reason, doc=doc)
 
 
@@ -50,7 +50,7 @@ TOPIC_CONFIGS: Final = by_name(
             ("log.retention.minutes", 60_000),
             ("log.retention.hours", 3_600_000),
         ),
-        doc="How long records are kept at least; -1 for ever. Whole segments are removed.",
+        doc="How long records are kept at least; -1 forever. Whole segments are removed.",
     ),
     ConfigDef(
         name="retention.bytes",
@@ -89,7 +89,7 @@ TOPIC_CONFIGS: Final = by_name(
         default="1048588",
         minimum=0,
         synonyms=(("message.max.bytes", 1),),
-        doc="Largest record batch that is taken, in bytes as sent (compressed, if it is).",
+        doc="Largest accepted record batch, in bytes as sent (compressed, if it is).",
     ),
     ConfigDef(
         name="message.timestamp.type",
@@ -126,17 +126,17 @@ TOPIC_CONFIGS: Final = by_name(
         type=_BOOLEAN,
         default="false",
         synonyms=(("kbroker.payload.check", 1),),
-        doc="Whether Produce opens batches, as Kafka does, and refuses those whose records are not what "
-        "the header says.",
+        doc="Whether Produce opens batches, as Kafka does, and refuses those whose records do not match "
+        "the header.",
     ),
     ConfigDef(
         name=QUEUE_RETENTION,
         type=_STRING,
         default="time",
         choices=("time", "unfinished", "workqueue"),
-        doc="Whether share groups hold their records. time: no, as in Kafka. unfinished: retention takes "
-        "only what all share groups "
-        "have finished. workqueue: likewise, and what they have finished goes soon.",
+        doc="Whether share groups hold their records. time: no, as in Kafka. unfinished: retention removes "
+        "only records that all share groups have finished. workqueue: likewise, and finished records are "
+        "removed soon.",
     ),
     ConfigDef(
         name=QUEUE_RETENTION_MAX_BYTES,
@@ -250,7 +250,7 @@ TOPIC_CONFIGS: Final = by_name(
 
 
 def contradictions(stored: Mapping[str, str]) -> Iterator[str]:
-    """What a single one of these settings cannot see, a line for each."""
+    """Contradictions between these settings, one line each."""
     if stored.get(QUEUE_RETENTION, "time") != "time" and stored.get(DEAD_LETTERS) == "true":
         yield (
             f"{QUEUE_RETENTION} must be time for a topic of dead letters ({DEAD_LETTERS}=true): nobody "
@@ -265,8 +265,8 @@ class TopicConfig:
     """
 
     def __init__(self, stored: Mapping[str, str], broker: BrokerConfig) -> None:
-        """`stored`: what was set for the topic, as altering returned it; names that no table knows
-        any more are ignored."""
+        """`stored`: the values set for the topic, as altering returned them; names that are no
+        longer in the table are ignored."""
         self._own: dict[str, Any] = {
             name: TOPIC_CONFIGS[name].parse(text) for name, text in stored.items() if name in TOPIC_CONFIGS
         }

@@ -163,7 +163,7 @@ def test_a_lost_start_note(broker: RunningBroker, command: Command, topic: str) 
     assert refused == (
         REFUSED,
         "",
-        "kbroker: what redrive old noted when it started is lost; choose another name\n",
+        "kbroker: the start note of redrive old is lost; choose another name\n",
     )
     rest = command("dead-letters", "redrive", letters, "--name", "rest", "--json").json
     assert (rest["sent"], rest["skipped"]) == (4, 2)
