@@ -106,7 +106,7 @@ def _definitions(parent: ast.AST, outer: str = "") -> Iterator[tuple[str, _Defin
 
 
 def _of_script(node: _Definition) -> list[str]:
-    """What stands in `@script(...)` counts whatever it looks like, so that a wrong id is found."""
+    """All strings in `@script(...)` count as rule ids, so that a wrong id is found."""
     calls = [
         each
         for each in node.decorator_list

@@ -1,7 +1,6 @@
-"""Measures the structure of the code: circles, arrows, constructors, and what else
-tests/checks/test_structure.py bounds.
+"""Measures the structure of the code: the figures that tests/checks/test_structure.py bounds.
 
-    python -m tests.checks.structure [--list]            --list: what each figure counts, by name
+python -m tests.checks.structure [--list]            --list: the names behind each figure
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ def modules(root: Path = ROOT) -> dict[str, ast.Module]:
 
 
 def imports(trees: Mapping[str, ast.Module]) -> Graph:
-    """Module -> the modules of the package that it imports, also for types only. Modules that only
-    give older names to what stands elsewhere, for plugins, are left out."""
+    """Module -> the modules of the package that it imports, also for types only. Modules that
+    only re-export names for plugins are left out."""
     return {
         name: frozenset(each for each in _imported(tree, trees) if each != name)
         for name, tree in trees.items()
@@ -41,7 +40,7 @@ def imports(trees: Mapping[str, ast.Module]) -> Graph:
 
 
 def _only_renames(tree: ast.Module) -> bool:
-    """A docstring, imports, and the list of what they give."""
+    """A docstring, imports and a list of names."""
     rest = [node for node in tree.body[1:] if not isinstance(node, ast.ImportFrom | ast.Assign)]
     return not rest and any(isinstance(node, ast.ImportFrom) for node in tree.body)
 
@@ -60,8 +59,7 @@ def _imported(tree: ast.Module, trees: Mapping[str, ast.Module]) -> Iterator[str
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Modules that import each other in a loop: strongly connected components of two or more
-    (Tarjan)."""
+    """Modules that import each other in a circle: strongly connected components (Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -115,7 +113,7 @@ def long_constructors(trees: Mapping[str, ast.Module]) -> list[str]:
 
 
 def done_closures(trees: Mapping[str, ast.Module]) -> list[str]:
-    """Functions in functions that take what a commit ended with."""
+    """Nested functions that take only an `error`, the result of a commit."""
     found = []
     for name, tree in trees.items():
         for outer in ast.walk(tree):
@@ -131,7 +129,7 @@ def done_closures(trees: Mapping[str, ast.Module]) -> list[str]:
 
 
 def getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
-    """getattr with a name that is written down."""
+    """getattr and hasattr with a constant name."""
     return [
         f"{name}:{node.lineno} {node.args[1].value}"
         for name, tree in trees.items()
@@ -179,7 +177,7 @@ def calls_of(trees: Mapping[str, ast.Module], method: str) -> list[str]:
 
 
 def twins(trees: Mapping[str, ast.Module]) -> list[str]:
-    """Public class names that stand twice or more within one package directly below the top."""
+    """Public class names that occur twice or more within one top-level package."""
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, tree in trees.items():
         parts = name.split(".")
@@ -203,7 +201,7 @@ def long_files(root: Path = ROOT) -> list[str]:
 
 
 def figures(root: Path = ROOT) -> dict[str, list[str]]:
-    """What is measured, by title: the things counted."""
+    """The findings of each figure, by title."""
     trees = modules(root)
     graph = imports(trees)
     between = {

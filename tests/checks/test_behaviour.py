@@ -45,7 +45,7 @@ def test_every_rule_that_a_test_names_is_there() -> None:
 
 
 def test_what_is_not_shown_is_listed() -> None:
-    """Who shows a rule takes it off the list; who adds one without a test puts it there."""
+    """A new test takes its rules off the list; a new rule without a test is added to it."""
     missing, listed = without_a_test(RULES, NAMED), not_yet_shown(TEXT)
     assert (sorted(set(missing) - set(listed)), sorted(set(listed) - set(missing))) == ([], [])
     assert len(listed) == len(set(listed))

@@ -1,5 +1,5 @@
-"""Documents say what is there: links lead somewhere, every exit code, every decision and every
-Kafka API is listed."""
+"""Documents match the code: links lead somewhere, and every exit code, decision and Kafka API is
+listed."""
 
 from __future__ import annotations
 

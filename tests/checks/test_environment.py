@@ -1,5 +1,5 @@
-"""Making the Makefile's environments: an unsuitable Python is refused in one line, and what is half
-made or broken is made anew."""
+"""Making the Makefile's environments: an unsuitable Python is refused in one line, and an
+incomplete or broken environment is recreated."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Building the distributions: a wheel has what the checkout has, nothing stays behind, and an old
-Python is told what is needed."""
+"""Building the distributions: a wheel has the files of the checkout, the build leaves nothing
+behind, and an old Python gets a message with the required version."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_for_an_old_python_nothing_is_required_but_another_one(tmp_path: Path, n
 
 
 def test_for_an_old_python_a_wheel_requires_nothing_that_is_not_there() -> None:
-    """What has no release at all for Python 3.10; a wheel's requirements are those of every
+    """Dependencies without a release for Python 3.10; a wheel's requirements are the same for every
     Python."""
     (kio,) = (each for each in map(Requirement, PROJECT["dependencies"]) if each.name == "kio")
     assert kio.marker is not None

@@ -473,7 +473,7 @@ async def test_refusals_of_administration_are_counted_by_code(tmp_path: Path) ->
 
 
 async def test_a_share_partition_in_memory_and_out_of_it(tmp_path: Path) -> None:
-    """Counters go on; lag is what DescribeShareGroupOffsets says in every state; age is that of the
+    """Counters continue; lag equals DescribeShareGroupOffsets in every state; age is that of the
     record at the start."""
     async with opened(tmp_path, FAST) as world:
         now_ms = wall_clock_ms()

@@ -142,8 +142,8 @@ def test_letter_case_and_blanks() -> None:  # CFG-19, CFG-29
 
 
 def test_dead_letter_settings() -> None:
-    """DLQ-2, CFG-21: the name of any topic that is none of Kafka's own; whether it is there is
-    asked when it is needed."""
+    """DLQ-2, CFG-21: any topic name but Kafka's internal ones; its existence is checked when
+    it is needed."""
     name = "errors.deadletterqueue.topic.name"
     for value in ("", "dlq.orders", "a topic that cannot be", "_one"):
         assert stored(errors_deadletterqueue_topic_name=value) == {name: value}

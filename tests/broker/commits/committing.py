@@ -12,8 +12,7 @@ from kbroker.broker.commits.group_commit import GroupCommit
 
 
 class FakeStore:
-    """Notes what it is asked, and fails on demand; `gate` holds the sync back until it is
-    opened."""
+    """Records its calls and fails on demand; `gate` blocks the sync until it is opened."""
 
     def __init__(self) -> None:
         self.groups: list[list[str]] = []

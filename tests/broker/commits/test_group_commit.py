@@ -1,5 +1,5 @@
-"""Group commit: what is told when, what a failure takes with it, and that the store is never asked
-two things at once."""
+"""Group commit: the order of notifications, the extent of a failure, and that the store never gets
+two calls at once."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ async def test_a_failed_background_sync_ends_all_writing() -> None:
 
 
 async def test_an_error_that_no_write_may_raise_ends_the_committer() -> None:
-    """The broker ends with it, as whoever was to be told never will be."""
+    """The broker ends with it, as the waiting writers are never notified."""
     store = FakeStore()
     notes: list[str] = []
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
@@ -378,8 +378,8 @@ async def test_nobody_waits_for_a_committer_that_has_ended(crash: BaseException)
 
 @pytest.mark.parametrize("start", [True, False])
 async def test_what_comes_after_the_committer_has_ended_is_refused(start: bool) -> None:
-    """Not in the call: who submits has more to do before it may be told. What is submitted by who
-    is refused counts as well."""
+    """Refused later, not inside the call: the submitter may not be ready for its callback. Writes
+    submitted by the callback of a refused one are refused, too."""
     notes: list[str] = []
     store = FakeStore()
 

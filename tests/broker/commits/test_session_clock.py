@@ -1,5 +1,4 @@
-"""The session clock beside a wall clock that is set: it goes on, and knows how far the other one
-is."""
+"""The session clock while the wall clock is set: it stays monotonic and knows the difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused of the payloads of produced batches, and that nothing is that a client writes."""
+"""Damaged payloads of produced batches are refused, and payloads written by clients are not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CODES = {
 
 
 def code_of(batch: bytes) -> ErrorCode | None:
-    """None: it is taken. Where it may be told without a thread, that says the same."""
+    """None: it is accepted. The quick check, if it may be used, must agree."""
     header = read_header(batch)
     codes: list[ErrorCode | None] = []
     for asked in (check, check_quickly) if is_quick(header) else (check,):

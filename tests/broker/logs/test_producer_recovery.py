@@ -94,7 +94,7 @@ class Lives:
             yield broker
 
     def crash(self) -> None:
-        """What is there now is what the next life finds."""
+        """The next life starts from a copy of the present files."""
         self._copies += 1
         crashed = self.data_dir.with_name(f"crashed-{self._copies}")
         shutil.copytree(self.data_dir, crashed)
@@ -455,7 +455,7 @@ class TestTrouble:
             assert await append(partition, batch(0, 601)) == 601, "a repeat"
 
     async def test_producers_are_saved_when_a_full_disk_has_room_again(self, lives: Lives) -> None:
-        """Retention goes on without, to make room."""
+        """Retention continues without it, to make room."""
         async with lives.life() as partition:
             await fill(partition, range(4))
             broker = lives.running
@@ -500,7 +500,7 @@ class TestReplays:
             assert partition.high_watermark == 7
             producers = await partition.load_producers()
             assert [each.producer_id for each in producers.confirmed()] == [Q]
-            assert await append(partition, batch(9, P)) == 7, "unknown, so it may go on anywhere"
+            assert await append(partition, batch(9, P)) == 7, "unknown, so it may continue at any sequence"
             assert await append(partition, batch(0, Q)) == 4, "a repeat"
 
     async def test_what_has_no_producer_is_not_replayed(

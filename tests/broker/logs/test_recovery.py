@@ -130,7 +130,7 @@ async def test_logs_without_a_topic(tmp_path: Path, engine: str, caplog: pytest.
     with caplog.at_level(logging.INFO):
         async with open_broker(options(tmp_path, engine)) as broker:
             found = set(broker.log_store.logs())
-            assert STRAY in found, "records are never removed without being asked"
+            assert STRAY in found, "records are never removed unasked"
             assert empty not in found
     (line,) = [
         record
