@@ -41,7 +41,12 @@ def imports(trees: Mapping[str, ast.Module]) -> Graph:
 
 def _only_renames(tree: ast.Module) -> bool:
     """A docstring, imports and a list of names."""
-    rest = [node for node in tree.body[1:] if not isinstance(node, ast.ImportFrom | ast.Assign)]
+    rest = [
+        node
+        for node in tree.body[1:]
+        if not isinstance(node, ast.ImportFrom)
+        and not (isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__")
+    ]
     return not rest and any(isinstance(node, ast.ImportFrom) for node in tree.body)
 
 
