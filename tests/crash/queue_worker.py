@@ -149,10 +149,8 @@ def produce_one(
                 headers.insert(chooser.randint(0, len(headers)), (which, text.encode()))
             partition = chooser.randrange(PARTITIONS)
             key = "" if not keys else "k0" if chooser.random() < 0.5 else f"k{chooser.randrange(1, keys)}"
-            data, details = (
-                value.encode() + padding,
-                {"timestamp": timestamp_ms, "headers": headers, "on_delivery": delivered},
-            )
+            data = value.encode() + padding
+            details = {"timestamp": timestamp_ms, "headers": headers, "on_delivery": delivered}
             whole = digest(key.encode() or None, data, headers, timestamp_ms)
             history.write(Sent(now_ns, name, value, idempotent=True, due_ns=due_ns, key=key, digest=whole))
             producer.produce(TOPIC, data, key=key or None, partition=partition, **details)
