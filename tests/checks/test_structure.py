@@ -14,10 +14,10 @@ BOUNDS = {
     "arrows in storage/": 20,
     f"constructors of more than {MAX_PARAMETERS} parameters": 1,
     "done-closures": 1,
-    "getattr on an SPI": 3,
+    "getattr on an SPI": 0,
     "work_in": 0,
     "public class names twice in a package": 1,
-    "files above 500 lines": 1,
+    "files above 500 lines": 0,
 }
 FOUND = figures()
 
