@@ -131,7 +131,7 @@ SHARE_GROUPS = Section(
         counter(
             "share_group_dead_letters_without_copy", "group", "",
             "Dead letters without the copy of key and value that they should have: the record could not be "
-            "read or was too large.",
+            "read.",
         ),
         counter(
             "share_group_odd_schedules", "group reason", "",

@@ -22,6 +22,7 @@ from kbroker.client.topic_logs import Bounds, Damage, append, bounds, ignore_dam
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import ProducerInfo, Record, build_batch
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec
 from kbroker.formats.schedule_headers import DELAY_MS, DELIVER_AT
 from kbroker.redrive.dead_letters import DeadLetter, Originals, read_dead_letters
 from kbroker.redrive.notes import Notes, Place, Redrive, Started, Wish
@@ -268,8 +269,9 @@ class Sending:
                 raise
             lane.is_behind = True
 
-    def _append(self, lane: _Lane, chunk: _Chunk) -> None:
-        """As one batch, or record by record if the topic refuses a batch of that size."""
+    def _append(self, lane: _Lane, chunk: _Chunk, codec: Codec = Codec.NONE) -> None:
+        """As one batch. If the topic refuses that size: record by record, and compressed, since the
+        record may have been produced compressed."""
         assert lane.topic is not None
         producer = ProducerInfo(self._started.producer_id, 0, lane.sequence)
         try:
@@ -277,7 +279,7 @@ class Sending:
                 self._connection,
                 lane.topic,
                 lane.target.partition,
-                build_batch([record for _, record in chunk], producer=producer),
+                build_batch([record for _, record in chunk], producer=producer, codec=codec),
             )
         except KafkaError as error:
             if error.code is not ErrorCode.message_too_large:
@@ -286,11 +288,13 @@ class Sending:
             lane.sequence = (lane.sequence + len(chunk)) % _SEQUENCES
             self._count(lane, [place for place, _ in chunk])
             return
-        if len(chunk) == 1:
+        if len(chunk) > 1:
+            for each in chunk:
+                self._append(lane, [each])
+        elif codec is Codec.NONE and _size(chunk[0][1]) <= DEFAULT_MAX_BYTES:
+            self._append(lane, chunk, Codec.ZSTD)
+        else:
             self._give_up(lane, chunk[0][0], f"it is too large for topic {lane.target.topic}")
-            return
-        for each in chunk:
-            self._append(lane, [each])
 
     def _give_up(self, lane: _Lane, place: Place, reason: str) -> None:
         if place not in lane.given_up:

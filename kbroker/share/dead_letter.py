@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from kbroker.formats.batches import HEADER_SIZE, Record, encoded_size
+from kbroker.formats.batches import HEADER_SIZE, Record, build_batch, encoded_size
+from kbroker.formats.compression import DEFAULT_MAX_BYTES, Codec
 from kbroker.share.effects import DeadLetterCause
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
@@ -62,23 +63,6 @@ class DeadLetterQueue(NamedTuple):
     contents: Contents = Contents()
 
 
-class Letter(NamedTuple):
-    """A dead letter with all that it should hold, and `bare`, for where that is too large.
-    `Record.offset` is the source's."""
-
-    full: Record
-    bare: Record
-
-
-class Packed(NamedTuple):
-    """Batches in the order of the letters; the offsets of letters that fit into no batch, even
-    bare; and how many letters are bare because the full ones were too large."""
-
-    batches: list[list[Record]]
-    too_large: list[int]
-    cut: int
-
-
 def headers_of(origin: Origin) -> Headers:
     return tuple((name, str(value).encode()) for name, value in zip(HEADER_NAMES, origin, strict=True))
 
@@ -98,45 +82,44 @@ def origin_of(headers: Sequence[tuple[str, bytes | None]]) -> Origin | None:
         return None
 
 
-def letter_of(origin: Origin, record: Record | None, contents: Contents, timestamp_ms: int) -> Letter:
-    """`record`: the source record, None where it is not needed or cannot be read. `timestamp_ms`:
-    the letter's."""
-    bare = Record(origin.offset, timestamp_ms, None, None, headers_of(origin))
+def letter_of(origin: Origin, record: Record | None, contents: Contents, timestamp_ms: int) -> Record:
+    """The dead letter; its offset is the source's.
+
+    - `record`: the source record; None if it is not needed or cannot be read
+    - `timestamp_ms`: the letter's
+    """
+    letter = Record(origin.offset, timestamp_ms, None, None, headers_of(origin))
     if record is None:
-        return Letter(bare, bare)
-    full = bare
+        return letter
     if contents.key_and_value:
-        full = full._replace(key=record.key, value=record.value)
+        letter = letter._replace(key=record.key, value=record.value)
     if contents.headers:
-        full = full._replace(headers=bare.headers + record.headers)
-    return Letter(full, bare)
+        letter = letter._replace(headers=letter.headers + record.headers)
+    return letter
 
 
-def pack(letters: Iterable[Letter], max_bytes: int) -> Packed:
-    """Uncompressed batches of at most `max_bytes`. A letter that does not fit into one alone is
-    bare."""
-    packed = Packed([], [], 0)
-    batch: list[Record] = []
-    size = HEADER_SIZE
+def pack(letters: Iterable[Record], max_bytes: int) -> list[list[Record]]:
+    """Batches, in the order of the letters, that take at most `max_bytes` each when uncompressed. A
+    larger letter has a batch of its own."""
+    batches: list[list[Record]] = []
+    size = max_bytes
     for letter in letters:
-        record = next((each for each in letter if _alone(each) <= max_bytes), None)
-        if record is None:
-            packed.too_large.append(letter.bare.offset)
-            continue
-        if record is not letter.full:
-            packed = packed._replace(cut=packed.cut + 1)
-        added = _behind(batch, record)
-        if not batch or size + added > max_bytes:
-            batch, size = [], HEADER_SIZE
-            packed.batches.append(batch)
-            added = _behind(batch, record)
-        batch.append(record)
+        added = _behind(batches[-1], letter) if batches else 0
+        if not batches or size + added > max_bytes:
+            batches.append([])
+            size, added = HEADER_SIZE, _behind([], letter)
+        batches[-1].append(letter)
         size += added
-    return packed
+    return batches
 
 
-def _alone(record: Record) -> int:
-    return HEADER_SIZE + _behind([], record)
+def encode(batch: Sequence[Record], max_bytes: int) -> bytearray:
+    """The batch as it is stored. One that would be larger than `max_bytes` is compressed, unless
+    readers would refuse to decompress so much."""
+    plain = build_batch(batch)
+    if max_bytes < len(plain) <= HEADER_SIZE + DEFAULT_MAX_BYTES:
+        plain = min(plain, build_batch(batch, codec=Codec.ZSTD), key=len)
+    return bytearray(plain)
 
 
 def _behind(batch: Sequence[Record], record: Record) -> int:

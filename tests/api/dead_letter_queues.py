@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from uuid import UUID
 
 import trio
+from crc32c import crc32c
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
-from kbroker.formats.batches import Record, iter_headers, iter_records
+from kbroker.formats.batches import HEADER_SIZE, Record, build_batch, iter_headers, iter_records
+from kbroker.formats.compression import Codec
 from kbroker.share.dead_letter import origin_of
 from tests.api.conftest import Client
 from tests.api.share_consumers import GROUP, REJECT, Member, prepare, rows, set_up_group
@@ -39,8 +41,16 @@ async def prepare_dead_letters(
 
 
 async def set_up_broker(client: Client, configs: Mapping[str, str]) -> None:
+    await _alter(client, 4, "", configs)
+
+
+async def set_up_topic(client: Client, topic: str, configs: Mapping[str, str]) -> None:
+    await _alter(client, 2, topic, configs)
+
+
+async def _alter(client: Client, resource_type: int, name: str, configs: Mapping[str, str]) -> None:
     entries = [{"name": name, "config_operation": 0, "value": value} for name, value in configs.items()]
-    resource = {"resource_type": 4, "resource_name": "", "configs": entries}
+    resource = {"resource_type": resource_type, "resource_name": name, "configs": entries}
     answer = await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
     assert answer.responses[0].error_code == 0, answer
 
@@ -52,6 +62,19 @@ async def reject(client: Client, key: tuple[UUID, int], *offsets: int, member_id
     answer = await member.acknowledge({key: [(offset, offset, [REJECT]) for offset in offsets]})
     assert rows(answer)[key].error_code == 0
     return member
+
+
+def damaged_batch() -> bytes:
+    """One record, with a CRC that is right; no client and no broker can decompress it."""
+    return reframed(build_batch([Record(0, 1, None, bytes(1000))], codec=Codec.GZIP), b"no gzip")
+
+
+def reframed(batch: bytes, payload: bytes) -> bytes:
+    """The batch with another compressed payload."""
+    data = bytearray(batch[:HEADER_SIZE] + payload)
+    data[8:12] = (len(data) - 12).to_bytes(4, "big")
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    return bytes(data)
 
 
 def batches_of(client: Client, topic: str = QUEUE, partition: int = 0) -> list[list[Record]]:

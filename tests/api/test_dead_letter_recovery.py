@@ -302,9 +302,9 @@ async def test_a_cursor_behind_the_logs_end_is_replaced(connect: Connect) -> Non
     async with connect() as client:
         appended, cursors = client.partition(QUEUE).append, []
 
-        def note_cursor(*arguments: Any) -> Any:
+        def note_cursor(*arguments: Any, **named: Any) -> Any:
             cursors.extend(cursors_of(client))
-            return appended(*arguments)
+            return appended(*arguments, **named)
 
         client.partition(QUEUE).append = note_cursor  # type: ignore[method-assign]
         await until(lambda: client.broker.dead_letters.statistics().share_partitions == 0)

@@ -13,11 +13,14 @@ from typing import Any
 import pytest
 import trio
 
+from kbroker.broker.logs.retention import apply_retention
 from kbroker.broker.queues import dead_letters
 from kbroker.clock import wall_clock_ms
+from kbroker.errors import StoreFailed
 from kbroker.formats.batches import HEADER_SIZE, Record, build_batch
 from kbroker.formats.compression import Codec
 from kbroker.share.dead_letter import HEADER_NAMES, headers_of, origin_of
+from kbroker.storage.spi import LogId
 from tests.api.conftest import Client, Connect
 from tests.api.dead_letter_queues import (
     COPY,
@@ -27,12 +30,15 @@ from tests.api.dead_letter_queues import (
     all_done,
     batches_of,
     counters_of,
+    damaged_batch,
     is_done,
     letters_of,
     offsets_of,
     prepare_dead_letters,
+    reframed,
     reject,
     set_up_broker,
+    set_up_topic,
     until,
 )
 from tests.api.share_consumers import (
@@ -111,7 +117,9 @@ async def test_the_answer_does_not_wait_for_the_dead_letter(
         key = await prepare_dead_letters(client, *[10] * 11, configs=configs)
         appended, go = client.partition(QUEUE).append, trio.Event()
         waiting: list[Any] = []
-        monkeypatch.setattr(client.partition(QUEUE), "append", lambda *arguments: waiting.append(arguments))
+        monkeypatch.setattr(
+            client.partition(QUEUE), "append", lambda *arguments, **named: waiting.append((arguments, named))
+        )
         member = await reject(client, key, *range(10))
         await until(lambda: waiting)
         (loaded,) = client.broker.share_partitions.loaded()
@@ -127,7 +135,7 @@ async def test_the_answer_does_not_wait_for_the_dead_letter(
             nursery.start_soon(fetch)
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert not found, "100 records are in flight"
-            appended(*waiting[0])
+            appended(*waiting[0][0], **waiting[0][1])
             with trio.fail_after(10):
                 await go.wait()
         assert acquired(found[0]) == [(100, 109, 1)]
@@ -311,8 +319,8 @@ async def test_a_queue_may_stamp_its_own_time(connect: Connect) -> None:
 
 
 async def test_what_cannot_be_copied(connect: Connect) -> None:
-    """DLQ-27: gone with the log's start, damaged, a decompression bomb, too large for the queue:
-    the six headers are there always."""
+    """DLQ-27: gone with the log's start, damaged, a decompression bomb: the six headers are there
+    always. A record that is too large for the dead letter topic is copied."""
     bomb = build_batch([Record(0, 1, None, b"b" * 1000)], codec=Codec.GZIP)
     packed = zlib.compress(bytes(65 << 20), wbits=31)
     async with connect() as client:
@@ -322,7 +330,8 @@ async def test_what_cannot_be_copied(connect: Connect) -> None:
         await produce(client, Record(0, 1, None, b"gone"), Record(0, 1, None, b"there"))
         await produce(client, Record(0, 1, None, b"damaged"))
         await client.append_raw("orders", reframed(bomb, packed))
-        await produce(client, Record(0, 1, None, os.urandom(1900)))
+        large = os.urandom(1900)
+        await produce(client, Record(0, 1, None, large))
         await produce(client, Record(0, 1, b"k", b"fine"))
         member = Member(client, "M1")
         await member.fetch([key], wait_ms=5000)
@@ -338,19 +347,9 @@ async def test_what_cannot_be_copied(connect: Connect) -> None:
         await all_done(client)
         assert offsets_of(letters_of(client)) == [0, 1, 2, 3, 4, 5]
         assert [(each.key, each.value) for each in letters_of(client)] == [
-            (None, None), (None, b"there"), (None, None), (None, None), (None, None), (b"k", b"fine"),
+            (None, None), (None, b"there"), (None, None), (None, None), (None, large), (b"k", b"fine"),
         ]  # fmt: skip
-        assert counters_of(client).without_copy == 4
-
-
-def reframed(batch: bytes, payload: bytes) -> bytes:
-    """The batch with another compressed payload."""
-    from crc32c import crc32c
-
-    data = bytearray(batch[:HEADER_SIZE] + payload)
-    data[8:12] = (len(data) - 12).to_bytes(4, "big")
-    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
-    return bytes(data)
+        assert counters_of(client).without_copy == 3
 
 
 async def test_packing(connect: Connect) -> None:
@@ -367,18 +366,83 @@ async def test_packing(connect: Connect) -> None:
         assert counters_of(client).produce_requests == 5
 
 
-async def test_no_batch_is_larger_than_a_segment(connect: Connect) -> None:
-    """DLQ-28: what max.message.bytes allows is refused where segment.bytes is less."""
-    async with connect() as client:
-        queue = {**ENABLED, "segment.bytes": str(1 << 20), "max.message.bytes": "3000000"}
-        key = await prepare_dead_letters(client, queue=queue, configs={COPY: "true"})
-        sizes = [600_000, 600_000, 2_000_000]
-        await produce(client, *[Record(0, 1, None, bytes(size)) for size in sizes], codec=Codec.GZIP)
-        await reject(client, key, 0, 1, 2)
+async def test_a_larger_copy_is_alone_in_its_batch(connect: Connect, every_engine: str) -> None:
+    """DLQ-27, DLQ-28: neither max.message.bytes nor segment.bytes of the dead letter topic cuts a
+    copy. The rejected jobs are as large as producers may send, compressed or not."""
+    keep = {COPY: "true", KEEP_HEADERS: "true", KEEP_TIMESTAMP: "true"}
+    now_ms, headers = wall_clock_ms(), (("trace", b"7"),)
+    values = [b"small", os.urandom(1_048_400), bytes(3_000_000), bytes(30_000_000), os.urandom(500_000), b"s"]
+    sent = [Record(offset, now_ms, b"k", value, headers) for offset, value in enumerate(values)]
+    async with connect(engine=every_engine) as client:
+        key = await prepare_dead_letters(
+            client, queue={**ENABLED, "segment.bytes": str(1 << 20)}, configs=keep
+        )
+        for record in sent:
+            await produce(client, record, codec=Codec.ZSTD)
+        member = Member(client, "M1")
+        await member.fetch([key], wait_ms=5000, max_bytes=1 << 26)
+        await member.acknowledge({key: [(0, 5, [REJECT])]})
         await all_done(client)
-        assert offsets_of(letters_of(client)) == [0, 1, 2]
-        assert [each.value and len(each.value) for each in letters_of(client)] == [600_000, 600_000, None]
-        assert counters_of(client).without_copy == 1
+        assert counters_of(client).without_copy == 0
+    async with connect(engine=every_engine) as client:  # As a broker reads it after its start.
+        letters = letters_of(client)
+        assert offsets_of(letters) == list(range(6))
+        assert [
+            Record(offset, each.timestamp_ms, each.key, each.value, each.headers[6:])
+            for offset, each in enumerate(letters)
+        ] == sent
+        assert [len(batch) for batch in batches_of(client)] == [1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("what", ["bomb", "unreadable"])
+async def test_a_record_that_cannot_be_copied_stays_in_a_work_queue(
+    connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Its dead letter would be all that is left of it. The others get theirs, also those that are
+    rejected later; without copies it gets one, too."""
+    bomb = build_batch([Record(0, 1, None, b"b" * 1000)], codec=Codec.GZIP)
+    monkeypatch.setattr(dead_letters, "FIRST_RETRY_S", 0.01)
+    async with connect() as client:
+        key = await prepare_dead_letters(client, configs={COPY: "true"})
+        await set_up_topic(client, "orders", {"kbroker.queue.retention": "workqueue"})
+        await produce(client, Record(0, 1, None, b"one"))
+        await client.append_raw("orders", reframed(bomb, zlib.compress(bytes(65 << 20), wbits=31)))
+        await produce(client, Record(0, 1, None, b"two"), Record(0, 1, None, b"three"))
+        fields = {"group_id": GROUP, "member_id": "M1", "rack_id": None, "subscribed_topic_names": ["orders"]}
+        assert (await client.call("share_group_heartbeat", 1, member_epoch=0, **fields)).error_code == 0
+        member = Member(client, "M1")
+        await member.fetch([key], wait_ms=5000)
+        if what == "unreadable":
+            fail_reads_at(client, monkeypatch, 1)
+        await member.acknowledge({key: [(0, 2, [REJECT])]})
+        await until(lambda: len(letters_of(client)) == 2)
+        await member.acknowledge({key: [(3, 3, [REJECT])]})
+        await until(lambda: len(letters_of(client)) == 3)
+        assert [each.value for each in letters_of(client)] == [b"one", b"two", b"three"]
+        await until(lambda: "cannot be copied" in caplog.text)
+        (line,) = [each.getMessage() for each in caplog.records if "cannot be copied" in each.getMessage()]
+        assert "1 records cannot be copied and are kept, the first at offset 1 of orders-0" in line
+        assert start_offset(client) == 1
+        source, topics = client.partition("orders"), client.broker.topics
+        config = topics.by_name("orders").config
+        assert not await apply_retention(topics, source, config, client.broker.held_logs), "1970 is long ago"
+        await set_up_group(client, {COPY: "false"})
+        await all_done(client)
+        assert offsets_of(letters_of(client)) == [0, 2, 3, 1]
+        assert start_offset(client) == 4
+
+
+def fail_reads_at(client: Client, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
+    """Of `orders`. A read holds one batch."""
+    store, source = client.broker.log_store, client.partition("orders").log
+    read = store.read
+
+    def failing(log: LogId, first: int, *, max_bytes: int, end_offset: int) -> Sequence[memoryview]:
+        if log == source and first == offset:
+            raise StoreFailed("the disk fails")
+        return read(log, first, max_bytes=1 if log == source else max_bytes, end_offset=end_offset)
+
+    monkeypatch.setattr(store, "read", failing)
 
 
 async def test_many_are_written_in_portions(connect: Connect) -> None:
@@ -435,12 +499,6 @@ REFUSALS = [
         "topic no such name cannot be made: Topic name is invalid",
     ),
     ({}, ENABLED, {NAME: "orders"}, "topic orders does not have errors.deadletterqueue.group.enable=true"),
-    (
-        {},
-        {**ENABLED, "max.message.bytes": "100"},
-        {},
-        f"max.message.bytes of topic {QUEUE} is too little for a dead letter",
-    ),
 ]
 
 
@@ -467,21 +525,7 @@ async def test_a_queue_of_its_own_gets_no_second_record(
     the topic without end."""
     async with connect() as client:
         await prepare_dead_letters(client, 2, configs={NAME: "orders"})
-        await client.call(
-            "incremental_alter_configs",
-            1,
-            resources=[
-                {
-                    "resource_type": 2,
-                    "resource_name": "orders",
-                    "configs": [
-                        {"name": name, "config_operation": 0, "value": value}
-                        for name, value in ENABLED.items()
-                    ],
-                }
-            ],
-            validate_only=False,
-        )
+        await set_up_topic(client, "orders", ENABLED)
         assert (
             await rejected_for(client, caplog)
             == "topic orders is the queue itself: its records are there already"
@@ -526,15 +570,10 @@ async def test_log_lines_are_few(connect: Connect, caplog: pytest.LogCaptureFixt
 async def test_a_missing_copy_is_logged(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
     """DLQ-27: once in a while, as many as there are."""
     async with connect() as client:
-        key = await prepare_dead_letters(
-            client, queue={**ENABLED, "max.message.bytes": "500"}, configs={COPY: "true"}
-        )
-        await produce(
-            client,
-            Record(0, 1, None, bytes(1900)),
-            Record(0, 1, None, b"small"),
-            Record(0, 1, None, bytes(1900)),
-        )
+        key = await prepare_dead_letters(client, configs={COPY: "true"})
+        await client.append_raw("orders", damaged_batch())
+        await produce(client, Record(0, 1, None, b"small"))
+        await client.append_raw("orders", damaged_batch())
         member = await reject(client, key, 0, 1)
         await all_done(client)
         await member.acknowledge({key: [(2, 2, [REJECT])]})
@@ -543,9 +582,9 @@ async def test_a_missing_copy_is_logged(connect: Connect, caplog: pytest.LogCapt
         (line,) = [
             record.getMessage() for record in caplog.records if "without the copy" in record.getMessage()
         ]
-        assert line.startswith(
+        assert line == (
             "share-partition g1:orders-0: 1 dead letters are without the copy that they should have (1 of "
-            "the group"
+            "the group so far), since the records cannot be read"
         )
 
 

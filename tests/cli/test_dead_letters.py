@@ -226,13 +226,27 @@ def test_too_large_for_the_topic(broker: RunningBroker, command: Command, topic:
     batch are sent."""
     letters = fill(broker, topic, 3)
     origin = Origin(topic, 0, 7, "workers", 5, EXHAUSTED)
-    append(broker, letters, 0, [Record(0, 1, None, b"x" * 5_000, headers_of(origin))])
+    append(broker, letters, 0, [Record(0, 1, None, os.urandom(5_000), headers_of(origin))])
     command("configs", "set", "--topic", topic, "max.message.bytes=1000")
     done = command("dead-letters", "redrive", letters, "--name", "r", "--json")
     assert done.code == REFUSED
     assert done.json["problems"] == [f"dead letter 0:6: it is too large for topic {topic}"]
     assert set(redriven(broker, topic, "r").values()) == {1}
     assert sum(redriven(broker, topic, "r").values()) == 9
+
+
+def test_a_record_that_came_compressed_goes_back_compressed(
+    broker: RunningBroker, command: Command, topic: str
+) -> None:
+    """max.message.bytes is about compressed bytes, when a producer sends it as when it is
+    redriven."""
+    letters = fill(broker, topic, 3)
+    origin = Origin(topic, 0, 7, "workers", 5, EXHAUSTED)
+    command("configs", "set", "--topic", letters, "max.message.bytes=4000000")
+    append(broker, letters, 0, [Record(0, 1, None, bytes(3_000_000), headers_of(origin))])
+    done = command("dead-letters", "redrive", letters, "--name", "r", "--json")
+    assert (done.code, done.json["problems"]) == (OK, [])
+    assert sum(redriven(broker, topic, "r").values()) == 10
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(20, marks=pytest.mark.full)])

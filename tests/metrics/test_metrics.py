@@ -181,9 +181,8 @@ async def consuming(world: World) -> None:
     """Limit 2: offsets 0 and 1 are accepted, 2 is released and exhausted, 3 is rejected, 4 lost
     from a lock that runs out."""
     client, broker = world.client, world.broker
-    queue = {**queues.ENABLED, "max.message.bytes": "600"}
-    key = await queues.prepare_dead_letters(client, 4, 4, queue=queue, configs={queues.COPY: "true"})
-    await client.append_raw("orders", build_batch([Record(0, 1, None, b"x" * 1000, ())]))
+    key = await queues.prepare_dead_letters(client, 4, 4, configs={queues.COPY: "true"})
+    await client.append_raw("orders", queues.damaged_batch())
     another = client.another(1002)
     member = Member(another, "M1")
     assert acquired(await member.fetch([key], max_records=5, wait_ms=5000))[0][:2] == (0, 7)

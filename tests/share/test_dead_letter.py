@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
 import pytest
@@ -12,8 +13,8 @@ from kbroker.formats.batches import Record, build_batch, encoded_size, iter_reco
 from kbroker.share.dead_letter import (
     MESSAGES,
     Contents,
-    Letter,
     Origin,
+    encode,
     headers_of,
     letter_of,
     offsets_found,
@@ -44,23 +45,20 @@ def test_contents() -> None:
     """DLQ-25, DLQ-26, DLQ-27: null, or the record's own where it could be read; its headers and
     timestamp only if asked for."""
     bare = Record(4711, 99, None, None, headers_of(ORIGIN))
-    assert letter_of(ORIGIN, None, Contents(key_and_value=True), 99) == (bare, bare)
-    assert letter_of(ORIGIN, SOURCE, Contents(), 99) == (bare, bare)
-    assert letter_of(ORIGIN, SOURCE, Contents(key_and_value=True), 99) == (
-        bare._replace(key=b"key", value=b"value"),
-        bare,
+    assert letter_of(ORIGIN, None, Contents(key_and_value=True), 99) == bare
+    assert letter_of(ORIGIN, SOURCE, Contents(), 99) == bare
+    assert letter_of(ORIGIN, SOURCE, Contents(key_and_value=True), 99) == bare._replace(
+        key=b"key", value=b"value"
     )
-    everything = letter_of(ORIGIN, SOURCE, Contents(key_and_value=True, headers=True), 99).full
+    everything = letter_of(ORIGIN, SOURCE, Contents(key_and_value=True, headers=True), 99)
     assert everything.headers == headers_of(ORIGIN) + SOURCE.headers
-    assert letter_of(ORIGIN, SOURCE, Contents(headers=True), 99).full == bare._replace(
-        headers=everything.headers
-    )
+    assert letter_of(ORIGIN, SOURCE, Contents(headers=True), 99) == bare._replace(headers=everything.headers)
 
 
 def test_a_dead_letter_of_a_dead_letter_stands_for_the_last_one() -> None:
-    first = letter_of(ORIGIN, None, Contents(), 1).bare
+    first = letter_of(ORIGIN, None, Contents(), 1)
     again = ORIGIN._replace(topic="dlq.orders", offset=5)
-    assert origin_of(letter_of(again, first, Contents(headers=True), 2).full.headers) == again
+    assert origin_of(letter_of(again, first, Contents(headers=True), 2).headers) == again
 
 
 @pytest.mark.parametrize(
@@ -81,7 +79,7 @@ def test_what_is_no_dead_letter(headers: tuple[tuple[str, bytes | None], ...]) -
 def test_finding_those_of_one_share_partition() -> None:
     others = [{"offset": 5}, {"group_id": "other"}, {"topic": "x"}, {"partition": 1}]
     origins = [ORIGIN, *(ORIGIN._replace(**other) for other in others)]
-    records = [letter_of(each, None, Contents(), 1).bare for each in origins] + [SOURCE]
+    records = [letter_of(each, None, Contents(), 1) for each in origins] + [SOURCE]
     assert offsets_found(records, "wörkers", "orders", 3) == {4711, 5}
 
 
@@ -113,28 +111,31 @@ def test_origins_come_back(origin: Origin) -> None:
 
 
 @given(st.lists(letters, max_size=12), st.integers(61, 2000))
-def test_packing(given_letters: list[Letter], max_bytes: int) -> None:
-    """DLQ-28: batches as large as max.message.bytes allows and no larger, each letter once and in
-    order; bare if it must be (DLQ-27)."""
+def test_packing(given_letters: list[Record], max_bytes: int) -> None:
+    """DLQ-28: batches as large as max.message.bytes allows, each letter once and in order. A larger
+    letter is alone, and whole (DLQ-27)."""
     packed = pack(given_letters, max_bytes)
-    built = [build_batch(batch) for batch in packed.batches]
-    assert all(len(batch) <= max_bytes for batch in built)
-    for before, after in pairwise(packed.batches):
+    built = [build_batch(batch) for batch in packed]
+    assert all(len(data) <= max_bytes or len(batch) == 1 for data, batch in zip(built, packed, strict=True))
+    for before, after in pairwise(packed):
         assert len(build_batch([*before, after[0]])) > max_bytes, "there was room for one more"
-    by_letter = {id(record): letter for letter in given_letters for record in letter}
-    kept = [by_letter[id(record)] for batch in packed.batches for record in batch]
-    assert kept == [
-        each for each in given_letters if len(build_batch([each.bare])) <= max_bytes or each in kept
-    ]
-    for batch in packed.batches:
-        for record in batch:
-            letter = by_letter[id(record)]
-            fits = len(build_batch([letter.full])) <= max_bytes
-            assert record == (letter.full if fits else letter.bare)
-    assert len(kept) + len(packed.too_large) == len(given_letters)
-    assert [[each._replace(offset=0) for each in iter_records(data)] for data in built] == [
-        [each._replace(offset=0) for each in batch] for batch in packed.batches
-    ]
+    assert [record for batch in packed for record in batch] == given_letters
+    for data, batch in zip(built, packed, strict=True):
+        encoded = encode(batch, max_bytes)
+        assert len(encoded) <= len(data)
+        assert encoded == data or len(data) > max_bytes
+        assert list(iter_records(encoded)) == list(iter_records(data))
+
+
+def test_a_letter_that_does_not_fit_is_compressed() -> None:
+    """DLQ-27: unless that makes it larger, or tools would not decompress so much."""
+    large = Record(0, 1, b"k", bytes(3_000_000))
+    encoded = encode([large], 1_048_588)
+    assert (len(encoded) < 1000, list(iter_records(encoded))) == (True, [large])
+    noise = Record(0, 1, None, os.urandom(2000))
+    assert encode([noise], 100) == build_batch([noise])
+    huge = Record(0, 1, None, bytes((64 << 20) + 1))
+    assert len(encode([huge], 1_048_588)) > 64 << 20
 
 
 @given(sources, st.integers(-(1 << 62), 1 << 62), st.integers(0, 1 << 30))

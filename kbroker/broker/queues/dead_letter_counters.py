@@ -10,8 +10,7 @@ from enum import Enum, auto
 
 import trio
 
-from kbroker.broker.logs.partition import Partition
-from kbroker.broker.queues.dead_letter_writer import NotYet, Written
+from kbroker.broker.queues.dead_letter_writer import CannotCopy, NotYet, Written
 from kbroker.errors import KafkaError, NoSpace, StoreFailed
 
 logger = logging.getLogger(__name__)
@@ -27,6 +26,7 @@ class _Trouble(Enum):
     DELAYED = auto()
     REFUSED = auto()
     WITHOUT_COPY = auto()
+    STUCK = auto()
 
 
 @dataclass(slots=True)
@@ -47,22 +47,17 @@ class GroupDeadLetters:
     without_copy: int = 0
     _next_report_s: dict[_Trouble, float] = field(default_factory=dict, repr=False, compare=False)
 
-    def written(self, place: str, written: Written, target: Partition) -> None:
+    def written(self, place: str, written: Written, without_copy: int) -> None:
         self.records += len(written.offsets)
         self.produce_requests += written.batches
         self.failed_requests += written.failed_batches
-        if written.error is None and written.without_copy:
-            self.without_copy += written.without_copy
-            if self._may_report(_Trouble.WITHOUT_COPY):
-                what = (
-                    "share-partition %s: %d dead letters are without the copy that they should have (%d of "
-                    "the group so far)"
-                )
-                why = ", since the records cannot be read, or are too large for topic %s"
-                logger.warning(what + why, place, written.without_copy, self.without_copy, target.topic_name)
-        if written.too_large:
-            reason = f"max.message.bytes of topic {target.topic_name} is too little for a dead letter"
-            self.refuse(place, reason, len(written.too_large))
+        self.without_copy += without_copy
+        if without_copy and self._may_report(_Trouble.WITHOUT_COPY):
+            what = (
+                "share-partition %s: %d dead letters are without the copy that they should have (%d of "
+                "the group so far), since the records cannot be read"
+            )
+            logger.warning(what, place, without_copy, self.without_copy)
 
     def refuse(self, place: str, reason: str, count: int) -> None:
         """So many records are archived without a dead letter."""
@@ -75,14 +70,14 @@ class GroupDeadLetters:
             logger.warning(what, place, count, self.refused, reason)
 
     def delay(self, place: str, error: Exception, retry_s: float) -> None:
-        if not isinstance(error, KafkaError | NoSpace | StoreFailed | NotYet):
+        if not isinstance(error, KafkaError | NoSpace | StoreFailed | NotYet | CannotCopy):
             logger.exception("dead letters of share-partition %s have to wait", place)
             return
-        trouble, level = (
-            (_Trouble.NOT_YET, logging.INFO)
-            if isinstance(error, NotYet)
-            else (_Trouble.DELAYED, logging.WARNING)
-        )
+        trouble, level = _Trouble.DELAYED, logging.WARNING
+        if isinstance(error, NotYet):
+            trouble, level = _Trouble.NOT_YET, logging.INFO
+        elif isinstance(error, CannotCopy):
+            trouble = _Trouble.STUCK
         if self._may_report(trouble):
             what = "dead letters of share-partition %s have to wait, the next try is in %.0f s: %s"
             logger.log(level, what, place, retry_s, error)

@@ -10,7 +10,7 @@ It must not know which records are waiting, nor what is stored about them (dead_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
@@ -23,10 +23,10 @@ from kbroker.broker.logs.topics import Topic, Topics
 from kbroker.broker.logs.validation import UNLIMITED_MS, BatchRules
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode, KafkaError, NoSpace, StoreFailed
-from kbroker.formats.batches import BatchHeader, Record, build_batch, encoded_size, stored_records
-from kbroker.formats.compression import CorruptPayload
+from kbroker.formats.batches import BatchHeader, Record, encoded_size, read_header, stored_records
+from kbroker.formats.compression import CorruptPayload, TooLarge
 from kbroker.settings.altering import BrokerConfig
-from kbroker.share.dead_letter import Contents, Origin, letter_of, offsets_found, pack
+from kbroker.share.dead_letter import Contents, Origin, encode, letter_of, offsets_found, pack
 
 READ_BYTES: Final = 1 << 20
 """How much of a log one read returns, for copies of records and in search of dead letters; a larger
@@ -46,20 +46,29 @@ class NoDeadLetter(NamedTuple):
 
 
 class Portion(NamedTuple):
-    """The requested offsets up to `last_offset`, with the records that could be read."""
+    """The requested offsets up to `last_offset`.
+
+    - `records`: those that could be read
+    - `unread`: why others could not, although their topic has them, undamaged as far as is known
+    """
 
     last_offset: int
     records: Mapping[int, Record]
+    unread: Mapping[int, str] = {}
+
+
+class EncodedBatch(NamedTuple):
+    """Dead letters as they are stored, and the offsets of their records."""
+
+    data: bytearray
+    offsets: tuple[int, ...]
 
 
 class Written(NamedTuple):
-    """`offsets` have their dead letter, which is durable. `too_large` can have none. `error`: why
-    others have none yet."""
+    """`offsets` have their dead letter, which is durable. `error`: why others have none yet."""
 
     offsets: set[int]
-    too_large: set[int]
     batches: int
-    without_copy: int
     failed_batches: int = 0
     error: Exception | None = None
 
@@ -112,39 +121,61 @@ class DeadLetterWriter:
                 raise NotYet(f"topic {name} is being made") from error
             return NoDeadLetter(f"topic {name} cannot be made: {error.message}")
 
-    async def append(
-        self, target: Partition, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
-    ) -> Written:
-        """Append one dead letter for each. Returns when they are durable or cannot be written."""
-        now_ms, rules = wall_clock_ms(), target.topic.rules
-        letters = []
-        for origin in origins:
-            record = records.get(origin.offset)
-            timestamp_ms = (
-                now_ms
-                if record is None or not contents.timestamp
-                else _allowed(record.timestamp_ms, rules, now_ms)
-            )
-            letters.append(letter_of(origin, record, contents, timestamp_ms))
-        packed = pack(letters, min(rules.max_message_bytes, rules.segment_bytes))
-        unread = sum(1 for origin in origins if origin.offset not in records) if contents.key_and_value else 0
-        written = Written(set(), set(packed.too_large), len(packed.batches), packed.cut + unread)
-        under_way: list[tuple[list[Record], Decision]] = []
+    async def append(self, target: Partition, batches: Sequence[EncodedBatch]) -> Written:
+        """Append what encode_letters() returned, whatever max.message.bytes and segment.bytes of the
+        topic are. Returns when it is durable or cannot be written."""
+        now_ms, written = wall_clock_ms(), Written(set(), len(batches))
+        under_way: list[tuple[tuple[int, ...], Decision]] = []
         try:
-            for batch in packed.batches:
+            for data, offsets in batches:
                 decision = Decision()
-                target.append(build_batch(batch), now_ms, decision.decide)
-                under_way.append((batch, decision))
+                target.append(memoryview(data), now_ms, decision.decide, header=read_header(data))
+                under_way.append((offsets, decision))
         except KafkaError as error:  # The topic is gone, or the store has failed.
-            written = written._replace(error=error, failed_batches=len(packed.batches) - len(under_way))
-        for batch, decision in under_way:
+            written = written._replace(error=error, failed_batches=len(batches) - len(under_way))
+        for offsets, decision in under_way:
             try:
                 await decision.wait()
             except (NoSpace, StoreFailed) as error:
                 written = written._replace(error=error, failed_batches=written.failed_batches + 1)
             else:
-                written.offsets.update(record.offset for record in batch)
+                written.offsets.update(offsets)
         return written
+
+
+async def encode_letters(
+    rules: BatchRules, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
+) -> list[EncodedBatch]:
+    """One dead letter for each, in batches as large as the topic allows. A larger letter is alone
+    in its batch, compressed. In a thread if there are records to copy."""
+    now_ms, max_bytes = wall_clock_ms(), min(rules.max_message_bytes, rules.segment_bytes)
+
+    def letter_at(origin: Origin) -> Record:
+        record = records.get(origin.offset)
+        if record is None or not contents.timestamp:
+            return letter_of(origin, record, contents, now_ms)
+        return letter_of(origin, record, contents, _allowed(record.timestamp_ms, rules, now_ms))
+
+    def work() -> list[EncodedBatch]:
+        return [
+            EncodedBatch(encode(batch, max_bytes), tuple(letter.offset for letter in batch))
+            for batch in pack(map(letter_at, origins), max_bytes)
+        ]
+
+    return await trio.to_thread.run_sync(work, limiter=_threads) if records else work()
+
+
+class CannotCopy(Exception):
+    """The remaining records cannot be copied: they wait for an operator, or for the disk. `stuck`:
+    why, by offset."""
+
+    def __init__(self, group_id: str, partition: str, stuck: Mapping[int, str]) -> None:
+        offset, reason = next(iter(stuck.items()))
+        super().__init__(
+            f"{len(stuck)} records cannot be copied and are kept, the first at offset {offset} of {partition} "
+            f"({reason}); without errors.deadletterqueue.copy.record.enable of group {group_id} they get dead "
+            "letters that have no copy"
+        )
 
 
 class NotYet(Exception):
@@ -175,8 +206,9 @@ async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
     wanted = frozenset(offsets)
     try:
         portion = await _in_thread(source, lambda: _pick(_read(source, first, last + 1), wanted))
-    except (KafkaError, StoreFailed):  # Later offsets may be readable.
-        return Portion(first, {})
+    except (KafkaError, StoreFailed) as error:  # Later offsets may be readable.
+        is_damaged = isinstance(error, KafkaError) and error.code is ErrorCode.corrupt_message
+        return Portion(first, {}, {} if is_damaged else {first: str(error)})
     return (
         Portion(last, {}) if portion is None else portion._replace(last_offset=min(portion.last_offset, last))
     )
@@ -235,24 +267,30 @@ def _read(partition: Partition, offset: int, end_offset: int) -> Batches:
     )
 
 
-def _pick(batches: Batches, wanted: Container[int]) -> Portion:
+def _pick(batches: Batches, wanted: Set[int]) -> Portion:
     records: dict[int, Record] = {}
+    unread: dict[int, str] = {}
     size, last_offset = 0, _EVERYTHING
     for view, position, header in batches:
-        with suppress(CorruptPayload):  # Records before the damage can be copied.
+        try:
             for record in stored_records(view, position):
                 if record.offset in wanted:
                     records[record.offset] = record
                     size += encoded_size(record, timestamp_delta=0, offset_delta=0)
+        except TooLarge as error:
+            there = (offset for offset in wanted if header.base_offset <= offset <= header.last_offset)
+            unread.update(dict.fromkeys(there, str(error)))
+        except CorruptPayload:  # Records before the damage can be copied.
+            pass
         last_offset = header.last_offset
         if size >= _COPIED_BYTES:
             break
-    return Portion(last_offset, records)
+    return Portion(last_offset, records, unread)
 
 
 def _find(batches: Batches, group_id: str, topic: str, partition: int) -> _Found:
     offsets: set[int] = set()
     for view, position, _ in batches:
-        with suppress(CorruptPayload):  # Not the broker's batch: dead letters are not compressed.
+        with suppress(CorruptPayload):  # Not the broker's batch: its own can be decompressed.
             offsets |= offsets_found(stored_records(view, position), group_id, topic, partition)
     return _Found(batches[-1][2].last_offset if batches else -1, offsets)

@@ -42,10 +42,12 @@ from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.topics import Topics
 from kbroker.broker.queues.dead_letter_counters import GroupDeadLetters
 from kbroker.broker.queues.dead_letter_writer import (
+    CannotCopy,
     DeadLetterWriter,
     NoDeadLetter,
     NotYet,
     Portion,
+    encode_letters,
     read_records,
     search,
 )
@@ -54,6 +56,7 @@ from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode
 from kbroker.formats.batches import iter_records
 from kbroker.formats.state import DeadLetterCursor, DeadLetterKey, read_entries
+from kbroker.settings.queue import QUEUE_RETENTION
 from kbroker.share.dead_letter import MESSAGES, Origin
 from kbroker.share.effects import DeadLetter
 from kbroker.share.persister import Persister, ReadRequest, TopicPartition
@@ -88,9 +91,21 @@ class _Work:
     - `known`: the engine that knows all dead letters of its ARCHIVING records; another engine has
       to search for them
     - `uncertain`: a record with a dead letter may be ARCHIVING on disk, because a save has failed
+    - `stuck`: why records cannot be copied at present; their topic keeps them for the group
     """
 
-    __slots__ = ("closed", "cursor", "is_running", "key", "known", "saved", "topic", "uncertain", "woken")
+    __slots__ = (
+        "closed",
+        "cursor",
+        "is_running",
+        "key",
+        "known",
+        "saved",
+        "stuck",
+        "topic",
+        "uncertain",
+        "woken",
+    )
 
     def __init__(self, key: Key, topic: str) -> None:
         self.key = key
@@ -99,6 +114,7 @@ class _Work:
         self.saved = Decision()
         self.known: SharePartition | None = None
         self.uncertain = False
+        self.stuck: dict[int, str] = {}
         self.woken = trio.Event()
         self.is_running = False
         self.closed = False
@@ -264,13 +280,21 @@ class DeadLetters(DeadLetterHooks):
                     self._close(work)
                     return
                 has_worked = await self._turn(work, loaded)
+            except CannotCopy as error:
+                self._counters(work).delay(str(work), error, retry_s)
+                with trio.move_on_after(retry_s) as time:
+                    await work.woken.wait()
+                if time.cancelled_caught:
+                    work.stuck = {}
+                    retry_s = min(2 * retry_s, LAST_RETRY_S)
+                continue
             except Exception as error:
                 # It affects this queue only. Raised from here it would end the broker.
                 self._counters(work).delay(str(work), error, retry_s)
                 await trio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)
                 continue
-            retry_s = FIRST_RETRY_S
+            retry_s = retry_s if work.stuck else FIRST_RETRY_S
             if has_worked:
                 continue
             with trio.move_on_after(LINGER_S):
@@ -375,7 +399,7 @@ class DeadLetters(DeadLetterHooks):
         self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
     ) -> tuple[set[int], Exception | None]:
         """The offsets that are finished, and the error that prevents others. Raises as
-        _have_cursor, and KafkaError."""
+        _have_cursor, KafkaError, and CannotCopy if only such records are left."""
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
         if isinstance(target, NoDeadLetter):
@@ -383,21 +407,33 @@ class DeadLetters(DeadLetterHooks):
             self._counters(work).refuse(str(work), target.reason, len(refused))
             return refused, None
         await self._have_cursor(work, target)
-        causes = dict(islice(_each(letters), OFFSETS_AT_ONCE))
+        causes = dict(islice((each for each in _each(letters) if each[0] not in work.stuck), OFFSETS_AT_ONCE))
+        if not causes:
+            raise CannotCopy(work.key[0], f"{work.topic}-{work.key[1].partition}", work.stuck)
         portion = Portion(max(causes), {})
         if any(queue.contents):
             portion = await read_records(loaded.partition, list(causes))
             portion = await self._with_kept(loaded, list(causes), portion)
-        if loaded.gone:
-            return set(), None
+        if queue.contents.key_and_value and self._is_kept_for_groups(work):
+            work.stuck.update(portion.unread)
         origins = [
             _origin(work.key, loaded.partition, offset, causes[offset])
             for offset in causes
-            if offset <= portion.last_offset
+            if offset <= portion.last_offset and offset not in work.stuck
         ]
-        written = await self._writer.append(target, origins, portion.records, queue.contents)
-        self._counters(work).written(str(work), written, target)
-        return written.offsets | written.too_large, written.error
+        batches = await encode_letters(target.topic.rules, origins, portion.records, queue.contents)
+        if loaded.gone:
+            return set(), None
+        written = await self._writer.append(target, batches)
+        without_copy = sum(offset not in portion.records for offset in written.offsets)
+        self._counters(work).written(str(work), written, without_copy if queue.contents.key_and_value else 0)
+        return written.offsets, written.error
+
+    def _is_kept_for_groups(self, work: _Work) -> bool:
+        """Whether the topic keeps its records only until the group is done with them. Then a dead
+        letter without a copy would lose the record."""
+        topic = self._topics.by_id(work.key[1].topic_id)
+        return topic is not None and topic.config[QUEUE_RETENTION] != "time"
 
     async def _with_kept(
         self, loaded: LoadedSharePartition, offsets: Sequence[int], portion: Portion
@@ -411,7 +447,8 @@ class DeadLetters(DeadLetterHooks):
             if offset <= portion.last_offset and offset not in records and parking.may_be_kept(offset):
                 batch = await self._share_partitions.parked.record_of(loaded, offset)
                 records.update({record.offset: record for record in iter_records(batch)} if batch else {})
-        return portion._replace(records=records)
+        unread = {offset: reason for offset, reason in portion.unread.items() if offset not in records}
+        return portion._replace(records=records, unread=unread)
 
     async def _archive(
         self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]
