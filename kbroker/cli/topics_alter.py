@@ -75,11 +75,13 @@ def alter(topic: str, partitions: int, force: bool, bootstrap: Address) -> None:
 
 
 class Cut(NamedTuple):
-    """What is to be deleted of a partition: records from `start` on and below `below`."""
+    """What is to be deleted of a partition: records from `start` on and below `below`. The log ends
+    at `end`."""
 
     partition: int
     start: int
     below: int
+    end: int
 
     @property
     def records(self) -> int:
@@ -171,7 +173,7 @@ def _cuts(connection: Connection, name: str, partitions: Sequence[int], to_offse
                 f"{name}-{partition} ends at offset {end}, before --to-offset {to_offset}; --to-end "
                 "deletes all of it"
             )
-        cuts.append(Cut(partition, start, end if to_offset is None else max(start, to_offset)))
+        cuts.append(Cut(partition, start, end if to_offset is None else max(start, to_offset), end))
     return cuts
 
 
@@ -207,8 +209,8 @@ def _warnings(connection: Connection, topic: str, cuts: Sequence[Cut]) -> Iterat
 
 
 def _unfinished(connection: Connection, group: str, topic: str, cuts: Mapping[int, Cut]) -> int:
-    """At most: which records beyond the start offset are finished is not told, only how many of the
-    whole log are not."""
+    """At most. Of the records from the start offset on the group reports only how many of the whole
+    log are unfinished. What does not fit in there waits below the start offset."""
     from kbroker.client import group_admin
 
     count = 0
@@ -216,7 +218,9 @@ def _unfinished(connection: Connection, group: str, topic: str, cuts: Mapping[in
         if row.start_offset is not None and (cut := cuts.get(row.partition)) is not None:
             behind = max(0, cut.below - max(cut.start, row.start_offset))
             # A start offset that was set beyond the log's end has a negative lag.
-            count += behind if row.lag is None else min(behind, max(0, row.lag))
+            lag = behind if row.lag is None else max(0, row.lag)
+            waiting = max(0, lag - max(0, cut.end - row.start_offset))
+            count += min(behind + waiting, lag)
     return count
 
 

@@ -58,6 +58,20 @@ def headers(job: dict[str, Any]) -> dict[str, str]:
     return {each["name"]: each["value"] for each in job["headers"]}
 
 
+def test_a_warning_counts_jobs_that_wait(
+    command: Command, broker: RunningBroker, queue: str, http: str
+) -> None:
+    """They wait below the group's start offset, and DeleteRecords loses them."""
+    for _ in range(3):
+        assert command("queues", "send", queue, "in an hour", "--delay", "1h").code == OK
+    assert command("queues", "send", queue, "now").code == OK
+    with worker(broker, queue) as consumer:
+        answer(consumer, taken(consumer), AcknowledgeType.ACCEPT)
+    until("only the others are left", lambda: described(command, queue, http)["unfinished"] == 3 or None)
+    dry = command("topics", "delete-records", queue, "--to-end", "--dry-run")
+    assert f"warning: share group {queue} has not finished up to 3 of these records" in dry.err
+
+
 def test_jobs_for_later_come_when_they_are_due(
     command: Command, broker: RunningBroker, queue: str, http: str
 ) -> None:
