@@ -134,7 +134,10 @@ class TestUnfinished:
             start = await retain(client)
             assert start > 100
             assert removed(client) == start - 20
-            assert "removed" in caplog.text
+            (line,) = [each.getMessage() for each in caplog.records if " removed " in each.getMessage()]
+            limit = "kbroker.queue.retention.max.bytes"
+            assert line.startswith(f"{limit} removed {start - 20} records of orders-0")
+            assert f"or the topic a greater {limit};" in line
 
     async def test_a_topic_of_dead_letters_refuses_it(self, connect: Connect) -> None:
         async with connect(config=FAST) as client:

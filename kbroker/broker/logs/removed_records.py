@@ -24,6 +24,7 @@ from kbroker.broker.queues.parked_left import keeps_of, parks_of
 from kbroker.broker.queues.share_partitions import SharePartitions
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.metrics import ShareGroupMetrics
+from kbroker.settings.queue import QUEUE_RETENTION_MAX_BYTES
 from kbroker.share.persister import Persister, ReadRequest, Result, TopicPartition
 from kbroker.share.record_state import TERMINAL
 
@@ -32,9 +33,13 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 5.0
 """How long a removal waits for the persister, for all groups together."""
 _WHAT_TO_DO = {
-    "retention": (
-        ": it needs more consumers, or the topic a greater retention.ms or retention.bytes; "
+    cause: (
+        f": it needs more consumers, or the topic a greater {settings}; "
         "kbroker share-groups describe {group} shows whether anybody works in it"
+    )
+    for cause, settings in (
+        ("retention", "retention.ms or retention.bytes"),
+        (QUEUE_RETENTION_MAX_BYTES, QUEUE_RETENTION_MAX_BYTES),
     )
 }
 _NO_LEADER_EPOCH = -1

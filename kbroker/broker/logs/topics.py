@@ -46,6 +46,7 @@ from kbroker.formats.state import (
 from kbroker.formats.state import Topic as TopicRecord
 from kbroker.protocol.topic_names import is_legal, why_illegal
 from kbroker.settings.altering import BrokerConfig, TopicConfig
+from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
 from kbroker.share.persister import TopicPartition
 from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
 
@@ -333,6 +334,13 @@ class Topics:
             lambda: self._state_store.write(removal_of(self._state_store, topic_id, partitions))
         )
 
+    def _why_removed(self, partition: Partition) -> str:
+        """Which setting removes unfinished records: where share groups hold a log, only the hard
+        limit does."""
+        topic = self.by_id(partition.log.topic_id)
+        is_held = topic is not None and topic.config[QUEUE_RETENTION] != "time"
+        return QUEUE_RETENTION_MAX_BYTES if is_held else "retention"
+
     async def move_log_start(self, partition: Partition, offset: int, *, to_free_space: bool = False) -> None:
         """Remove everything below `offset`, durably on return; whole segments below it are deleted.
         The producer state is saved with the new start, since it can no longer be read from the log.
@@ -346,7 +354,7 @@ class Topics:
                 return
             if self.before_log_start_moves is not None and not partition.deleted:
                 await self.before_log_start_moves(TopicPartition(*partition.log), offset)
-            cause = "retention" if to_free_space else "DeleteRecords"
+            cause = self._why_removed(partition) if to_free_space else "DeleteRecords"
             removed = await self.count_unfinished(partition, offset, cause) if self.count_unfinished else None
             log = partition.log
             changes: list[Change] = [

@@ -122,7 +122,7 @@ class DeadLetterWriter:
             return NoDeadLetter(f"topic {name} cannot be made: {error.message}")
 
     async def append(self, target: Partition, batches: Sequence[EncodedBatch]) -> Written:
-        """Append what encode_letters() returned, whatever max.message.bytes and segment.bytes of the
+        """Append what encode_letters() returned, past max.message.bytes and segment.bytes of the
         topic are. Returns when it is durable or cannot be written."""
         now_ms, written = wall_clock_ms(), Written(set(), len(batches))
         under_way: list[tuple[tuple[int, ...], Decision]] = []
@@ -172,9 +172,9 @@ class CannotCopy(Exception):
     def __init__(self, group_id: str, partition: str, stuck: Mapping[int, str]) -> None:
         offset, reason = next(iter(stuck.items()))
         super().__init__(
-            f"{len(stuck)} records cannot be copied and are kept, the first at offset {offset} of {partition} "
-            f"({reason}); without errors.deadletterqueue.copy.record.enable of group {group_id} they get dead "
-            "letters that have no copy"
+            f"{len(stuck)} records cannot be copied and are kept, the first at offset {offset} of "
+            f"{partition} ({reason}); without errors.deadletterqueue.copy.record.enable of group "
+            f"{group_id} they get dead letters that have no copy"
         )
 
 
