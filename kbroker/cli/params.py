@@ -160,7 +160,8 @@ class DateTimeType(click.ParamType[int]):
             return value
         text = str(value)
         if not self._FORMAT.fullmatch(text):
-            self.fail(f"{text!r} is not {self.name}", param, context)
+            example = "2027-01-01T08:00, with seconds and a zone where needed"
+            self.fail(f"{text!r} is not {self.name}; write {example}", param, context)
         try:
             when = datetime.fromisoformat(text)
         except ValueError as error:

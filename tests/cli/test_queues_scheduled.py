@@ -175,7 +175,7 @@ def test_how_far_ahead(command: Command, queue: str) -> None:
         (["--delay", "1h", "--at", FAR], "--delay and --at exclude each other"),
         (["--delay", "5"], "'5' has no unit: write 500ms, 30s, 10m, 1h or 30d"),
         (["--delay", "-5s"], "'-5s' is no duration"),
-        (["--at", "noon"], "'noon' is not YYYY-MM-DDTHH:mm:SS.sss"),
+        (["--at", "noon"], "is not YYYY-MM-DDTHH:mm:SS.sss; write 2027-01-01T08:00, with seconds and"),
         (
             ["--delay", "1h", "--header", f"kbroker-deliver-at={FAR_MS}"],
             "kbroker-deliver-at says already when these jobs are due",
