@@ -19,6 +19,16 @@ SHARE: Final = "share"
 
 
 @dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """A row of ListGroups."""
+
+    group_id: str
+    protocol_type: str
+    group_state: str
+    group_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupIdsStatistics:
     groups_by_type: Mapping[str, int]
 

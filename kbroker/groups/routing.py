@@ -33,7 +33,7 @@ from kbroker.groups.classic.coordinator import ClassicGroups, ClassicGroupsStati
 from kbroker.groups.consumer.coordinator import CONSUMER_RECORD_TYPES, ConsumerGroups
 from kbroker.groups.consumer.messages import ConsumerGroupsStatistics
 from kbroker.groups.consumer.mixed import MixedGroups
-from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE, GroupIds
+from kbroker.groups.ids import CLASSIC, CONSUMER, SHARE, GroupIds, ListedGroup
 from kbroker.groups.offset_messages import CommitRequest, OffsetErrors
 from kbroker.groups.offsets import Offsets, OffsetsByTopic, OffsetsStatistics, Retention
 from kbroker.groups.outcome import (
@@ -47,7 +47,7 @@ from kbroker.groups.outcome import (
     Ticket,
     together,
 )
-from kbroker.groups.share.messages import ListedGroup, TopicsView
+from kbroker.groups.share.messages import TopicsView
 
 _GROUP_NOT_FOUND_FROM = 9
 """The first OffsetCommit version with GROUP_ID_NOT_FOUND. Earlier ones get ILLEGAL_GENERATION."""

@@ -45,10 +45,9 @@ from kbroker.groups.classic.messages import (
 )
 from kbroker.groups.classic.rebalance import Rebalances, sync_reply
 from kbroker.groups.classic.state import ClassicGroup, ClassicMember, Event, GroupState
-from kbroker.groups.ids import CLASSIC, GroupIds
+from kbroker.groups.ids import CLASSIC, GroupIds, ListedGroup
 from kbroker.groups.offset_messages import CommitRequest
 from kbroker.groups.outcome import GenerationSaved, Outcome, Records, Ticket, together
-from kbroker.groups.share.messages import ListedGroup
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 

@@ -49,10 +49,10 @@ from kbroker.groups.consumer.rebalance import ConsumerRebalances, ConsumerTimerK
 from kbroker.groups.consumer.reconciliation import MemberState, Owned
 from kbroker.groups.consumer.state import ConsumerGroup, ConsumerMember
 from kbroker.groups.consumer.subscriptions import Subscriptions, compile_regex
-from kbroker.groups.ids import CONSUMER, GroupIds
+from kbroker.groups.ids import CONSUMER, GroupIds, ListedGroup
 from kbroker.groups.offset_messages import CommitRequest
 from kbroker.groups.outcome import Outcome, Records, together
-from kbroker.groups.share.messages import Assignment, GroupHeartbeatReply, ListedGroup, TopicPartitions
+from kbroker.groups.share.messages import Assignment, GroupHeartbeatReply, TopicPartitions
 from kbroker.groups.stored_times import StoredTimes
 from kbroker.protocol.consumer_protocol import CONSUMER_PROTOCOL
 

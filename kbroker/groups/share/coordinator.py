@@ -29,13 +29,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from heapq import heappop, heappush
 from uuid import UUID
 
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.share_records import SHARE_GROUP_VALUES
 from kbroker.formats.state import GroupKey, parse_key
-from kbroker.groups.ids import SHARE, GroupIds
+from kbroker.groups.ids import SHARE, GroupIds, ListedGroup
 from kbroker.groups.outcome import (
     Coordinator,
     DeleteShareState,
@@ -53,7 +52,6 @@ from kbroker.groups.share.messages import (
     Assignment,
     DescribedShareGroup,
     GroupHeartbeatReply,
-    ListedGroup,
     OffsetsReply,
     ShareGroupHeartbeatRequest,
     ShareGroupSettings,
@@ -73,6 +71,7 @@ from kbroker.groups.share.partitions import (
 from kbroker.groups.share.rebalance import ShareRebalances
 from kbroker.groups.share.state import ShareGroup, ShareMember, share_partitions
 from kbroker.groups.stored_times import StoredTimes
+from kbroker.groups.timers import Timers
 from kbroker.share.persister import Result, TopicPartition
 
 
@@ -90,7 +89,7 @@ class ShareGroupCoordinator(Coordinator):
         self._group_ids = group_ids or GroupIds()
         self._times = times or StoredTimes()
         self._groups: dict[str, ShareGroup] = {}
-        self._timers: list[tuple[int, str, str]] = []
+        self._sessions: Timers[tuple[str, str]] = Timers()
         self._rebalances = ShareRebalances(settings)
 
     # --- members ---
@@ -110,7 +109,7 @@ class ShareGroupCoordinator(Coordinator):
         settings = self._settings(request.group_id)
         records = Records(request.group_id, self._times)
         member, subscription_changed = group.update_member(request, records)
-        self._start_session(group, member, now_ms + settings.session_timeout_ms)
+        self._sessions.set((group.group_id, member.member_id), now_ms + settings.session_timeout_ms)
         topics_changed = group.topics_version != topics.version
         if topics_changed or subscription_changed:
             group.must_look_for_partitions = True
@@ -183,17 +182,9 @@ class ShareGroupCoordinator(Coordinator):
     def expire(self, now_ms: int) -> Outcome[None]:
         """Remove the members whose sessions have ended."""
         expired: dict[str, list[str]] = {}
-        while self._timers and self._timers[0][0] <= now_ms:
-            timer_ms, group_id, member_id = heappop(self._timers)
-            group = self._groups.get(group_id)
-            member = group.members.get(member_id) if group else None
-            if group is None or member is None or member.timer_ms != timer_ms:
-                continue
-            if member.deadline_ms <= now_ms:
+        for group_id, member_id in self._sessions.take_due(now_ms):
+            if self.has_member(group_id, member_id):
                 expired.setdefault(group_id, []).append(member_id)
-                member.timer_ms = -1
-            else:
-                self._set_timer(group, member)
         return together(
             self._remove_members(group_id, member_ids).outcome() for group_id, member_ids in expired.items()
         )
@@ -201,7 +192,7 @@ class ShareGroupCoordinator(Coordinator):
     def next_deadline_ms(self) -> int | None:
         """When to call `expire` next; there may be nothing to do then. None: no group has
         members."""
-        return self._timers[0][0] if self._timers else None
+        return self._sessions.next_ms()
 
     # --- administration ---
 
@@ -219,9 +210,8 @@ class ShareGroupCoordinator(Coordinator):
     def session_left_ms(self, group_id: str, member_id: str, *, now_ms: int) -> int:
         """Time until the member's session ends without a further heartbeat; 0 if there is no such
         member."""
-        group = self._groups.get(group_id)
-        member = group.members.get(member_id) if group is not None else None
-        return 0 if member is None else max(0, member.deadline_ms - now_ms)
+        deadline_ms = self._sessions.deadline_ms((group_id, member_id))
+        return 0 if deadline_ms is None else max(0, deadline_ms - now_ms)
 
     def list_groups(self, states: Collection[str] = (), types: Collection[str] = ()) -> list[ListedGroup]:
         """ListGroups: groups in one of the states and of one of the types, in any letter case; none
@@ -393,14 +383,18 @@ class ShareGroupCoordinator(Coordinator):
         for group in loaded.values():
             group.assignment_ms = self._times.loaded(group.assignment_ms, now_ms)
             timeout_ms = self._settings(group.group_id).session_timeout_ms
-            for member in group.members.values():
-                self._start_session(group, member, now_ms + timeout_ms)
+            for member_id in group.members:
+                self._sessions.set((group.group_id, member_id), now_ms + timeout_ms)
 
     def not_saved(
         self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
         """Put the group back to what the store has. Sessions and initialisations continue."""
         old = self._forget(group_id)
+        names = [(group_id, member_id) for member_id in old.members] if old else []
+        deadlines_ms = {name: self._sessions.deadline_ms(name) for name in names}
+        for name in names:
+            self._sessions.cancel(name)
         self.load(records, now_ms=now_ms)
         group = self._groups.get(group_id)
         if old is None or group is None:
@@ -410,8 +404,9 @@ class ShareGroupCoordinator(Coordinator):
             each: asked_ms for each, asked_ms in old.asked_ms.items() if each in still_initializing
         }
         group.start_offsets = dict(old.start_offsets)
-        for member_id in group.members.keys() & old.members.keys():
-            self._start_session(group, group.members[member_id], old.members[member_id].deadline_ms)
+        for name, deadline_ms in deadlines_ms.items():
+            if name[1] in group.members and deadline_ms is not None:
+                self._sessions.set(name, deadline_ms)
         return Outcome()
 
     # --- how it is done ---
@@ -475,8 +470,10 @@ class ShareGroupCoordinator(Coordinator):
         records = self._remove_members(request.group_id, [request.member_id])
         return records.outcome(GroupHeartbeatReply(member_id=request.member_id, member_epoch=LEAVE_EPOCH))
 
-    def _remove_members(self, group_id: str, member_ids: Iterable[str]) -> Records:
+    def _remove_members(self, group_id: str, member_ids: Sequence[str]) -> Records:
         records = Records(group_id, self._times)
+        for member_id in member_ids:
+            self._sessions.cancel((group_id, member_id))
         self._groups[group_id].remove_members(member_ids, records)
         return records
 
@@ -485,14 +482,3 @@ class ShareGroupCoordinator(Coordinator):
         group.remove_all(records)
         del self._groups[group.group_id]
         return records.outcome(ErrorCode.none)
-
-    def _start_session(self, group: ShareGroup, member: ShareMember, deadline_ms: int) -> None:
-        member.deadline_ms = deadline_ms
-        if member.timer_ms < 0 or deadline_ms < member.timer_ms:
-            self._set_timer(group, member)
-
-    def _set_timer(self, group: ShareGroup, member: ShareMember) -> None:
-        """The heap holds one entry per session. A heartbeat only moves the deadline; `expire`
-        notices that when the entry comes up."""
-        member.timer_ms = member.deadline_ms
-        heappush(self._timers, (member.timer_ms, group.group_id, member.member_id))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from kbroker.errors import ErrorCode
-from kbroker.groups.ids import SHARE
+from kbroker.groups.ids import SHARE, ListedGroup
 from kbroker.groups.share.messages import (
     DescribedAssignment,
     DescribedShareGroup,
     DescribedShareMember,
     DescribedTopicPartitions,
-    ListedGroup,
 )
 from kbroker.groups.share.state import ShareGroup, ShareMember
 

@@ -1,7 +1,7 @@
 """Requests, replies and settings of share groups, and the coordinators' view of the topics.
 
 Replies have the field names of kio's response messages (ShareGroupHeartbeat v1, ShareGroupDescribe
-v1, ListGroups v5, Describe-, Alter- and DeleteShareGroupOffsets), so the API layer converts them
+v1, Describe-, Alter- and DeleteShareGroupOffsets), so the API layer converts them
 field by field. It adds throttling and authorized operations itself.
 """
 
@@ -134,16 +134,6 @@ class DescribedShareGroup:
     assignment_epoch: int = 0
     assignor_name: str = ""
     members: tuple[DescribedShareMember, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
-    """A row of ListGroups."""
-
-    group_id: str
-    protocol_type: str
-    group_state: str
-    group_type: str
 
 
 @dataclass(frozen=True, slots=True)

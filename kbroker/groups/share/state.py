@@ -42,8 +42,7 @@ NO_PARTITIONS: Assignment = {}
 
 @dataclass(slots=True)
 class ShareMember:
-    """`topic_names` are sorted and distinct. The last two fields belong to the session and are not
-    stored."""
+    """`topic_names` are sorted and distinct."""
 
     member_id: str
     rack_id: str | None = None
@@ -53,9 +52,6 @@ class ShareMember:
     member_epoch: int = 0
     previous_epoch: int = 0
     assigned: Assignment = field(default_factory=dict)
-    deadline_ms: int = 0
-    timer_ms: int = -1
-    """When the coordinator looks at this session next. The deadline may be later by then."""
 
     def identity(self) -> ShareGroupMember:
         return ShareGroupMember(

@@ -161,9 +161,9 @@ class ShareGroupMachine(RuleBasedStateMachine):
         deadline_ms = self.coordinator.next_deadline_ms()
         assert deadline_ms is None or deadline_ms > self.now_ms
         assert all(
-            member.deadline_ms > self.now_ms
+            self.coordinator.session_left_ms(group.group_id, member_id, now_ms=self.now_ms) > 0
             for group in self.coordinator._groups.values()
-            for member in group.members.values()
+            for member_id in group.members
         )
 
     # --- topics, groups ---

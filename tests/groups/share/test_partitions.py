@@ -8,13 +8,13 @@ import pytest
 from kbroker.errors import ErrorCode
 from kbroker.formats.share_records import NamedTopic, NamedTopicPartitions, RecordType, ShareGroupPartitions
 from kbroker.formats.state import GroupKey
+from kbroker.groups.ids import ListedGroup
 from kbroker.groups.outcome import DeleteShareState
 from kbroker.groups.share.messages import (
     DescribedAssignment,
     DescribedShareGroup,
     DescribedShareMember,
     DescribedTopicPartitions,
-    ListedGroup,
     ShareGroupHeartbeatRequest,
 )
 from kbroker.share.persister import TopicPartition
