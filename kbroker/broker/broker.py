@@ -9,7 +9,6 @@ stores, then the directory's lock.
 from __future__ import annotations
 
 import gc
-import itertools
 import logging
 import resource
 import sys
@@ -18,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import trio
@@ -39,7 +38,7 @@ from kbroker.broker.logs.fetch_sessions import FetchSessions, FetchSessionsStati
 from kbroker.broker.logs.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.logs.partition import Partition
 from kbroker.broker.logs.producer_ids import ProducerIds, ProducerIdsStatistics
-from kbroker.broker.logs.producer_recovery import SNAPSHOT_BYTES, is_long_replay, snapshot_changes
+from kbroker.broker.logs.producer_snapshots import ProducerSnapshots
 from kbroker.broker.logs.recovery import load_topics, note_persister, raise_generation
 from kbroker.broker.logs.removed_records import RemovedRecords
 from kbroker.broker.logs.retention import run_retention
@@ -58,16 +57,17 @@ from kbroker.broker.queues.opened_batches import OpenedBatches, OpenedBatchesSta
 from kbroker.broker.queues.share_partitions import SharePartitions, SharePartitionsStatistics
 from kbroker.broker.queues.unattended import Unattended
 from kbroker.clock import wall_clock_ms
-from kbroker.errors import KafkaError, NoSpace, OperatorError, StoreFailed
+from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.groups.classic import coordinator as classic_group
 from kbroker.groups.consumer import coordinator as consumer_group
 from kbroker.groups.ids import GroupIds
 from kbroker.groups.offsets import Offsets
+from kbroker.groups.outcome import Coordinator
 from kbroker.groups.routing import Groups
 from kbroker.groups.share.coordinator import ShareGroupCoordinator
 from kbroker.metrics import BrokerMetrics
 from kbroker.settings.altering import NODE_ID, BrokerConfig
-from kbroker.share.persister import Persister, adapted_persister
+from kbroker.share.persister import Persister, TopicPartition, adapted_persister
 from kbroker.share.session import ShareSessionsStatistics
 from kbroker.share_state.coordinator import ShareStateCoordinator
 from kbroker.share_state.states import ShareStateStatistics
@@ -77,10 +77,7 @@ from kbroker.storage.spi import Change, LogStore, StampedBatch, StateStore
 logger = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL_S = 0.0005
-_PRODUCER_CHECK_S = 10.0
-_PRODUCER_CHECKS_PER_SNAPSHOT = 60
-"""Every ten minutes producers expire, and what was appended since the last snapshot is not replayed
-after a crash."""
+C = TypeVar("C", bound=Coordinator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,117 +124,104 @@ class Broker:
         self.host, self.port = options.advertise or options.listen
         self.closing = False
         self.metrics = BrokerMetrics()
-        self.log_store = log_store
-        self.state_store = state_store
-        self.log_commits: GroupCommit[StampedBatch] = self._commits(
-            "log", lambda batches: log_store.write(batches, now_ms=wall_clock_ms()), log_store
-        )
-        self.state_commits: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
-        reserve = SpaceReserve(options.data_dir)
-        self.topics = Topics(
-            self.config,
-            log_store,
-            state_store,
-            self.log_commits,
-            self.state_commits,
-            leader_epoch=generation,
-            reserve=reserve,
-        )
-        self.missing_topics = MissingTopics(self.topics)
-        self.configs = Configs(self.config, state_store, self.state_commits)
-        self.producer_ids = ProducerIds(state_store, self.state_commits)
         self.background = Background()
         self.deadlines = Deadlines()
-        share_state = ShareStateCoordinator(
-            state_store.scan,
+        self.client_telemetry = ClientTelemetry(now_ms)
+        # logs
+        self.log_store = log_store
+        self.state_store = state_store
+        self.log_commits: GroupCommit[StampedBatch] = self._commits("log", self._write_log, log_store)
+        self.state_commits: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
+        self.topics = self._topics()
+        self.missing_topics = MissingTopics(self.topics)
+        self.append_queues = AppendQueues(self.background)
+        self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
+        self.producer_ids = ProducerIds(state_store, self.state_commits)
+        self.producer_snapshots = self._producer_snapshots()
+        # share state
+        self.share_state = self._local_persister()
+        self.persister = self._persister()
+        self.topics.log_start_watchers.append(self._before_log_start_moves)
+        self.state_counts = (
+            self.persister if isinstance(self.persister, CountsShareState) else self.share_state
+        )
+        self.state_housekeeping, self.parked_cleaner = self._house_keepers()
+        # queues and groups
+        self.configs = self._configs()
+        self.configs.group_watchers.append(self._group_settings_changed)
+        self.group_ids = GroupIds()
+        clock = SessionClock()
+        coordinator = ShareGroupCoordinator(self.configs.group_settings, self.group_ids, times=clock.times)
+        self.share_partitions = self._share_partitions(coordinator, clock)
+        self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
+        self.share_fetches = ShareFetchContext(
+            self.share_partitions, self.topics, self.opened_batches, self.metrics.share_fetch
+        )
+        self.dead_letters = self._dead_letters()
+        self.unattended = Unattended(self.share_partitions, coordinator.group_ids, coordinator.partitions_of)
+        self.held_logs, self.kept_records = self._held_and_kept(coordinator)
+        self.share_group_service = self._share_group_service(coordinator, clock)
+        self.consumer_group_service = self._consumer_group_service(clock)
+
+    # -- the parts
+    # ----------------------------------------------------------------------------------------------
+
+    def _commits(
+        self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore
+    ) -> GroupCommit[Any]:
+        return GroupCommit(
+            name,
+            write,
+            store.sync,
+            in_thread=store.write_in_thread,
+            beside_sync=store.write_beside_sync,
+            durability=self.options.durability,
+            sync_interval_s=self.config["kbroker.sync.interval.ms"] / 1000,
+        )
+
+    def _write_log(self, batches: list[StampedBatch]) -> None:
+        self.log_store.write(batches, now_ms=wall_clock_ms())
+
+    def _topics(self) -> Topics:
+        return Topics(
+            self.config,
+            self.log_store,
+            self.state_store,
+            self.log_commits,
+            self.state_commits,
+            leader_epoch=self.generation,
+            reserve=SpaceReserve(self.options.data_dir),
+        )
+
+    def _producer_snapshots(self) -> ProducerSnapshots:
+        commits = self.log_commits, self.state_commits
+        return ProducerSnapshots(self.topics, self.config, self.state_store, *commits)
+
+    def _local_persister(self) -> LocalPersister:
+        coordinator = ShareStateCoordinator(
+            self.state_store.scan,
             lambda topic_id, index: self.topics.partition(topic_id, index) is not None,
             updates_per_snapshot=self.config["share.coordinator.snapshot.update.records.per.snapshot"],
-            parking=parking_store(state_store, generation),
+            parking=parking_store(self.state_store, self.generation),
         )
-        self.share_state = LocalPersister(share_state, self.state_commits, state_store)
+        return LocalPersister(coordinator, self.state_commits, self.state_store)
+
+    def _persister(self) -> Persister:
         context = PersisterContext(
             self.share_state,
             self.config,
             self.topics,
             self.log_commits,
             self.state_commits,
-            state_store,
-            generation,
+            self.state_store,
+            self.generation,
         )
         make = plugins.persister_factory(self.config["kbroker.persister"])
-        persister = plugins.opening(make, adapted_persister)(context)
-        self.persister: Persister = persister
-        self.topics.before_log_start_moves = persister.before_log_start_moves
-        self.state_counts: CountsShareState = (
-            persister if isinstance(persister, CountsShareState) else self.share_state
-        )
-        self.state_housekeeping, self.parked_cleaner = self._house_keepers()
-        self.group_ids = GroupIds()
-        clock = SessionClock()
-        share_coordinator = ShareGroupCoordinator(
-            self.configs.group_settings, self.group_ids, times=clock.times
-        )
-        self.share_partitions = SharePartitions(
-            self.topics,
-            persister,
-            self.deadlines,
-            self.background,
-            self.configs,
-            flush=self.state_commits.flush,
-            member_lives_ms=lambda group_id, member_id: share_coordinator.session_left_ms(
-                group_id, member_id, now_ms=clock.now_ms()
-            ),
-        )
-        self.configs.parks_records = self.share_partitions.parked.is_possible
-        self.configs.finds_keys = self.share_partitions.scanner.finds_keys
-        self.opened_batches = OpenedBatches(self.config["kbroker.queue.cache.bytes"])
-        self.share_fetches = ShareFetchContext(
-            self.share_partitions, self.topics, self.opened_batches, self.metrics.share_fetch
-        )
-        self.append_queues = AppendQueues(self.background)
-        writer = DeadLetterWriter(self.topics, self.config)
-        self.dead_letters = DeadLetters(
-            self.topics,
-            self.configs,
-            self.share_partitions,
-            persister,
-            writer,
-            self.state_commits,
-            self.background,
-        )
-        self.unattended = Unattended(
-            self.share_partitions, share_coordinator.group_ids, share_coordinator.partitions_of
-        )
-        self.configs.on_group_changed = self._group_settings_changed
-        groups_of = share_coordinator.groups_of
-        removed = RemovedRecords(persister, self.share_partitions, groups_of)
-        self.topics.count_unfinished = removed.before_removal
-        self.held_logs = HeldLogs(
-            persister, (self.state_commits, self.log_commits), groups_of, self.configs.reset_policy
-        )
-        self.kept_records = KeptRecords(
-            persister, self.share_partitions, self.held_logs, self.topics, (self.log_commits,), removed.report
-        )
-        self.share_group_service = ShareGroupService(
-            DecisionRunner(
-                share_coordinator, self.topics, state_store, self.state_commits, clock, self.background
-            ),
-            self.topics,
-            persister,
-            self.share_partitions,
-            self.configs,
-            self.kept_records.before_reset,
-            self.unattended.look,
-        )
-        self.consumer_group_service = self._consumer_group_service(clock)
-        self.client_telemetry = ClientTelemetry(now_ms)
-        self.fetch_sessions = FetchSessions(self.config["max.incremental.fetch.session.cache.slots"])
+        return plugins.opening(make, adapted_persister)(context)
 
-    def _group_settings_changed(self, group_id: str | None) -> None:
-        self.share_partitions.settings_changed(group_id)
-        self.share_group_service.settings_changed(group_id)
-        if group_id is not None:
-            self.unattended.look(group_id)
+    async def _before_log_start_moves(self, partition: Partition, offset: int, _: str) -> None:
+        if not partition.deleted:
+            await self.persister.before_log_start_moves(TopicPartition(*partition.log), offset)
 
     def _house_keepers(self) -> tuple[StateHousekeeping, ParkedCleaner]:
         cold_ms = self.config["share.coordinator.cold.partition.snapshot.interval.ms"]
@@ -246,6 +230,68 @@ class Broker:
                 self.share_state, self.state_store, self.topics, interval_ms=cold_ms, other=self.persister
             ),
             ParkedCleaner(self.persister, self.state_store, self.state_commits, interval_s=cold_ms / 1000),
+        )
+
+    def _configs(self) -> Configs:
+        return Configs(
+            self.config,
+            self.state_store,
+            self.state_commits,
+            parks_records=self.persister.parks_records,
+            finds_keys=self.persister.finds_parked_keys,
+        )
+
+    def _group_settings_changed(self, group_id: str | None) -> None:
+        self.share_partitions.settings_changed(group_id)
+        self.share_group_service.settings_changed(group_id)
+        if group_id is not None:
+            self.unattended.look(group_id)
+
+    def _share_partitions(self, coordinator: ShareGroupCoordinator, clock: SessionClock) -> SharePartitions:
+        return SharePartitions(
+            self.topics,
+            self.persister,
+            self.deadlines,
+            self.background,
+            self.configs,
+            flush=self.state_commits.flush,
+            member_lives_ms=lambda group_id, member_id: coordinator.session_left_ms(
+                group_id, member_id, now_ms=clock.now_ms()
+            ),
+        )
+
+    def _dead_letters(self) -> DeadLetters:
+        return DeadLetters(
+            self.topics,
+            self.configs,
+            self.share_partitions,
+            self.persister,
+            DeadLetterWriter(self.topics, self.config),
+            self.state_commits,
+            self.background,
+        )
+
+    def _held_and_kept(self, coordinator: ShareGroupCoordinator) -> tuple[HeldLogs, KeptRecords]:
+        topics, persister, share_partitions = self.topics, self.persister, self.share_partitions
+        removed = RemovedRecords(persister, share_partitions, coordinator.groups_of)
+        topics.log_start_watchers.append(removed.before_removal)
+        commits = (self.state_commits, self.log_commits)
+        held = HeldLogs(persister, commits, coordinator.groups_of, self.configs.reset_policy)
+        return held, KeptRecords(
+            persister, share_partitions, held, topics, (self.log_commits,), removed.report
+        )
+
+    def _share_group_service(
+        self, coordinator: ShareGroupCoordinator, clock: SessionClock
+    ) -> ShareGroupService:
+        return ShareGroupService(
+            self._runner(coordinator, clock),
+            self.topics,
+            self.persister,
+            self.share_partitions,
+            self.configs,
+            self.kept_records.before_reset,
+            self.unattended.look,
         )
 
     def _consumer_group_service(self, clock: SessionClock) -> ConsumerGroupService:
@@ -261,23 +307,12 @@ class Broker:
             self.topics,
         )
         expiry_interval_s = self.config["offsets.retention.check.interval.ms"] / 1000
-        runner = DecisionRunner(
-            groups, self.topics, self.state_store, self.state_commits, clock, self.background
-        )
+        runner = self._runner(groups, clock)
         return ConsumerGroupService(runner, configs, expiry_interval_s=expiry_interval_s)
 
-    def _commits(
-        self, name: str, write: Callable[[list[Any]], None], store: LogStore | StateStore
-    ) -> GroupCommit[Any]:
-        return GroupCommit(
-            name,
-            write,
-            store.sync,
-            in_thread=store.write_in_thread,
-            beside_sync=store.write_beside_sync,
-            durability=self.options.durability,
-            sync_interval_s=self.config["kbroker.sync.interval.ms"] / 1000,
-        )
+    def _runner(self, coordinator: C, clock: SessionClock) -> DecisionRunner[C]:
+        commits = self.state_commits
+        return DecisionRunner(coordinator, self.topics, self.state_store, commits, clock, self.background)
 
     def statistics(self) -> BrokerStatistics:
         return BrokerStatistics(
@@ -314,53 +349,6 @@ class Broker:
             partition.waiters.wake_all()
         self.share_partitions.start_closing()
         self.consumer_group_service.refuse_waiting()
-
-    async def save_producers(self, *, least_bytes: int, may_replay: bool = True) -> None:
-        """Save the producer state of partitions to which at least so much was appended since, or
-        whose producers expire. What cannot be saved is replayed from the log; `may_replay`: also
-        now, where the state is not loaded."""
-        oldest_ms = wall_clock_ms() - self.config["producer.id.expiration.ms"]
-        for partition in list(self.topics.partitions()):
-            appended_bytes = partition.bytes_since_snapshot
-            has_expired = (
-                least_bytes <= 1
-                and partition.producers is not None
-                and partition.producers.expire(oldest_ms) > 0
-            )
-            if partition.deleted or (appended_bytes < least_bytes and not has_expired):
-                continue
-            try:
-                if await self._save_producers_of(partition, oldest_ms, may_replay):
-                    partition.bytes_since_snapshot -= appended_bytes
-            except KafkaError:
-                continue  # The topic is being deleted.
-            except (NoSpace, StoreFailed) as error:
-                logger.warning("producer state was not saved: %s", error)
-                return
-
-    async def _save_producers_of(self, partition: Partition, oldest_ms: int, may_replay: bool) -> bool:
-        """False: its state is not known, and stays so."""
-        async with partition.moving_log_start:
-            changes = await snapshot_changes(partition, self.state_store, oldest_ms)
-            if not changes and may_replay and not is_long_replay(partition, self.state_store):
-                await partition.load_producers()
-                changes = await snapshot_changes(partition, self.state_store, oldest_ms)
-            if not changes:
-                return False
-            # It replaces one that a power cut leaves good. It must not itself speak of what a power
-            # cut takes.
-            await self.log_commits.flush()
-            if partition.deleted:
-                return False
-            await self.state_commits.commit(changes)
-            return True
-
-    async def run_producer_snapshots(self) -> None:
-        for check in itertools.count(1):
-            await trio.sleep(_PRODUCER_CHECK_S)
-            await self.save_producers(
-                least_bytes=SNAPSHOT_BYTES if check % _PRODUCER_CHECKS_PER_SNAPSHOT else 1
-            )
 
 
 def _new_id() -> str:
@@ -461,7 +449,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 interval_ms = broker.config["log.retention.check.interval.ms"]
                 start = broker.background.start
                 start(run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records)
-                start(broker.run_producer_snapshots)
+                start(broker.producer_snapshots.run)
                 start(broker.deadlines.run)
                 start(broker.state_housekeeping.run)
                 start(broker.parked_cleaner.run)
@@ -469,7 +457,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 settle_memory()
                 yield
             await broker.persister.aclose()
-            await broker.save_producers(least_bytes=1, may_replay=False)
+            await broker.producer_snapshots.save(least_bytes=1, may_replay=False)
         finally:
             broker.log_commits.close()
             broker.state_commits.close()

@@ -76,14 +76,25 @@ class ConfigsStatistics:
 
 
 class Configs:
-    """`on_group_changed(group_id)` is called after an alteration; None: the broker's settings
-    changed, so any group's may have.
+    """The settings of this broker and its groups.
 
-    Whoever alters settings, a topic's too, holds `altering` from reading what is stored until it is
-    saved.
+    - `parks_records`: whether the persister and the store below it keep parked records
+    - `finds_keys`: whether they find them by their keys as well
+    - `group_watchers`: each is called with the id of a group whose settings were altered, or with
+      None after an alteration of the broker's, which may concern any group
+    - `altering`: held by every caller that alters settings, a topic's too, from reading the stored
+      ones until the new ones are saved
     """
 
-    def __init__(self, config: BrokerConfig, state_store: StateStore, state: GroupCommit[Change]) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        state_store: StateStore,
+        state: GroupCommit[Change],
+        *,
+        parks_records: bool = False,
+        finds_keys: bool = False,
+    ) -> None:
         self._broker = config
         self._store = state_store
         self._state = state
@@ -92,11 +103,9 @@ class Configs:
         self._without_own = GroupConfig({}, config)
         self._share_settings: dict[GroupConfig, ShareSettings] = {}  # asked for at every fetch
         self.altering = trio.Lock()
-        self.parks_records = False
-        """Whether the persister, and the store below it, keep parked records."""
-        self.finds_keys = False
-        """Whether they find them by their keys as well."""
-        self.on_group_changed: Callable[[str | None], None] = lambda _: None
+        self.parks_records = parks_records
+        self.finds_keys = finds_keys
+        self.group_watchers: list[Callable[[str | None], None]] = []
 
     def statistics(self) -> ConfigsStatistics:
         return ConfigsStatistics(
@@ -170,7 +179,7 @@ class Configs:
         self.check_group(entries)
         await self._save(ConfigKey(ResourceType.GROUP, group_id), entries)
         self._put_group(group_id, entries)
-        self.on_group_changed(group_id)
+        self._notify(group_id)
 
     def removal_of_group(self, group_id: str) -> list[Change]:
         """What goes with a deleted group, into the commit that deletes it; `group_removed` then."""
@@ -179,7 +188,7 @@ class Configs:
     def group_removed(self, group_id: str) -> None:
         if group_id in self._stored:
             self._put_group(group_id, {})
-            self.on_group_changed(group_id)
+            self._notify(group_id)
 
     def _put_group(self, group_id: str, entries: Mapping[str, str]) -> None:
         self._share_settings.clear()
@@ -311,7 +320,11 @@ class Configs:
             for line in self._doubts(group_id):
                 if line not in known:
                     logger.warning(*line)
-        self.on_group_changed(None)
+        self._notify(None)
+
+    def _notify(self, group_id: str | None) -> None:
+        for watcher in self.group_watchers:
+            watcher(group_id)
 
     async def _save(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
         await self._state.commit([(key.encode(), Config(entries).encode() if entries else None)])

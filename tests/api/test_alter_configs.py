@@ -292,7 +292,7 @@ async def test_what_was_altered_holds_after_a_restart(connect: Connect, every_en
 async def test_who_depends_on_a_groups_settings_is_told(connect: Connect) -> None:
     async with connect() as client:
         told: list[str | None] = []
-        client.broker.configs.on_group_changed = told.append
+        client.broker.configs.group_watchers.append(told.append)
         await alter(client, resource(GROUP, "g", ("share.record.lock.duration.ms", "20000")))
         assert client.broker.configs.share_settings("g").lock_duration_ms == 20_000
         await alter(client, resource(BROKER, "", (ASSIGNMENT_INTERVAL, "7")))

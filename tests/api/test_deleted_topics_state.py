@@ -117,11 +117,11 @@ async def test_a_log_start_that_comes_late(connect: Connect, every_engine: str) 
         await client.append("orders", 1, 2)
         asked, go_on = trio.Event(), trio.Event()
 
-        async def slowly(partition: Partition, offset: int) -> None:
+        async def slowly(partition: Partition, offset: int, cause: str) -> None:
             asked.set()
             await go_on.wait()
 
-        client.broker.topics.before_log_start_moves = slowly
+        client.broker.topics.log_start_watchers.append(slowly)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.broker.topics.move_log_start, topic.partitions[0], 1)
             await asked.wait()

@@ -294,9 +294,8 @@ def use(client: Client) -> FiveVerbs:
     def groups_of(key: Any) -> Iterable[str]:
         return groups(key)
 
-    client.broker.topics.count_unfinished = RemovedRecords(
-        adapted_persister(verbs), client.broker.share_partitions, groups_of
-    ).before_removal
+    removed = RemovedRecords(adapted_persister(verbs), client.broker.share_partitions, groups_of)
+    client.broker.topics.log_start_watchers[-1] = removed.before_removal
     return verbs
 
 

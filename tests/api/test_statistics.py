@@ -18,6 +18,7 @@ ELSEWHERE = {
     "options": "what the broker was started with",
     "config": "its altered settings are counted by `configs`",
     "persister": "the share state, or a plugin",
+    "producer_snapshots": "saves the producers of partitions, which count them",
     "held_logs": "asks the persister; what retention saw last of each log is a metric",
     "metrics": "nothing but numbers itself",
     "background": "starts tasks for the parts, which count them",

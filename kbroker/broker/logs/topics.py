@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID, uuid4
 
 from kbroker.broker.commits.group_commit import GroupCommit
@@ -47,7 +47,6 @@ from kbroker.formats.state import Topic as TopicRecord
 from kbroker.protocol.topic_names import is_legal, why_illegal
 from kbroker.settings.altering import BrokerConfig, TopicConfig
 from kbroker.settings.queue import QUEUE_RETENTION, QUEUE_RETENTION_MAX_BYTES
-from kbroker.share.persister import TopicPartition
 from kbroker.storage.spi import Change, LogId, LogSettings, LogStore, StampedBatch, StateStore
 
 logger = logging.getLogger(__name__)
@@ -56,6 +55,11 @@ _LOGS_AT_ONCE = 16
 """Creating or dropping a log takes several syncs: between two steps of this many logs, other writes
 are committed."""
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+
+
+LogStartWatcher: TypeAlias = Callable[[Partition, int, str], Awaitable[Callable[[], None] | None]]
+"""Called with a partition, its next log start and the cause before the log start moves. The result
+is called when it has moved. Raises NoSpace or StoreFailed to keep the log start."""
 
 
 @dataclass(slots=True)
@@ -119,11 +123,7 @@ class Topics:
         self._state = state
         self.leader_epoch = leader_epoch
         self.reserve = reserve
-        self.before_log_start_moves: Callable[[TopicPartition, int], Awaitable[None]] | None = None
-        """The persister's (share/persister.py). Raises NoSpace or StoreFailed to keep the start."""
-        self.count_unfinished: Callable[[Partition, int, str], Awaitable[Callable[[], None]]] | None = None
-        """Counts the records that share groups lose (removed_records.py). Called before a log start
-        moves; its result is called afterwards."""
+        self.log_start_watchers: list[LogStartWatcher] = []
         self.version = 0
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[int, Topic] = {}
@@ -352,10 +352,8 @@ class Topics:
         async with partition.moving_log_start:
             if offset <= partition.log_start_offset:
                 return
-            if self.before_log_start_moves is not None and not partition.deleted:
-                await self.before_log_start_moves(TopicPartition(*partition.log), offset)
             cause = self._why_removed(partition) if to_free_space else "DeleteRecords"
-            removed = await self.count_unfinished(partition, offset, cause) if self.count_unfinished else None
+            moved = [await watcher(partition, offset, cause) for watcher in self.log_start_watchers]
             log = partition.log
             changes: list[Change] = [
                 (LogStartKey(log.topic_id, log.partition).encode(), LogStart(offset).encode())
@@ -378,8 +376,8 @@ class Topics:
                     raise
                 partition.bytes_since_snapshot += SNAPSHOT_BYTES  # Save as soon as there is space.
             partition.log_start_offset = offset
-            if removed is not None:
-                removed()
+            for notify in filter(None, moved):
+                notify()
             if not partition.deleted:
                 await self._logs.perform(lambda: self._log_store.trim(log, offset))
 

@@ -325,7 +325,7 @@ class TestPowerCuts:
             monkeypatch.setattr(
                 broker.state_commits, "_write", lambda changes: (write(changes), done.append("saved"))
             )
-            await broker.save_producers(least_bytes=1)
+            await broker.producer_snapshots.save(least_bytes=1)
             assert done == ["log synced", "saved"]
 
     @pytest.mark.parametrize("durability", ["disk", "os"])
@@ -422,7 +422,7 @@ class TestTrouble:
         lives.change_state((ProducerSnapshotKey(log.topic_id, 0, 4).encode(), b'{"producers":[[5,'))
         async with lives.life() as partition:
             await append_plain(partition)
-            await lives.running.save_producers(least_bytes=1)
+            await lives.running.producer_snapshots.save(least_bytes=1)
             lives.crash()
         async with lives.life() as partition:
             await lives.purge(partition, 2)
@@ -444,7 +444,7 @@ class TestTrouble:
                 partition.append(batch(0, producer_id), wall_clock_ms(), lambda error: None)
             assert await append(partition, batch(0, 600)) == 600
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(partial(lives.running.save_producers, least_bytes=1))
+                nursery.start_soon(partial(lives.running.producer_snapshots.save, least_bytes=1))
                 await trio.testing.wait_all_tasks_blocked()
                 assert await append(partition, batch(0, 601)) == 601
             assert snapshots(lives.running, partition.log) == [601]
@@ -463,7 +463,7 @@ class TestTrouble:
             with no_room(broker.state_commits):
                 await broker.topics.move_log_start(partition, 4, to_free_space=True)
             assert (partition.log_start_offset, snapshots(broker, partition.log)) == (4, [])
-            await broker.save_producers(least_bytes=SNAPSHOT_BYTES)
+            await broker.producer_snapshots.save(least_bytes=SNAPSHOT_BYTES)
             assert snapshots(broker, partition.log) == [4]
 
     async def test_a_purge_does_not_read_a_large_log(
@@ -478,7 +478,7 @@ class TestTrouble:
         async with lives.life() as partition:
             await append_plain(partition)
             await lives.purge(partition, 3)
-            await lives.running.save_producers(least_bytes=1)
+            await lives.running.producer_snapshots.save(least_bytes=1)
             assert partition.producers is None
             assert await append(partition, batch(3, P)) == 3, "an append waits for it all the same"
 
@@ -534,7 +534,7 @@ class TestReplays:
             producers = await partition.load_producers()
             (known,) = producers.confirmed()
             assert [each.base_offset for each in known.batches] == [0, 1]
-            await lives.running.save_producers(least_bytes=1)
+            await lives.running.producer_snapshots.save(least_bytes=1)
             assert snapshots(lives.running, partition.log) == [2]
 
     async def test_producers_expire_without_a_restart(
@@ -542,10 +542,10 @@ class TestReplays:
     ) -> None:
         async with lives.life(config={"producer.id.expiration.ms": "1000"}) as partition:
             await fill(partition, range(2))
-            await lives.running.save_producers(least_bytes=1)
+            await lives.running.producer_snapshots.save(least_bytes=1)
             assert partition.statistics().producers == 1
-            monkeypatch.setattr("kbroker.broker.broker.wall_clock_ms", lambda: 1 << 62)
-            await lives.running.save_producers(least_bytes=1)
+            monkeypatch.setattr("kbroker.broker.logs.producer_snapshots.wall_clock_ms", lambda: 1 << 62)
+            await lives.running.producer_snapshots.save(least_bytes=1)
             assert partition.statistics().producers == 0, "although nothing was written since"
             lives.crash()
         async with lives.life() as partition:
