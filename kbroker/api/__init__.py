@@ -1,9 +1,13 @@
-"""The table of Kafka APIs that this broker serves: api key -> handler and versions. ApiVersions
-answers from this table, so nothing is advertised that is not served.
+"""The table of the Kafka APIs that this broker serves: api key -> handler and versions. ApiVersions
+answers from this table, so every API that it lists is served.
 
-A handler takes a `Request` and returns the answer's body: a mapping with kio's field names (see
-protocol/messages.py), hand-packed buffers (`Raw`), or a `Later` whose body is ready when its commit
-is. It may be a coroutine function; a handler that does not wait should not be one, so that a burst
+A handler takes a `Request` (request.py) and returns the answer's body in one of three forms:
+
+- a mapping with kio's field names (see protocol/messages.py)
+- `Raw`: buffers packed by hand
+- `Later`: a body that is ready when its commit is
+
+A handler that waits is a coroutine function. One that does not wait should not be, so that a burst
 of requests costs no task switch. Modules are imported at first use.
 """
 
@@ -17,8 +21,8 @@ from kbroker.api.request import Handler
 
 
 class Api(NamedTuple):
-    """`module` in kbroker.api has a function `handle`; versions `first` to `last` are served (all
-    that kio has, unless noted). `listed`: in ApiVersions."""
+    """`module` of kbroker.api has a function `handle`. Versions `first` to `last` are served: all
+    that kio has, unless the module says otherwise. `listed`: in ApiVersions."""
 
     key: int
     module: str

@@ -1,7 +1,7 @@
-"""AlterConfigs (33), v0-2: the settings of topics, brokers and groups replaced by those given; what
-is not named is unset.
+"""AlterConfigs (33), v0-2: replaces all settings of topics, brokers or groups with those given. A
+setting that the request does not name is unset.
 
-Otherwise as IncrementalAlterConfigs, which is what clients should use.
+The rest is as in IncrementalAlterConfigs, which clients should prefer.
 """
 
 from __future__ import annotations

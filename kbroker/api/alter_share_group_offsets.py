@@ -1,9 +1,9 @@
-"""AlterShareGroupOffsets (91), v0 (KIP-932): the start offsets of a group without members, which is
-made if it does not exist.
+"""AlterShareGroupOffsets (91), v0 (KIP-932): sets the start offsets of a group without members. A
+group that does not exist is created.
 
-What is answered with code 0 is durable and what the next fetch goes by. Start offsets are not
-judged: -1 asks the reset policy again. Unknown partitions are 3 in their rows; a group with members
-is 68, one that is being changed 14, a negative partition -1 for all.
+A change with code 0 is durable, and the next fetch starts from it. Start offsets are not checked;
+-1 applies the reset policy. Errors: an unknown partition is 3 in its row; for all rows, a group
+with members is 68, one that is being changed 14, a negative partition -1.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """ApiVersions (18), v0-4: the table of kbroker.api as ranges, and the features.
 
-Unlike every other API an unsupported version is answered: with a v0 body, code 35 and this API's
-own range (KIP-511). An empty or ill-formed client software name or version is INVALID_REQUEST
-without ranges. Supported features whose minimum is 0 are left out below v4 (KAFKA-17492): older
-Java clients refuse them.
+Only this API answers an unsupported version: with a v0 body, code 35 and its own range (KIP-511).
+An empty or malformed client software name or version is INVALID_REQUEST without ranges. Supported
+features whose minimum is 0 are left out below v4, since older Java clients refuse them
+(KAFKA-17492).
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""What a client may do, as answers of several APIs say it where they are asked (KIP-430): a bit for
-each operation.
+"""The operations that a client may do, one bit each (KIP-430). Several APIs return them on request.
 
-There is no authorizer, so that everybody may do all that there is for a kind of resource.
+There is no authorizer: every client may do every operation that a kind of resource has.
 """
 
 from __future__ import annotations

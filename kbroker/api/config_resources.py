@@ -19,7 +19,7 @@ from kbroker.formats.state import MAX_GROUP_ID_BYTES
 from kbroker.settings.altering import Scope, check_resource_name
 
 Decide: TypeAlias = Callable[[Scope, Mapping[str, str], Any], dict[str, str]]
-"""(scope, what is stored, the request's resource) -> what is to be stored; raises KafkaError."""
+"""(scope, stored settings, the request's resource) -> settings to store; raises KafkaError."""
 
 
 def scope_of(resource_type: int) -> Scope:
@@ -42,8 +42,8 @@ def find_topic(broker: Broker, name: str) -> Topic:
 
 
 async def alter(request: Request, decide: Decide) -> Message:
-    """The answer to both altering requests: each resource is altered as a whole or refused. Code 0:
-    durable and in force."""
+    """Answer either altering request. Each resource is altered as a whole or refused; with code 0
+    the change is durable and in force."""
     resources = request.body.resources
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     rows = []

@@ -1,5 +1,5 @@
-"""ConsumerGroupDescribe (69), v0-1 (KIP-848): consumer groups with their members, what these have
-and what they are to have."""
+"""ConsumerGroupDescribe (69), v0-1 (KIP-848): consumer groups, and each member's current and target
+assignment."""
 
 from __future__ import annotations
 

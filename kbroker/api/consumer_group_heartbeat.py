@@ -1,8 +1,8 @@
-"""ConsumerGroupHeartbeat (68), v0-1 (KIP-848): joining, staying and leaving a consumer group; from
-v1 on members make their ids themselves and may subscribe by a regular expression.
+"""ConsumerGroupHeartbeat (68), v0-1 (KIP-848): joining, staying in and leaving a consumer group.
+From v1 members create their own ids and may subscribe by a regular expression.
 
-Better than Kafka: the first heartbeat with a regular expression is answered with the topics that
-match it.
+Better than Kafka: the answer to the first heartbeat with a regular expression already has the
+matching topics.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""CreatePartitions (37), v0-3: more partitions for topics that there are; `count` is the number in
-all.
+"""CreatePartitions (37), v0-3: adds partitions to existing topics; `count` is the new total.
 
-Unknown topics are 3, the same or a lower count 37, the same topic twice 42, more than a request may
-add 44. Assignments, where given, name this broker once for each new partition (39). With
-validate_only nothing changes.
+Unknown topics are 3, the same or a lower count 37, a topic listed twice 42, more partitions than a
+request may add 44. An assignment, if given, names this broker once for each new partition (39).
+With validate_only nothing changes.
 
 Not done: the request's timeout, quotas.
 """
@@ -35,7 +34,7 @@ async def handle(request: Request) -> Message:
 
 
 async def _grow(request: Request, asked: Any, budget: list[int]) -> None:
-    """`budget` holds what this request has added up to now."""
+    """`budget`: the number of partitions that this request has added so far."""
     broker = request.broker
     async with broker.configs.altering:
         topic = broker.topics.by_name(asked.name)
@@ -53,7 +52,7 @@ async def _grow(request: Request, asked: Any, budget: list[int]) -> None:
 
 
 def _check(topic: Topic, asked: Any, node_id: int) -> int:
-    """How many partitions are new."""
+    """The number of new partitions."""
     present = len(topic.partitions)
     if asked.count == present:
         raise KafkaError(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")

@@ -1,10 +1,10 @@
-"""CreateTopics (19), v2-7: topics with partitions, configs and, if need be, an assignment that
-names this broker.
+"""CreateTopics (19), v2-7: creates topics with partitions and configs. An assignment is accepted if
+it names this broker only.
 
-Each topic is created or refused on its own, with Kafka's codes, checks in Kafka's order: name,
-existence, configs, replication, partitions. What is answered with code 0 is durable, and Metadata
-shows it already. Partitions -1 means num.partitions. With validate_only nothing changes and the
-topic id of the answer is a random one, as in Kafka.
+Each topic is created or refused on its own, with Kafka's codes and in Kafka's order of checks:
+name, existence, configs, replication, partitions. A topic with code 0 is durable and already shown
+by Metadata. Partitions -1 means num.partitions. With validate_only nothing changes and the answer
+has a random topic id, as in Kafka.
 
 Not done: the request's timeout (an answer takes as long as the disk does), quotas.
 """
@@ -25,7 +25,7 @@ _DEFAULT = -1
 
 
 class _NewTopic(NamedTuple):
-    """What passed all checks."""
+    """A topic that has passed all checks."""
 
     name: str
     partitions: int

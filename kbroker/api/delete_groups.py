@@ -1,5 +1,5 @@
-"""DeleteGroups (42), v0-2: groups without members, with their offsets or share state. The same id
-twice is one row."""
+"""DeleteGroups (42), v0-2: deletes groups without members, with their offsets or share state. An id
+that is listed twice gets one row."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""DeleteRecords (21), v0-2: moves log start offsets up; what is below is gone for good when the
-answer leaves.
+"""DeleteRecords (21), v0-2: moves log start offsets up. Records below are gone for good when the
+answer is sent.
 
--1 means the high watermark. An offset below the log start changes nothing and is answered with the
-present one; one above the high watermark or below -1 is 1. Internal topics are 17. A partition
-listed twice counts once, with its last offset. Whole segments below the new start are removed from
-the disk, and so are records below it that share groups keep beside the log (kept_records.py), also
-where the log begins there already.
+-1 means the high watermark. An offset below the log start changes nothing, and the answer has the
+present log start. An offset above the high watermark or below -1 is 1. Internal topics are 17. For
+a partition that is listed twice, the last offset applies. Whole segments below the new start are
+removed from the disk. So are the records below it that share groups keep beside the log
+(kept_records.py), even if the log already begins there.
 
 Not done: the request's timeout.
 """

@@ -1,8 +1,8 @@
-"""DeleteShareGroupOffsets (92), v0 (KIP-932): the share state of topics, for a group without
-members.
+"""DeleteShareGroupOffsets (92), v0 (KIP-932): deletes the share state of topics, for a group
+without members.
 
-What is answered with code 0 is gone for good, and for fetches too. A topic without state is 3; a
-group that does not exist 69, with members 68, one that is being changed 14.
+A deletion with code 0 is durable, and fetches no longer see the state. A topic without state is 3;
+a group that does not exist 69, with members 68, one that is being changed 14.
 """
 
 from __future__ import annotations

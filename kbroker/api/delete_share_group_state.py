@@ -1,5 +1,5 @@
-"""DeleteShareGroupState (86), v0 (KIP-932): forgets the state of share-partitions, whatever their
-epochs. Unknown ones are fine too."""
+"""DeleteShareGroupState (86), v0 (KIP-932): deletes the state of share-partitions, whatever their
+epochs. A share-partition without state is no error."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""DeleteTopics (20), v1-6: by name, from v6 also by id.
+"""DeleteTopics (20), v1-6: deletes topics by name, from v6 also by id.
 
-What is answered with code 0 is gone for good, also after a crash (its tombstone is durable, see
-broker/logs/topics.py), and every share group has forgotten it. Unknown names are 3, unknown ids 100
-with a null name; a row with both or neither of the two is 42, and so is one row for a topic that is
-listed twice: then it is not deleted. With delete.topic.enable=false every row is 73 (before v3:
-42).
+A deletion with code 0 is durable, as its tombstone is (broker/logs/topics.py), and every share
+group has forgotten the topic. Unknown names are 3, unknown ids 100 with a null name. A row with
+both a name and an id, or neither, is 42. So is a topic that is listed twice: it gets one row and is
+not deleted. With delete.topic.enable=false every row is 73 (before v3: 42).
 
 Not done: the request's timeout, quotas.
 """
@@ -100,7 +99,7 @@ async def _delete(broker: Broker, asked: _Asked) -> Message:
 
 
 async def _delete_topic(broker: Broker, asked: _Asked) -> Topic:
-    """Delete one topic and let go of everything that depends on it. Raises KafkaError."""
+    """Delete one topic and everything that depends on it. Raises KafkaError."""
     async with broker.configs.altering:
         topic = (
             broker.topics.by_name(asked.name)

@@ -1,9 +1,9 @@
 """DescribeConfigs (32), v1-4: the effective settings of topics, brokers and groups, with sources,
 synonyms, types and documentation.
 
-Broker resources are this broker's id, with all of its settings, and "" (all brokers), with those
-that were altered. A group need not exist. No keys, or an empty list, means all; unknown keys give
-no row. An illegal topic name is 17, an unknown topic 3.
+For brokers, this broker's id has all settings, and "" (all brokers) has the altered ones. A group
+need not exist. No keys, or an empty list, means all; unknown keys give no row. An illegal topic
+name is 17, an unknown topic 3.
 
 Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).
 """

@@ -1,6 +1,5 @@
-"""DescribeGroups (15), v0-6: groups of the classic protocol with their members. Groups that do not
-exist, and those of other types, are Dead; from v6 that is GROUP_ID_NOT_FOUND (KIP-1043).
-"""
+"""DescribeGroups (15), v0-6: groups of the classic protocol with their members. A group that does
+not exist or is of another type is Dead; from v6 it is GROUP_ID_NOT_FOUND (KIP-1043)."""
 
 from __future__ import annotations
 

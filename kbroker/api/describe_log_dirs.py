@@ -1,12 +1,11 @@
 """DescribeLogDirs (35), v1-5: the data directory, its disk, and the size of each partition's
 segments in it.
 
-No topics (null) means all; partitions that there are not give no row. The sizes are those of the
-record batches; what an engine needs on top of them is in the disk's numbers only. Total and usable
-bytes are the file system's, from v4.
+No topics (null) means all; unknown partitions give no row. The sizes are those of the record
+batches. The space that an engine needs beyond them is only in the disk's numbers: total and usable
+bytes of the file system, from v4.
 
-Not done: more than one directory, moving replicas (offset lag is 0, nothing is a future replica or
-cordoned).
+Not done: several directories, moving replicas (offset lag is 0, no replica is future or cordoned).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kbroker.errors import ErrorCode
 
 
 class _Measured(NamedTuple):
-    """What was read from the stores, in a thread: it may touch the disk."""
+    """Read from the stores in a thread, since it may touch the disk."""
 
     sizes: list[tuple[Partition, int]]
     total_bytes: int

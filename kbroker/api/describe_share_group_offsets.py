@@ -1,10 +1,10 @@
-"""DescribeShareGroupOffsets (90), v0-1 (KIP-932; v1 with the lag, KIP-1226): where share groups
-stand, as it is saved.
+"""DescribeShareGroupOffsets (90), v0-1 (KIP-932; v1 with the lag, KIP-1226): the saved start
+offsets of share groups.
 
-Without topics: all that a group has state for, and nothing of a group that does not exist. Named
-partitions are answered whether or not group, topic or partition exist: start offset and lag -1, and
-no error. No group id beside named topics, a topic without partitions and a negative partition are
--1 for the group, as in Kafka.
+Without topics, the answer has every partition that the group has state for; a group that does not
+exist has none. A named partition always gets a row: where group, topic or partition do not exist,
+start offset and lag are -1 without an error. An empty group id with named topics, a topic without
+partitions and a negative partition are -1 for the group, as in Kafka.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""DescribeTopicPartitions (75), v0 (KIP-966): topics by name, in the order of their names, in pages
-of partitions.
+"""DescribeTopicPartitions (75), v0 (KIP-966): topics by name, sorted by name, in pages of
+partitions.
 
-No topics named means all. The answer has at most `response_partition_limit` partitions (0 counts as
-1; never more than MAX_PARTITIONS) and, where there is more, a cursor to go on from. A cursor of a
-topic that was not asked for, or with a negative partition, makes every row 42. Unknown topics are
+No topics named means all. The answer has at most `response_partition_limit` partitions (0 means 1;
+never more than MAX_PARTITIONS), and a cursor for the next page if there is one. If the cursor's
+topic is not among the named ones, or its partition is negative, every row is 42. Unknown topics are
 3, illegal names 17.
 
 There are no eligible leader replicas: one broker has the only copy.

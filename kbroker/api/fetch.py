@@ -1,10 +1,14 @@
 """Fetch (1), v4-18, with incremental sessions (KIP-227) from v7 and topic ids (KIP-516) from v13.
 
-Whole batches straight from the store, up to the high watermark; a first batch that is larger than
-every limit is sent all the same. Waits up to MaxWaitMs for MinBytes, but not beside an error of a
-log. There are no transactions, so both isolation levels read the same; an unknown one is -1 for the
-whole request, unless there is nothing to read. Who tells the epoch fetched last hears where it
-ended if that was before (KIP-595; consumers do not). Not done: fetching from followers.
+- Records: whole batches straight from the store, up to the high watermark. The first batch of an
+  answer is sent even if it is larger than every limit.
+- Waiting: up to MaxWaitMs for MinBytes, unless a log has an error.
+- Isolation: both levels read the same, as there are no transactions. An unknown level is -1 for the
+  whole request, unless no partition of it exists.
+- Divergence (KIP-595): a client that sends the epoch of its last fetch gets the offset at which
+  that epoch ended, if it is past it. Consumers do not send it.
+
+Not done: fetching from followers.
 """
 
 from __future__ import annotations
@@ -48,8 +52,7 @@ async def handle(request: Request) -> Raw:
 
 
 def _refused(request: Request, code: ErrorCode) -> Raw:
-    """The whole request: before version 13 the error is in a row for everything that it names,
-    too."""
+    """Refuse the whole request. Before version 13 every row has the error, too."""
     body = request.body
     topics = [] if request.version >= FETCH_TOPIC_IDS else body.topics
     rows = [
@@ -69,7 +72,7 @@ def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartit
         for row in topic.partitions:
             epoch = row.current_leader_epoch if version >= _LEADER_EPOCH_FROM else -1
             if epoch < 0:
-                epoch = -1  # Any negative number says nothing, here.
+                epoch = -1  # Any negative number means that the client does not know it.
             last_epoch = row.last_fetched_epoch if version >= _LAST_FETCHED_EPOCH_FROM else -1
             wanted.append(
                 FetchPartition(
@@ -89,12 +92,12 @@ def _wanted(request: Request) -> tuple[FetchSession | None, Sequence[FetchPartit
 
 
 def _unique(wanted: Sequence[FetchPartition]) -> Sequence[FetchPartition]:
-    """Listed twice, a partition counts once, in its first place and as it was last listed."""
+    """A partition that is listed twice gets one row, in its first place, by its last listing."""
     return wanted if len(wanted) == 1 else list({each.key: each for each in wanted}.values())
 
 
 def _by_topic(rows: FetchRows) -> list[tuple[TopicKey, list[FetchRow]]]:
-    """Rows of one topic that stand together are answered together."""
+    """Adjacent rows of one topic become one topic of the answer."""
     topics: list[tuple[TopicKey, list[FetchRow]]] = []
     last: TopicKey | None = None
     for asked, row in rows:
@@ -124,8 +127,7 @@ class _Fetch:
         return any(self._find(asked) is not None for asked in self._wanted)
 
     async def look(self, *, is_last: bool) -> bool:
-        """Read what there is. Rows for missing partitions come last and do not cut the wait
-        short."""
+        """Read the partitions. Rows for missing ones come last and do not cut the wait short."""
         rows: FetchRows = []
         missing: FetchRows = []
         total_bytes = 0
@@ -148,7 +150,7 @@ class _Fetch:
                 # Only the first batch of the whole answer may be larger than the limits.
                 row, read_bytes = row._replace(records=(), none_aborted=False), 0
             total_bytes += read_bytes
-            # Below zero, the limit counts for the first one alone.
+            # A limit below zero applies to the first row only.
             left_bytes = left_bytes - read_bytes if left_bytes > read_bytes else 0
             rows.append((asked, row))
             if row.error_code or row.diverging is not None:
@@ -167,7 +169,7 @@ class _Fetch:
             partition.waiters.discard(self._waiter)
 
     def count(self, rows: FetchRows) -> Sequence[int]:
-        """Count what was fetched; the error codes of the rows."""
+        """Count the fetched bytes in the metrics. Returns the error codes of the rows."""
         errors: list[int] = []
         for asked, row in rows:
             if row.error_code:
@@ -180,8 +182,8 @@ class _Fetch:
     async def _read(
         self, partition: Partition, asked: FetchPartition, limit_bytes: int, *, is_first: bool
     ) -> FetchRow:
-        """`is_first`: there are no records before it in the answer, so that a batch is sent
-        whatever the limits are."""
+        """`is_first`: no records come before it in the answer, so the first batch is sent whatever
+        the limits are."""
         _, index = asked.key
         if asked.current_leader_epoch not in (-1, partition.leader_epoch):
             partition.epochs.check(asked.current_leader_epoch)
@@ -215,8 +217,8 @@ class _Fetch:
 
     @staticmethod
     def _divergence(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
-        """Where the epoch fetched last ended, if the client has gone beyond. Raises
-        OFFSET_OUT_OF_RANGE for an epoch that never was."""
+        """The offset at which the epoch of the last fetch ended, if the client is past it. Raises
+        OFFSET_OUT_OF_RANGE for an epoch that never existed."""
         epoch, end_offset = partition.epochs.end_of(
             asked.last_fetched_epoch, partition.log_start_offset, partition.high_watermark
         )
@@ -234,7 +236,7 @@ class _Fetch:
         return topics.by_name(name) if isinstance(name, str) else topics.by_id_number(name)
 
     def _find(self, asked: FetchPartition) -> Partition | None:
-        """Where it is now, which `asked` notes."""
+        """The partition under its topic's present name or id, noted in `asked`."""
         _, index = asked.key
         topic = self._topic(asked)
         asked.found = (

@@ -1,8 +1,8 @@
 """FindCoordinator (10), v0-6: this broker coordinates everything. Key type 2 (share-partition keys)
 from v6 (KIP-932).
 
-Key type 1 (transactions) is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client
-takes as final.
+Key type 1 (transactions) is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client treats as
+final.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ GROUP, TRANSACTION, SHARE = range(3)
 _KEYS_FROM = 4
 _SHARE_FROM = 6
 _NO_ERROR = "NONE"
-"""Kafka's message beside code 0, up to version 3. Later versions say why only where the whole
-request is at fault."""
+"""Kafka's message beside code 0, up to version 3. Later versions have a message only if the whole
+request is refused."""
 
 
 def handle(request: Request) -> Message:

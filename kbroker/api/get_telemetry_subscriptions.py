@@ -1,4 +1,4 @@
-"""GetTelemetrySubscriptions (71), v0 (KIP-714): no metrics are wanted. Served, but not listed
+"""GetTelemetrySubscriptions (71), v0 (KIP-714): the broker wants no metrics. Served, but not listed
 (broker/client_telemetry.py)."""
 
 from __future__ import annotations

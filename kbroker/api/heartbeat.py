@@ -1,5 +1,5 @@
-"""Heartbeat (12), v0-4: a member of a group of the classic protocol is there, and hears whether the
-group rebalances."""
+"""Heartbeat (12), v0-4: a member of a group of the classic protocol stays in it. The answer says
+whether the group rebalances."""
 
 from __future__ import annotations
 

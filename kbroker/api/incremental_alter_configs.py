@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs (44), v0-1 (KIP-339): SET, DELETE, APPEND and SUBTRACT on the settings of
 topics, brokers and groups.
 
-Broker resources are "" (all brokers) and this broker's id. One bad setting refuses its whole
+A broker resource is "" (all brokers) or this broker's id. One bad setting refuses its whole
 resource. A group need not exist to have settings. With validate_only nothing changes.
 
 Not done: BROKER_LOGGER and CLIENT_METRICS resources (42).

@@ -1,12 +1,11 @@
-"""InitProducerId (22), v0-5: an id for an idempotent producer (KIP-98), a new one whatever id it
-has already.
+"""InitProducerId (22), v0-5: assigns an id to an idempotent producer (KIP-98), always a new one.
 
-A producer id without an epoch, or the other way round, is INVALID_REQUEST: both or none (KIP-360;
-they are for transactions).
+A producer id without an epoch, or an epoch without an id, is INVALID_REQUEST (KIP-360; only
+transactional producers send them).
 
-v6 is not served: it is unstable in Kafka itself (KIP-939). There are no transactions: a
-transactional id is answered with TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as
-final, never with a retriable code.
+Not done: transactions. A transactional id is TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every
+client treats as final, never a retriable code. v6 is not served, as it is unstable in Kafka itself
+(KIP-939).
 """
 
 from __future__ import annotations

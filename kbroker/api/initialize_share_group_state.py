@@ -1,7 +1,7 @@
-"""InitializeShareGroupState (83), v0 (KIP-932): starts the state of share-partitions, or starts it
-anew under an epoch not lower.
+"""InitializeShareGroupState (83), v0 (KIP-932): creates the state of share-partitions, or recreates
+it under a state epoch that is not lower.
 
-Served by the broker's persister, durable when it is answered with code 0.
+Served by the broker's persister; durable when the answer has code 0.
 """
 
 from __future__ import annotations

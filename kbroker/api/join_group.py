@@ -1,8 +1,8 @@
-"""JoinGroup (11), v0-9: a member joins a group of the classic protocol, and waits for the others.
+"""JoinGroup (11), v0-9: a member joins a group of the classic protocol and waits for the others.
 
-A member without an id is first given one to come back with (KIP-394, from v4), static members are
-known by their instance id (KIP-345, from v5), and a leader that came back may be told to leave the
-assignment as it is (KIP-814, from v9).
+- From v4 a member without an id first gets one, and joins again with it (KIP-394).
+- From v5 static members are known by their instance id (KIP-345).
+- From v9 the answer may tell a leader that rejoins to keep the assignment as it is (KIP-814).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""LeaveGroup (13), v0-5: members leave a group of the classic protocol: one up to v2; any number
-from v3, also static ones by their instance id alone, each with a result of its own.
+"""LeaveGroup (13), v0-5: members leave a group of the classic protocol. Up to v2 a request names
+one. From v3 it names any number, static members by their instance id alone, and each gets a result.
 """
 
 from __future__ import annotations

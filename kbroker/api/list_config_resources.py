@@ -1,7 +1,7 @@
-"""ListConfigResources (74), v0-1: which resources have settings. v0 asks for client metrics alone,
-of which there are none.
+"""ListConfigResources (74), v0-1: the resources that have settings. v0 lists client metrics only,
+and there are none.
 
-v1: topics and this broker always have settings; groups are listed that have some of their own. An
+In v1 topics and this broker are always listed, and groups if they have settings of their own. An
 empty list of types means all; an unknown type is UNSUPPORTED_VERSION, as in Kafka.
 
 Not done: BROKER_LOGGER and CLIENT_METRICS resources; there are none.

@@ -1,5 +1,5 @@
-"""ListGroups (16), v0-5: groups of all types, filtered by state (v4) and by type (v5), in any
-letter case. Unknown filters match nothing."""
+"""ListGroups (16), v0-5: groups of all types, filtered by state (v4) and by type (v5), ignoring
+case. Unknown filters match nothing."""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""ListOffsets (2), v1-11: the offset at a time, or at one of the places that negative timestamps
-name.
+"""ListOffsets (2), v1-11: the offset at a time, or at a place that a negative timestamp names.
 
--1 latest (the high watermark), -2 earliest (the log start), -3 the record with the greatest
-timestamp (from v7), -4 earliest local (the log start, from v8), -5 latest tiered (from v9) and -6
-earliest to be uploaded (from v11: of either there is none, so -1 without an error); any other is
-UNSUPPORTED_VERSION. By time: the first visible record that is not older, or -1/-1. The same
-partition twice is one row with 42.
+    -1  latest: the high watermark
+    -2  earliest: the log start
+    -3  the record with the greatest timestamp (from v7)
+    -4  earliest local: the log start (from v8)
+    -5  latest tiered (from v9): none, so offset -1 without an error
+    -6  earliest pending upload (from v11): likewise
 
-Both isolation levels are alike without transactions; an unknown one is -1 in every row. Not done:
-the timeout of v10, since nothing is fetched from elsewhere.
+Any other negative timestamp is UNSUPPORTED_VERSION. By time: the first visible record that is not
+older, or -1/-1. A partition that is listed twice gets one row with 42. Both isolation levels are
+alike without transactions; an unknown one is -1 in every row.
+
+Not done: the timeout of v10, since nothing is fetched from elsewhere.
 """
 
 from __future__ import annotations
@@ -66,7 +69,7 @@ _PLACES: Final[dict[int, tuple[int, Callable[[Request, Partition], Awaitable[_Fo
     LATEST_TIERED: (9, _tiered),
     EARLIEST_PENDING_UPLOAD: (11, _tiered),
 }
-"""Negative timestamp -> the first version that knows it, and what it means."""
+"""Negative timestamp -> the first version that has it, and how the offset is found."""
 
 
 async def handle(request: Request) -> Message:

@@ -1,11 +1,12 @@
-"""Metadata (3), v0-13: one broker that leads everything. Unknown topics are created when the client
-allows it and auto.create.topics.enable is on: unlike Kafka, the first answer has the new topic
-already. One request creates no more partitions in this way than by CreateTopics; one that would is
-answered POLICY_VIOLATION for all that is unknown.
+"""Metadata (3), v0-13: one broker that leads everything.
 
-By id from v12 (v10 and v11 have the field and may not use it): an unknown id is UNKNOWN_TOPIC_ID
-with a null name, and names beside an id count for nothing. An empty list means all topics in v0,
-none from v1; null means all from v1. A topic listed twice is one row.
+Unknown topics are created if the client allows it and auto.create.topics.enable is on. Unlike in
+Kafka, the first answer already has the new topic. A request may create as many partitions as
+CreateTopics. With more, every unknown topic is POLICY_VIOLATION.
+
+By id from v12 (v10 and v11 have the field but must not use it). An unknown id is UNKNOWN_TOPIC_ID
+with a null name. If any topic has an id, names are ignored. An empty list means all topics in v0,
+none from v1; null means all from v1. A topic that is listed twice gets one row.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ async def handle(request: Request) -> Message:
 
 
 def _ids(asked: Sequence[Any]) -> Sequence[UUID]:
-    """Each once. Where there is one, names count for nothing."""
+    """Each id once. If there is any, names are ignored."""
     return list(
         dict.fromkeys(topic.topic_id for topic in asked if getattr(topic, "topic_id", None) is not None)
     )
@@ -64,7 +65,7 @@ def _may_ask(version: int, asked: Sequence[Any]) -> bool:
 
 
 def _refused(asked: Sequence[Any]) -> Message:
-    """The whole request: it is told nothing, not even of the cluster."""
+    """Refuse the whole request: the answer has nothing, not even the cluster."""
     return {
         "brokers": (),
         "cluster_id": None,

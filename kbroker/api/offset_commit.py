@@ -1,9 +1,9 @@
-"""OffsetCommit (8), v2-10: the offsets that a group has got to; topics by id from v10 (KIP-848).
+"""OffsetCommit (8), v2-10: commits a group's offsets; topics by id from v10 (KIP-848).
 
-Code 0 is synced to disk like a record with acks=all. Who is no member (no member id, generation -1)
-may commit where the group has no members, and makes a group of offsets alone where there is none. A
-topic or partition that does not exist is 3 (an unknown id 100), and stops no other; what refuses
-the group or its member is the code of every other row. `retention_time` (v2-4) is honoured.
+Code 0 is durable like a record with acks=all. A client that is not a member (no member id,
+generation -1) may commit to a group without members; a group that does not exist is created with
+offsets only. An unknown topic or partition is 3 (an unknown id 100) in its row. If the group or the
+member is refused, every other row has that code. `retention_time` (v2-4) is honoured.
 """
 
 from __future__ import annotations

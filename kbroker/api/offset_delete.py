@@ -1,8 +1,8 @@
-"""OffsetDelete (47), v0 (KIP-496): forget offsets of a group; gone for good with code 0, whether or
-not there was one.
+"""OffsetDelete (47), v0 (KIP-496): deletes offsets of a group. Code 0 is durable, even if there was
+no offset.
 
-A topic that a member subscribes to is GROUP_SUBSCRIBED_TO_TOPIC; what does not exist is 3; both
-stop no other row. A group with members that are no consumers is NON_EMPTY_GROUP.
+A topic that a member subscribes to is GROUP_SUBSCRIBED_TO_TOPIC, an unknown partition 3; neither
+affects other rows. A group whose members are not consumers is NON_EMPTY_GROUP.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""OffsetFetch (9), v1-10: the offsets that groups have committed; one group up to v7, several from
-v8, topics by id from v10 (KIP-848).
+"""OffsetFetch (9), v1-10: the committed offsets of one group (up to v7) or several (from v8);
+topics by id from v10 (KIP-848).
 
-No list of topics (from v2): all that the group has. Without an offset, a topic or a group of that
-kind: offset -1 and no error; a topic id that does not exist is 100. From v9 a member may say its
-epoch: of a consumer group, another one than it has is refused. `require_stable` changes nothing
-without transactions.
+Without a list of topics (from v2), the answer has all of the group's offsets. Where there is no
+offset, topic or such group, the offset is -1 without an error; an unknown topic id is 100. From v9
+a member may send its epoch: for a consumer group, an epoch other than the member's is refused.
+`require_stable` has no effect without transactions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""OffsetForLeaderEpoch (23), v2-4 (KIP-320): where a leader epoch ended, for clients that check
-their positions after a restart.
+"""OffsetForLeaderEpoch (23), v2-4 (KIP-320): the offset at which a leader epoch ended, for clients
+that check their positions after a restart.
 
-A leader epoch is one life of the broker. An epoch that never was is answered with -1/-1 and no
-error; a client that knows another current epoch than this one is fenced (74) or ahead (75).
+A leader epoch is one life of the broker. An epoch that never existed is -1/-1 without an error. A
+client whose current epoch is lower than this one is fenced (74), one whose epoch is higher is ahead
+(75).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The topics of OffsetCommit, OffsetFetch and OffsetDelete: by name or, in the newest versions, by
-id; in the order of the request."""
+"""The topics of OffsetCommit, OffsetFetch and OffsetDelete, in the order of the request: by name
+or, in the newest versions, by id."""
 
 from __future__ import annotations
 
@@ -18,8 +18,12 @@ NO_ID = UUID(int=0)
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic of a request. `key`: how the request names it, a name or an id, which the answer
-    repeats; `topic` None: there is no such topic. `rows`: the request's partitions."""
+    """A topic of a request.
+
+    - `key`: its name or id, as in the request; the answer repeats it
+    - `topic`: None if there is no such topic
+    - `rows`: the request's partitions
+    """
 
     key: Message
     topic: Topic | None
@@ -37,7 +41,7 @@ class TopicRow:
 
     @property
     def unknown_code(self) -> ErrorCode:
-        """Of a partition that does not exist."""
+        """The code for a partition that does not exist."""
         unknown_id = self.topic is None and "topic_id" in self.key
         return ErrorCode.unknown_topic_id if unknown_id else ErrorCode.unknown_topic_or_partition
 

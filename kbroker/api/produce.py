@@ -1,13 +1,16 @@
 """Produce (0), v3-13. One record batch per partition (KIP-98 format); topics by name to v12, by id
 from v13 (KIP-516).
 
-acks=0: nothing is answered; a refused batch ends the connection, so that the producer notices.
-acks=1: answered when the batch is written; acks=all: when it counts (see
-kbroker/broker/commits/group_commit.py). Transactional producers get
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which every client takes as final. A row that is refused
-leaves the others alone, also where Kafka refuses the whole request (a batch that cannot be one, or
-a transactional one). Payloads are opened where the topic asks for that, and some batches wait for a
-thread (append_queues.py). The request's timeout is not used: a commit waits for no replicas.
+- acks=0: no answer; a refused batch ends the connection, so that the producer notices.
+- acks=1: answered when the batch is written.
+- acks=all: answered when it is committed (see kbroker/broker/commits/group_commit.py).
+
+A refused row does not affect the others, even where Kafka refuses the whole request (a malformed
+batch, or a transactional one). Payloads are opened if the topic asks for it, and some batches wait
+for a thread (append_queues.py).
+
+Not done: transactions, which are TRANSACTIONAL_ID_AUTHORIZATION_FAILED, final for every client; the
+request's timeout, as a commit waits for no replicas.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ def handle(request: Request) -> Later:
 
 
 def _topics(request: Request) -> Iterable[tuple[str | UUID, dict[int, bytes | memoryview | None]]]:
-    """The batches by topic and partition. Listed twice, a partition counts once, with its last
-    batch (as Kafka)."""
+    """The batches by topic and partition. For a partition that is listed twice, the last batch is
+    used, as in Kafka."""
     by_id = request.version >= PRODUCE_TOPIC_IDS
     topics: list[tuple[str | UUID, dict[int, bytes | memoryview | None]]] = []
     for topic in request.body.topic_data:
@@ -120,7 +123,7 @@ class _Produce:
     def _partition(
         self, topic: Topic | None, name: str | UUID, index: int, records: bytes | memoryview | None
     ) -> Partition:
-        """Raises what Kafka finds out before it looks into the log."""
+        """Raises KafkaError for everything that Kafka checks before it looks into the log."""
         if topic is None or (topic.partitions and topic.partitions[0].deleted):
             self._check_missing(name)
         elif 0 <= index < len(topic.partitions):
@@ -137,7 +140,7 @@ class _Produce:
 
     def _check_missing(self, name: str | UUID) -> None:
         self._check_transactional_id()
-        # They are not kept as topics here; for a client they are not to be written, as in Kafka.
+        # kbroker has no such topics. As in Kafka, clients must not write to them.
         if name in INTERNAL_TOPICS:
             raise KafkaError(
                 ErrorCode.invalid_topic_exception if self.acks in _ACKS else ErrorCode.invalid_required_acks
@@ -183,7 +186,7 @@ class _Produce:
 
 
 class _Part:
-    """What the answer waits for at one partition."""
+    """One partition's part of the answer."""
 
     __slots__ = ("_at", "_finished", "_index", "_produce", "_rows", "_topic")
 
@@ -196,7 +199,7 @@ class _Part:
         self._finished = False
 
     def written(self) -> None:
-        """That is all that was asked for."""
+        """acks=1 waits for no more than the write."""
         self.done(None)
 
     def appended(self, partition: Partition, appended: Appended) -> None:

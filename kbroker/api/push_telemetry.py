@@ -1,4 +1,4 @@
-"""PushTelemetry (72), v0 (KIP-714): what clients send is dropped. Served, but not listed
+"""PushTelemetry (72), v0 (KIP-714): drops the metrics that clients send. Served, but not listed
 (broker/client_telemetry.py)."""
 
 from __future__ import annotations

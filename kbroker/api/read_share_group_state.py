@@ -1,7 +1,7 @@
 """ReadShareGroupState (84), v0 (KIP-932): the state of share-partitions, for their leader.
 
-The leader epoch of the request is stored and fences older leaders from then on. Where the row has
-an error, the state is empty.
+The leader epoch of the request is stored, and fences older leaders from then on. A row with an
+error has an empty state.
 """
 
 from __future__ import annotations

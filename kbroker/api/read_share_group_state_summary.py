@@ -1,8 +1,8 @@
 """ReadShareGroupStateSummary (87), v0-1 (KIP-932): start offsets and epochs of share-partitions;
-fences nobody.
+fences no leader.
 
-A share-partition without state has start offset -1 and no error; a row that is refused has 0. v1
-has the delivery complete count (KIP-1226).
+A share-partition without state has start offset -1 without an error; a refused row has 0. v1 has
+the delivery complete count (KIP-1226).
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from kbroker.errors import ErrorCode
 from kbroker.share.persister import ReadRequest, SummaryResult
 
 _MOST = (1 << 31) - 1
-"""What the field can hold: offsets that a persister has taken in the log are counted as well."""
+"""The most that the field can hold. The count includes offsets that a persister has taken in the
+log."""
 
 
 async def handle(request: Request) -> Message:

@@ -1,5 +1,6 @@
-"""What CreateTopics and CreatePartitions check alike: replicas, of which there can be one, here,
-and how many partitions at once. Metadata, which may create topics as well, checks the latter."""
+"""Checks that CreateTopics and CreatePartitions share: the replicas, of which there can be one, on
+this broker, and the number of new partitions. Metadata, which may create topics too, checks the
+number."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def check_batch_size(new_partitions: int) -> None:
 
 
 def check_replicas(broker_ids: Sequence[int], node_id: int) -> None:
-    """One partition's replicas as a client wants them. Raises INVALID_REPLICA_ASSIGNMENT unless
+    """The replicas that a client wants for one partition. Raises INVALID_REPLICA_ASSIGNMENT unless
     they are this broker alone."""
     if not broker_ids:
         raise KafkaError(

@@ -1,4 +1,4 @@
-"""A request as its handler takes it, and the forms that the answer may have."""
+"""A request as its handler receives it, and the forms that its answer may have."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kbroker.makers import maker
 class CloseConnection(Exception):
     """The request cannot be answered within the protocol: end the connection, with one log line.
 
-    `kind`: what the line is about, without the numbers that a client chooses; None: the message as
-    it is."""
+    `kind`: the subject of the line without the numbers that a client chooses; None: the message
+    itself."""
 
     def __init__(self, message: str, kind: str | None = None) -> None:
         super().__init__(message)
@@ -25,8 +25,8 @@ class CloseConnection(Exception):
 
 @final
 class Raw(NamedTuple):
-    """A response body packed by hand: buffers to send as they are. `errors`: the error codes in it,
-    for the metrics."""
+    """A response body packed by hand, as buffers to send. `errors`: its error codes, for the
+    metrics."""
 
     buffers: Sequence[Buffer]
     errors: Sequence[int] = ()
@@ -34,8 +34,8 @@ class Raw(NamedTuple):
 
 @final
 class Later(NamedTuple):
-    """A response body that is there when `pending` is at zero; `body` then makes it (None: nothing
-    is sent, acks=0)."""
+    """A response body that `body` makes when `pending` is at zero. None: nothing is sent
+    (acks=0)."""
 
     pending: Pending
     body: Callable[[], Raw | None]
@@ -43,12 +43,12 @@ class Later(NamedTuple):
 
 Message: TypeAlias = Mapping[str, Any]
 Answer: TypeAlias = Message | Raw | Later | Any
-"""Also any object whose attributes are kio's field names (replies of the coordinators)."""
+"""Or any object whose attributes have kio's field names (replies of the coordinators)."""
 Handler: TypeAlias = Callable[["Request"], Answer | Awaitable[Answer]]
 
 
 class Request(NamedTuple):
-    """One request, decoded. `body` is kio's entity of the request's api key and version."""
+    """A decoded request. `body`: kio's entity for its api key and version."""
 
     broker: Broker
     connection: Connection

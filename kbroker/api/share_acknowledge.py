@@ -1,8 +1,8 @@
 """ShareAcknowledge (79), v1-2 (KIP-932; v2 with RENEW and the lock timeout, KIP-1222).
 
 The session is checked first (epoch 0 is refused, -1 closes it afterwards), then each partition's
-list on its own. The answer is sent when what was taken is saved. Rows without acknowledgement
-batches say NONE, and are left out when no row has any.
+list on its own. The answer is sent when all valid acknowledgements are saved. Rows without
+acknowledgement batches have NONE, and are left out if no row has any.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def listed_partitions(topics: Sequence[Any]) -> list[TopicPartition]:
 
 
 def has_batches(topics: Sequence[Any]) -> bool:
-    """Whether there is something to acknowledge."""
+    """Whether a row has something to acknowledge."""
     for topic in topics:
         for row in topic.partitions:
             if row.acknowledgement_batches:
@@ -80,8 +80,7 @@ def has_batches(topics: Sequence[Any]) -> bool:
 
 
 def check_identity(body: Any) -> None:
-    """Group id and member id as every share request has them; membership in the group is not asked
-    for."""
+    """Check group id and member id of a share request. The member need not be in the group."""
     if body.group_id is None:
         raise KafkaError(ErrorCode.invalid_request)
     if not body.member_id or len(body.member_id) > MAX_MEMBER_ID_LENGTH:
@@ -92,8 +91,8 @@ Results: TypeAlias = list[tuple[TopicPartition, KafkaError | None]]
 
 
 async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: bool) -> Results:
-    """One result per partition that is listed, saved where it is None. Rows that a client lists
-    twice are taken together."""
+    """One result per listed partition; None: the acknowledgements are saved. Rows that a client
+    lists twice are joined."""
     body = request.body
     results: Results = []
     valid: list[tuple[TopicPartition, Sequence[AckBatch]]] = []
@@ -142,7 +141,7 @@ def _listed_batches(topics: Sequence[Any]) -> list[tuple[TopicPartition, list[Ac
 
 
 def _count(asked: Sequence[tuple[TopicMetrics, int]], results: Results) -> None:
-    """Each topic counts once for a request, as in Kafka, if there was something to acknowledge.
+    """Count each topic once for a request, as in Kafka, if it had something to acknowledge.
     `asked`: the places of its results."""
     failed: dict[TopicMetrics, bool] = {}
     for metrics, place in asked:

@@ -1,13 +1,15 @@
 """ShareFetch (78), v1-2 (KIP-932; v2 with acquire modes, KIP-1206, and RENEW, KIP-1222).
 
-Order of a request: session and epoch, then its acknowledgements (saved before anything else
-happens, so that what is released may be delivered in the same answer), then acquiring, waiting up
-to MaxWaitMs for something to acquire. The answer merges both.
+Order of a request: check session and epoch, save its acknowledgements, then acquire, waiting up to
+MaxWaitMs for records. Acknowledgements come first so that a released record may be delivered in the
+same answer. The answer merges both.
 
-Better than Kafka where no client can tell: an unknown topic id is its row's error, not the whole
-answer's; releases wake waiting fetches; records of forgotten partitions are released when the
-session ends (not before: a client may still acknowledge what it was processing when it lost the
-partition).
+Better than Kafka where no client can see a difference:
+
+- an unknown topic id is an error of its row, not of the whole answer
+- releases wake waiting fetches
+- records of forgotten partitions are released when the session ends, not before: a client may still
+  acknowledge a record after it has lost the partition
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ async def handle(request: Request) -> Raw:
     elif not is_renew_ack and plan.places:
         try:
             limits = _limits(request)
-        except KafkaError as error:  # Not before: the session has counted this request, as its client does.
+        except KafkaError as error:  # Not earlier: session and client both count this request.
             return _refusal(request, error)
         if limits.max_records > 0 and limits.max_bytes != 0:
             fetch = ShareFetch(request.broker.share_fetches, request.connection, plan, limits)
@@ -107,7 +109,7 @@ async def _plan(request: Request, *, has_acks: bool) -> FetchPlan:
         return plan
     except KafkaError as error:
         if error.code is ErrorCode.share_session_limit_reached:
-            # An instant answer would make the client ask again in a busy loop (KAFKA-19231).
+            # An instant answer would make the client retry in a busy loop (KAFKA-19231).
             await request.connection.pause(_max_wait_ms(body) / 1000)
         raise
 
@@ -142,8 +144,8 @@ def _limits(request: Request) -> ShareLimits:
 def _due_rows(
     plan: FetchPlan, rows: dict[TopicPartition, ShareFetchRow]
 ) -> dict[TopicPartition, ShareFetchRow]:
-    """Everything of a new session; later what has records or an error, is new, or had an error
-    before."""
+    """Every row of a new session. Later, rows that have records or an error, are new, or had an
+    error before."""
     session, is_new = plan.session, plan.is_new
     session.begin_answer()
     for partition, row in list(rows.items()):

@@ -1,6 +1,6 @@
-"""ShareGroupHeartbeat (76), v1 (KIP-932): joining, staying and leaving a share group.
+"""ShareGroupHeartbeat (76), v1 (KIP-932): joining, staying in and leaving a share group.
 
-Better than Kafka: a joining member's first heartbeat is answered with its assignment, its
+Better than Kafka: the answer to a joining member's first heartbeat has its assignment, with the
 share-partitions already initialised.
 """
 

@@ -1,8 +1,8 @@
 """The rows of RPCs 83-87 (KIP-932), which have the same shape: partitions under topic ids, one
 result each, no error above them.
 
-A partition that is named twice is asked for twice and answered once, with the last outcome; an
-empty group id gets no rows at all: both as in Kafka.
+A partition that is listed twice is requested twice and gets one row, with the last outcome. An
+empty group id gets no rows. Both are as in Kafka.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def asked(body: Any, make: Callable[[TopicPartition, Any], Q]) -> list[Q]:
 
 
 def answer(results: Iterable[R], more: Callable[[R], Message] = lambda _: {}) -> Message:
-    """`more(result)` gives the fields that this API has besides the error."""
+    """`more(result)` returns the fields that this API has besides the error."""
     topics: dict[UUID, dict[int, Message]] = {}
     for result in results:
         topic_id, index = result.partition

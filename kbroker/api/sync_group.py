@@ -1,7 +1,7 @@
-"""SyncGroup (14), v0-5: the leader of a group of the classic protocol says who gets what, and each
-member gets its own, saved.
+"""SyncGroup (14), v0-5: the leader of a group of the classic protocol sends the assignment, and
+each member gets its own part when it is saved.
 
-From v5 on members must say which protocol they mean (KIP-559).
+From v5 members must name their protocol (KIP-559).
 """
 
 from __future__ import annotations

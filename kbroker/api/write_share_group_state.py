@@ -1,8 +1,8 @@
 """WriteShareGroupState (85), v0-1 (KIP-932): merges batches into the state of share-partitions and
 moves their start offsets up.
 
-v1 has the delivery complete count (KIP-1226); in v0 it is unknown. Fenced by leader epoch (74) and
-state epoch (124).
+v1 has the delivery complete count (KIP-1226); in v0 it is unknown. A write is fenced by leader
+epoch (74) and state epoch (124).
 """
 
 from __future__ import annotations
