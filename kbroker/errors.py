@@ -1,10 +1,10 @@
 """The three kinds of error, and nothing else.
 
-`KafkaError` is the client's business: it carries a protocol error code and is turned into a
-response row at one border (the API handlers). `StoreFailed` and `NoSpace` are the storage engines'
-words about what is on disk. `OperatorError` is for a person: one line that says what is wrong and
-what to do, printed by the command line without a traceback. Anything else that is raised is a bug
-and is allowed to crash the task that met it.
+`KafkaError` is for the client: it has a protocol error code, and the API handlers turn it into a
+response row. `StoreFailed` and `NoSpace` are for the broker: storage engines raise them to say what
+is on disk. `OperatorError` is for a person: one line with the problem and what to do about it,
+printed by the command line without a traceback. Any other exception is a bug, and may crash the
+task in which it is raised.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ class KafkaError(Exception):
 
 
 class StoreFailed(Exception):
-    """A store could not do what it was asked and nobody knows what is on disk: it takes no more
-    writes until restart."""
+    """A store failed, and what is on disk is unknown: it accepts no more writes until a restart."""
 
 
 class NoSpace(Exception):
-    """The disk is full: nothing of the refused call was kept; reading goes on, and writing works
-    again with space."""
+    """The disk is full. Nothing of the refused call was kept; reads continue, and writes succeed
+    again once there is space."""
 
 
 class OperatorError(Exception):
-    """Start-up or an operator's command cannot go on; the text is one line that says what to do
+    """A start or an operator's command cannot continue. The text is one line that says what to do
     about it."""

@@ -1,13 +1,12 @@
-"""Where log lines go and what they look like: stderr, one line per event, as text for people or
-JSON for collectors.
+"""Sets up logging to stderr, one line per event, as text for people or JSON for collectors.
 
     text    2026-01-31T12:00:00.123Z INFO    kbroker.server.listener: accepting connections
     json    {"time": "2026-01-31T12:00:00.123Z", "level": "info", "logger":
             "kbroker.server.listener", "message": "accepting connections"}
 
-Times are UTC. A traceback follows its line in text, and is the member "exception" in JSON. Everyone
-else in the package only calls `logging.getLogger(__name__)`; a program that embeds the broker sets
-up its own handlers and never calls this.
+Times are UTC. A traceback follows its line in text, and is the member "exception" in JSON. Other
+modules only call `logging.getLogger(__name__)`. A program that embeds the broker sets up its own
+handlers instead.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def set_up_logging(level: str, line_format: str, stream: TextIO | None = None) -
 
 
 MAX_LINE_LENGTH = 2000
-"""Of a text line without its traceback; what is longer was sent by a client to be so."""
+"""The limit of a text line without its traceback. Only names sent by clients make longer ones."""
 
 
 class TextLines(logging.Formatter):
@@ -61,8 +60,8 @@ class JsonLines(logging.Formatter):
 
 
 def escaped(text: str) -> str:
-    """Names of clients' choosing are part of what is shown: they must not end a line, write another
-    one or steer a terminal."""
+    """Lines may contain names that clients chose. They must not end a line, add another one, or
+    control a terminal."""
     return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
 
 

@@ -1,12 +1,12 @@
 """Counters of the hot path: plain integers and preallocated bucket lists that the parts of the
 broker hold and add to.
 
-Counting is one attribute or list item and an addition; a histogram adds a bisection in a short
-tuple. Nothing here is looked up by a label for a record, nothing is locked (everything runs on the
-loop), nothing knows how it is exported: kbroker/metrics_export/ reads these objects and the parts'
-`statistics()` when somebody asks for /metrics.
+Counting costs one attribute or list item and an addition; a histogram adds a bisection in a short
+tuple. No record costs a look-up by label. Nothing is locked, since everything runs on the loop.
+Counters do not know how they are exported: kbroker/metrics_export/ reads them and the parts'
+`statistics()` for each request of /metrics.
 
-Everything counts since the start of the broker, or since the topic or group it belongs to was made.
+Counters start at zero with the broker, or when their topic or group is created.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ PERCENT = (0.0, 10.0, 25.0, 50.0, 75.0, 90.0, 100.0)
 RECORDS = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 
 ACK_TYPES = ("gap", "accept", "release", "reject", "renew")
-"""By the id that acknowledge types have in the protocol."""
+"""Indexed by the protocol's id of the acknowledge type."""
 
 
 class Histogram:
-    """`counts[i]` observations were at most `bounds[i]` and above the bound before; the last of
-    them above all bounds."""
+    """`counts[i]`: the observations of at most `bounds[i]` and above the bound before it. The last
+    count is of those above all bounds."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -41,9 +41,12 @@ class Histogram:
 
 
 class RequestMetrics:
-    """One Kafka API. `by_version[v]` requests of version v, malformed ones included; `seconds` from
-    the frame to the answer that is ready to be sent; `errors` by the error code in an answer, each
-    of its rows counted."""
+    """Counters of one Kafka API.
+
+    - `by_version[v]`: requests of version v, including malformed ones
+    - `seconds`: from the frame to the answer that is ready to send
+    - `errors`: by error code, one for each row of an answer
+    """
 
     __slots__ = ("by_version", "errors", "request_bytes", "response_bytes", "seconds")
 
@@ -77,8 +80,7 @@ class WaitMetrics:
 
 
 class BrokerMetrics:
-    """What belongs to no part that has a better place for it. `requests` by api key: the server
-    fills it in when it begins to serve."""
+    """Counters of the whole broker. `requests`: by api key, filled in when the server starts."""
 
     __slots__ = (
         "accepted",
@@ -103,8 +105,8 @@ class BrokerMetrics:
 
 
 class TopicMetrics:
-    """One topic. A Produce or Fetch counts once for each of the topic's partitions that it names, a
-    share request once, as in Kafka."""
+    """Counters of one topic. As in Kafka, a Produce or Fetch is counted once for each partition of
+    the topic that it names, a share request once."""
 
     __slots__ = (
         "bytes_in",
@@ -153,24 +155,27 @@ ENGINE_COUNTERS = (
     "dead_lettered",
     "look_ahead_stops",
 )
-"""Counters in the statistics of a share-partition, which go with it when it leaves the memory."""
+"""Counters in the statistics of a share-partition, which are lost when it is unloaded."""
 
 _read_counters = attrgetter(*ENGINE_COUNTERS)
 _NOTHING = (0,) * len(ENGINE_COUNTERS)
 
 
 ODDITIES = ("malformed", "too_far")
-"""What may be wrong with the headers of a scheduled record (formats/schedule_headers.py)."""
+"""Errors in the headers of a scheduled record (formats/schedule_headers.py)."""
 
 
 class ShareGroupMetrics:
     """One share group, from its first share-partition in memory or first lost record, until it is
     deleted.
 
-    `acknowledged`: records by acknowledge type, gaps too. `removed_records`: records that retention
-    or DeleteRecords took before the group was done with them. `odd_schedules`: records whose
-    headers schedule them as nobody can, by what is wrong. `unloaded`: the counts of
-    share-partitions that have left the memory since, in the order of ENGINE_COUNTERS."""
+    - `acknowledged`: records by acknowledge type, including gaps
+    - `removed_records`: records that retention or DeleteRecords removed before the group had
+      finished them
+    - `odd_schedules`: records with an impossible schedule in their headers, by kind of error
+    - `unloaded`: the counts of share-partitions that have been unloaded, in the order of
+      ENGINE_COUNTERS
+    """
 
     __slots__ = (
         "acknowledged", "acquired_ranges", "fetch_ratio", "load_seconds", "odd_schedules", "removed_records",
@@ -187,8 +192,8 @@ class ShareGroupMetrics:
         self.unloaded: dict[tuple[UUID, int], tuple[int, ...]] = {}
 
     def count_acknowledged(self, batches: Sequence[tuple[int, int, Sequence[int]]]) -> None:
-        """What an acknowledgement list that was taken and saved says, as the client wrote it: first
-        and last offset, and one type for all of them or one for each."""
+        """Count a saved list of acknowledgements in the client's form: first and last offset, and
+        one type for all offsets or one for each."""
         acknowledged = self.acknowledged
         for first, last, types in batches:
             if len(types) == 1:
@@ -199,16 +204,16 @@ class ShareGroupMetrics:
                     acknowledged[each] += codes.count(each)
 
     def keep(self, partition: tuple[UUID, int], statistics: object) -> None:
-        """A share-partition leaves the memory: what it counted stays."""
+        """Keep the counts of a share-partition that is unloaded."""
         self.unloaded[partition] = self.counters(partition, statistics)
 
     def forget(self, partitions: Iterable[tuple[UUID, int]]) -> None:
-        """They were deleted."""
+        """Drop the counts of deleted share-partitions."""
         for partition in partitions:
             self.unloaded.pop(partition, None)
 
     def counters(self, partition: tuple[UUID, int], statistics: object = None) -> tuple[int, ...]:
-        """What the share-partition has counted in all its times in memory; `statistics` are those
-        of the present one."""
+        """The share-partition's counts of every time in memory; `statistics`: those of the present
+        one."""
         before = self.unloaded.get(partition, _NOTHING)
         return before if statistics is None else tuple(map(add, before, _read_counters(statistics)))

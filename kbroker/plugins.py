@@ -1,5 +1,5 @@
-"""The plugin door: engines, persisters and assignors by name, from entry points. The built-in ones
-come through it like anybody's.
+"""Plugins: engines, persisters and assignors by name, from entry points. The built-in ones are
+loaded in the same way.
 
     group                  an entry point names
     kbroker.log_store      a kbroker.storage.spi.LogStoreFactory
@@ -7,9 +7,9 @@ come through it like anybody's.
     kbroker.persister      what kbroker.broker calls to make a Persister (kbroker.share.persister)
     kbroker.assignor       a kbroker.groups.assignors.spi.ConsumerAssignor
 
-A plugin is imported only when it is chosen, so that a broken or heavy one disturbs nobody else.
-This module lies below the SPIs that plugins fill, hence the `Any`: callers say what they expect. It
-must not know what a plugin does.
+A plugin is imported only when it is chosen, so that a broken or heavy one affects no one else. This
+module is below the SPIs that plugins implement, hence the `Any`: callers state the type that they
+expect. It must not know what a plugin does.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KAFKA_ASSIGNORS = {
 
 
 def log_store_factory(name: str) -> Any:  # noqa: ANN401
-    """The LogStoreFactory of the engine `name`. OperatorError when there is none or it cannot be
+    """The LogStoreFactory of the engine `name`. OperatorError if there is none or it cannot be
     imported."""
     return load(LOG_STORE, name)
 
@@ -52,7 +52,7 @@ def state_store_factory(name: str) -> Any:  # noqa: ANN401
 
 
 def persister_factory(name: str) -> Any:  # noqa: ANN401
-    """What makes the persister `name`. OperatorError as above."""
+    """The function that makes the persister `name`. OperatorError as above."""
     return load(PERSISTER, name)
 
 
@@ -74,12 +74,12 @@ def consumer_assignors(listed: Iterable[str]) -> Mapping[str, Any]:
 
 
 def names(group: str) -> Sequence[str]:
-    """Names that are installed in the group, sorted; nothing is imported."""
+    """The names installed in the group, sorted; nothing is imported."""
     return sorted({found.name for found in entry_points(group=group)})
 
 
 def load(group: str, name: str) -> Any:  # noqa: ANN401
-    """Import what the entry point `name` of `group` names."""
+    """Import the object of the entry point `name` of `group`."""
     found = list(entry_points(group=group, name=name))
     noun = _NOUNS.get(group, group)
     if not found:
@@ -91,7 +91,7 @@ def load(group: str, name: str) -> Any:  # noqa: ANN401
         )
     try:
         return found[0].load()
-    except Exception as error:  # whatever a plugin's module raises while it is imported
+    except Exception as error:  # A plugin's module may raise anything when it is imported.
         text = " ".join(f"{type(error).__name__}: {error}".split())
         raise OperatorError(
             f"{noun} {name!r} of {distributions[0]} cannot be loaded ({text}): repair or uninstall it"

@@ -1,7 +1,7 @@
-"""Chooses the few of many equal events that get a log line, and counts the others.
+"""Selects the few of many equal events that get a log line, and counts the others.
 
-Clients decide how often an event happens, and under how many names. The log must not grow by that.
-Time is an argument.
+Clients determine how often an event happens and under how many names, and must not be able to flood
+the log. Time is an argument.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Hashable
 
 
 class Seldom:
-    """Gives each kind one line in `interval_s`, and all kinds together at most `most` lines in that
-    time. It remembers at most `most` kinds."""
+    """Allows each kind one line in `interval_s`, and all kinds together at most `most`. Remembers
+    at most `most` kinds."""
 
     __slots__ = ("_interval_s", "_most", "_said")
 
@@ -19,16 +19,15 @@ class Seldom:
         self._interval_s = interval_s
         self._most = most
         self._said: dict[Hashable, list[float]] = {}
-        """For each kind the time of its last line, and the events since. The oldest line is
-        first."""
+        """For each kind the time of its last line and the events since; the oldest line first."""
 
     def __len__(self) -> int:
         """Kinds that are remembered."""
         return len(self._said)
 
     def times(self, kind: Hashable, now_s: float) -> int:
-        """Take in one event at `now_s`. Gives 0 if it gets no line. Otherwise the event gets one:
-        the result is the number of events of its kind since the last line, this one included."""
+        """Count an event at `now_s`. Returns 0 if it gets no line, else the number of events of its
+        kind since the last line, including this one."""
         said = self._said.get(kind)
         if said is None:
             if len(self._said) >= self._most and not self._forget_one(now_s):

@@ -1,9 +1,9 @@
 """The composition root: the only place that knows every part of the broker and puts them together.
 
 `open_broker` opens the data directory and the stores, recovers, starts the background tasks and
-hands out the `Broker`; on the way out it stops them in the order that loses nothing: first the
-requests (the server's business), then what they left to be saved, then the committers, then the
-stores, then the directory's lock.
+yields the `Broker`. On exit it stops everything in the order that loses nothing: background tasks,
+the state that is still to be saved, the committers, the stores, the directory's lock. The server
+has ended the requests by then.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ C = TypeVar("C", bound=Coordinator)
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
-    """What every part says that holds something; each partition has its own `statistics()`, and so
-    have the engines."""
+    """The statistics of every part that holds state. Partitions and engines have their own
+    `statistics()`."""
 
     topics: TopicsStatistics
     missing_topics: MissingTopicsStatistics
@@ -106,7 +106,7 @@ class BrokerStatistics:
 
 
 class Broker:
-    """A running broker. `host` and `port` are what clients are told."""
+    """A running broker. `host` and `port`: the address that clients receive."""
 
     def __init__(
         self,
@@ -337,13 +337,13 @@ class Broker:
         )
 
     def connection_closed(self, connection: Connection) -> None:
-        """A client's connection has ended: what it held is free again, and what it sent and did not
-        wait for is written."""
+        """Release the records that the client held, and write the batches that it sent without
+        waiting for an answer."""
         self.log_commits.start()
         self.share_partitions.connection_closed(connection.id)
 
     def start_closing(self) -> None:
-        """Waiting requests are answered with what there is."""
+        """Have waiting requests answered at once, with the records they have found so far."""
         self.closing = True
         for partition in self.topics.partitions():
             partition.waiters.wake_all()
@@ -356,16 +356,16 @@ def _new_id() -> str:
 
 
 def _new_short_id() -> str:
-    """The same in Kafka's other way to write it."""
+    """A UUID in the form that Kafka uses for consumer groups: base64 for URLs, without padding."""
     return urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode()
 
 
 @asynccontextmanager
 async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
-    """A broker that is recovered and ready to serve; closed, with everything synced, on exit.
-    Raises OperatorError."""
+    """A broker that has recovered and is ready to serve; on exit it is closed, with everything
+    synced. Raises OperatorError."""
     _prepare_process()
-    # All that is asked for must exist before the directory is made: it notes its engines for good.
+    # All plugins must exist before the directory is created: it records its engines for good.
     log_stores, state_stores = (
         plugins.log_store_factory(options.storage),
         plugins.state_store_factory(options.state_storage),
@@ -373,7 +373,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     plugins.persister_factory(options.config["kbroker.persister"])
     plugins.consumer_assignors(options.config["group.consumer.assignors"])
     with DataDirectory.open(options.data_dir, options.storage, options.state_storage) as directory:
-        # A broker that was killed has left it, and starting may need room.
+        # A killed broker leaves its reserve behind, and starting may need the room.
         SpaceReserve(options.data_dir).give_up()
         with _starting(options.data_dir):
             state_store = state_stores.open(directory.state_path, {}, 0)
@@ -397,8 +397,8 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
 
 @contextmanager
 def _starting(data_dir: Path) -> Iterator[None]:
-    """What the stores say before the broker runs is for a person: a disk without space or that
-    fails, and values that are damaged."""
+    """Errors of the stores before the broker runs (no space, a failing disk, damaged values) become
+    one line for the operator."""
     try:
         yield
     except NoSpace as error:
@@ -478,10 +478,11 @@ def _prepare_process() -> None:
 
 
 def settle_memory() -> None:
-    """Start-up objects live as long as the broker: the collector need not look at them again. What
-    comes after them mostly does so as well (share state, sessions) and has no cycles: looked
-    through as often as Python does by itself, that takes half of the time in which a start loads
-    thousands of share-partitions."""
+    """Exempt the objects of the start from garbage collection, and collect less often.
+
+    Objects of the start live as long as the broker. Most later ones (share state, sessions) live
+    long, too, and have no cycles: with Python's default thresholds, collections take half of the
+    time in which a start loads thousands of share-partitions."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(2000, 10, 50)

@@ -1,9 +1,9 @@
-"""Client telemetry (KIP-714) of a broker without a receiver: clients are told that no metrics are
-wanted, and what they send is dropped.
+"""Client telemetry (KIP-714) of a broker without a receiver: it requests no metrics, and drops
+those that clients send.
 
-Such a broker does not list the two APIs, as Kafka does not, so clients leave them alone; those that
-ask even so are answered by Kafka's rules. What is kept of a client, when it came last, is only for
-these, and the clients that were not heard of for longest are forgotten.
+Like Kafka without a receiver, the broker does not list the two APIs, so clients do not use them. A
+client that uses them anyway is answered by Kafka's rules. The broker remembers its last requests
+only for that, and forgets the clients that were silent for longest.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from kbroker.formats.compression import Codec, CorruptPayload, decompress
 PUSH_INTERVAL_MS: Final = 300_000
 MAX_BYTES: Final = 1 << 20
 COMPRESSION_TYPES: Final = (Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.SNAPPY)
-"""What clients may compress with, the best first."""
+"""Codecs that clients may use, the best first."""
 _MAX_CLIENTS: Final = 16_384
 _RETRIES: Final = (ErrorCode.unknown_subscription_id, ErrorCode.unsupported_compression_type)
-"""Who is told one of these asks for its subscription again, at once."""
+"""A client that receives one of these requests its subscription again at once."""
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class _Client:
 
 @dataclass(frozen=True, slots=True)
 class ClientTelemetryStatistics:
-    """Clients that have asked what to push; the oldest are forgotten."""
+    """`clients`: those that are remembered."""
 
     clients: int
 
@@ -52,8 +52,8 @@ class ClientTelemetry:
         return ClientTelemetryStatistics(len(self._clients))
 
     def subscribe(self, client_id: UUID | None) -> tuple[UUID, int]:
-        """GetTelemetrySubscriptions: the client's id, made if it has none, and that of its
-        subscription. Raises THROTTLING_QUOTA_EXCEEDED for who comes before its time."""
+        """GetTelemetrySubscriptions: returns the client's id, a new one if it has none, and the id
+        of its subscription. Raises THROTTLING_QUOTA_EXCEEDED for a client that is too early."""
         client_id = client_id or uuid4()
         client, now_ms = self._client(client_id), self._now_ms()
         if now_ms - max(client.asked_ms, client.pushed_ms) < PUSH_INTERVAL_MS and client.told not in _RETRIES:

@@ -1,10 +1,11 @@
-"""The settings that clients have altered, of groups and of the broker: what is stored, what
-applies, and how both change.
+"""The settings of groups and of the broker that clients have altered: the stored values, the
+effective ones, and how both change.
 
-Save, then apply: an altered setting holds when its record is committed, never before. Topics keep
-their own (topics.py). What is stored was checked before (kbroker.settings.altering); a group's
-value that the broker's bounds do not allow any more is clamped when it is read, and an altered
-broker setting that does not fit the static ones any more is left out at start, each with a warning.
+Save, then apply: an altered setting takes effect when its record is committed, never before. Topics
+keep their own settings (topics.py). Stored values were checked when they were altered
+(kbroker.settings.altering). Bounds may have changed since: a group's value outside the broker's
+bounds is clamped when it is read, and an altered broker setting that no longer fits the static ones
+is left out at start, each with a warning.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ NOT_WITHOUT_PARKING = (
     "create --{option} {off}`)"
 )
 _NEED_PARKING = ((SCHEDULING, "false", "scheduling"), (TTL, "0", "ttl"))
-"""Settings, what they are where they are off, and their options."""
+"""Settings, their values when off, and their command-line options."""
 NO_ORDER_WITHOUT_PARKING = (
     f"{ORDERING} needs a persister and a state storage engine that keep parked records and find them by "
     "key, and one of these does "
@@ -68,8 +69,8 @@ TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
 
 @dataclass(frozen=True, slots=True)
 class ConfigsStatistics:
-    """How many groups have settings of their own, and how many broker settings were altered while
-    it ran."""
+    """The number of groups with settings of their own, and of broker settings that clients have
+    altered."""
 
     groups: int
     broker_settings: int
@@ -101,7 +102,7 @@ class Configs:
         self._stored: dict[str, Mapping[str, str]] = {}
         self._groups: dict[str, GroupConfig] = {}
         self._without_own = GroupConfig({}, config)
-        self._share_settings: dict[GroupConfig, ShareSettings] = {}  # asked for at every fetch
+        self._share_settings: dict[GroupConfig, ShareSettings] = {}  # read by every fetch
         self.altering = trio.Lock()
         self.parks_records = parks_records
         self.finds_keys = finds_keys
@@ -113,7 +114,7 @@ class Configs:
         )
 
     def load(self) -> None:
-        """Take in what is stored, at start."""
+        """Load the stored settings, at start."""
         dynamic: dict[bool, Mapping[str, str]] = {True: {}, False: {}}
         groups: dict[str, Mapping[str, str]] = {}
         for key, value in read_entries(self._store.scan(ConfigKey.namespace)):
@@ -142,8 +143,8 @@ class Configs:
                 )  # fmt: skip
 
     def _deletion(self, name: str) -> str:
-        """The commands after which the value of the start holds: what is altered for this broker
-        hides what is for all."""
+        """The commands after which the value given at start applies. A value altered for this
+        broker hides one altered for all brokers."""
         layers = {str(NODE_ID): self._broker.dynamic, '""': self._broker.dynamic_default}
         static = self._broker.static[name]
         set_by = [broker for broker, layer in layers.items() if layer.get(name, static) != static]
@@ -153,12 +154,12 @@ class Configs:
     # ----------------------------------------------------------------------------------------------
 
     def group(self, group_id: str) -> GroupConfig:
-        """What applies to a group, the broker's settings and bounds included; the group itself need
-        not exist."""
+        """A group's effective settings, with the broker's settings and bounds applied. The group
+        need not exist."""
         return self._groups.get(group_id, self._without_own)
 
     def stored_group(self, group_id: str) -> Mapping[str, str]:
-        """What was set for a group."""
+        """The settings stored for a group."""
         return self._stored.get(group_id, {})
 
     def groups_with_configs(self) -> list[str]:
@@ -174,7 +175,7 @@ class Configs:
             raise KafkaError(ErrorCode.invalid_config, NO_ORDER_WITHOUT_PARKING)
 
     async def set_group(self, group_id: str, entries: Mapping[str, str]) -> None:
-        """Replace what is set for a group (checked by the caller); durable and in force on return.
+        """Replace a group's settings, which the caller has checked. Durable and in force on return.
         Raises NoSpace, StoreFailed, and KafkaError for what this broker's stores cannot do."""
         self.check_group(entries)
         await self._save(ConfigKey(ResourceType.GROUP, group_id), entries)
@@ -182,7 +183,7 @@ class Configs:
         self._notify(group_id)
 
     def removal_of_group(self, group_id: str) -> list[Change]:
-        """What goes with a deleted group, into the commit that deletes it; `group_removed` then."""
+        """Changes for the commit that deletes a group. After it, call `group_removed`."""
         return [(ConfigKey(ResourceType.GROUP, group_id).encode(), None)] if group_id in self._stored else []
 
     def group_removed(self, group_id: str) -> None:
@@ -202,8 +203,8 @@ class Configs:
             logger.warning(*line)
 
     def _doubts(self, group_id: str) -> list[tuple[str, ...]]:
-        """The group's own settings that the broker's bounds change: log lines with their
-        arguments."""
+        """Log lines, with their arguments, about settings of the group that the broker's bounds
+        change."""
         config, entries = self._groups[group_id], self._stored[group_id]
         lines: list[tuple[str, ...]] = [
             (OUT_OF_BOUNDS, group_id, name, entries[name], str(value))
@@ -260,7 +261,7 @@ class Configs:
         )
 
     def longest_lock_ms(self) -> int:
-        """The broker's bound of lock durations."""
+        """The broker's upper bound of lock durations."""
         longest_ms: int = self._broker["group.share.max.record.lock.duration.ms"]
         return longest_ms
 
@@ -282,7 +283,7 @@ class Configs:
         )
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
-        """Of classic groups, too: they may be made consumer groups."""
+        """For classic groups, too: they may be converted to consumer groups."""
         config = self.group(group_id)
         return ConsumerGroupSettings(
             session_timeout_ms=config["consumer.session.timeout.ms"],
@@ -303,12 +304,12 @@ class Configs:
     # ----------------------------------------------------------------------------------------------
 
     def stored_broker(self, name: str) -> Mapping[str, str]:
-        """What was altered for this broker, or for all brokers (`name` "")."""
+        """The settings altered for this broker, or for all brokers (`name` "")."""
         return self._broker.dynamic if name else self._broker.dynamic_default
 
     async def set_broker(self, name: str, entries: Mapping[str, str]) -> None:
-        """Replace what is altered for this broker or, with `name` "", for all; as set_group
-        otherwise."""
+        """Replace the settings altered for this broker or, with `name` "", for all brokers. The
+        rest is as in set_group."""
         await self._save(ConfigKey(ResourceType.BROKER, name), entries)
         before = {group_id: self._doubts(group_id) for group_id in self._groups}
         if name:

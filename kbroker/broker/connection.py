@@ -17,12 +17,12 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.metrics import WaitMetrics
 
 _LONGEST_ALARM_S = 60.0
-"""A timer is never taken back, and outlives its connection. One for the whole of a wait could do so
-for weeks."""
+"""Timers cannot be cancelled, so one outlives its connection: with a timer for the whole wait,
+perhaps by weeks."""
 
 
 class PeerGone(Exception):
-    """The client hung up while its request was waiting: nothing more may be done on its behalf."""
+    """The client hung up while its request waited: nothing more may be done on its behalf."""
 
 
 class Search(Protocol):
@@ -43,9 +43,11 @@ class Search(Protocol):
 
 
 class Connection:
-    """`deadlines`: the broker's. Parking is done for nearly every fetch of a consumer that keeps
-    up, hence neither a cancel scope nor a look at the socket: the server says when the peer has
-    closed its side, and the deadline is a timer that the connection keeps."""
+    """A client's connection, without its socket. `deadlines`: the broker's.
+
+    Nearly every fetch of a consumer that keeps up parks, so parking costs neither a cancel scope
+    nor a look at the socket. The server calls hang_up() when the peer has closed its side, and the
+    connection keeps one timer for its deadlines."""
 
     __slots__ = ("_alarm", "_deadlines", "_parked", "_until", "client_host", "has_hung_up", "id")
 
@@ -57,7 +59,7 @@ class Connection:
         self._parked: Waiter | None = None
         self._until = math.inf
         self._alarm = math.inf
-        """When the connection's timer goes off; it may be one that an earlier request has set."""
+        """When the connection's timer goes off. An earlier request may have set it."""
 
     def hang_up(self) -> None:
         """The peer has closed its side."""
@@ -87,7 +89,7 @@ class Connection:
 
     def _ring(self, at: float) -> None:
         if at != self._alarm:
-            return  # A nearer one took its place, and has seen to the rest.
+            return  # A nearer timer replaced this one and has set the next.
         self._alarm = math.inf
         if self._parked is None:
             return
@@ -120,5 +122,5 @@ class Connection:
             search.unwatch()
 
     async def pause(self, seconds: float) -> None:
-        """Let time pass, as long as the peer is there. Raises PeerGone."""
+        """Sleep while the peer is connected. Raises PeerGone."""
         await self.park(Waiter(), trio.current_time() + seconds)

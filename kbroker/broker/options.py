@@ -1,8 +1,7 @@
-"""What a broker is started with: the command line's answers, parsed and checked, before anything is
-opened.
+"""The options that a broker is started with, parsed and checked by the command line.
 
-The only hand-over between the command line and the server. It holds values, opens nothing and knows
-nothing of click; `on_ready` is the server's one word back, so that the server itself never prints.
+The only hand-over from the command line to the server. Options are values: they open nothing and
+know nothing of click. The server calls `on_ready` back, so that it never prints itself.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ Address: TypeAlias = tuple[str, int]
 
 
 class ReadyInfo(NamedTuple):
-    """Where the broker accepts connections: the address that was bound, with the real port where
-    port 0 was asked for. `admin`: the same for the admin HTTP endpoint."""
+    """The address on which the broker accepts connections, with the real port if port 0 was given.
+    `admin`: the same for the admin HTTP endpoint."""
 
     host: str
     port: int
@@ -34,13 +33,14 @@ def _ignore(_: ReadyInfo) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartOptions:
-    """`advertise` None: clients are told the address that was bound. `listen` port 0: any free
-    port.
+    """The options of `kbroker start`.
 
-    `admin`: where to serve HTTP for looking at the broker, None: nowhere; `admin_names`: what this
-    address may be called. `adopt`: start although the state has no topic beside logs that hold
-    records, or a topic lacks its logs. `on_ready` is called once, from the broker's thread, when
-    connections are accepted.
+    - `listen`: port 0 means any free port
+    - `advertise`: the address for clients; None: the bound one
+    - `admin`: the address of the admin HTTP endpoint; None: there is none
+    - `admin_names`: host names by which clients may address that endpoint
+    - `adopt`: start even if logs hold records and the state has no topic, or a topic lacks its logs
+    - `on_ready`: called once, in the broker's thread, when connections are accepted
     """
 
     data_dir: Path

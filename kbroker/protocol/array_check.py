@@ -1,18 +1,21 @@
-"""Array counts, looked at before the decoder sees them.
+"""Checks the array counts of a request before it is decoded.
 
-kio's native decoder reserves room for as many elements as a request announces, and the process is
-aborted when there is not that much memory: one frame of 20 bytes would take the broker down. So the
-counts of a body are compared with the bytes that are left before it is decoded.
+kio's native decoder reserves room for as many elements as a request announces. If there is not that
+much memory the process aborts, so a frame of 20 bytes could end the broker. The check compares each
+count with the bytes that are left.
 
-It also refuses tagged fields that it does not know, although whoever reads a message has to skip
-them (KIP-482: newer clients may add some to a version that exists), a boolean other than 0 and 1,
-where Kafka reads anything but 0 as true, and a length or count below -1, where Kafka reads null.
-The walk notes where they lie, and they are cut out, or replaced, before decoding. Null for an array
-that may not be null is refused as well, which the decoder lets pass. A duration of more than 292
-000 years becomes that: the decoder would refuse it. Nothing else is checked here; everything else
-the decoder refuses by itself.
+The decoder also refuses some forms that Kafka accepts. The check notes where they are, and they are
+cut out or replaced before decoding:
 
-For each message a short program is made from kio's schema, once: consecutive fields of fixed size
+- unknown tagged fields, which a reader must skip, as newer clients may add them (KIP-482)
+- a boolean other than 0 and 1: Kafka reads anything but 0 as true
+- a length or count below -1: Kafka reads null
+- a duration of more than 292 000 years: it becomes that long
+
+The check refuses null for an array that must not be null, which the decoder accepts. The decoder
+refuses all other errors itself.
+
+For each message a short program is made from kio's schema, once. Consecutive fields of fixed size
 become one skip.
 
     int      skip that many bytes
@@ -54,11 +57,11 @@ _LONGEST_MS: Final = ((1 << 63) - 1) // 1000
 
 
 class _Bool(NamedTuple):
-    """Has nothing to say but that it is one."""
+    """A boolean."""
 
 
 class _Long(NamedTuple):
-    """Has nothing to say but that it is a duration of 64 bits."""
+    """A duration of 64 bits."""
 
 
 class _Text(NamedTuple):
@@ -90,7 +93,7 @@ Program: TypeAlias = Sequence[Step]
 
 
 class Edit(NamedTuple):
-    """Bytes of a frame to be replaced."""
+    """Bytes of a frame to replace."""
 
     start: int
     end: int
@@ -98,10 +101,10 @@ class Edit(NamedTuple):
 
 
 def check_arrays(schema: Any, frame: Buffer, at: int) -> list[Edit]:
-    """Raises ValueError if an array of the message of `schema` at `at` cannot be as long as it
-    says, or the frame ends too soon.
+    """Raises ValueError if the message of `schema` at `at` has an array with a count that cannot be
+    true, or the frame ends too soon.
 
-    Returns what makes the message one that the decoder takes, in order; mostly nothing.
+    Returns the replacements after which the decoder accepts the message, in order; mostly none.
     """
     edits: list[Edit] = []
     try:
@@ -114,7 +117,7 @@ def check_arrays(schema: Any, frame: Buffer, at: int) -> list[Edit]:
 
 
 def skip_tags(frame: Buffer, at: int) -> int:
-    """The end of the tag section at `at`, whatever it holds. Raises ValueError."""
+    """The end of the tag section at `at`. Raises ValueError."""
     try:
         if not frame[at]:
             return at + 1
@@ -133,8 +136,8 @@ def edited(frame: Buffer, edits: Sequence[Edit]) -> bytes:
 
 
 def _run(program: Program, frame: Buffer, at: int, edits: list[Edit]) -> int:
-    """What nearly every request has is dealt with here, without a call: no tags, empty arrays, and
-    texts of less than 127 bytes."""
+    """Handles without a call what nearly every request has: no tags, empty arrays, and texts of
+    less than 127 bytes."""
     for step in program:
         if type(step) is int:
             at += step
@@ -233,8 +236,8 @@ def _check_tags(step: _Tags, frame: Buffer, at: int, edits: list[Edit]) -> int:
 
 
 def _check_known(program: Program, frame: Buffer, at: int, end: int, edits: list[Edit]) -> None:
-    """A tagged field bears its size: what is unknown within it cannot simply be cut out, and no
-    client has sent such a thing yet."""
+    """A tagged field has its size in front, so unknown fields within it cannot simply be cut out.
+    No client is known to send any."""
     within: list[Edit] = []
     _run(program, frame[:end], at, within)
     if any(len(edit.replacement) != edit.end - edit.start for edit in within):
@@ -256,7 +259,7 @@ def _uvarint(frame: Buffer, at: int) -> tuple[int, int]:
 
 
 def _is_below_zero(compact_length: int) -> bool:
-    """Whether it is for Kafka, which counts in 32 bits and takes any negative length for null."""
+    """Whether Kafka reads it as null: it counts in 32 bits, and any negative length is null."""
     return compact_length & 0xFFFFFFFF == 0 or compact_length & 0xFFFFFFFF > 0x80000000
 
 
@@ -277,7 +280,7 @@ def _program(schema: Any) -> Program:
     for field in fields(schema):
         step = _step(field, hints[field.name], flexible)
         if "tag" in field.metadata:
-            # A tagged struct is not preceded by a byte: that it is there says that it is not null.
+            # A tagged struct has no byte in front: its presence means that it is not null.
             tagged[field.metadata["tag"]] = step.program if isinstance(step, _Struct) else _as_program(step)
         elif isinstance(step, list):
             steps += step

@@ -1,10 +1,10 @@
-"""What ordinary consumers put into the metadata and assignments of the classic protocol: the
-embedded protocol of consumers (ConsumerProtocolSubscription and -Assignment; KIP-429, KIP-792).
+"""The embedded protocol of consumers: the metadata and assignments that they send in the classic
+protocol (ConsumerProtocolSubscription and -Assignment; KIP-429, KIP-792).
 
-Both begin with a version (2 bytes). One that is newer than those known here is read as the newest,
-as Kafka does: each version only adds to the end. Everything speaks of topics by name. To the broker
-these are bytes that any client may send, so their array counts are looked at before kio sees them,
-like a request's (array_check.py). Schemas are imported at first use. Must not know groups.
+Both begin with a version (2 bytes). As in Kafka, a newer version than those known here is read as
+the newest known: each version only adds to the end. Topics are named, never by id. Any client may
+send such bytes, so their array counts are checked before kio decodes them, like a request's
+(array_check.py). Schemas are imported at first use. This module must not know groups.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kio.serial.errors import SerialError
 from kbroker.protocol.array_check import check_arrays, edited
 
 CONSUMER_PROTOCOL: Final = "consumer"
-"""The protocol type of ordinary consumers: what their members say can be read."""
+"""The protocol type of consumers: the metadata of its members has this form."""
 
 _VERSION: Final = struct.Struct(">h")
 _NEWEST: Final = 3
@@ -30,8 +30,8 @@ _SUBSCRIPTION, _ASSIGNMENT = "Subscription", "Assignment"
 
 
 class Subscription(NamedTuple):
-    """What a consumer subscribes to and (from version 1 on) has; `version` is the one that it
-    wrote."""
+    """A consumer's topics and, from version 1, the partitions that it owns. `version`: the one that
+    it sent."""
 
     version: int
     topics: tuple[str, ...]
@@ -53,8 +53,8 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def read_subscribed_topics(metadata: bytes) -> frozenset[str]:
-    """The topics alone, with which every version begins; what follows, and the version itself, may
-    be anything, as in Kafka. Raises ValueError."""
+    """Only the topics, with which every version begins. As in Kafka, the version and the rest may
+    be anything. Raises ValueError."""
     return frozenset(_read(_SUBSCRIPTION, 0, metadata).topics)
 
 
@@ -67,7 +67,7 @@ def read_assignment(assignment: bytes) -> ReadAssignment:
 
 
 def write_assignment(partitions: Mapping[str, tuple[int, ...]], version: int) -> bytes:
-    """In the version that the member's subscription is in."""
+    """Encode in the version of the member's subscription."""
     version = min(version, _NEWEST)
     module = _module(_ASSIGNMENT, version)
     rows = tuple(

@@ -1,8 +1,8 @@
-"""The error codes in a response, wherever they stand in it: for counting refusals without a
+"""Finds the error codes in a response, at any depth, so that refusals are counted without the
 handler's help.
 
-Which fields of a schema are error codes, or lead to some, is found out once per schema. The hot
-answers have no entity and tell their codes themselves.
+The fields of a schema that are or contain error codes are determined once per schema. The hot
+answers have no entity; they list their codes themselves (`Raw.errors`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Walk: TypeAlias = Callable[[object], Iterator[int]]
 
 
 def error_codes(entity: Entity) -> list[int]:
-    """Every error code of the entity but NONE, in its order; each row's counts."""
+    """Every error code of the entity except NONE, one for each row, in order."""
     walk = _walk(type(entity))
     return [] if walk is None else [code for code in walk(entity) if code]
 
 
 @cache
 def _walk(schema: type[Entity]) -> Walk | None:
-    """None: there is no error code in this schema."""
+    """None: the schema has no error code."""
     hints = get_type_hints(schema)
     codes = [field.name for field in fields(schema) if field.metadata.get("kafka_type") == "error_code"]
     nested = [

@@ -1,9 +1,9 @@
-"""Frames: a four-byte size, then that many bytes. Cutting them out of what a socket gave, without
-trusting the size.
+"""Cuts frames (a four-byte size, then that many bytes) out of received bytes, without trusting the
+size.
 
-A frame that is whole inside the shared receive buffer is handed out as a slice of it. Only a frame
-that is cut moves to a private buffer, which grows with what really arrives (doubling), so that a
-client that announces 100 MiB and sends nothing costs nothing.
+A frame that is whole in the shared receive buffer is yielded as a slice of it. A frame that arrived
+in part moves to a private buffer, which doubles as bytes arrive: a client that announces 100 MiB
+and sends nothing costs nothing.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _SIZE_BYTES = _SIZE.size
 
 
 class BadFrame(ValueError):
-    """The size is negative, zero or above the limit: nothing after it can be understood.
+    """The size is negative, zero or above the limit, so nothing after it can be understood.
 
-    `head`: the four bytes of the size, which may be the beginning of another protocol."""
+    `head`: the four bytes of the size, which may be the start of another protocol."""
 
     def __init__(self, frame_size: int, max_frame_bytes: int) -> None:
         super().__init__(f"frame size {frame_size} is not between 1 and {max_frame_bytes}")
@@ -36,14 +36,14 @@ class FrameReader:
 
     @property
     def expected_bytes(self) -> int:
-        """The size of the frame that has arrived in part; 0 when there is none or its size is not
+        """The size of the frame that has arrived in part; 0 if there is none, or its size is not
         known yet."""
         return int.from_bytes(self._partial[:_SIZE_BYTES], "big") if len(self._partial) >= _SIZE_BYTES else 0
 
     def feed(self, data: memoryview) -> Iterator[memoryview]:
-        """The whole frames (without their sizes). A slice of `data` is read-only and valid as long
-        as that is; a frame that came in pieces is writable and belongs to whoever takes it.
-        Whatever is left at the end is kept. Raises BadFrame."""
+        """The whole frames, without their sizes. A slice of `data` is read-only and valid as long
+        as `data`; a frame that came in pieces is writable and belongs to the caller. An incomplete
+        frame at the end is kept. Raises BadFrame."""
         data = data.toreadonly()
         position = 0
         if self._partial:

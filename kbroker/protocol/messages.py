@@ -1,9 +1,9 @@
 """Requests in, responses out, by api key and version, over kio's generated schemas.
 
 Decoding is native in kio and fast. Encoding is pure Python and slow, which is fine for everything
-but the four hot answers (protocol/responses.py). kio has one class per message *and version*;
-handlers do not want to know: they answer with a plain mapping that has the fields of every version,
-and `build` picks those that the version at hand knows.
+but the four hot answers (protocol/responses.py). kio has one class per message *and version*.
+Handlers need not know them: they return a mapping with the fields of every version, and `build`
+takes those of the version at hand.
 
 Schemas are imported at first use: importing all of them takes half a second.
 """
@@ -30,7 +30,7 @@ from kbroker.protocol.array_check import check_arrays, edited, skip_tags
 from kbroker.protocol.produce_request import PRODUCE, read_plain_produce
 
 Message: TypeAlias = Mapping[str, Any]
-"""A response as handlers give it: kio's field names; times as int milliseconds; nested rows as
+"""A response as handlers return it: kio's field names, times as int milliseconds, nested rows as
 mappings or objects."""
 
 CORRELATION = struct.Struct(">i")
@@ -38,8 +38,8 @@ _HEADER_START = struct.Struct(">hhih")
 
 
 class RequestHead(NamedTuple):
-    """The part of the request header that has been the same in every version, and where the client
-    id ends."""
+    """The part of the request header that is the same in every version, and where the client id
+    ends."""
 
     api_key: int
     api_version: int
@@ -53,8 +53,8 @@ _as_head = maker(RequestHead, tuple[int, int, int, str | None, int])
 
 
 def read_request_head(frame: bytes | memoryview) -> RequestHead:
-    """The head of a frame (without its length). Raises ValueError when the frame is too short or
-    its text is no UTF-8.
+    """The head of a frame (without its length). Raises ValueError if the frame is too short or its
+    text is not UTF-8.
 
     Any negative length of the client id is null, as in Kafka."""
     try:
@@ -117,7 +117,7 @@ def _read_with_kio(head: RequestHead, frame: memoryview) -> Any:
 
 @cache
 def response_header(api_key: int, version: int) -> bytes:
-    """What follows the correlation id in a response header: an empty tag section in version 1,
+    """The rest of a response header after the correlation id: an empty tag section in version 1,
     nothing in version 0."""
     header_version: int = response_schema(api_key, version).__header_schema__.__version__
     return b"\x00" if header_version >= 1 else b""
@@ -199,8 +199,8 @@ def _plan(schema: type[Any]) -> tuple[tuple[str, _Converter | None, Any], ...]:
 def build(schema: Any, message: Any) -> Any:
     """An entity of the class `schema` from a dict or any object with attributes.
 
-    Fields that the schema does not know are ignored (another version has them); a missing field
-    takes the schema's default, and is a KeyError (our bug) where there is none.
+    Fields that the schema does not know are ignored: another version has them. A missing field has
+    the schema's default; without a default it is a KeyError, which is a bug in kbroker.
     """
     if isinstance(message, schema):
         return message
@@ -219,7 +219,7 @@ def build(schema: Any, message: Any) -> Any:
 
 
 def milliseconds(value: i32Timedelta | i64Timedelta | datetime.timedelta) -> int:
-    """What kio decodes as a timedelta, as the integer that was on the wire."""
+    """A value that kio decodes as a timedelta, as the integer on the wire."""
     return value // _MILLISECOND
 
 

@@ -1,11 +1,11 @@
 """Produce requests, read by hand without copying their batches (v9-13, KIP-482's encoding;
 KIP-516's topic ids from v13).
 
-kio's decoder copies every byte string, and the counts of a request are walked once more before it
-may see them (array_check.py). Here one walk does both, and batches are slices of the frame: of the
-copies that a produced megabyte costs, one less, and one more where the frame is a buffer of its own
-(frames.py). Only the plain form is read, which is what clients send; anything else is left to the
-general decoder, damage included, so that there is one place that says what is refused and how.
+kio's decoder copies every byte string, and a request's counts are checked in a walk before that
+(array_check.py). Here one walk does both, and batches are slices of the frame. That saves one copy
+of each produced megabyte, and two if the frame has a buffer of its own (frames.py). Only the plain
+form that clients send is read here. The general decoder reads everything else, including damaged
+requests, so that one place decides what is refused and how.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ProduceRequest:
 
 
 class _Unusual(Exception):
-    """Not for us to read."""
+    """A request for the general decoder."""
 
 
 def read_plain_produce(version: int, frame: memoryview, at: int) -> ProduceRequest | None:
@@ -68,7 +68,7 @@ def read_plain_produce(version: int, frame: memoryview, at: int) -> ProduceReque
             topic, at = _read_topic(version, frame, at)
             topics.append(topic)
         return None if frame[at] else ProduceRequest(acks, topics)
-    except (_Unusual, IndexError, ValueError, struct.error):  # ValueError: a name that is no UTF-8
+    except (_Unusual, IndexError, ValueError, struct.error):  # ValueError: a name that is not UTF-8
         return None
 
 

@@ -1,12 +1,12 @@
 """The four answers that are packed by hand: Produce, Fetch, ShareFetch, ShareAcknowledge.
 
 kio's encoder is pure Python and would cost more than the rest of such a request (16 us against 1).
-Each function gives the body of the response as buffers, record data as they came from storage,
-uncopied. Tests compare every version with kio's encoder.
+Each function returns the body of the response as buffers. Record data is not copied after it was
+read from storage. Tests compare every version with kio's encoder.
 
-What is left out on purpose: tagged fields have their defaults, so tag sections are empty (a single
-node has no other leader or endpoint to point to), but for the diverging epoch of Fetch; ShareFetch
-and ShareAcknowledge have current_leader as a plain field: -1/-1, "no hint".
+Left out on purpose: tagged fields. A single node has no other leader or endpoint to name, so tag
+sections are empty except for the diverging epoch of Fetch. ShareFetch and ShareAcknowledge have
+current_leader as a plain field: -1/-1, "no hint".
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
 
 class ProduceRow(NamedTuple):
-    """`record_errors`: places in the batch, and what is wrong with each record; sent only beside an
+    """`record_errors`: places in the batch with an error for each record; sent only with an
     `error_message`."""
 
     partition: int
@@ -277,7 +277,7 @@ def share_acknowledge_response(
     error_code: int = 0,
     error_message: str | None = None,
 ) -> bytes:
-    """v1-2 (KIP-932): v2 tells the lock timeout (KIP-1222)."""
+    """v1-2 (KIP-932): v2 has the lock timeout (KIP-1222)."""
     lock_timeout = _I32.pack(lock_timeout_ms) if version >= 2 else b""
     parts = [
         _SHARE_HEAD.pack(0, error_code),

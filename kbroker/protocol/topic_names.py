@@ -1,5 +1,5 @@
-"""Which names a topic may have, and the sentence for those that it may not have: the broker and its
-clients say the same."""
+"""The names that a topic may have, and the message for an illegal one, for broker and clients
+alike."""
 
 from __future__ import annotations
 

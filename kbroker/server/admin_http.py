@@ -1,15 +1,15 @@
-"""A small HTTP server for looking at a broker: GET and HEAD of a few views, h11 over trio.
+"""A small HTTP server to inspect a broker: GET and HEAD of a few views, h11 over trio.
 
     one task per connection:  head of a request (time-limited) -> checks -> view -> answer
                               (time-limited) -> the next request, or the end
 
-What it must not become is a way in. It only reads; it has no password, so it listens on the
-loopback address unless told otherwise. A web page whose name was made to resolve to 127.0.0.1 (DNS
-rebinding) is told apart by the Host header, which must name an address or a name that is known to
-be ours. No CORS header is ever sent, so that pages of other origins cannot read an answer.
+It must not become a way into the broker. It only reads. It has no password, so by default it
+listens on the loopback address. Against web pages whose name resolves to 127.0.0.1 (DNS rebinding),
+the Host header must hold an address or a known name of this broker. No CORS header is ever sent, so
+pages of other origins cannot read an answer.
 
-An error in a view is that request's (500 and a log line). It knows nothing of brokers: what is
-served is admin_views.py.
+An error in a view ends that request only (500 and a log line). This module knows nothing of
+brokers: the views are in admin_views.py.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ logger = logging.getLogger(__name__)
 MAX_HEAD_BYTES = 16 << 10
 MAX_CONNECTIONS = 50
 IDLE_S = 30.0
-"""How long a connection may be without a whole request, in the middle of one as well."""
+"""How long a connection may wait for a request to be complete, from its start or from idle."""
 ANSWER_S = 60.0
-"""How long an answer may take, sending it to a slow reader included."""
+"""How long an answer may take, including sending it to a slow reader."""
 _LEAVE_S = 1.0
-"""How long a connection that is closed here is kept for its peer to read the last answer."""
+"""How long a connection that this side closes stays open, so that the peer can read the last
+answer."""
 _RECEIVE_BYTES = 16 << 10
 _PIECE_BYTES = 64 << 10
 _METHODS = ("GET", "HEAD")
@@ -49,7 +50,7 @@ _PROTECTION = (("cache-control", "no-store"), ("x-content-type-options", "nosnif
 
 
 class HttpRequest(NamedTuple):
-    """`path`: its parts, decoded; `/` has none. `query`: a name's last value."""
+    """`path`: its decoded parts; `/` has none. `query`: the last value of each name."""
 
     path: tuple[str, ...]
     query: Mapping[str, str]
@@ -57,7 +58,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpAnswer(NamedTuple):
-    """`body` whole, or in pieces while it is being made."""
+    """`body`: whole, or in pieces as they are made."""
 
     content_type: str
     body: bytes | AsyncGenerator[bytes, None]
@@ -83,9 +84,11 @@ def json_answer(value: object, status: int = 200) -> HttpAnswer:
 
 
 class AdminHttp:
-    """Serves `view` on a bound socket, which is closed with it. `names`: what it may be called
-    beside the loopback's names and the address that a connection came in on. `kafka`: where clients
-    of the Kafka protocol belong."""
+    """Serves `view` on a bound socket, and closes the socket at the end.
+
+    - `names`: accepted host names, beside the loopback's and the address of the connection
+    - `kafka`: the address of the Kafka port, for clients that speak Kafka here
+    """
 
     def __init__(
         self,
@@ -108,13 +111,13 @@ class AdminHttp:
         self.stopping = False
 
     async def serve(self) -> None:
-        """Accept until cancelled; then connections end with their tasks."""
+        """Accept until cancelled, which also ends the connections' tasks."""
         host, port = self._listener.socket.getsockname()[:2]
         logger.info("admin HTTP on port %d of %s", port, host)
         if not ipaddress.ip_address(host).is_loopback:
             logger.warning(
-                "admin HTTP on %s asks for no password: whoever reaches this address can read metrics and "
-                "records' states",
+                "admin HTTP on %s asks for no password: anyone who reaches this address can read metrics and "
+                "the states of records",
                 host,
             )
         async with trio.open_nursery() as nursery:
@@ -127,7 +130,7 @@ class AdminHttp:
                     logger.error("admin HTTP has ended: cannot accept connections: %s", error)
 
     async def stop(self, grace_s: float) -> None:
-        """Accept nothing more, let answers that are under way end."""
+        """Stop accepting, and let answers in progress end."""
         self.stopping = True
         self._accepting.cancel()
         for scope in self._waiting:
@@ -146,7 +149,7 @@ class AdminHttp:
         except (trio.BrokenResourceError, OSError) as error:
             logger.debug("admin HTTP: connection lost: %s", error)
         except Exception:
-            # Of this server: views' errors have been answered.
+            # A bug of this server: errors of views have been answered.
             logger.exception("admin HTTP: internal error")
         finally:
             self._closed_one()
@@ -224,7 +227,7 @@ class _Connection:
                 if not await self._respond(request):
                     break
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-                    break  # Asked to close, an old client, or a body that nobody wants to read.
+                    break  # The client wants it, is an old one, or sent a body, which is not read.
                 self._http.start_next_cycle()
         except h11.RemoteProtocolError as error:
             await self._refuse_malformed(error)
@@ -257,7 +260,7 @@ class _Connection:
         return None
 
     async def _respond(self, request: h11.Request) -> bool:
-        """False: the answer could not be given in time, or not to its end."""
+        """False: the answer was not complete in time."""
         headers: Sequence[tuple[str, str]] = ()
         with trio.move_on_after(ANSWER_S):
             try:
@@ -321,8 +324,8 @@ class _Connection:
                 await self._send(json_answer({"error": str(error)}, error.error_status_hint), is_head=False)
 
     async def _leave(self) -> None:
-        """Send the end of the stream and read to the peer's, for a moment: closing a socket with
-        unread bytes resets it, and an answer that is still on its way would be lost."""
+        """Send the end of the stream, then read until the peer ends its own, for a moment. To close
+        a socket that has unread bytes resets it, which loses an answer on its way."""
         with trio.move_on_after(_LEAVE_S):
             await self._stream.send_eof()
             while await self._stream.receive_some(_RECEIVE_BYTES):

@@ -1,6 +1,6 @@
-"""What the admin HTTP endpoint shows of a broker. Everything is read, nothing is changed or loaded.
+"""The views of a broker at the admin HTTP endpoint. They only read: nothing is changed or loaded.
 
-/                                         the list of what there is
+/                                         the list of views
 /metrics                                  for Prometheus
 /v1/share-groups/GROUP/inflight?topic=T   the in-flight windows of the group's share-partitions in
                                           memory
@@ -33,7 +33,7 @@ VIEWS: Mapping[str, str] = {
 
 
 class AdminViews:
-    """The endpoint's only view, which finds the others by path."""
+    """The endpoint's only view, which calls the others by path."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -47,7 +47,7 @@ class AdminViews:
                 return HttpAnswer(*await self._metrics.scrape(request.accept))
             case ("v1", "share-groups", group_id, "inflight"):
                 return HttpAnswer("application/json", self._in_flight(group_id, request.query.get("topic")))
-        raise HttpRefusal(404, "there is nothing here; / lists what there is")
+        raise HttpRefusal(404, "there is nothing here; / lists the views")
 
     def _in_flight(self, group_id: str, topic: str | None) -> AsyncGenerator[bytes, None]:
         loaded = [each for each in self._broker.share_partitions.loaded() if each.key[0] == group_id]
@@ -105,7 +105,7 @@ async def _in_flight_pieces(
 async def _not_loaded(
     broker: Broker, group_id: str, name: str, loaded: Collection[int]
 ) -> list[dict[str, object]]:
-    """What waits in share-partitions that are not in memory, where anything does."""
+    """Parked records of share-partitions that are not in memory, if they have any."""
     found: list[dict[str, object]] = []
     topic = broker.topics.by_name(name)
     for partition in () if topic is None else topic.partitions:
@@ -124,8 +124,8 @@ async def _not_loaded(
 async def _parked(
     broker: Broker, group_id: str, key: TopicPartition, parked: ParkedLeft, log_start_offset: int
 ) -> dict[str, object]:
-    """How many, the lowest offset, and when that one was sent if it lies beside the log: nobody
-    else can tell then."""
+    """Their number and lowest offset. If that record is kept beside the log, also when it was sent:
+    the log no longer tells."""
     if not parked.number:
         return {"parked": 0, "first_parked": None, "first_parked_sent_ms": None}
     first, sent_ms = parked.first_offset, None
@@ -135,8 +135,8 @@ async def _parked(
 
 
 def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:
-    """Which groups keep retention from the logs of a topic, and from where on: by partition, and
-    the furthest in front first."""
+    """The groups that hold logs of a topic against retention, and their offsets: by partition, the
+    lowest offset first."""
     topic = broker.topics.by_name(name)
     known = [
         (each.log.partition, broker.held_logs.known(each))
@@ -182,8 +182,8 @@ def _parked_ranges(
 
 
 def _holder(broker: Broker, group_id: str, member_id: str | None) -> dict[str, object]:
-    """Of the session and not of the group: a member that has left the group holds its records until
-    its session or its locks end."""
+    """From the session, not the group: a member that has left the group holds its records until its
+    session or its locks end."""
     if member_id is None:
         return dict.fromkeys(_HOLDER)
     session = broker.share_partitions.sessions.get(group_id, member_id)

@@ -1,4 +1,4 @@
-"""Who has hung up: one look at all connections, instead of one of each request that waits."""
+"""Finds peers that have hung up: one look at all connections, not one for each waiting request."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _END_OF_STREAM = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 
 class HangUps:
-    """Tells connections that their peers have closed their side, also behind bytes of later
-    requests: a fetch that waits for days would be held as long. Where there is no epoll, somebody
-    looks from time to time."""
+    """Notifies connections whose peers have closed their side, even if bytes of later requests are
+    unread: otherwise a fetch could wait for days. Without epoll it polls once a second."""
 
     def __init__(self, *, has_epoll: bool = hasattr(select, "epoll")) -> None:
         self._poller = select.epoll() if has_epoll else select.poll()

@@ -23,7 +23,7 @@ _TLS = b"\x16\x03"
 _NO_TLS = "it began a TLS handshake, and there is no TLS here"
 _LAST_API_KEY = 127
 _OTHERS = {b"AMQP": "AMQP (RabbitMQ)", b"SSH-": "SSH"}
-"""The first four bytes of other protocols that somebody may mean."""
+"""The first four bytes of other protocols that clients may speak."""
 _REFUSAL = (
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n"
     "X-Content-Type-Options: nosniff\r\nConnection: close\r\nContent-Length: {size}\r\n\r\n{text}"
@@ -31,7 +31,7 @@ _REFUSAL = (
 
 
 class Strangers:
-    """The Kafka port's side. `admin`: the address of the admin port, where there is one."""
+    """For the Kafka port. `admin`: the address of the admin port, if there is one."""
 
     def __init__(self, admin: tuple[str, int] | None = None) -> None:
         where = f"at http://{_shown(admin)}/ (--admin)" if admin else "with kbroker start --admin PORT"
@@ -44,7 +44,7 @@ class Strangers:
     def closing(self, name: str, host: str, error: Exception, now_s: float) -> bytes:
         """Log that the broker closes the connection `name` of a peer at `host`, because of `error`.
 
-        Gives the bytes to send before that; none for a peer that does not speak HTTP."""
+        Returns the bytes to send before that; none for a peer that does not speak HTTP."""
         is_http = False
         reason = str(error)
         kind = getattr(error, "kind", None)
@@ -61,8 +61,8 @@ class Strangers:
         return _refusal(self._http) if is_http else b""
 
     def warn(self, host: str, what: str, reason: str, now_s: float, kind: Hashable = None) -> None:
-        """One line for each `host` and `reason`, once a minute; for each `kind`, where the reason
-        holds numbers that differ each time."""
+        """Log one line a minute for each `host` and `reason`, or for each `kind` if the reason
+        holds numbers that vary."""
         warn_seldom(self._seldom, logger, host, what, reason, now_s, kind)
 
 
