@@ -1,5 +1,5 @@
-"""What consumers put into the metadata and assignments of the classic protocol: every version,
-versions still to come, and bytes that are none of it, which must never take the process down."""
+"""The metadata and assignments that consumers send in the classic protocol: every version, future
+versions, and other bytes, which must never end the process."""
 
 from __future__ import annotations
 

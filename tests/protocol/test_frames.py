@@ -1,4 +1,4 @@
-"""Frames out of what a socket gives, in whatever pieces that comes."""
+"""Frames from received bytes, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ def test_however_the_bytes_are_cut_the_frames_are_the_same(bodies: list[bytes], 
 
 
 def test_only_a_frame_that_came_in_pieces_may_be_written_to() -> None:
-    """What lies in the shared buffer is overwritten by the next receive: nobody may take it for his
-    own."""
+    """The next receive overwrites the shared buffer, so a slice of it must not pass as owned."""
     received = bytearray(framed(b"whole", b"in pieces"))
     reader = FrameReader(100)
     (whole,) = reader.feed(memoryview(received)[:15])

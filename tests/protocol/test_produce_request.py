@@ -1,4 +1,5 @@
-"""Produce requests read by hand say what kio's decoder says, or leave it to that."""
+"""The hand-written reader of Produce requests returns what kio's decoder does, or leaves the
+request to it."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 each request, in every thread of a broker.
 
 Counts do not depend on how busy a machine is, unlike seconds. A broker runs in a thread of this
-process with a profile hook in it and in every thread that it starts; requests (hot_requests.py)
-come over a socket from a thread without one. What a request costs is the least of several windows:
-what may come between (a background task, one more look of the loop) mostly adds.
+process, with a profile hook in that thread and in every thread that it starts. Requests
+(hot_requests.py) come over a socket from a thread without a hook. The cost of a request is the
+least of several windows, as a background task or one more turn of the loop mostly adds to it.
 
     python -m tests.server.counted_work
         print the counts, beside those of counted_work.txt
@@ -46,12 +46,12 @@ BROKERS: Mapping[str, tuple[str, Durability]] = {
 _WARM_UP = 5
 _WINDOWS, _REQUESTS = 3, 20
 _BURST_WINDOWS = 12
-"""Of one burst each: on a busy machine some are received in two pieces."""
+"""Requests of one burst each: on a busy machine some arrive in two pieces."""
 _PACKAGES = ("kbroker", "trio", "kio")
 _CONFIG = {"kbroker.sync.interval.ms": "60000", "log.retention.check.interval.ms": "600000"}
-"""What is done from time to time, and for no request, stays out of the counts."""
+"""Periodic work, which belongs to no request, is not counted."""
 _WRITES = {"Files.pwritev": 1.0, "Rdict.write": 1.0, "LmdbEnvironment.write": 0.5}
-"""The last is a generator: entered and left."""
+"""The last is a generator, which is entered and left."""
 _SYNCS = ("Files.fdatasync", "Files.syncfs", "Rdict.flush_wal")
 
 Calls: TypeAlias = Counter[str]
@@ -59,8 +59,7 @@ Calls: TypeAlias = Counter[str]
 
 
 class Work(NamedTuple):
-    """Of one request, on average. `encodes`: messages that went through kio's encoder, which is
-    slow."""
+    """The work of one request, on average. `encodes`: messages encoded by kio, which is slow."""
 
     python: float
     c: float
@@ -72,15 +71,15 @@ class Work(NamedTuple):
 
 
 class Counts:
-    """The hook and what it has counted since `start`."""
+    """The hook and its counts since `start`."""
 
     def __init__(self) -> None:
         self._is_counting = False
         self._of_threads: list[tuple[dict[CodeType, int], dict[str, int]]] = []
 
     def hook(self, _frame: FrameType, _event: str, _arg: Any) -> None:
-        """The first event of a thread: each has its own hook and counts, as counting is no atomic
-        step."""
+        """The first event of a thread. Each thread has its own hook and counts, as counting is not
+        atomic."""
         python: dict[CodeType, int] = {}
         c: dict[str, int] = {}
         self._of_threads.append((python, c))
@@ -96,7 +95,7 @@ class Counts:
         sys.setprofile(count)
 
     def of(self, ask: Callable[[], None]) -> Calls:
-        """What is called while `ask` runs."""
+        """Count the calls while `ask` runs."""
         for python, c in self._of_threads:
             python.clear()
             c.clear()
@@ -143,7 +142,7 @@ class Counted(NamedTuple):
     requests: int
 
     def most(self, count: int | None = None) -> str:
-        """What is called most, a line each."""
+        """The most frequent calls, one line each."""
         return "\n".join(
             f"{calls / self.requests:10.2f}  {name}" for name, calls in self.calls.most_common(count)
         )

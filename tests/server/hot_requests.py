@@ -1,8 +1,8 @@
-"""The requests whose work is counted: what clients send again and again, each as an endless series
-on connections that are set up.
+"""The requests whose work is counted: those that clients send all the time, each as an endless
+series on open connections.
 
-A series is made by a function of `SERIES`; calling what it returns sends one request (or one burst)
-and waits for its answer. The answers are judged: a refused request is cheap.
+A function of `SERIES` makes a series. Each call of its result sends one request (or one burst) and
+waits for the answer. The answers are checked, since a refused request is cheap.
 """
 
 from __future__ import annotations

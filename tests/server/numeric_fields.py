@@ -1,12 +1,11 @@
 """Requests with one extreme number in them: every numeric field of every served API, in the newest
 version that has the field.
 
-`REQUESTS` has, for each API, a request that the broker takes; every field that is left out there
-and has a default is looked at as well. A number is put in by bytes, because kio's types refuse some
-that a client can send: two encodings that differ in the field's last bit tell where it lies. Share
-groups, and topics that a request changes, are new for each number, so that none hides what another
-has stored.
-"""
+`REQUESTS` has, for each API, a request that the broker accepts. Fields with a default that it
+leaves out are tested as well. A number is written into the bytes, because kio's types refuse some
+numbers that a client can send: two encodings that differ in the field's last bit show its place.
+Share groups, and topics that a request changes, are new for each number, so that no case hides the
+stored state of another."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The admin HTTP endpoint: what it serves, to whom, its limits, and that nothing in it holds up or
-ends the broker."""
+"""The admin HTTP endpoint: its views, the clients that may read them, its limits, and that nothing
+in it blocks or ends the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views of the admin endpoint, asked without a socket."""
+"""Views of the admin endpoint, called without a socket."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The hot path stays as lean as it is: what a request calls, writes, syncs, sends and receives is
-counted, never timed.
+"""The hot path stays lean: the calls, writes, syncs, sends and receives of a request are counted,
+never timed.
 
-The counts to compare with are in counted_work.txt. Where they have to change, because a request
-does more or does it with less, renew them with `python -m tests.server.counted_work --write` and
-look at the difference.
+counted_work.txt has the counts to compare with. When a request does more, or the same with less,
+renew them with `python -m tests.server.counted_work --write` and look at the difference.
 """
 
 from __future__ import annotations

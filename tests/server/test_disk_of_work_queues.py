@@ -1,5 +1,5 @@
-"""A work queue that is drained takes little disk, whatever waits in it or is held: a real broker,
-gigabytes of jobs."""
+"""A work queue that workers drain takes little disk, even if some jobs stay parked or held: a real
+broker, gigabytes of jobs."""
 
 from __future__ import annotations
 

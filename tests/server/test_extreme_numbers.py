@@ -1,9 +1,9 @@
-"""Extreme numbers in every numeric field of every served API: each is answered, and what it leaves
-behind harms nobody.
+"""Extreme numbers in every numeric field of every served API: each gets an answer, and the state
+that it leaves behind does no harm.
 
-A real broker process. A number may be refused, but the connection stays, and whoever then looks at
-what the request may have changed is answered as well, before and after a restart: what is stored
-may be computed with long after it was taken.
+A real broker process. It may refuse a number, but the connection stays open. Requests that read the
+changed state are answered as well, before and after a restart, since the broker may compute with a
+stored number much later.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ STORES = frozenset(
         "read_share_group_state", "share_acknowledge", "write_share_group_state",
     }
 )  # fmt: skip
-"""What they leave behind is looked at after each number."""
+"""The state that they leave behind is read after each number."""
 
 
 class Client:
-    """Bytes out, bytes in, over one connection, which is opened anew after a request that is still
-    waiting."""
+    """Bytes out, bytes in, over one connection, which is reopened after a request that still
+    waits."""
 
     def __init__(self, broker: RunningBroker) -> None:
         self._broker = broker
@@ -142,7 +142,7 @@ class Probes:
         call("describe_log_dirs", 4, topics=None)
 
     def look_around(self) -> None:
-        """What is shown of everything there is."""
+        """The output of every view."""
         for path in ("/metrics", f"/v1/share-groups/{self._world.share_group}/inflight"):
             connection = HTTPConnection("127.0.0.1", self._admin_port, timeout=60)
             with closing(connection):

@@ -1,5 +1,5 @@
-"""Whatever a client sends, the broker goes on serving others: one log line, one closed connection,
-memory bounded.
+"""Whatever a client sends, the broker continues to serve the others: one log line, one closed
+connection, bounded memory.
 
 A real broker process, raw sockets. After each attack a well-behaved client must be answered.
 """

@@ -1,4 +1,4 @@
-"""Connections are told that their peers have hung up, with epoll and where there is none."""
+"""Connections are notified that their peers have hung up, with and without epoll."""
 
 from __future__ import annotations
 

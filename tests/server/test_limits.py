@@ -191,8 +191,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     assert process.stdout is not None
     with process.stdout:
         process.stdout.readline()
-        # Frozen, so that both signals are there when it goes on: the first is not through with its
-        # work yet.
+        # Frozen, so that both signals are pending when it resumes, before the first is handled.
         process.send_signal(signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)

@@ -1,5 +1,5 @@
-"""Thousands of topics: made, listed, there again after a restart, at a memory cost that grows with
-their number and no faster."""
+"""Thousands of topics are created, listed, and present after a restart. Memory grows no faster than
+their number."""
 
 from __future__ import annotations
 

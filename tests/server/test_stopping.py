@@ -1,5 +1,5 @@
-"""What a broker that stops owes to requests that it has received: it does them, so it answers them,
-and the answers arrive. And what it does not owe: waiting for clients that read nothing."""
+"""A stopping broker carries out the requests that it has received, and their answers arrive. It
+does not wait for clients that read nothing."""
 
 from __future__ import annotations
 

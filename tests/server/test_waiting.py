@@ -1,5 +1,5 @@
-"""Requests that wait, on real sockets: they end with their time, and with their peer, also behind
-bytes of a later request."""
+"""Requests that wait, on real sockets: they end with their time or with their peer, even if bytes
+of a later request are unread."""
 
 from __future__ import annotations
 
