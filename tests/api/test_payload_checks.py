@@ -20,7 +20,7 @@ from kbroker.errors import ErrorCode, NoSpace
 from kbroker.formats.batches import BatchHeader, Buffer, ProducerInfo, Record, build_batch, iter_headers
 from kbroker.formats.compression import Codec
 from tests.api.conftest import Client, Connect
-from tests.api.test_produce_and_fetch import batch, produce
+from tests.api.producing import batch, produce
 from tests.broker.logs.test_payload_check import CODES
 from tests.odd_batches import ODD_BATCHES, odd_batch
 
