@@ -14,6 +14,6 @@ F = TypeVar("F", bound=tuple[Any, ...])
 
 
 def maker(made: type[T], fields: type[F]) -> Callable[[F], T]:
-    """A function from the tuple of all fields to `made`. `fields` is that tuple's type, for the type
-    checker: nothing is checked when the function is called."""
+    """A function from the tuple of all fields to `made`. `fields`: the type of that tuple, for the
+    type checker only; a call checks nothing."""
     return partial(tuple.__new__, made)

@@ -181,6 +181,17 @@ def calls_of(trees: Mapping[str, ast.Module], method: str) -> list[str]:
     ]
 
 
+def wired(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Attributes of a part that the composition root sets after the part was made."""
+    return [
+        ast.unparse(target)
+        for node in ast.walk(trees["kbroker.broker.broker"])
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Attribute)
+    ]
+
+
 def twins(trees: Mapping[str, ast.Module]) -> list[str]:
     """Public class names that occur twice or more within one top-level package."""
     owners: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -226,6 +237,7 @@ def figures(root: Path = ROOT) -> dict[str, list[str]]:
         "done-closures": done_closures(trees),
         "getattr on an SPI": spi_getattrs(trees),
         "work_in": calls_of(trees, "work_in"),
+        "attributes of parts set after construction": wired(trees),
         "public class names twice in a package": twins(trees),
         f"files above {LONG_FILE_LINES} lines": long_files(root),
     }
