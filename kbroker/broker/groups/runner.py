@@ -83,6 +83,7 @@ class DecisionRunner(Generic[C]):
         self._waiting: set[PendingRequest] = set()
         self._saving = 0
         self._sleeper: trio.CancelScope | None = None
+        self._sleeps_until_ms = math.inf
         self._closing = False
         background.start(self._run)
 
@@ -124,6 +125,7 @@ class DecisionRunner(Generic[C]):
         """True when the outcome's changes are saved; `on_saved` ran in the same step. False if they
         could not be saved: the coordinator has put its groups right."""
         if not (outcome.changes or outcome.effects or on_saved or self._saving):
+            self._wake_for_timers()
             return True
         request = PendingRequest()
         self.submit(replace(outcome, reply=True), request, on_saved)
@@ -222,6 +224,7 @@ class DecisionRunner(Generic[C]):
                 await self.topic_deleted(topic_id)
         while True:
             deadline_ms = self.coordinator.next_deadline_ms()
+            self._sleeps_until_ms = math.inf if deadline_ms is None else deadline_ms
             with trio.CancelScope(
                 deadline=math.inf if deadline_ms is None else self.clock.trio_time(deadline_ms)
             ) as self._sleeper:
@@ -233,5 +236,9 @@ class DecisionRunner(Generic[C]):
     def _wake_for_timers(self) -> None:
         """The last decision may have set an earlier deadline than the timers sleep until."""
         deadline_ms = self.coordinator.next_deadline_ms()
-        if self._sleeper is not None and deadline_ms is not None:
-            self._sleeper.deadline = min(self._sleeper.deadline, self.clock.trio_time(deadline_ms))
+        # Compared first, since setting a scope's deadline takes many calls.
+        if deadline_ms is None or deadline_ms >= self._sleeps_until_ms:
+            return
+        if self._sleeper is not None:
+            self._sleeps_until_ms = deadline_ms
+            self._sleeper.deadline = self.clock.trio_time(deadline_ms)
