@@ -80,5 +80,5 @@ async def test_a_store_that_cannot_be_read_is_tried_again(
 
 
 def test_the_pruning_interval_of_kafka_is_refused_with_a_reason() -> None:  # SC-52
-    with pytest.raises(OperatorError, match="removes what is obsolete by itself"):
+    with pytest.raises(OperatorError, match="removes obsolete state by itself"):
         BrokerConfig.load(overrides={"share.coordinator.state.topic.prune.interval.ms": "1000"})
