@@ -130,6 +130,8 @@ class _Produce:
             if self._is_odd:
                 self._check_odd(records)
             if topic.name not in INTERNAL_TOPICS:
+                if self._request.broker.disk_floor.is_short:
+                    raise self._request.broker.disk_floor.refusal()
                 return topic.partitions[index]
             raise KafkaError(ErrorCode.invalid_topic_exception)
         raise KafkaError(

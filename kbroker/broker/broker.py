@@ -34,6 +34,7 @@ from kbroker.broker.groups.consumer_groups import ConsumerGroupService, Consumer
 from kbroker.broker.groups.runner import DecisionRunner
 from kbroker.broker.groups.share_groups import ShareGroupService, ShareGroupServiceStatistics
 from kbroker.broker.logs.append_queues import AppendQueues
+from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.logs.fetch_sessions import FetchSessions, FetchSessionsStatistics
 from kbroker.broker.logs.missing_topics import MissingTopics, MissingTopicsStatistics
 from kbroker.broker.logs.partition import Partition
@@ -132,6 +133,7 @@ class Broker:
         self.state_store = state_store
         self.log_commits: GroupCommit[StampedBatch] = self._commits("log", self._write_log, log_store)
         self.state_commits: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
+        self.disk_floor = DiskFloor(options.data_dir, self.config["kbroker.disk.min.free.bytes"])
         self.topics = self._topics()
         self.missing_topics = MissingTopics(self.topics)
         self.append_queues = AppendQueues(self.background)
@@ -451,6 +453,7 @@ async def _running(broker: Broker) -> AsyncIterator[None]:
                 start(run_retention, broker.topics, interval_ms, broker.held_logs, broker.kept_records)
                 start(broker.producer_snapshots.run)
                 start(broker.deadlines.run)
+                start(broker.disk_floor.run)
                 start(broker.state_housekeeping.run)
                 start(broker.parked_cleaner.run)
                 start(broker.unattended.run)

@@ -224,6 +224,15 @@ BROKER_CONFIGS: Final = by_name(
     *CONSUMER_GROUP_CONFIGS,
     # kbroker's own.
     ConfigDef(
+        name="kbroker.disk.min.free.bytes",
+        type=_LONG,
+        default=str(64 << 20),
+        minimum=0,
+        doc="Disk space that producers must leave free, at most a sixteenth of the disk. Below it the "
+        "broker refuses Produce with KAFKA_STORAGE_ERROR, so that consumers can still acknowledge and "
+        "retention can make room. 0: producers may fill the disk.",
+    ),
+    ConfigDef(
         name="kbroker.payload.check",
         type=_BOOLEAN,
         default="false",

@@ -1,0 +1,78 @@
+"""The disk space that producers must leave free, so that a full disk never blocks the consumers.
+
+An acknowledgement, a dead letter and a record kept beside the log are writes, too. If producers
+took the last byte of the disk, no job could be acknowledged, so no segment of a work queue could be
+removed, and nothing would ever become free. Below the floor the broker refuses Produce with
+KAFKA_STORAGE_ERROR, and everything else continues.
+
+One task reads how much is free, so that a Produce request costs no call for it. It looks again
+before a fast disk could fill what is left: every few milliseconds near the floor, every few seconds
+far above it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from kbroker.errors import ErrorCode, KafkaError
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_SHARE: Final = 16
+"""Of a small disk, the floor is at most one part in so many."""
+_FASTEST_BYTES_PER_S: Final = 1 << 30
+_LEAST_S: Final = 0.02
+_MOST_S: Final = 5.0
+
+
+class DiskFloor:
+    """`least_bytes`: setting kbroker.disk.min.free.bytes; 0: producers may fill the disk.
+
+    `is_short`: whether Produce is refused now."""
+
+    def __init__(self, directory: Path, least_bytes: int) -> None:
+        self._directory = directory
+        self._least_bytes = least_bytes
+        self.is_short = False
+
+    def refusal(self) -> KafkaError:
+        return KafkaError(
+            ErrorCode.kafka_storage_error,
+            "the broker's disk is nearly full (kbroker.disk.min.free.bytes): records are refused until "
+            "there is more room",
+        )
+
+    async def run(self) -> None:
+        while self._least_bytes:
+            wait_s = self.look()
+            await trio.sleep(wait_s)
+
+    def look(self) -> float:
+        """Read how much is free. Returns the seconds until the next look. A disk that cannot say is
+        not short."""
+        try:
+            disk = os.statvfs(self._directory)
+        except OSError as error:
+            logger.debug("the disk does not say what is free: %s", error)
+            return _MOST_S
+        floor = min(self._least_bytes, disk.f_blocks * disk.f_frsize // _LARGEST_SHARE)
+        room = disk.f_bavail * disk.f_frsize - floor
+        if (room < 0) != self.is_short:
+            self.is_short = room < 0
+            self._report(floor)
+        return min(max(room / _FASTEST_BYTES_PER_S / 2, _LEAST_S), _MOST_S)
+
+    def _report(self, floor: int) -> None:
+        if self.is_short:
+            logger.warning(
+                "less than %d MiB are free on the disk of %s: records of producers are refused until "
+                "there is more; consumers continue",
+                floor >> 20, self._directory,
+            )  # fmt: skip
+        else:
+            logger.info("the disk of %s has room again: producers continue", self._directory)

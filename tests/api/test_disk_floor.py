@@ -1,0 +1,104 @@
+"""Producers leave disk space free, so that a full disk does not stop those who acknowledge. On a
+small tmpfs, so it needs the right to mount one; skipped without it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from kbroker.broker.broker import open_broker
+from kbroker.broker.logs.disk_floor import DiskFloor
+from kbroker.broker.options import StartOptions
+from kbroker.errors import ErrorCode
+from kbroker.settings.altering import BrokerConfig
+from tests.api.conftest import Client
+from tests.api.share_consumers import ACCEPT, Member, acquired, prepare, set_up_group
+from tests.api.test_really_full_disk import batch
+from tests.small_disk import small_disk
+
+DISK_BYTES = 96 << 20
+FLOOR_BYTES = DISK_BYTES // 16
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", DISK_BYTES) as disk:
+        yield disk
+
+
+def free_bytes(disk: Path) -> int:
+    found = os.statvfs(disk)
+    return found.f_bavail * found.f_frsize
+
+
+async def produce(client: Client, topic: str) -> ErrorCode:
+    rows = [{"index": 0, "records": batch(900_000)}]
+    topics = [{"name": topic, "partition_data": rows}]
+    answer = await client.call("produce", 9, transactional_id=None, acks=-1, timeout=1000, topic_data=topics)
+    (row,) = answer.responses[0].partition_responses
+    if row.error_code is not ErrorCode.none:
+        assert "kbroker.disk.min.free.bytes" in row.error_message
+    return ErrorCode(row.error_code)
+
+
+@pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
+async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str) -> None:
+    options = StartOptions(
+        data_dir=disk / "data",
+        storage=engine,
+        state_storage=engine,
+        config=BrokerConfig({}),
+        listen=("127.0.0.1", 9092),
+    )
+    async with open_broker(options) as broker:
+        client = Client(broker)
+        key = await prepare(client)
+        await set_up_group(client, {"share.auto.offset.reset": "earliest"})
+        with trio.fail_after(60):
+            while (code := await produce(client, "orders")) is ErrorCode.none:  # noqa: ASYNC110
+                await trio.sleep(0.002)  # Faster than any disk, it would outrun the looks.
+        assert code is ErrorCode.kafka_storage_error
+        assert free_bytes(disk) > 0
+        worker = Member(client, "m1")
+        offset = 0
+        while offset < 20:
+            ((offset, last, _), *_) = acquired(await worker.fetch([key] if not offset else (), wait_ms=5000))
+            await worker.acknowledge({key: [(offset, last, [ACCEPT])]})
+            offset = last + 1
+        names = [{"name": "orders", "topic_id": None}]
+        (deleted,) = (await client.call("delete_topics", 6, topics=names)).responses
+        assert deleted.error_code is ErrorCode.none
+        if engine == "segment":  # The others keep the space for records of their own.
+            await client.create_topic("more")
+            with trio.fail_after(20):
+                while broker.disk_floor.is_short:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            assert await produce(client, "more") is ErrorCode.none
+
+
+class TestLooks:
+    def test_near_the_floor_it_looks_often(self, disk: Path) -> None:
+        floor = DiskFloor(disk, FLOOR_BYTES)
+        far_s = floor.look()
+        assert not floor.is_short
+        (disk / "ballast").write_bytes(bytes(free_bytes(disk) - FLOOR_BYTES - (1 << 20)))
+        assert floor.look() < far_s
+        assert not floor.is_short
+        (disk / "more").write_bytes(bytes(2 << 20))
+        floor.look()
+        assert floor.is_short
+        assert floor.refusal().code is ErrorCode.kafka_storage_error
+
+    def test_of_a_small_disk_it_is_a_part(self, disk: Path) -> None:
+        floor = DiskFloor(disk, 1 << 40)
+        floor.look()
+        assert not floor.is_short
+
+    def test_a_disk_that_cannot_say_is_not_short(self, tmp_path: Path) -> None:
+        floor = DiskFloor(tmp_path / "missing", FLOOR_BYTES)
+        assert floor.look() > 1
+        assert not floor.is_short
