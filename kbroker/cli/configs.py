@@ -127,7 +127,7 @@ def set_configs(
 
     \b
     Examples:
-      kbroker configs set --group workers share.delivery.count.limit=3 share.auto.offset.reset=earliest
+      kbroker configs set --group workers share.delivery.count.limit=3
       kbroker configs set --topic orders retention.ms=86400000
     """
     from kbroker.client import admin

@@ -215,7 +215,7 @@ def share_consume(
     \b
     Examples:
       kbroker perf share-consume --consumers 8
-      kbroker perf share-consume --small-batches --mode explicit --max-poll-records 1 --consumers 8 --think-ms 5
+      kbroker perf share-consume --small-batches --mode explicit --max-poll-records 1 --think-ms 5
     """
     from kbroker.workloads.fill import record_count
     from kbroker.workloads.share import Mix

@@ -17,7 +17,7 @@ from kbroker.cli.params import json_option
 from kbroker.cli.suggesting import SuggestingGroup
 
 if TYPE_CHECKING:
-    from kbroker.inspection.topics import Inspection, LogReport
+    from kbroker.inspection.topics import Inspection, LogReport, ShareReport
     from kbroker.storage.data_dir import DataDescription
     from kbroker.storage.spi import LogReader, StateReader
 
@@ -104,22 +104,7 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
         ],
     )
     if segments:
-        click.echo()
-        print_table(
-            ("TOPIC", "PARTITION", "BASE-OFFSET", "END-OFFSET", "BYTES", "NEWEST"),
-            [
-                (
-                    log.topic,
-                    log.partition,
-                    segment.base_offset,
-                    segment.end_offset,
-                    segment.size_bytes,
-                    _moment(segment.max_timestamp_ms),
-                )
-                for log in report.logs
-                for segment in log.segments
-            ],
-        )
+        _print_segments(report.logs)
     if report.groups:
         click.echo()
         print_table(
@@ -135,36 +120,7 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
             ],
         )
     if report.share_partitions:
-        click.echo()
-        parks = any(each.waiting for each in report.share_partitions)
-        columns = (
-            "GROUP",
-            "TOPIC",
-            "PARTITION",
-            "START-OFFSET",
-            "LAG",
-            "UPDATES",
-            "STORED",
-            *(("WAITING", "NEXT-DUE") if parks else ()),
-        )
-        rows = [
-            (
-                each.group,
-                each.topic,
-                each.partition,
-                None if each.start_offset < 0 else each.start_offset,
-                each.lag,
-                each.updates,
-                " ".join(f"{name}:{count}" for name, count in sorted(each.records.items())) or None,
-                *(
-                    (each.waiting, None if each.next_due_ms is None else _moment(each.next_due_ms))
-                    if parks
-                    else ()
-                ),
-            )
-            for each in report.share_partitions
-        ]
-        print_table(columns, rows)
+        _print_share_partitions(report.share_partitions)
     click.echo()
     for problem in report.problems:
         click.echo(f"problem: {problem}")
@@ -172,6 +128,58 @@ def _print_report(description: DataDescription, report: Inspection, *, segments:
         size = human_bytes(sum(log.size_bytes for log in report.logs))
         logs = "1 log" if len(report.logs) == 1 else f"{len(report.logs)} logs"
         click.echo(f"healthy: {logs}, {size}" + (", every batch read and its CRC checked" if check else ""))
+
+
+def _print_segments(logs: Sequence[LogReport]) -> None:
+    click.echo()
+    print_table(
+        ("TOPIC", "PARTITION", "BASE-OFFSET", "END-OFFSET", "BYTES", "NEWEST"),
+        [
+            (
+                log.topic,
+                log.partition,
+                segment.base_offset,
+                segment.end_offset,
+                segment.size_bytes,
+                _moment(segment.max_timestamp_ms),
+            )
+            for log in logs
+            for segment in log.segments
+        ],
+    )
+
+
+def _print_share_partitions(found: Sequence[ShareReport]) -> None:
+    click.echo()
+    parks = any(each.waiting for each in found)
+    columns = (
+        "GROUP",
+        "TOPIC",
+        "PARTITION",
+        "START-OFFSET",
+        "LAG",
+        "UPDATES",
+        "STORED",
+        *(("WAITING", "NEXT-DUE") if parks else ()),
+    )
+    rows = [
+        (
+            each.group,
+            each.topic,
+            each.partition,
+            None if each.start_offset < 0 else each.start_offset,
+            each.lag,
+            each.updates,
+            " ".join(f"{name}:{count}" for name, count in sorted(each.records.items())) or None,
+            *(
+                (each.waiting, None if each.next_due_ms is None else _moment(each.next_due_ms))
+                if parks
+                else ()
+            ),
+        )
+        for each in found
+    ]
+    print_table(columns, rows)
 
 
 def _log_row(log: LogReport) -> tuple[str, int, int, int]:

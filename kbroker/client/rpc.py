@@ -5,7 +5,8 @@ pool, no retry, no cluster. Fields are given in kio's names with nested structur
 lists, times in milliseconds; the version's entity classes are found here. It knows nothing of what
 requests mean (that is `admin`) and prints nothing.
 
-    frame: length (4) | api key (2) | version (2) | correlation id (4) | client id | tag section (header v2) | body
+    frame: length (4) | api key (2) | version (2) | correlation id (4) | client id
+           | tag section (header v2) | body
 """
 
 from __future__ import annotations

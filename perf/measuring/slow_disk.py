@@ -1,7 +1,8 @@
 """Starts kbroker as launch.py does, on a disk that takes 5 ms for every sync, and for every read of
 what it has not read before.
 
-    KBROKER_SLOW_DISK_MS=5 KBROKER_SLOW_DISK_REPORT=pauses.json python perf/measuring/slow_disk.py start --data-dir ...
+    KBROKER_SLOW_DISK_MS=5 KBROKER_SLOW_DISK_REPORT=pauses.json \\
+        python perf/measuring/slow_disk.py start --data-dir ...
 
 The pause comes before the real operation, in the thread that does it, with the GIL released, as the
 kernel would wait. For the segment engine it is put into the file door (kbroker.storage.files):

@@ -24,9 +24,9 @@ import pytest
 import trio
 
 from kbroker.api import handler_of
+from kbroker.api.request import Later, Raw, Request
 from kbroker.broker.broker import Broker, open_broker
 from kbroker.broker.commits.waiting import Pending
-from kbroker.api.request import Later, Raw, Request
 from kbroker.broker.connection import Connection
 from kbroker.broker.logs.topics import Topic
 from kbroker.broker.options import StartOptions

@@ -1,8 +1,10 @@
 """One-at-a-time queue work: kbroker beside Redis Streams, RabbitMQ and NATS JetStream.
 
-make perf-rivals                                               installs what is missing (servers: when root), measures, keeps results
-python -m perf.rivals --sides segment-disk,redis-streams       some of them
-python -m perf.rivals --rows 'delayed-*' --rounds 1            a row
+make perf-rivals                                         installs, measures, keeps results
+python -m perf.rivals --sides segment-disk,redis-streams  some of them
+python -m perf.rivals --rows 'delayed-*' --rounds 1       a row
+
+The first one installs the servers that are missing when root runs it.
 """
 
 from __future__ import annotations

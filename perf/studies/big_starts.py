@@ -1,7 +1,7 @@
 """How long kbroker takes to be ready on 2 GiB in 1 000 partitions, and what memory it then has, by
 engine and durability.
 
-    python -m perf.studies.big_starts                            all engines; 8 GiB of disk for directories that are kept for the next time
+    python -m perf.studies.big_starts       all engines; keeps 8 GiB of directories for next time
     python -m perf.studies.big_starts --engine lmdb --cold
 
 After a clean stop, and after kill -9 while idle; with --cold also with the files taken out of the

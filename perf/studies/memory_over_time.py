@@ -1,7 +1,7 @@
 """Whether a broker's memory grows: hours of traffic in minutes, with new clients all the time, and
 its anonymous memory in between.
 
-    python -m perf.studies.memory_over_time                              five minutes on the segment engine: about 100 M records
+    python -m perf.studies.memory_over_time          five minutes on segment: 100 M records
     python -m perf.studies.memory_over_time --engine lmdb --minutes 60
 
 In turns: a producer as fast as it can, and eight share consumers of one group (explicit, 1 %

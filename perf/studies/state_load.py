@@ -1,6 +1,6 @@
 """How long the state of many share-partitions takes to load, by state engine.
 
-    python -m perf.studies.state_load                              10 000 share-partitions: with updates, and after cold snapshots
+    python -m perf.studies.state_load       10 000 share-partitions: updates, cold snapshots
     python -m perf.studies.state_load --engine lmdb --repeats 9
 
 What is stored is made with the coordinator itself: one snapshot for each share-partition, and some

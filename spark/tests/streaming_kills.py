@@ -1,7 +1,9 @@
 """A streaming query in a process of its own, which is killed with its JVM, again and again, while a
 producer goes on sending.
 
-    python -m spark.tests.streaming_kills DATA_DIR TOPIC HOME [--to-the-end]     the query, files and checkpoint below HOME
+    python -m spark.tests.streaming_kills DATA_DIR TOPIC HOME [--to-the-end]
+
+Files and checkpoint of the query lie below HOME.
 
 A kill comes after a random number of new files of the query, of any kind, and then at a random
 moment: between an offset that is written down and files that are not, between files and their

@@ -21,10 +21,12 @@ from kbroker_spark.cache import cache_dir
 OF_ITS_OWN = """
 import json, os
 from kbroker_spark.session import session
-spark = session("alone", **{"spark.master": "local[1]", "spark.sql.shuffle.partitions": 1, "spark.ui.enabled": False})
+options = {"spark.master": "local[1]", "spark.sql.shuffle.partitions": 1, "spark.ui.enabled": False}
+spark = session("alone", **options)
 by_python = spark.range(4).mapInArrow(lambda batches: batches, "id long").count()
 java = spark._jvm.java.lang.System.getProperty
-print(json.dumps({"rows": by_python, "java_home": java("java.home"), "timezone": spark.conf.get("spark.sql.session.timeZone")}))
+timezone = spark.conf.get("spark.sql.session.timeZone")
+print(json.dumps({"rows": by_python, "java_home": java("java.home"), "timezone": timezone}))
 spark.stop()
 """
 

@@ -19,6 +19,7 @@ from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
 from kbroker.cli.inflight_view import LOOKS, draw
 from kbroker.cli.params import AdminAddressType
 from kbroker.client.broker_process import free_port
+from kbroker.client.rpc import Connection
 from kbroker.share.in_flight_view import STATE_NAMES
 from kbroker.testing.broker import RunningBroker, open_test_broker
 from tests.cli.conftest import Command
@@ -212,6 +213,40 @@ def admin(admin_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> str:
     return admin_broker.ready_line.rpartition("admin http://")[2].rstrip(")")
 
 
+def acquire_three(connection: Connection) -> dict[str, str]:
+    """M1 joins and holds three records. Its member."""
+    member = {"group_id": GROUP, "member_id": "M1"}
+    joined = connection.call(
+        "share_group_heartbeat",
+        1,
+        member_epoch=0,
+        rack_id=None,
+        subscribed_topic_names=["orders"],
+        **member,
+    )
+    rows = [{"partition_index": 0, "acknowledgement_batches": ()}]
+    topics = [{"topic_id": joined.assignment.topic_partitions[0].topic_id, "partitions": rows}]
+    limits = {
+        "max_wait": 10_000,
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "max_records": 3,
+        "batch_size": 3,
+        "share_acquire_mode": 1,
+    }
+    connection.call(
+        "share_fetch",
+        2,
+        share_session_epoch=0,
+        topics=topics,
+        forgotten_topics_data=(),
+        is_renew_ack=False,
+        **member,
+        **limits,
+    )
+    return member
+
+
 def test_the_command(
     command: Command, admin: str, admin_broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -221,35 +256,7 @@ def test_the_command(
     assert command("produce", "orders", lines).code == OK
     admin_broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest"})
     with admin_broker.connect() as connection:
-        member = {"group_id": GROUP, "member_id": "M1"}
-        joined = connection.call(
-            "share_group_heartbeat",
-            1,
-            member_epoch=0,
-            rack_id=None,
-            subscribed_topic_names=["orders"],
-            **member,
-        )
-        rows = [{"partition_index": 0, "acknowledgement_batches": ()}]
-        topics = [{"topic_id": joined.assignment.topic_partitions[0].topic_id, "partitions": rows}]
-        limits = {
-            "max_wait": 10_000,
-            "min_bytes": 1,
-            "max_bytes": 1 << 20,
-            "max_records": 3,
-            "batch_size": 3,
-            "share_acquire_mode": 1,
-        }
-        connection.call(
-            "share_fetch",
-            2,
-            share_session_epoch=0,
-            topics=topics,
-            forgotten_topics_data=(),
-            is_renew_ack=False,
-            **member,
-            **limits,
-        )
+        member = acquire_three(connection)
         ran = command("share-groups", "inflight", GROUP, "--admin", admin)
         assert ran.code == OK
         assert ran.lines[2:4] == ["orders-0  offsets 0 to 3: 4 of 2000 in flight, 0 behind them", "###o"]

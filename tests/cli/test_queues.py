@@ -8,13 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
+from confluent_kafka import AcknowledgeType, Producer
 
 from kbroker.cli import watching
 from kbroker.cli.exits import INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE
@@ -31,6 +30,7 @@ from tests.brokers import require_engine
 from tests.cli.conftest import Command
 from tests.cli.consumer_groups import until
 from tests.cli.queue_calls import Changes, queue_name
+from tests.cli.queue_workers import answer, summary, taken, worker
 from tests.cli.test_deleting_records import at_a_terminal
 from tests.cli.test_queues_create import GROUP_CONFIGS
 
@@ -58,39 +58,6 @@ def queue(request: pytest.FixtureRequest, command: Command) -> str:
     name = queue_name(request)
     assert command("queues", "create", name, "--delay", "0").code == OK
     return name
-
-
-@contextmanager
-def worker(broker: RunningBroker, queue: str, name: str = "w1") -> Iterator[ShareConsumer]:
-    settings = {"bootstrap.servers": broker.bootstrap, "group.id": queue, "client.id": name, "log_level": 0}
-    consumer = ShareConsumer({**settings, "share.acknowledgement.mode": "explicit"})
-    consumer.subscribe([queue])
-    try:
-        yield consumer
-    finally:
-        consumer.close()
-
-
-def taken(consumer: ShareConsumer) -> Message:
-    def polled() -> Message | None:
-        return next(iter(consumer.poll(0.1)), None)
-
-    message = until("a job comes", polled)
-    assert message.error() is None
-    return message
-
-
-def answer(consumer: ShareConsumer, message: Message, kind: AcknowledgeType) -> None:
-    consumer.acknowledge(message, kind)
-    assert set(consumer.commit_sync(60.0).values()) == {None}
-
-
-def summary(command: Command, queue: str) -> dict[str, Any]:
-    (found,) = [row for row in command("queues", "list", "--json").json if row["name"] == queue]
-    return dict(found)
-
-
-# --- send, peek ---
 
 
 def test_jobs_are_sent_and_looked_at(command: Command, queue: str) -> None:

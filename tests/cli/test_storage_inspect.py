@@ -9,8 +9,27 @@ import pytest
 from kbroker.cli import run
 from kbroker.cli.exits import DATA_DIRECTORY, OK, REFUSED
 from kbroker.cli.storage import _moment
+from kbroker.client.rpc import Connection
 from kbroker.testing.broker import open_test_broker
 from tests.cli.conftest import Command
+
+
+def commit_half(connection: Connection) -> None:
+    rows = [
+        {
+            "partition_index": 0,
+            "committed_offset": 4,
+            "committed_leader_epoch": 1,
+            "committed_metadata": "half",
+        }
+    ]
+    member = {
+        "group_id": "readers",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "group_instance_id": None,
+    }
+    connection.call("offset_commit", 9, **member, topics=[{"name": "orders", "partitions": rows}])
 
 
 @pytest.mark.parametrize("storage", ["segment", "lmdb", "rocksdb"])
@@ -25,21 +44,7 @@ def test_beside_a_live_broker_and_after_it(
         assert command("produce", "orders", tmp_path / "lines").code == OK
         assert len(command("share-consume", "orders", "-g", "workers", "-n", "4").lines) == 4
         with broker.connect() as connection:
-            rows = [
-                {
-                    "partition_index": 0,
-                    "committed_offset": 4,
-                    "committed_leader_epoch": 1,
-                    "committed_metadata": "half",
-                }
-            ]
-            member = {
-                "group_id": "readers",
-                "generation_id_or_member_epoch": -1,
-                "member_id": "",
-                "group_instance_id": None,
-            }
-            connection.call("offset_commit", 9, **member, topics=[{"name": "orders", "partitions": rows}])
+            commit_half(connection)
         beside = command("storage", "inspect", data, "--check", "--json")
         assert beside.code == OK
     after = command("storage", "inspect", data, "--check", "--json")

@@ -7,7 +7,7 @@ Commands are lines on stdin, events are JSON lines on stdout; share_workers.py i
 both.
 
     subscribe TOPIC...      subscribe and begin to poll
-    accept|release|reject   what to do with each record of a poll, those held back at the moment first
+    accept|release|reject   what to do with each record of a poll, those held back first
     obey                    the record's value says it: "accept…", "reject…", "release N…" (release
                             the first N deliveries, then
                             accept) or "hold N…" (release the first N, then hold)

@@ -98,7 +98,8 @@ class NotesEarly(Broken):
     def write(self, *args: Any, **options: Any) -> None:
         self._store.write(*args, **options)
         with self._store._maintenance:
-            self._store._checkpoints.synced([(segment, len(segment.index)) for segment in self._store._unsynced.dirty])
+            dirty = self._store._unsynced.dirty
+            self._store._checkpoints.synced([(segment, len(segment.index)) for segment in dirty])
             self._store._checkpoints.write_due(len(self._store._unsynced.dirty))
 
 

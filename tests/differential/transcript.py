@@ -11,8 +11,8 @@ brokers is given a name.
 | id of a fetch session | `session`, or 0 |
 | producer id | `producer(1)`, `producer(2)` in the order of appearance |
 | id of a telemetry subscription | `subscription`, or 0 |
-| member id that the broker made of a client or instance id and a UUID | `client(1)`, `client(2)` in the order of appearance |
-| member id that the broker made of a UUID alone, in base 64 | `member(1)`, `member(2)` in the order of appearance |
+| member id made of a client or instance id and a UUID | `client(1)`, `client(2)` in order |
+| member id made of a UUID alone, in base 64 | `member(1)`, `member(2)` in order |
 | record batches | rows of base offset, last offset, codec and the records' keys and values |
 | rows of topics, partitions, groups, configs | sorted: Kafka's order is that of hash tables |
 | in an answer, partitions assigned and names subscribed to | sorted likewise |

@@ -24,7 +24,9 @@ from kbroker.errors import KafkaError
 from kbroker.logging_setup import escaped
 
 if TYPE_CHECKING:
+    from kbroker.client.admin import Topic
     from kbroker.redrive.dead_letters import DeadLetter
+    from kbroker.redrive.notes import Notes
     from kbroker.redrive.purge import PartitionPurge
 
 
@@ -107,12 +109,7 @@ def purge(
         found = find_topic(connection, topic)
         notes = Notes(connection)
         sent = notes.redriven(found.topic_id)
-        for each in notes.of_topic(found.topic_id):
-            if each.finished_ms is None:
-                say(
-                    f"warning: redrive {each.name} of {topic} is not finished; what it has not sent and is "
-                    "deleted cannot be sent any more"
-                )
+        _warn_of_unfinished(notes, found)
 
         def is_redriven(letter: DeadLetter) -> bool:
             return (letter.partition, letter.offset) in sent
@@ -139,6 +136,15 @@ def purge(
         dry_run,
         as_json,
     )
+
+
+def _warn_of_unfinished(notes: Notes, topic: Topic) -> None:
+    for each in notes.of_topic(topic.topic_id):
+        if each.finished_ms is None:
+            say(
+                f"warning: redrive {each.name} of {topic.name} is not finished; what it has not sent and is "
+                "deleted cannot be sent any more"
+            )
 
 
 def _print(plan: Sequence[PartitionPurge]) -> None:

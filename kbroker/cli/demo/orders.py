@@ -3,8 +3,8 @@ story.
 
     kind        share     what a consumer does
     good        the rest  accepts it
-    flaky       5 %       the payment fails at the first delivery (release), and works at the next one
-    hopeless    0.1 %     the payment fails at every delivery, until the broker gives up at the delivery limit
+    flaky       5 %       the payment fails at the first delivery (release), works at the next
+    hopeless    0.1 %     the payment fails at every delivery, up to the delivery limit
     poison      0.5 %     not readable as JSON: rejected at once
 
 Consumers know only the record's bytes and its delivery count, never this table.

@@ -69,8 +69,8 @@ def reset_offsets(
     \b
     Examples:
       kbroker share-groups reset-offsets workers --topic orders --to-earliest --dry-run
-      kbroker share-groups reset-offsets workers --topic orders:0,2 --to-datetime 2026-01-31T08:00:00.000 --execute
-      kbroker share-groups reset-offsets workers --all-topics --to-current --dry-run --export > workers.csv
+      kbroker share-groups reset-offsets workers --topic orders:0,2 --to-earliest --execute
+      kbroker share-groups reset-offsets workers --all-topics --to-current --export > workers.csv
       kbroker share-groups reset-offsets workers --from-file workers.csv --execute
     """
     target = Target(to_earliest, to_latest, to_datetime, to_offset, to_current, from_file)

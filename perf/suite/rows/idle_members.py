@@ -2,7 +2,7 @@
 sends a heartbeat when one is due.
 
     with idle_members(bootstrap, "workers", "orders", 492):
-        ...                                                 # they are members here, and leave the group behind it
+        ...  # they are members here, and leave the group at the end of the block
 
 One process of this machine carries them all, one after the other and evenly spread over the
 heartbeat interval, so that they cost the machine little beside what they cost the broker. They are

@@ -1,6 +1,8 @@
 """What `verify` looks for: DataFrames to findings.
 
-    batches    format kbroker-batches      state    format kbroker-state, view batches      letters  dead letters (letters.py)
+    batches    format kbroker-batches
+    state      format kbroker-state, view batches
+    letters    dead letters (letters.py)
     logs       (topic_id, partition, topic, log_start, log_end), of live topics
 
 A finding has the columns of FINDING. Severity `error` is damage, or what cannot come about by
@@ -154,12 +156,7 @@ def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    first, last, start, end = (
-        F.col("first_offset"),
-        F.col("last_offset"),
-        F.col("start_offset"),
-        F.col("log_end"),
-    )
+    first, last, start = map(F.col, ("first_offset", "last_offset", "start_offset"))
     unreadable = _finding(
         state.where(F.col("problem").isNotNull()), CHECKS[3].name, ERROR, first, last, F.col("problem")
     )
@@ -207,6 +204,19 @@ def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
         last,
         F.format_string("state before it reaches to offset %d", F.col("reached")),
     )
+    return (
+        unreadable.unionByName(orphans)
+        .unionByName(strange)
+        .unionByName(overlapping)
+        .unionByName(_beyond_the_log(readable, logs))
+    )
+
+
+def _beyond_the_log(readable: DataFrame, logs: DataFrame) -> DataFrame:
+    """State, and start offsets, of records that the log does not have yet."""
+    from pyspark.sql import functions as F
+
+    first, last, start, end = map(F.col, ("first_offset", "last_offset", "start_offset", "log_end"))
     placed = readable.join(logs.select(*LOG, "log_end"), list(LOG))
     batches = placed.where(last >= end)
     beyond = _finding(batches, CHECKS[7].name, ERROR, first, last, F.format_string("the log ends at %d", end))
@@ -223,13 +233,7 @@ def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
         start,
         F.format_string("it begins at %d, and the log ends at %d", start, end),
     )
-    return (
-        unreadable.unionByName(orphans)
-        .unionByName(strange)
-        .unionByName(overlapping)
-        .unionByName(beyond)
-        .unionByName(ahead)
-    )
+    return beyond.unionByName(ahead)
 
 
 def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:

@@ -4,7 +4,8 @@ client library.
     order            share     what a consumer of order-workers does
     good             the rest  accepts it
     flaky            4 %       gives it back once; then it works
-    expired card     0.5 %     gives it back each time, until the broker gives up: a dead letter ("exhausted"). Of three customers only
+    expired card     0.5 %     gives it back until its deliveries are used up: a dead letter
+                               ("exhausted"); only three customers have such orders
     poison           0.4 %     not readable as JSON: rejected at once, a dead letter ("rejected")
 
 Made from a seed, so that each run tells the same story. This module must not know the jobs.

@@ -3,8 +3,8 @@ snapshot that is still there.
 
     engine of the state     where the records are                       how far back
     segment                 the state's own log                         until it is written anew
-    lmdb                    the redo log, the database behind it        some MiB; then what is current
-    others                  the entries                                 what is current: the snapshot and its updates
+    lmdb                    the redo log, then the database             some MiB, then the current
+    others                  the entries                                 the current ones only
     (control-records)       the topics' logs                            retention
 
 The state's log holds copies too: what is live is written anew at its end from time to time. A copy

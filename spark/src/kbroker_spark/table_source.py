@@ -5,7 +5,8 @@ A table of the state is small, and its rows belong together. So it is read when 
 first action on a frame, in one go, and the rows travel with the plan: a frame is a picture of one
 moment, whatever is done with it, and load() takes a new one.
 
-    package pyspark_kbroker_X ── names ──▶ module kbroker_spark.X_table: schema(options), reader(options, wanted schema)
+    package pyspark_kbroker_X ── names ──▶ module kbroker_spark.X_table
+                                           schema(options), reader(options, wanted schema)
 """
 
 from __future__ import annotations
