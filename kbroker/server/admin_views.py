@@ -16,7 +16,7 @@ import trio
 from kbroker.broker.broker import Broker
 from kbroker.broker.commits.deadlines import now_ms
 from kbroker.broker.queues.loaded import LoadedSharePartition
-from kbroker.broker.queues.parked_left import kept_sent_ms, parked_left
+from kbroker.broker.queues.parked_left import due_parked, kept_sent_ms, parked_left
 from kbroker.clock import wall_clock_ms
 from kbroker.metrics_export.exposition import MetricsExport
 from kbroker.server.admin_http import HttpAnswer, HttpRefusal, HttpRequest, json_answer
@@ -81,15 +81,11 @@ async def _in_flight_pieces(
     yield f'{{"group": {json.dumps(group_id)}, "now_ms": {wall_clock_ms()}, "share_partitions": ['.encode()
     separator = ""
     for each in chosen:
-        parked = await parked_left(
-            broker.persister, *each.key, each.partition.log_start_offset, with_due=True
-        )
+        parked = await parked_left(broker.persister, *each.key, each.partition.log_start_offset)
         if each.engine is not None and not each.gone:
             shown = _share_partition(broker, each, each.engine)
             shown |= await _parked(broker, group_id, each.key[1], parked, each.partition.log_start_offset)
-            # A record that a member holds has its old due time in the store.
-            next_due_ms = None if each.engine.parking is None else each.engine.parking.next_due_at_ms()
-            shown |= {"next_due_ms": parked.next_due_ms if next_due_ms is None else next_due_ms}
+            shown |= await _due(broker, group_id, each.key[1], parked)
             shown |= {"parked_ranges": _parked_ranges(broker, each, each.engine)}
             yield (separator + json.dumps(shown)).encode()
             separator = ", "
@@ -112,12 +108,11 @@ async def _not_loaded(
         number = partition.log.partition
         if number not in loaded:
             key = TopicPartition(partition.log.topic_id, number)
-            parked = await parked_left(
-                broker.persister, group_id, key, partition.log_start_offset, with_due=True
-            )
+            parked = await parked_left(broker.persister, group_id, key, partition.log_start_offset)
             if parked.number:
                 shown = await _parked(broker, group_id, key, parked, partition.log_start_offset)
-                found.append({"topic": name, "partition": number, **shown, "next_due_ms": parked.next_due_ms})
+                shown |= await _due(broker, group_id, key, parked)
+                found.append({"topic": name, "partition": number, **shown})
     return found
 
 
@@ -132,6 +127,14 @@ async def _parked(
     if first < log_start_offset:
         sent_ms = await kept_sent_ms(broker.persister, group_id, key, first)
     return {"parked": parked.number, "first_parked": first, "first_parked_sent_ms": sent_ms}
+
+
+async def _due(broker: Broker, group_id: str, key: TopicPartition, parked: ParkedLeft) -> dict[str, object]:
+    """How many of them are due, whether a member holds them or not, and when the next one is."""
+    due, next_due_ms = 0, None
+    if parked.number:
+        due, next_due_ms = await due_parked(broker.persister, group_id, key, wall_clock_ms())
+    return {"parked_due": due, "next_due_ms": next_due_ms}
 
 
 def _log_holders(broker: Broker, name: str) -> list[dict[str, object]]:

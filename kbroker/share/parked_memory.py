@@ -392,12 +392,6 @@ class ParkedMemory:
                 return
             heappop(queue)
 
-    def next_due_at_ms(self) -> int | None:
-        """The earliest due time of the waiting records in memory, since 1970."""
-        for lane in self._queues:
-            self._drop_stale(lane)
-        return min((ceil(queue[0][0]) for queue in self._queues.values() if queue), default=None)
-
     def _next_due_ms(self) -> float | None:
         """When to call make_ready() next."""
         times = []

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kbroker.broker.groups import share_groups as coordinators
-from kbroker.broker.queues.parked_left import parked_left
+from kbroker.broker.queues.parked_left import due_parked, parked_left
 from kbroker.cli.inflight_view import draw
+from kbroker.client.queues.report import _by_state
 from kbroker.clock import wall_clock_ms
 from kbroker.errors import ErrorCode
 from kbroker.share.effects import StateBatch
@@ -176,3 +177,23 @@ async def test_what_comes_meanwhile_is_no_lag(tmp_path: Path, monkeypatch: pytes
 
         monkeypatch.setattr(coordinators, "parked_left", after_a_write)
         assert await described(client) == before
+
+
+@pytest.mark.parametrize("persister", PERSISTERS)
+async def test_what_is_due_is_told_from_what_waits(tmp_path: Path, every_engine: str, persister: str) -> None:
+    """Of the store alone: memory knows the first ones of each lane only."""
+    async with opened(tmp_path, every_engine, persister) as client:
+        key = await begun(client, wall_clock_ms())
+        await park(client, key, *WAITING)
+        due_ms = [DUE_MS + each for each in WAITING]
+        assert await due_parked(client.broker.persister, GROUP, key, DUE_MS) == (0, due_ms[0])
+        assert await due_parked(client.broker.persister, GROUP, key, due_ms[1]) == (2, due_ms[2])
+        assert await due_parked(client.broker.persister, GROUP, key, due_ms[3]) == (4, None)
+
+
+def test_due_jobs_that_lie_in_the_store_alone_are_ready() -> None:
+    held = {"first_offset": 1, "last_offset": 2, "state": "acquired"}
+    partition = {"parked": 3005, "parked_due": 3000, "ranges": [], "parked_ranges": [held]}
+    counts = _by_state([partition])
+    assert counts["acquired"] == 2
+    assert counts["waiting"] == 5

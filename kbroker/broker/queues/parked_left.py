@@ -14,6 +14,9 @@ from kbroker.share.persister import Persister, TopicPartition
 
 logger = logging.getLogger(__name__)
 _AT_ONCE = 500
+_BEHIND_ALL = (1 << 63) - 1
+COUNTED_DUE = 10_000
+"""A view counts no more of those that are due: it would read for seconds."""
 
 
 def parks_of(persister: Persister) -> Persister | None:
@@ -73,6 +76,34 @@ async def kept_sent_ms(
     except Exception:
         logger.exception("the persister failed on a share-partition of group %s", group_id)
     return None
+
+
+async def due_parked(
+    persister: Persister, group_id: str, partition: TopicPartition, now_ms: int
+) -> tuple[int, int | None]:
+    """Of the saved parked records, how many are due at `now_ms` (ms since 1970; at most
+    COUNTED_DUE of each lane), and when the next of the others is due. Records that a member holds
+    are among the due ones. Raises nothing, as parked_left()."""
+    parks, due, times = parks_of(persister), 0, []
+    try:
+        for lane in (Lane.REDELIVERY, Lane.SCHEDULE) if parks is not None else ():
+            assert parks is not None
+            after: tuple[int, int] = (-1, -1)
+            counted = 0
+            while counted < COUNTED_DUE:
+                found = await parks.read_parked(group_id, partition, lane, after, _AT_ONCE)
+                counted += sum(each.due_ms <= now_ms for each in found)
+                if len(found) < _AT_ONCE or found[-1].due_ms > now_ms:
+                    break
+                after = found[-1].due_ms, found[-1].offset
+            due += counted
+            later = await parks.read_parked(group_id, partition, lane, (now_ms, _BEHIND_ALL), 1)
+            times += [each.due_ms for each in later]
+    except KafkaError as error:
+        logger.warning("parked records of group %s on %s-%d cannot be read: %s", group_id, *partition, error)
+    except Exception:
+        logger.exception("the persister failed on a share-partition of group %s", group_id)
+    return due, min(times, default=None)
 
 
 async def parked_left(

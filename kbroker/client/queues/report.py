@@ -137,9 +137,13 @@ def _by_state(partitions: Iterable[Document]) -> Counter[str]:
         for found in partition.get("ranges", ()):
             counts[found["state"]] += _size(found)
         counts["waiting"] += partition.get("parked", 0)
+        in_memory = 0
         for found in _parked_ranges(partition):
             counts[found["state"]] += _size(found)
             counts["waiting"] -= _size(found)
+            in_memory += _size(found)
+        # Those that are due and lie in the store alone are ready.
+        counts["waiting"] -= max(0, partition.get("parked_due", 0) - in_memory)
     return counts
 
 
