@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -30,6 +30,13 @@ _LEAST_S: Final = 0.02
 _MOST_S: Final = 5.0
 
 
+class DiskFloorStatistics(NamedTuple):
+    """Whether producers are refused now, and how often that began."""
+
+    is_short: bool
+    shortages: int
+
+
 class DiskFloor:
     """`least_bytes`: setting kbroker.disk.min.free.bytes; 0: producers may fill the disk.
 
@@ -39,6 +46,10 @@ class DiskFloor:
         self._directory = directory
         self._least_bytes = least_bytes
         self.is_short = False
+        self._shortages = 0
+
+    def statistics(self) -> DiskFloorStatistics:
+        return DiskFloorStatistics(self.is_short, self._shortages)
 
     def refusal(self) -> KafkaError:
         return KafkaError(
@@ -64,6 +75,7 @@ class DiskFloor:
         room = disk.f_bavail * disk.f_frsize - floor
         if (room < 0) != self.is_short:
             self.is_short = room < 0
+            self._shortages += self.is_short
             self._report(floor)
         return min(max(room / _FASTEST_BYTES_PER_S / 2, _LEAST_S), _MOST_S)
 
