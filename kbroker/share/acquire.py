@@ -56,8 +56,12 @@ _RECORD_LIMIT = int(AcquireMode.RECORD_LIMIT)
 
 
 class Acquisition:
-    """One member's turn at one share-partition. `discarded`: runs of AVAILABLE records that the log
-    no longer has."""
+    """One member's turn at one share-partition.
+
+    - `discarded`: runs of AVAILABLE records that the log no longer has.
+    - `throttled`: nothing may follow in this response, because a record of it is near its delivery
+      limit.
+    """
 
     __slots__ = (
         "_batch_size",
@@ -73,6 +77,7 @@ class Acquisition:
         "ranges",
         "redelivered",
         "taken",
+        "throttled",
     )
 
     def __init__(
@@ -96,6 +101,7 @@ class Acquisition:
         self.ranges: list[AcquiredRange] = []
         self.discarded: list[tuple[int, int]] = []
         self.redelivered = 0
+        self.throttled = False
 
     def run(self, fetch_offset: int, batches: Batches) -> None:
         """Acquire from these batches, which a read at `fetch_offset` returned."""
@@ -122,7 +128,8 @@ class Acquisition:
             self._skip_what_the_log_lost(fetch_offset, base)
             last = min(last, end_offset if settings.scans else start_offset + MAX_SPAN - 1)
             if first <= end_offset:
-                if not self._from_window(first, min(last, end_offset)):
+                self._from_window(first, min(last, end_offset))
+                if self.throttled:
                     return
                 first = end_offset + 1
         elif settings.scans:
@@ -144,11 +151,10 @@ class Acquisition:
             if window.gap_open and not window.has((HOLE,), window.gap_start, first - 1):
                 window.gap_start = max(window.gap_start, last + 1)
 
-    def _from_window(self, position: int, last: int) -> bool:
-        """Redeliver records, and fill holes of the gap window, in position..last. False: nothing
-        may follow in this response."""
+    def _from_window(self, position: int, last: int) -> None:
+        """Redeliver records, and fill holes of the gap window, in position..last."""
         window = self._window
-        while position <= last and self.taken < self._max_records:
+        while position <= last and self.taken < self._max_records and not self.throttled:
             i = position - window.base
             boundary = window.marks.find(1, i + 1)
             end = window.base + boundary - 1 if boundary >= 0 else window.end_offset
@@ -158,14 +164,12 @@ class Acquisition:
                 passes = self._given_back_only or self._settings.scans
                 if window.gap_open and first <= min(end, last) and not passes:
                     end = self._new_data(first, min(end, last))
-            elif window.states.find(AVAILABLE, i, stop) >= 0 and not self._deliver_again(i, stop, end):
-                return False
+            elif window.states.find(AVAILABLE, i, stop) >= 0:
+                self._deliver_again(i, stop, end)
             position = end + 1
-        return True
 
-    def _deliver_again(self, i: int, j: int, batch_end: int) -> bool:
-        """Column indexes i..j-1 of one cached batch. False: it is throttled, so that nothing may
-        follow it."""
+    def _deliver_again(self, i: int, j: int, batch_end: int) -> None:
+        """Column indexes i..j-1 of one cached batch."""
         window, limit = self._window, self._settings.delivery_count_limit
         states, counts = window.states, window.counts
         room = self._max_records - self.taken if self._by_record else j - i
@@ -178,7 +182,8 @@ class Acquisition:
                     states, counts, i, j, batch_size=size, delivery_limit=limit, room=room
                 ):
                     self._grant(start, stop)
-            return False
+            self.throttled = True
+            return
         while room > 0:
             i = states.find(AVAILABLE, i, j)
             if i < 0:
@@ -200,7 +205,6 @@ class Acquisition:
                     if count or not self._given_back_only:
                         self._grant(i, i + size)
                     i += size
-        return True
 
     def _grant(self, i: int, j: int) -> None:
         """One entry: indexes i..j-1, AVAILABLE with one delivery count."""

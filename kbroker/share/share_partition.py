@@ -159,8 +159,8 @@ class SharePartition(
             if self._held is not None:
                 self._held.add(member_id, turn.taken)
             fetch_offset = run[-1][1] + 1
-            if control and self._window.next_fetch_offset() < fetch_offset:
-                break  # This run has more to give, so the next one has to wait.
+            if turn.throttled or (control and self._window.next_fetch_offset() < fetch_offset):
+                break  # This run has more to deliver, or nothing may follow it.
         # No acknowledgement moves an SPSO that only discarded records or control batches hold.
         if not ranges:
             self._advance()

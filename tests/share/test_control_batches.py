@@ -11,7 +11,7 @@ import pytest
 from kbroker.share.acquire import runs_of
 from kbroker.share.effects import AckBatch, AcquiredRange, ShareSettings, StateBatch
 from kbroker.share.in_flight import MAX_SPAN
-from kbroker.share.record_state import HOLE
+from kbroker.share.record_state import AVAILABLE, HOLE
 from kbroker.share.share_partition import AcquireMode, SharePartition
 from kbroker.share.state_batches import combine
 
@@ -105,6 +105,14 @@ def test_entries_end_where_a_control_batch_begins() -> None:
     assert queue.fetch() == [(0, 2, 1), (4, 5, 1), (8, 11, 1)]
     statistics = queue.sp.statistics()
     assert (statistics.in_flight, statistics.acquired, statistics.end_offset) == (9, 9, 11)
+
+
+@pytest.mark.parametrize("by_record", [False, True])
+def test_a_record_at_its_last_delivery_comes_alone(by_record: bool) -> None:  # THR-6
+    """A control batch does not let the records behind it follow."""
+    queue = Queue("D1 C1 D3", batches=(StateBatch(0, 0, AVAILABLE, 4),))
+    assert queue.fetch(by_record=by_record) == [(0, 0, 5)]
+    assert queue.fetch(by_record=by_record) == [(2, 4, 1)]
 
 
 def test_nothing_but_control_batches_is_nothing_to_do() -> None:
