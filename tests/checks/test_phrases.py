@@ -21,6 +21,8 @@ DONE = (
     "kbroker/settings",
     "kbroker/share",
     "kbroker/share_state",
+    "tests/clients",
+    "tests/crash",
     "tests/share",
     "tests/share_state",
 )

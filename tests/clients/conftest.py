@@ -1,7 +1,7 @@
 """Real clients against one broker per engine (`tests.brokers`).
 
-What is waited for is polled under a deadline that is far longer than it takes, so a slow machine
-makes a test slow, not red.
+Tests poll for the expected state under a deadline far longer than it should take: a slow machine
+makes a test slow but does not make it fail.
 """
 
 from __future__ import annotations

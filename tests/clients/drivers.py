@@ -1,8 +1,9 @@
-"""The unmodified clients behind one small face, so that each promise is tested with all of them.
+"""The unmodified clients behind one small interface, so that each promise is tested with all of
+them.
 
-A driver sends contents to partitions in turn and waits for every answer (`Refused` carries Kafka's
-code of the first record that was not taken), and yields what a consumer with assigned partitions
-gets. Nothing is retried here, and every wait has an end.
+A driver sends contents to the partitions in turn and waits for every answer (`Refused` carries
+Kafka's code of the first refused record). It yields what a consumer with assigned partitions
+receives. Nothing is retried here, and every wait is bounded.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tests.clients.workload import Content, Placed
 PATIENCE_S = 60.0
 EARLIEST, LATEST = -2, -1
 QUICK_RECONNECT: Mapping[str, Any] = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 500}
-"""Tests of restarts would wait for seconds otherwise; the other clients have their own names for
-it."""
+"""Without these, tests of restarts would wait for seconds. The other clients have their own names
+for them."""
 
 
 class Refused(Exception):
@@ -30,7 +31,7 @@ class Refused(Exception):
 
 
 class TooLittle(AssertionError):
-    """Fewer records than asked for came, and for a long time no further one."""
+    """Fewer records arrived than requested, and for a long time no further one."""
 
 
 class Sending(NamedTuple):
@@ -43,8 +44,8 @@ class Sending(NamedTuple):
     max_request_bytes: int = 1_000_000
 
     def python_settings(self, batch_size: str) -> dict[str, Any]:
-        """For the two clients that are written in Python; only the setting for the size of a batch
-        has two names."""
+        """For the two clients written in Python: only the setting for the batch size differs in
+        name."""
         return {
             "compression_type": None if self.codec == "none" else self.codec,
             "acks": "all" if self.acks == -1 else self.acks,
@@ -60,8 +61,8 @@ class Driver(ABC):
     codecs: tuple[str, ...]
 
     def send(self, bootstrap: str, topic: str, contents: Iterable[Content], **how: Any) -> list[int]:
-        """`how`: the fields of Sending. Returns the offsets that were answered, in no certain order
-        (with acks 0 they say nothing)."""
+        """`how`: the fields of Sending. Returns the offsets from the responses, in any order (with
+        acks 0 they mean nothing)."""
         return self._send(bootstrap, topic, contents, Sending(**how))
 
     @abstractmethod
@@ -77,12 +78,12 @@ class Driver(ABC):
         start: Mapping[int, int] | None = None,
         partitions: int = 1,
     ) -> Iterator[Placed]:
-        """`count` records from `start` (partition -> offset; None: all partitions from the earliest
-        offset)."""
+        """Return `count` records from `start` (partition -> offset; None: all partitions from the
+        earliest offset)."""
 
     @abstractmethod
     def find_offset(self, bootstrap: str, topic: str, partition: int, timestamp_ms: int) -> int | None:
-        """Also EARLIEST and LATEST; None if no record is that young."""
+        """`timestamp` may also be EARLIEST or LATEST. None if no record is that young."""
 
 
 class Confluent(Driver):
@@ -193,7 +194,8 @@ class Confluent(Driver):
 class KafkaPython(Driver):
     name = "kafka-python"
     codecs = ("none", "gzip", "zstd")
-    """Its snappy and lz4 need python-snappy and lz4, which are not installed for the tests."""
+    """kafka-python's snappy and lz4 need python-snappy and lz4, which are not installed for the
+    tests."""
 
     def _send(self, bootstrap: str, topic: str, contents: Iterable[Content], how: Sending) -> list[int]:
         from kafka import KafkaProducer

@@ -1,6 +1,7 @@
-"""`kbroker` with every ShareFetch exact, for clients that cannot ask for record_limit themselves.
+"""`kbroker` that serves every ShareFetch with exact record limits, for clients that cannot set
+record_limit themselves.
 
-python -m tests.clients.exact_broker start ...
+    python -m tests.clients.exact_broker start ...
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Unmodified consumers of a group behind one face, so that each of their habits is tested with all
-of them.
+"""Unmodified consumers of a group behind one interface, so that each behavior is tested with all of
+them.
 
-A consumer joins by `subscribe` or `subscribe_pattern`; everything else happens within `poll`, as in
-an application. Settings carry the names of librdkafka and of the Java client; each face knows what
-its library calls them, and which it does not have (`lacks`).
+A consumer joins by `subscribe` or `subscribe_pattern`. Everything else happens within `poll`, as in
+an application. Settings have the names of librdkafka and of the Java client; each class maps them
+to the names of its library, and lists the ones that its library lacks (`lacks`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ QUICK: Mapping[str, Any] = {
     "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 250,
 }
-"""What tests want unless they say otherwise: a consumer that soon notices what happens around
-it."""
+"""The defaults of the tests: a consumer that notices changes quickly."""
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 
@@ -45,8 +44,8 @@ class Committed(NamedTuple):
 
 
 class ClientError(Exception):
-    """What a client library says to its application: Kafka's code, or None where it has none, and
-    the library's own words."""
+    """What a client library reports to its application: Kafka's code, or None if it gives none, and
+    the library's own text."""
 
     def __init__(self, code: int | None, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -55,14 +54,14 @@ class ClientError(Exception):
 
 class GroupConsumer(ABC):
     lacks: frozenset[str] = frozenset()
-    """Settings that the library does not have, and what it cannot live through."""
+    """Settings that the library lacks, and situations that it does not survive."""
     shortest_poll_s = 0.1
 
     def __init__(self, bootstrap: str, group: str, settings: Mapping[str, Any]) -> None:
-        """`settings` go on top of QUICK."""
+        """`settings` override QUICK."""
         self.got: list[Got] = []
         self.changes = 0
-        """How often the library told that partitions came or went."""
+        """How often the library reported that partitions were assigned or revoked."""
         self._open(bootstrap, group, {**QUICK, **settings})
 
     @abstractmethod
@@ -73,15 +72,15 @@ class GroupConsumer(ABC):
 
     @abstractmethod
     def subscribe_pattern(self, pattern: str) -> None:
-        """A regular expression that a topic's whole name has to match."""
+        """Subscribe to all topics whose whole name matches a regular expression."""
 
     @abstractmethod
     def assign(self, *places: Place) -> None:
-        """Reads these, without being a member of the group."""
+        """Read these partitions without being a member of the group."""
 
     def poll(self, seconds: float = 0.1) -> list[Got]:
-        """What came; `got` keeps all. Raises ClientError, but not for a topic that is not there:
-        the library goes on asking for it."""
+        """Return the records that arrived; `got` keeps all of them. Raises ClientError, but not for
+        a topic that is missing: the library keeps requesting it."""
         try:
             new = self._poll(max(seconds, self.shortest_poll_s))
         except ClientError as error:
@@ -92,7 +91,7 @@ class GroupConsumer(ABC):
         return new
 
     def until(self, what: str, holds: Callable[[], bool], *others: GroupConsumer) -> None:
-        """Polls this one and the others, in turn."""
+        """Poll this consumer and the others in turn."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             for consumer in (self, *others):
@@ -108,11 +107,12 @@ class GroupConsumer(ABC):
 
     @abstractmethod
     def commit(self, offsets: Mapping[Place, Committed] | None = None) -> None:
-        """And wait for the answer; None: what was read. Raises ClientError."""
+        """Commit and wait for the response; None: commit the positions read so far. Raises
+        ClientError."""
 
     @abstractmethod
     def commit_async(self) -> None:
-        """What was read, without waiting for the answer."""
+        """Commit the positions read so far, without waiting for the response."""
 
     @abstractmethod
     def committed(self, place: Place) -> Committed | None: ...
@@ -131,8 +131,8 @@ class GroupConsumer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """In good order: a member that is not static leaves; with auto commit, what was read is
-        committed."""
+        """Close cleanly: a member that is not static leaves; with auto commit the positions read so
+        far are committed."""
 
     def __enter__(self) -> GroupConsumer:
         return self
@@ -142,7 +142,8 @@ class GroupConsumer(ABC):
 
     @property
     def values(self) -> set[str]:
-        """Of all that came: what was not committed may come again after a rebalance."""
+        """The distinct values received so far: after a rebalance, records that were not committed
+        may be delivered twice."""
         return {each.value for each in self.got}
 
 
@@ -266,7 +267,7 @@ _STRATEGIES: Mapping[str, str] = {
 
 
 def _python_settings(library: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """For the two clients that are written in Python."""
+    """For the two clients written in Python."""
     from importlib import import_module
 
     ours = {name.replace(".", "_"): value for name, value in settings.items()}
@@ -282,8 +283,8 @@ def _python_settings(library: str, settings: Mapping[str, Any]) -> dict[str, Any
 
 
 class KafkaPythonConsumer(GroupConsumer):
-    """A poll that ends just as the group is joined leaves the library without partitions for good:
-    those of tests are long enough."""
+    """If a poll ends just as the member joins the group, the library never gets partitions. The
+    polls of the tests are long enough."""
 
     lacks = frozenset({"allow.auto.create.topics", "topics made again at once"})
     shortest_poll_s = 1.0
@@ -370,7 +371,7 @@ class KafkaPythonConsumer(GroupConsumer):
 
 
 class AiokafkaConsumer(GroupConsumer):
-    """Its event loop runs in a thread, heartbeats and rebalances too."""
+    """The event loop runs in a thread, with heartbeats and rebalances."""
 
     lacks = frozenset({"allow.auto.create.topics"})
 
@@ -407,7 +408,7 @@ class AiokafkaConsumer(GroupConsumer):
         return _asked(lambda: asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S))
 
     def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """A function that is none of asyncio's, within the loop."""
+        """Call a synchronous function within the event loop."""
 
         async def call() -> Any:
             return function(*arguments, **named)
@@ -493,8 +494,8 @@ def _got(record: Any) -> Got:
 
 
 def _asked(ask: Callable[[], Any]) -> Any:
-    """With the errors of the two clients that are written in Python as ClientError: both give
-    Kafka's code."""
+    """Turn the errors of the two clients written in Python into ClientError: both carry Kafka's
+    code."""
     from aiokafka.errors import KafkaError as OneError
     from kafka.errors import KafkaError as OtherError
 

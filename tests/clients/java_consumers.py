@@ -1,4 +1,4 @@
-"""The Java consumer behind the face of group_consumers: each is a process that runs
+"""The Java consumer behind the interface of group_consumers: each consumer is a process that runs
 tests/kafka_tools/ConsumerProgram.java."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLOSE_TIMEOUT_S = 60.0
 
 @cache
 def _compiled() -> tempfile.TemporaryDirectory[str]:
-    """Kept until the tests end: compiling takes longer than what most tests do."""
+    """Kept until the tests end: compiling takes longer than most tests."""
     classes = tempfile.TemporaryDirectory(prefix="kbroker-java-")
     subprocess.run(
         ["javac", "-cp", class_path(), "-d", classes.name, str(HERE / "ConsumerProgram.java")], check=True
@@ -81,7 +81,7 @@ class JavaConsumer(GroupConsumer):
             raise
 
     def _ask(self, *words: object) -> list[list[str]]:
-        """The rows of the answer; "changed" is counted on the way."""
+        """Return the rows of the answer; "changed" events are counted meanwhile."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -142,7 +142,7 @@ class JavaConsumer(GroupConsumer):
         return int(rows[0][0]) if rows else None
 
     def close(self) -> None:
-        """Twice is once."""
+        """May be called twice."""
         if self._process.poll() is None:
             try:
                 self._ask("close")

@@ -1,8 +1,9 @@
-"""Between clients and a broker: everything passes, but the one answer that a test wants to be lost;
-its connection breaks then.
+"""A proxy between clients and a broker: it passes everything except the one response that a test
+wants to lose, and then breaks that connection.
 
-For a broker that is told to `--advertise` the proxy's address. What a broker does before it dies
-and its clients never hear of looks the same to both of them, and cannot be timed with a kill.
+The broker must `--advertise` the proxy's address. To broker and client, a lost response looks like
+work that the broker finishes just before it dies, unknown to the client. A kill cannot be timed to
+hit that moment.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kio.serial import entity_reader
 from kbroker.protocol.messages import read_request_head, response_schema
 
 Losing: TypeAlias = Callable[[Any], bool]
-"""Whether this answer (kio's entity) gets lost."""
+"""Whether this response (kio's entity) gets lost."""
 _LENGTH = struct.Struct(">i")
 _HEADER_1 = 5
 """Bytes of a response header with an empty tag section."""
@@ -31,12 +32,12 @@ class LossyProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self.lost = threading.Event()
-        """That the answer has been lost."""
+        """Set when the response has been lost."""
         self._losing: tuple[int, Losing] | None = None
         self._open: list[socket.socket] = [self._listener]
 
     def lose_next(self, api_key: int, losing: Losing) -> None:
-        """Of the answers to this API, of flexible versions, the next for which `losing` holds."""
+        """Lose the next response to this API for which `losing` holds. Flexible versions only."""
         self.lost.clear()
         self._losing = api_key, losing
 
@@ -106,7 +107,7 @@ def open_lossy_proxy(target: tuple[str, int]) -> Iterator[LossyProxy]:
 
 
 def _frames(source: socket.socket) -> Iterator[bytes]:
-    """Until the connection ends, with their lengths."""
+    """Yield frames, including their length prefix, until the connection ends."""
     with source.makefile("rb") as stream:
         while True:
             try:
@@ -128,6 +129,6 @@ def _pass_on(target: socket.socket, frame: bytes) -> bool:
 
 
 def _break(connection: socket.socket) -> None:
-    with suppress(OSError):  # not connected, or not any more
+    with suppress(OSError):  # not connected, or no longer
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -1,10 +1,11 @@
-"""A worker of a queue in a process of its own that accepts jobs at once and notes when each came.
+"""A worker of a queue in a separate process that accepts jobs at once and records when each one
+arrived.
 
     python -m tests.clients.punctual_worker BOOTSTRAP QUEUE FILE FETCH_WAIT_MS
 
-A job's value begins with its number in decimal, up to a blank. FILE gets a row (ROW) for each job
-that was answered. On stdout the worker says `ready`. SIGTERM: answer the jobs
-at hand, close.
+A job's value begins with its number in decimal, followed by a blank. FILE gets a row (ROW) for each
+job whose acknowledgement the broker answered. On stdout the worker prints `ready`. On SIGTERM it
+acknowledges the jobs at hand and closes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from confluent_kafka import AcknowledgeType, ShareConsumer
 
 ROW = struct.Struct("<qqh?")
-"""Number of the job, when it came (ns since 1970), its delivery count, whether its ACCEPT was
+"""Number of the job, when it arrived (ns since 1970), its delivery count, whether its ACCEPT was
 confirmed."""
 POLL_S = 0.7
 PART = 250
@@ -34,7 +35,7 @@ class Row(NamedTuple):
 
 
 def rows_of(path: Path) -> list[Row]:
-    """In their order."""
+    """In file order."""
     return [Row(*each) for each in ROW.iter_unpack(path.read_bytes())]
 
 

@@ -1,18 +1,23 @@
-"""A worker of a queue in a process of its own, as docs/queues.md has it; beside that it writes
-its history.
+"""A worker of a queue in a separate process, as docs/queues.md shows it, which also writes a
+history.
 
     python -m tests.clients.queue_worker BOOTSTRAP QUEUE TOPIC,... [SETTING=VALUE]...
 
-A job is JSON: `work` seconds of work, or a list with those of each delivery, the last ones of
-all further ones; `fail`: so many deliveries end with RELEASE before one ends with ACCEPT;
-`reject`: REJECT; `needs`: the path of a file. While that file is not there the job fails.
-Settings are those of librdkafka, on top of the page's; `burst=N` makes the worker answer N jobs
-of a poll at once with one commit, `hold=1` answer none and wait for its end.
+A job is a JSON object with some of these keys:
+- `work`: seconds of work, or a list with the seconds of each delivery; the last entry stands for
+  all further deliveries
+- `fail`: so many deliveries end with RELEASE before one ends with ACCEPT
+- `reject`: the job ends with REJECT
+- `needs`: the path of a file; the job fails while that file is missing
+
+Settings are those of librdkafka, and override the page's. Two more exist: with `burst=N` the worker
+acknowledges N jobs of a poll with one commit, with `hold=1` it acknowledges none and waits to be
+ended.
 
 Events are JSON lines on stdout: ready, took (a job was delivered), answered (the broker has
-answered the commit; `sent_at` is when it was sent; `code` 0: it is done), closed. Times are of
-the monotonic clock, which all processes of a machine share. SIGTERM: finish the job at hand,
-close. Nothing else is read.
+answered the commit; `sent_at` is when it was sent; `code` 0: success), closed. Times are of the
+monotonic clock, which all processes of a machine share. On SIGTERM the worker finishes the job at
+hand and closes. It reads no other input.
 """
 
 from __future__ import annotations

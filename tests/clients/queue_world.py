@@ -1,8 +1,8 @@
-"""Queues judged from outside: a real broker, queues that `kbroker queues create` makes, workers
-in processes.
+"""Queues judged from outside: a real broker, queues created by `kbroker queues create`, and workers
+in separate processes.
 
 The workers' histories are merged by the monotonic clock, which all processes of a machine share.
-What the broker has spent is read from its metrics and from the kernel, as an operator would.
+The broker's costs are read from its metrics and from the kernel, as an operator would read them.
 """
 
 from __future__ import annotations
@@ -40,17 +40,18 @@ SETUPS = (
     ("rocksdb", "default", "disk"),
     ("rocksdb", "control-records", "os"),
 )
-"""Engine, persister, durability: each engine with each of the other two."""
+"""Engine, persister, durability: each value of one with each value of the other two."""
 Job = dict[str, Any]
 
 
 def setups() -> list[Any]:
-    """As parameters of a test: the first one always, the others in long runs."""
+    """Parameters of a test: the first setup always, the others in long runs."""
     return [SETUPS[0], *(pytest.param(each, marks=pytest.mark.full) for each in SETUPS[1:])]
 
 
 class Delivery(NamedTuple):
-    """`kind`, `code`, `sent_at`, `answered_at`: of the worker's answer; None: it gave none."""
+    """`kind`, `code`, `sent_at`, `answered_at` belong to the worker's answer; None: it gave none.
+    """
 
     worker: QueueWorker
     topic: str
@@ -74,7 +75,7 @@ class Delivery(NamedTuple):
 
 
 class QueueWorker:
-    """One process; `command` speaks queue_worker.py's events."""
+    """One process; `command` emits the events of queue_worker.py."""
 
     def __init__(self, world: World, command: Sequence[str]) -> None:
         self._world = world
@@ -92,7 +93,7 @@ class QueueWorker:
         return any(each["event"] == event for each in self.events)
 
     def deliveries(self) -> list[Delivery]:
-        """In their order."""
+        """In order."""
         found: list[Delivery] = []
         for event in list(self.events):
             details = {name: value for name, value in event.items() if name != "event"}
@@ -119,7 +120,7 @@ class QueueWorker:
         self.process.send_signal(signal.SIGCONT)
 
     def leave(self) -> None:
-        """SIGTERM, once: a second one may meet a process whose handlers have gone. Does not
+        """Send SIGTERM, once: a second one may reach a process whose handlers are gone. Does not
         wait."""
         if not self._is_leaving:
             self._is_leaving = True
@@ -155,7 +156,7 @@ class QueueWorker:
 
 
 class World:
-    """A broker, its queues and their workers. Workers that a test leaves behind are killed."""
+    """A broker, its queues and their workers. Workers that a test leaves running are killed."""
 
     def __init__(self, broker: RunningBroker, admin_port: int) -> None:
         self.broker = broker
@@ -168,7 +169,7 @@ class World:
     # --- the operator ---
 
     def kbroker(self, *arguments: str) -> str:
-        """A command that succeeds; gives what it printed."""
+        """Run a command that must succeed; return its output."""
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = run_command([*arguments, "--bootstrap-server", self.broker.bootstrap])
@@ -196,8 +197,8 @@ class World:
         return sum(row.lag or 0 for row in rows)
 
     def metrics(self) -> dict[str, float]:
-        """By name, sums over the labels; and by `name{value}`, sums over the samples that have
-        this value of a label."""
+        """By name: sums over all labels. By `name{value}`: sums over the samples with this label
+        value."""
         with urllib.request.urlopen(f"http://{self._admin}/metrics") as answer:
             families = list(text_string_to_metric_families(answer.read().decode()))
         found: Counter[str] = Counter()
@@ -208,7 +209,7 @@ class World:
         return dict(found)
 
     def cpu_s(self) -> float:
-        """That the broker's process has had; all its threads."""
+        """CPU time of the broker's process, all threads."""
         threads = Path(f"/proc/{self.broker.pid}/task").iterdir()
         return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
@@ -224,9 +225,9 @@ class World:
         headers: Mapping[str, str] | None = None,
         timestamp_ms: int = 0,
     ) -> int:
-        """In one batch. Gives the number of payload bytes. `timestamp_ms` 0: now. Not
-        idempotent: librdkafka then waits half a second before the first batch, and nothing here
-        makes it send one twice."""
+        """Send in one batch. Returns the number of payload bytes. `timestamp_ms` 0: now. The
+        producer is not idempotent: librdkafka would wait half a second before the first batch, and
+        nothing here makes it send a batch twice."""
         producer = self._producers.get(codec)
         if producer is None:
             settings = {
@@ -253,19 +254,19 @@ class World:
         return size
 
     def forget_metadata(self) -> None:
-        """From now on senders know of new partitions; producers look for them every five minutes
-        only."""
+        """Let senders see new partitions from now on; producers refresh their metadata only every
+        five minutes."""
         self._producers.clear()
 
     # --- workers ---
 
     def start(self, count: int, queue: str, *topics: str, **settings: str) -> list[QueueWorker]:
-        """Settings of librdkafka; `__` stands for a dot. Returns when they are members that
+        """Settings of librdkafka; `__` stands for a dot. Returns when the workers are members that
         fetch."""
         return self._start([(queue, topics or (queue,))] * count, settings)
 
     def start_each(self, queues: Iterable[str], **settings: str) -> list[QueueWorker]:
-        """A worker for each of the queues."""
+        """One worker for each of the queues."""
         return self._start([(queue, (queue,)) for queue in queues], settings)
 
     def _start(
@@ -281,7 +282,7 @@ class World:
         return new
 
     def run(self, command: Sequence[str]) -> QueueWorker:
-        """Any program that speaks the events of queue_worker.py."""
+        """Run any program that emits the events of queue_worker.py."""
         self.workers.append(QueueWorker(self, command))
         return self.workers[-1]
 
@@ -297,7 +298,7 @@ class World:
         return found
 
     def until(self, what: str, holds: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-        """Looks again after every event, and each tenth of a second."""
+        """Evaluate the condition after every event, and every tenth of a second."""
         deadline = time.monotonic() + patience_s
         while not holds():
             if time.monotonic() > deadline:
@@ -306,7 +307,7 @@ class World:
                 self.changed.wait(0.1)
 
     def until_empty(self, queue: str, patience_s: float = PATIENCE_S) -> None:
-        """No job is unfinished."""
+        """Wait until no job is unfinished."""
         self.until(f"{queue} is worked off", lambda: self.lag(queue) == 0, patience_s)
 
     def _state(self) -> str:
@@ -320,7 +321,7 @@ class World:
         return "\n".join(lines)
 
     def check_each_once(self, topic: str, jobs: Iterable[int]) -> None:
-        """Each of the jobs was delivered once, done once, and nothing else was."""
+        """Each of the jobs was delivered once and done once, and no other job was delivered."""
         found, wanted = self.by_job(topic), set(jobs)
         missing = sorted(wanted - found.keys())
         assert not missing, f"{len(missing)} jobs were not delivered: {missing[:5]}"
@@ -339,7 +340,7 @@ class World:
 
 
 def stop(workers: Iterable[QueueWorker]) -> None:
-    """All at once, each in good order."""
+    """Stop all workers at once, each cleanly."""
     every = list(workers)
     for worker in every:
         worker.leave()
@@ -351,8 +352,8 @@ def stop(workers: Iterable[QueueWorker]) -> None:
 def open_world(
     engine: str = "segment", *, persister: str = "default", durability: str = "disk", **options: Any
 ) -> Iterator[World]:
-    """A broker of its own, with bounds of locks and sessions that tests can wait for; more:
-    RunningBroker's."""
+    """Open a broker with lower bounds of locks and sessions that are short enough for tests; `more`
+    goes to RunningBroker."""
     port = free_port()
     config = {"kbroker.persister": persister, **options.pop("config", {})}
     with open_test_broker(

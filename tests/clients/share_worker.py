@@ -1,4 +1,4 @@
-"""A share consumer in a process of its own, which a test may steer, kill or freeze. It is
+"""A share consumer in a separate process, which a test may steer, kill or freeze. It is
 confluent-kafka's, unmodified.
 
     python -m tests.clients.share_worker BOOTSTRAP GROUP MODE MAX_POLL_RECORDS
@@ -7,13 +7,13 @@ Commands are lines on stdin, events are JSON lines on stdout; share_workers.py i
 both.
 
     subscribe TOPIC...      subscribe and begin to poll
-    accept|release|reject   what to do with each record of a poll, those held back first
-    obey                    the record's value says it: "accept…", "reject…", "release N…" (release
-                            the first N deliveries, then
-                            accept) or "hold N…" (release the first N, then hold)
-    hold                    from the next poll on that brings something: acknowledge nothing and
-                            poll no more until told otherwise
-    close                   leave in good order, with whatever is held
+    accept|release|reject   acknowledge each record of a poll so, held records first
+    obey                    the record's value decides: "accept…", "reject…", "release N…" (release
+                            the first N deliveries, then accept) or "hold N…" (release the first N,
+                            then hold)
+    hold                    after the next poll that returns records: acknowledge nothing and stop
+                            polling until the next command
+    close                   leave cleanly, with all held records
 
 Times are of the monotonic clock, which all processes of a machine share.
 """
@@ -40,7 +40,7 @@ def say(event: str, **details: Any) -> None:
 
 
 class Orders:
-    """What the test wants at the moment; written by the thread that reads stdin."""
+    """The test's current commands; written by the thread that reads stdin."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()

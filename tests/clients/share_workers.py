@@ -1,5 +1,4 @@
-"""The test's side of share_worker.py: start workers, tell them what to do, wait for what they
-saw."""
+"""The test's side of share_worker.py: start workers, send them commands, wait for their events."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ class Delivery(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """The answer to an acknowledgement of one record; code 0: it is done."""
+    """The response to an acknowledgement of one record; code 0: success."""
 
     place: tuple[str, int, int]
     code: int
@@ -107,7 +106,7 @@ class ShareWorker:
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """Leave in good order; returns when the process has ended well."""
+        """Leave cleanly; returns when the process has ended with exit code 0."""
         self.tell("close")
         self._crew.until("closed", lambda: "closed" in self.moments)
         assert self._process.wait(PATIENCE_S) == 0, self.log
@@ -129,7 +128,7 @@ class ShareWorker:
             try:
                 stream.close()
             except BrokenPipeError:
-                continue  # a command that the dead process did not read
+                continue  # a command that the killed process did not read
 
     def _read_events(self) -> None:
         assert self._process.stdout is not None
@@ -168,7 +167,7 @@ class Crew:
     def start(
         self, count: int, group: str, *, mode: str = "explicit", max_poll_records: int = 500
     ) -> list[ShareWorker]:
-        """`count` processes that are ready to subscribe."""
+        """Start `count` processes that are ready to subscribe."""
         new = [
             ShareWorker(self, self.broker.bootstrap, group, mode=mode, max_poll_records=max_poll_records)
             for _ in range(count)
@@ -181,7 +180,7 @@ class Crew:
         return self.start(1, group, mode=mode, max_poll_records=max_poll_records)[0]
 
     def until(self, what: str, condition: Callable[[], bool]) -> None:
-        """Look again after every event, and now and then; fails when nothing helps."""
+        """Evaluate the condition after every event, and at intervals; fails after the deadline."""
         deadline = time.monotonic() + PATIENCE_S
         with self.changed:
             while time.monotonic() < deadline:
@@ -197,7 +196,7 @@ class Crew:
         raise AssertionError("\n".join([f"not within {PATIENCE_S:.0f} s: {what}", *state]))
 
     def until_delivered(self, values: Iterable[str]) -> None:
-        """Every one of `values` has been delivered, to whomever."""
+        """Wait until every one of `values` has been delivered to some worker."""
         wanted = set(values)
         self.until(
             f"{len(wanted)} values are delivered",
@@ -222,14 +221,14 @@ class Crew:
         return counts
 
     def check_each_once(self, values: Iterable[str]) -> None:
-        """Every one of `values` was delivered, once, with count 1, and nothing else."""
+        """Every one of `values` was delivered once, with count 1, and no other value was."""
         counts = self.counts()
         often = Counter({value: len(each) for value, each in counts.items()})
         assert often == Counter(values)
         assert {count for each in counts.values() for count in each} == {1}
 
     def check_what_was_done_stays_done(self, since: float) -> None:
-        """What had been confirmed before the moment `since` was not delivered after it."""
+        """Records confirmed before the moment `since` were not delivered after it."""
         done = {
             each.place
             for worker in self.workers

@@ -1,11 +1,12 @@
-"""A worker of a queue in a process of its own that has many jobs at hand and answers them in
-random order; it tells what it did in a file.
+"""A worker of a queue in a separate process that holds many jobs and acknowledges them in random
+order; it writes its answers to a file.
 
     python -m tests.clients.shuffling_worker BOOTSTRAP QUEUE SEED FILE
 
-Of each poll it answers the jobs in random order, a part with each commit. Jobs whose offset is a
-multiple of three are released at their first delivery. FILE gets a row (ROW) for each answer
-that the broker has answered. On stdout it says `ready`. SIGTERM: answer what is at hand, close.
+It acknowledges the jobs of each poll in random order, some with each commit. Jobs whose offset is a
+multiple of three are released on their first delivery. FILE gets a row (ROW) for each
+acknowledgement that the broker has answered. On stdout the worker prints `ready`. On SIGTERM it
+acknowledges the jobs at hand and closes.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def answer_for(message: Message) -> AcknowledgeType:
 
 
 def rows_of(path: Path) -> list[tuple[int, int, int, int]]:
-    """(offset, delivery count, acknowledge type, error code), in their order."""
+    """(offset, delivery count, acknowledge type, error code), in file order."""
     return list(ROW.iter_unpack(path.read_bytes()))
 
 

@@ -1,12 +1,12 @@
-"""`kbroker` whose clocks go faster, so that clients of today live through hours.
+"""`kbroker` with accelerated clocks, so that a test with real clients covers hours.
 
     python -m tests.clients.swift_broker RATE start ...
 
-BEGAN in the environment says since when (ns since 1970); otherwise since its start. Then a test
-knows what the broker takes the time for (now_ns), also after a restart.
+Both clocks run faster: the monotonic one of its timers and the wall clock. Clients and disks keep
+their speed: one of their seconds is RATE seconds of the broker's.
 
-Both of its clocks do, the monotonic one of its timers and the wall clock. Its clients and disks
-are as slow as ever: a second of theirs is RATE seconds of the broker's.
+The environment variable BEGAN sets the moment of acceleration (ns since 1970); the default is the
+process's start. With it a test can compute the broker's time (now_ns), even after a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BEGAN = "KBROKER_SWIFT_BEGAN"
 
 
 def now_ns(rate: float, began_ns: int, at_ns: int) -> int:
-    """What such a broker takes `at_ns` of the real clock for."""
+    """The time that such a broker reads when the real clock reads `at_ns`."""
     return began_ns + round((at_ns - began_ns) * rate)
 
 

@@ -1,5 +1,5 @@
-"""The administration clients that come with the libraries, unmodified; and what clients are told
-about what is not served."""
+"""The administration clients of the libraries, unmodified, and the errors that they get for APIs
+that kbroker does not serve."""
 
 from __future__ import annotations
 
@@ -143,7 +143,8 @@ def test_transactions_are_refused_for_good(broker: RunningBroker, name: str) -> 
 
 @pytest.fixture(params=["confluent-classic", "confluent-consumer"])
 def member(broker: RunningBroker, name: str, request: pytest.FixtureRequest) -> Iterator[GroupConsumer]:
-    """Alone in the group `name`; has read and committed four records of the topic of that name."""
+    """The only member of the group `name`; it has read and committed four records of the topic with
+    the same name."""
     broker.create_topic(name)
     DRIVERS["confluent-kafka"].send(broker.bootstrap, name, [Content(BASE_MS, None, b"x")] * 4)
     with CONSUMERS[request.param](broker.bootstrap, name, {}) as member:

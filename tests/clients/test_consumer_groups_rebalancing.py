@@ -1,9 +1,9 @@
-"""Groups of unmodified consumers that speak the classic protocol, on every engine: members come,
-leave, die and freeze, and the broker dies. What members do of their own accord stands in
+"""Groups of unmodified consumers that speak the classic protocol, on every engine: members join,
+leave, die and freeze, and the broker dies. Actions that members take themselves are in
 test_consumer_members.py.
 
-Consumers that are to die or freeze are processes of their own; the others live here and are polled
-in turn, as one application with several consumers would do it.
+Consumers that are to die or freeze run in separate processes. The others run in this process and
+are polled in turn, as in one application with several consumers.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ every_client = pytest.mark.parametrize(
 
 
 class Group:
-    """Consumers of one topic of the same name; all of them are polled whenever something is waited
-    for."""
+    """Consumers of one topic with the same name as the group; all of them are polled during every
+    wait."""
 
     def __init__(self, broker: RunningBroker, name: str, stack: ExitStack) -> None:
         self.broker = broker
@@ -121,12 +121,12 @@ class Group:
             )
             for member in self.members:
                 member.poll(0.05)
-            # kafka-python's poll returns at once during a rebalance, and would leave its own thread
-            # no time.
+            # kafka-python's poll returns at once during a rebalance, and would starve its own
+            # thread.
             time.sleep(0.005)
 
     def until_shared(self, *members: GroupConsumer) -> None:
-        """Each has as much as any other, and nothing is left over."""
+        """Wait until the partitions are spread evenly and all are assigned."""
         each = PARTITIONS // len(members)
         self.until(
             f"{len(members)} members have {each} partitions each",

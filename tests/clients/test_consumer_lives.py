@@ -1,7 +1,6 @@
-"""What happens to ordinary consumers of a group in their lives, with each client library: topics
-that come, grow, go and come again, and offsets that are committed, sought, out of range, or older
-than the broker's last life. `make test` takes some libraries, the full run all.
-"""
+"""The life of ordinary consumers of a group, with each client library: topics that appear, grow,
+disappear and are recreated, and offsets that are committed, sought, out of range, or older than the
+last start of the broker. `make test` runs some libraries, the full run all."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from tests.clients.workload import Content
 pytestmark = [
     # kafka-python on Python 3.11 and 3.12
     pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"),
-    # it leaves refused connections to the garbage collector
+    # aiokafka leaves refused connections to the garbage collector
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
@@ -39,7 +38,7 @@ LIVELY: Mapping[str, str] = {
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.assignment.interval.ms": "0",
 }
-"""Whatever happens to a group is seen soon."""
+"""Changes in a group are noticed quickly."""
 ENDINGS: Mapping[str, Callable[[RunningBroker], None]] = {
     "stop": RunningBroker.stop,
     "kill": RunningBroker.kill,
@@ -53,7 +52,7 @@ NO_OFFSET = "an error where there is no offset to begin at"
 
 
 def kinds(*by_default: str) -> pytest.MarkDecorator:
-    """The consumers to test; those that are not named only in the full run."""
+    """The consumers to test; those that are not named run only in the full run."""
     return pytest.mark.parametrize(
         "kind", [pytest.param(kind, marks=[] if kind in by_default else [pytest.mark.full]) for kind in KINDS]
     )
@@ -61,8 +60,8 @@ def kinds(*by_default: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(autouse=True)
 def collect_refused_connections(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Within the test, whose filter for their warnings ends with it; log records of their errors
-    would keep them alive."""
+    """Collect them within the test, since its filter for their warnings ends with it. Log records
+    of their errors would keep them alive."""
     caplog.set_level(logging.CRITICAL, "kafka")
     caplog.set_level(logging.CRITICAL, "aiokafka")
     yield
@@ -76,7 +75,7 @@ def broker() -> Iterator[RunningBroker]:
 
 
 def open_one(kind: str, broker: RunningBroker, group: str, **settings: object) -> GroupConsumer:
-    """`settings`: with underscores for points."""
+    """`settings`: with underscores instead of dots."""
     consumer = KINDS[kind]
     known = {name.replace("_", "."): value for name, value in settings.items()}
     return consumer(
@@ -125,7 +124,7 @@ MAKERS = [
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_topic_that_is_made_by_subscribing_to_it(kind: str, name: str) -> None:
-    """librdkafka's consumer makes none, with any setting."""
+    """librdkafka's consumer creates none, with any setting."""
     with ExitStack() as stack:
         broker = stack.enter_context(open_test_broker(config={**LIVELY, "auto.create.topics.enable": "true"}))
         consumer = stack.enter_context(open_one(kind, broker, name, allow_auto_create_topics=True))
@@ -158,8 +157,8 @@ def test_a_pattern_follows_topics_that_come_and_go(broker: RunningBroker, kind: 
 def test_a_topic_is_deleted_and_made_again_under_its_reader(
     broker: RunningBroker, kind: str, name: str
 ) -> None:
-    """Its offsets went with it: reading begins anew, at 0, and nobody is told to go on at an offset
-    of the old one."""
+    """Its offsets are deleted with it: the consumer starts over at 0, and no client is pointed to
+    an offset of the old topic."""
     broker.create_topic(name, partitions=2)
     send(broker, name, numbered(0, 20), 2)
     with open_one(kind, broker, name) as consumer:
@@ -182,7 +181,7 @@ def test_a_topic_is_deleted_and_made_again_under_its_reader(
 
 @kinds("confluent-classic", "confluent-consumer")
 def test_a_topic_grows_under_its_reader(broker: RunningBroker, kind: str, name: str) -> None:
-    """Records of the new partitions that are older than their readers come too."""
+    """Records in new partitions that are older than their readers are delivered too."""
     broker.create_topic(name)
     with open_one(kind, broker, name) as consumer:
         consumer.subscribe(name)
@@ -243,7 +242,7 @@ def test_commits_with_and_without_waiting(broker: RunningBroker, kind: str, name
 
 @kinds("confluent-consumer", "aiokafka")
 def test_offsets_of_a_group_without_members(broker: RunningBroker, kind: str, name: str) -> None:
-    """A reader with partitions of its own choice may commit for a group as long as that has no
+    """A reader with manually assigned partitions may commit for a group while the group has no
     members."""
     broker.create_topic(name, partitions=2)
     send(broker, name, numbered(0, 20), 2)
@@ -254,7 +253,7 @@ def test_offsets_of_a_group_without_members(broker: RunningBroker, kind: str, na
         assert reader.committed((name, 0)) == Committed(4, "chosen")
         with open_one(kind, broker, name) as member:
             member.subscribe(name)
-            member.until("what was not committed", lambda: len(member.values) == 6)
+            member.until("the uncommitted records", lambda: len(member.values) == 6)
             assert {each.offset for each in member.got} == {4, 5, 6, 7, 8, 9}
             with pytest.raises(ClientError):
                 reader.commit({(name, 0): Committed(5, "")})
@@ -361,8 +360,8 @@ LIVES = [
 
 @pytest.mark.parametrize(("engine", "kind", "ending"), LIVES)
 def test_a_group_goes_on_over_a_restart(engine: str, kind: str, ending: str) -> None:
-    """One that lives through it, and one that comes later: both go on at what was committed, and no
-    record is missed."""
+    """One group lives through it, and one is opened afterwards: both resume at the committed
+    offsets, and miss no record."""
     with open_test_broker(storage=require_engine(engine), config=LIVELY) as broker:
         broker.create_topic("log", partitions=2)
         send(broker, "log", numbered(0, 20), 2)
@@ -391,8 +390,8 @@ def test_a_group_goes_on_over_a_restart(engine: str, kind: str, ending: str) -> 
 
 @kinds("confluent-consumer", "kafka-python")
 def test_group_ids(broker: RunningBroker, kind: str, name: str) -> None:
-    """Any text, up to the length that the keys of all engines have room for; a longer one is
-    refused in words."""
+    """Any text is accepted, up to the length that the keys of all engines have room for; a longer
+    one is refused with a message."""
     broker.create_topic(name)
     send(broker, name, numbered(0, 3))
     for group in (f" {name} ü 你好 / ", "g" * 250):
@@ -412,7 +411,7 @@ def test_group_ids(broker: RunningBroker, kind: str, name: str) -> None:
 
 @kinds("confluent-consumer", "confluent-classic", "aiokafka")
 def test_several_groups_read_one_topic(broker: RunningBroker, kind: str, name: str) -> None:
-    """Each all of it, also with read_committed and a rack."""
+    """Each group reads all of it, also with read_committed and a rack."""
     broker.create_topic(name, partitions=3)
     send(broker, name, numbered(0, 30), 3)
     with ExitStack() as stack:

@@ -1,7 +1,6 @@
-"""Members of a group that restart: static ones, with another assignor or the other protocol, one
-after the other while records flow; and members that do not come back to poll. With each client
-library that can; `make test` takes some, the full run all.
-"""
+"""Members of a group that restart, with each client library that can: static members; members with
+another assignor or protocol, one after the other while records flow; and members that stop polling.
+`make test` runs some libraries, the full run all."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def places(topic: str, partitions: int) -> set[tuple[str, int]]:
 
 
 def settle(members: Sequence[GroupConsumer], wanted: set[tuple[str, int]]) -> None:
-    """Until each partition has one owner, and nobody has none."""
+    """Wait until each partition has one owner, and each member has a partition."""
 
     def shared() -> bool:
         held = [member.assignment() for member in members]
@@ -73,8 +72,8 @@ def test_a_static_member_restarts_without_a_rebalance(broker: RunningBroker, kin
 
 @pytest.mark.parametrize("kind", ["confluent-classic", "confluent-consumer"])
 def test_two_with_one_instance_id(broker: RunningBroker, kind: str, name: str) -> None:
-    """The classic protocol fences the older one; the new one refuses the younger while the older is
-    there. kafka-python keeps that to itself."""
+    """The classic protocol fences the older member; the new protocol refuses the younger one while
+    the older is in the group. kafka-python does not report the error."""
     broker.create_topic(name)
     with ExitStack() as stack:
         older = stack.enter_context(open_one(kind, broker, name, group_instance_id="one"))
@@ -88,7 +87,7 @@ def test_two_with_one_instance_id(broker: RunningBroker, kind: str, name: str) -
 
 CHANGES_OF_ASSIGNOR = [
     pytest.param("confluent-classic", ["range", "range,roundrobin", "roundrobin"]),
-    # no cooperative one beside others
+    # no cooperative assignor beside others
     pytest.param("kafka-python", ["range", "range,roundrobin", "roundrobin"], marks=pytest.mark.full),
     pytest.param("aiokafka", ["roundrobin", "sticky,roundrobin", "sticky"], marks=pytest.mark.full),
     pytest.param(
@@ -122,18 +121,18 @@ def test_another_assignor_by_a_rolling_restart(
 def test_the_other_protocol_and_back_by_a_rolling_restart(
     broker: RunningBroker, library: str, strategy: str, name: str
 ) -> None:
-    """KIP-848: groups change over with their first and last member of the new protocol; offsets
-    stay. Not from librdkafka's sticky assignors: the assignments hold data of their own, which the
-    other protocol has no place for, and so the group is refused."""
+    """KIP-848: groups convert with the first and the last member of the new protocol; offsets stay.
+    Not from librdkafka's sticky assignors: their assignments hold data that the other protocol
+    cannot represent, so the group is refused."""
     classic: tuple[str, dict[str, Any]] = (f"{library}-classic", {"partition_assignment_strategy": strategy})
     seen = roll(broker, name, [classic, (f"{library}-consumer", {}), classic])
     assert seen == ["classic", "consumer", "consumer", "consumer", "classic"]
 
 
 def roll(broker: RunningBroker, name: str, lives: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
-    """Two members; each is closed and opened again as the next life says. What is sent meanwhile is
-    read and committed, and nothing is missed. Returns the type of the group before and after each
-    of it."""
+    """Two members; each is closed and reopened with the settings of the next life. Records sent
+    meanwhile are read and committed, and none is missed. Returns the type of the group before and
+    after each step."""
     broker.create_topic(name, partitions=4)
     numbers = itertools.count()
     got: set[str] = set()
@@ -172,7 +171,7 @@ def _exchange(
 
 @kinds("confluent-classic")
 def test_a_member_that_does_not_come_back_to_poll(broker: RunningBroker, kind: str, name: str) -> None:
-    """max.poll.interval.ms: the others take over, and it joins again when it polls."""
+    """max.poll.interval.ms: the others take over, and the member rejoins when it polls."""
     broker.create_topic(name, partitions=2)
     settings = {"session_timeout_ms": 1500, "heartbeat_interval_ms": 300}
     with (

@@ -1,8 +1,7 @@
 """Groups of unmodified consumers that speak the new protocol (KIP-848), on every engine: members
-come, leave, die and freeze, subscribe by regular expressions, and the broker dies. One engine by
-default, all in the full run; the Java consumer and what members do of their own accord stand in
-test_consumer_lives.py and test_consumer_members.py.
-"""
+join, leave, die and freeze, subscribe by regular expressions, and the broker dies. One engine by
+default, all in the full run. The Java consumer is in test_consumer_lives.py, and actions that
+members take themselves are in test_consumer_members.py."""
 
 from __future__ import annotations
 
@@ -140,9 +139,9 @@ def test_the_broker_resolves_regular_expressions(group: NewGroup) -> None:
 
 def test_an_expression_that_is_none_is_told_to_the_application(group: NewGroup) -> None:
     consumer = group.start(CLIENT)
-    consumer.subscribe_pattern(r"(a)\1")  # The library lets it pass.
+    consumer.subscribe_pattern(r"(a)\1")  # The library accepts it.
     with pytest.raises(ClientError, match="regular expression is not valid"):
-        group.until("it is told", lambda: False)
+        group.until("the error", lambda: False)
 
 
 def test_a_member_that_leaves_the_group_and_comes_back_reads_on(group: NewGroup) -> None:

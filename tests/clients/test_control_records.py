@@ -1,5 +1,5 @@
 """A broker that keeps share state in control records, and unmodified clients: share consumers work
-on, nobody sees the records."""
+as usual, and no client sees those records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def contents(first: int, count: int) -> list[Content]:
 
 
 def accept(broker: RunningBroker, topic: str, group: str, count: int) -> list[int]:
-    """Take and accept so many records, some at a time."""
+    """Acquire and accept `count` records, a few at a time."""
     consumer = ShareConsumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": group, "max.poll.records": 3}
     )
@@ -53,8 +53,8 @@ def accept(broker: RunningBroker, topic: str, group: str, count: int) -> list[in
 
 
 def test_records_and_control_records_in_turns(broker: RunningBroker, driver: Driver, name: str) -> None:
-    """Each round a few records are produced and two groups accept them, each in commits of its
-    own."""
+    """In each round some records are produced and two groups accept them, each with several
+    commits."""
     broker.create_topic(name)
     groups = [f"{name}-a", f"{name}-b"]
     for group in groups:
@@ -79,7 +79,7 @@ def test_records_and_control_records_in_turns(broker: RunningBroker, driver: Dri
     assert driver.find_offset(broker.bootstrap, name, 0, 1_700_000_000_000 + size) == placed[size].offset
     driver.send(broker.bootstrap, name, contents(99, 1))
     (last,) = driver.receive(broker.bootstrap, name, 1, start={0: placed[-1].offset + 1})
-    assert last.content.value == b"99", "reading goes on behind them"
+    assert last.content.value == b"99", "the consumer continues after them"
 
 
 def test_a_queue_survives_kill_9(name: str) -> None:
@@ -89,7 +89,7 @@ def test_a_queue_survives_kill_9(name: str) -> None:
         done: list[int] = []
         for life in range(3):
             for number in range(10):
-                Confluent().send(broker.bootstrap, name, contents(10 * life + number, 1))  # a batch each
+                Confluent().send(broker.bootstrap, name, contents(10 * life + number, 1))  # one batch each
             done += accept(broker, name, name, 7)
             broker.kill()
             broker.start()

@@ -1,4 +1,4 @@
-"""Answers that a broker gave and a client never got: the connection broke in between, or the broker
+"""Responses that a broker sent and a client never received: the connection broke, or the broker
 died."""
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def test_a_share_consumer_whose_new_assignment_was_lost(broker_behind_proxy: Beh
 
 
 def test_records_that_were_lost_on_their_way_to_a_share_consumer(broker_behind_proxy: BehindProxy) -> None:
-    """Its session ends with the connection, so that they come again at once, and not after the lock
-    of 30 s."""
+    """The share session ends with the connection, so the records are redelivered at once, not after
+    the lock of 30 s."""
     broker, proxy = broker_behind_proxy
     broker.set_group_config("group", EARLIEST)
     broker.create_topic("topic")

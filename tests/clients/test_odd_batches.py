@@ -1,5 +1,5 @@
-"""What an unmodified share consumer does with a stored batch whose payload contradicts its header:
-the queue behind it goes on."""
+"""An unmodified share consumer and a stored batch whose payload contradicts its header: the queue
+proceeds past it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tests.odd_batches import odd_batch
 def test_a_queue_goes_on_behind_one(
     crew: Crew, broker: RunningBroker, name: str, kind: str, mode: str
 ) -> None:
-    """librdkafka 2.16 gives the application an error, or nothing, and acknowledges what it cannot
-    read as gaps; where it does not, the locks run out until the delivery limit."""
+    """librdkafka 2.16 returns an error or nothing to the application, and acknowledges the records
+    that it cannot read as gaps. Where it does not, the locks expire until the delivery limit is
+    reached."""
     prepare(broker, name, record_lock_duration_ms="1000")
     with broker.connect() as connection:
         (topic,) = admin.topics(connection, [name])
@@ -30,8 +31,8 @@ def test_a_queue_goes_on_behind_one(
         for number in range(3):
             send(broker, name, [f"behind {number}"])
             crew.until_delivered([f"behind {number}"])
-        # Before the close: a lock of one second may run out ahead of the acknowledgements that a
-        # close sends.
+        # Before the close: a lock of one second may expire before the acknowledgements that a close
+        # sends.
         crew.until("all is done with", lambda: _lag(connection, name) == 0)
         worker.close()
 

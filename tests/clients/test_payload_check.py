@@ -1,5 +1,5 @@
-"""Unmodified producers and topics with kbroker.payload.check: all that they write is taken, in
-order, and they hear what is not."""
+"""Unmodified producers and topics with kbroker.payload.check: the broker accepts everything that
+they write, in order, and reports each refusal to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PLACES = [(client, codec) for client, driver in DRIVERS.items() for codec in COD
 
 @pytest.mark.parametrize(("client", "codec"), PLACES)
 def test_records_come_back_the_same(broker: RunningBroker, client: str, codec: str, name: str) -> None:
-    """Of each client with each codec: nothing is refused that a client writes."""
+    """Each client with each codec: the check refuses nothing that a client writes."""
     broker.create_topic(name, partitions=PARTITIONS, config=CHECKED)
     driver = DRIVERS[client]
     driver.send(broker.bootstrap, name, contents(COUNT), partitions=PARTITIONS, codec=codec)
@@ -36,7 +36,7 @@ def test_records_come_back_the_same(broker: RunningBroker, client: str, codec: s
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_an_idempotent_producer_keeps_its_order(broker: RunningBroker, name: str, codec: str) -> None:
-    """With five requests on their way, of which some are checked in a thread and some are not."""
+    """Five requests are in flight; some are checked in a thread and some are not."""
     broker.create_topic(name, config=CHECKED)
     settings = {
         "bootstrap.servers": broker.bootstrap,
@@ -57,8 +57,8 @@ def test_an_idempotent_producer_keeps_its_order(broker: RunningBroker, name: str
 
 
 def test_answers_come_in_the_order_of_requests(broker: RunningBroker, name: str) -> None:
-    """On one connection: a large batch, a small one for another partition, one that is refused, a
-    small one."""
+    """On one connection: a large batch, a small one for another partition, a refused one, a small
+    one."""
     broker.create_topic(name, partitions=2, config=CHECKED)
     with broker.connect() as connection:
         small = build_batch([Record(0, 1, None, b"x")])
@@ -80,7 +80,7 @@ def test_answers_come_in_the_order_of_requests(broker: RunningBroker, name: str)
 
 
 def _answer(frame: bytes) -> tuple[int, Any]:
-    """Its request's number, and its one row."""
+    """The correlation id of the response, and its one row."""
     schema = response_schema(0, 9)
     header, size = entity_reader(schema.__header_schema__)(frame, 0)
     answer, _ = entity_reader(schema)(frame, size)

@@ -1,5 +1,5 @@
-"""Records that unmodified producers send come back to unmodified consumers the same: any client,
-engine, codec and acks."""
+"""Records from unmodified producers reach unmodified consumers unchanged: any client, engine, codec
+and acks."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_records_up_to_the_size_limit_are_taken_and_larger_ones_are_refused(
 
 
 def test_records_larger_than_a_fetch(broker: RunningBroker, driver: Driver, name: str) -> None:
-    """Consumers ask for 1 MiB per partition: a larger batch comes all the same, alone."""
+    """Consumers request 1 MiB per partition; a larger batch is still delivered, alone."""
     broker.create_topic(name, config={"max.message.bytes": "9000000"})
     large = [Content(BASE_MS + size, b"key", bytes([size]) * (size * 1_000_000)) for size in (1, 7, 3)]
     driver.send(broker.bootstrap, name, large, max_request_bytes=9_000_000)
@@ -148,7 +148,7 @@ def test_starting_from_a_place_and_from_a_timestamp(broker: RunningBroker, drive
         connection.call("delete_records", topics=[{"name": name, "partitions": [row]}], timeout=10_000)
     assert (find(EARLIEST), find(BASE_MS)) == (600, 600)
     assert [placed.offset for placed in driver.receive(broker.bootstrap, name, 2)] == [600, 601], (
-        "an offset that is gone: begin anew"
+        "an offset that no longer exists: start over"
     )
 
 
@@ -188,7 +188,7 @@ def test_log_append_time(broker: RunningBroker, driver: Driver, name: str) -> No
 
 
 def test_headers_without_a_value(broker: RunningBroker, name: str) -> None:
-    """Only librdkafka can send them; the others read them."""
+    """Only librdkafka can send them; the other clients read them."""
     sent = Content(BASE_MS, None, b"x", (("none", None), ("empty", b""), ("none", b"\x00")))
     broker.create_topic(name)
     DRIVERS["confluent-kafka"].send(broker.bootstrap, name, [sent])

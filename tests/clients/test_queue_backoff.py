@@ -1,5 +1,5 @@
-"""A service that the jobs need fails for seconds, a minute, an hour: what the workers' histories
-say of it.
+"""A service that the jobs need is down for seconds, a minute, an hour; the workers' histories are
+the evidence.
 
 A job of these tests needs a file. While it is missing each delivery ends with RELEASE.
 """
@@ -21,12 +21,12 @@ from tests.clients.queue_world import World, open_world, setups, stop
 from tests.clients.test_queue_fairness import ATTEMPTS, EVERY_SETUP
 
 RATE = 900
-"""Seconds of the broker's in one of the clients'."""
+"""Seconds of the broker's clock in one second of the clients."""
 HOUR_S = 3600
 
 
 class Backoff(NamedTuple):
-    """As `kbroker queues create` is told; seconds."""
+    """The settings given to `kbroker queues create`; seconds."""
 
     deliveries: int
     delay_s: float = 1
@@ -43,7 +43,8 @@ class Backoff(NamedTuple):
 
 
 class Fate(NamedTuple):
-    """How the jobs of a queue ended, and the least ratio of a wait to what it should be."""
+    """How the jobs of a queue ended, and the smallest ratio of an actual wait to the configured
+    one."""
 
     done: int
     dead: int
@@ -51,8 +52,8 @@ class Fate(NamedTuple):
 
 
 def break_down(world: World, service: Path, queues: list[str], outage_s: float, waves: int) -> float:
-    """Jobs come in waves, evenly over the outage. Returns when all jobs are done or dead: how
-    long it was."""
+    """Jobs arrive in waves, spread evenly over the outage. Returns how long it lasted, once all
+    jobs are done or dead."""
     service.unlink(missing_ok=True)
     began, numbers = time.monotonic(), itertools.count()
     for wave in range(waves):
@@ -69,8 +70,8 @@ def break_down(world: World, service: Path, queues: list[str], outage_s: float, 
 
 
 def fate(world: World, queue: str, backoff: Backoff, rate: float = 1) -> Fate:
-    """Dead letters are exactly the jobs that failed so often as they may; the others are done,
-    once."""
+    """Dead letters are exactly the jobs that failed as often as the limit allows; the others are
+    done, once."""
     world.until("the workers have their answers", lambda: all(each.kind for each in world.deliveries(queue)))
     letters = {json.loads(each["value"])["job"]: each for each in world.dead_letters(queue)}
     assert len(letters) == len(world.dead_letters(queue)), "a job has more than one"
@@ -78,7 +79,7 @@ def fate(world: World, queue: str, backoff: Backoff, rate: float = 1) -> Fate:
     for job, deliveries in world.by_job(queue).items():
         assert [each.count for each in deliveries] == list(range(1, len(deliveries) + 1)), deliveries
         assert {each.code for each in deliveries} == {0}, deliveries
-        assert all(each.kind == "RELEASE" for each in deliveries[:-1]), "it was done, and came again"
+        assert all(each.kind == "RELEASE" for each in deliveries[:-1]), "it was redelivered after it was done"
         for before, after in itertools.pairwise(deliveries):
             assert before.sent_at is not None
             waits.append((after.at - before.sent_at) * rate / backoff.wait_s(before.count))
@@ -114,7 +115,7 @@ def endure(world: World, service: Path, backoff: Backoff, outage_s: float, waves
 
 
 def test_a_service_fails_for_three_seconds(world: World, tmp_path: Path) -> None:
-    """Waits that the window holds, and longer ones that are parked."""
+    """Waits that fit into the window, and longer ones that are parked."""
     endure(world, tmp_path / "service", Backoff(deliveries=3, delay_s=0.5), 3, waves=6)
 
 
@@ -140,8 +141,8 @@ def test_a_service_fails_for_an_hour(setup: tuple[str, str, str], tmp_path: Path
     """As the page says: ten deliveries end after nine minutes; with a first wait of minutes they
     outlast the hour.
 
-    An hour of the broker's; its clients take it for four seconds. A machine that is so busy that
-    it becomes more is given another try.
+    The broker's clock runs an hour while its clients take four seconds. If a busy machine makes
+    that longer, the test tries again.
     """
     for attempt in range(ATTEMPTS):
         home = tmp_path / str(attempt)
@@ -172,19 +173,19 @@ def an_hour(setup: tuple[str, str, str], home: Path) -> tuple[float, Fate, Fate]
 
 
 def test_a_thousand_releases_at_once_are_no_busy_loop(world: World) -> None:
-    """While they wait the broker does as little as an idle one; when they come back they do so
-    in few answers."""
+    """While they wait, the broker does as little as an idle one; when they are redelivered, it
+    sends few responses."""
     count = 1000
     world.create_queue("burst", "--prefetch", str(count), "--delay", "1100ms")
     settings = {"max__poll__records": str(count), "burst": str(count)}
     workers = world.start(3, "burst", **settings)
     world.send("burst", [{"job": number, "fail": 1} for number in range(count)])
     world.until(
-        "all are given back",
+        "all are released",
         lambda: Counter(each.kind for each in world.deliveries("burst"))["RELEASE"] == count,
     )
     asked, cpu_s, began = requests(world), world.cpu_s(), time.monotonic()
-    world.until("they come again", lambda: len(world.deliveries("burst")) > count)
+    world.until("they are redelivered", lambda: len(world.deliveries("burst")) > count)
     part = (world.cpu_s() - cpu_s) / (time.monotonic() - began)
     world.until_empty("burst")
     asked = requests(world) - asked
@@ -197,7 +198,7 @@ def test_a_thousand_releases_at_once_are_no_busy_loop(world: World) -> None:
 
 
 def requests(world: World) -> float:
-    """Those that workers send again and again."""
+    """The requests that workers repeat."""
     found = world.metrics()
     return sum(
         found.get(f"kbroker_requests_total{{{name}}}", 0) for name in ("ShareFetch", "ShareAcknowledge")

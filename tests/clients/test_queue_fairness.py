@@ -1,10 +1,10 @@
-"""Jobs that were produced in one batch, worked off by eight unmodified workers of a queue as
-`create` makes it.
+"""Jobs that were produced in one batch, done by eight unmodified workers of a queue as `create`
+configures it.
 
-Each job is done once, no worker idles beside jobs, and the broker sends little more than the
-jobs' bytes. Shares and times are ratios to what the jobs themselves take within the same run.
-The machine may be busy with something else: what is not the ratio's matter is asserted in each
-run, a ratio in one of three.
+Each job is done once, no worker idles while jobs are available, and the broker sends little more
+than the jobs' bytes. Shares and times are ratios to the work of the jobs within the same run. The
+machine may be busy with other things: a ratio must hold in one of three runs, everything else in
+each run.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from tests.clients.queue_world import Job, QueueWorker, World, open_world, stop
 
 WORKERS = 8
 SHARE = 0.25
-"""A worker's work may differ by so much from the mean."""
+"""A worker's work may differ from the mean by this part."""
 LONGER = 1.25
-"""Times the ideal."""
+"""The total time may be this multiple of the ideal."""
 ATTEMPTS = 3
 PADDING = "x" * 900
-"""A job of a kilobyte: otherwise the envelope of a batch with one record is most of what is
-sent."""
+"""A job of a kilobyte: otherwise the envelope of a batch with one record is most of the traffic."""
 
 
 class Row(NamedTuple):
@@ -49,9 +48,13 @@ EVERY_SETUP = [
 
 
 class Outcome(NamedTuple):
-    """`shares`: work of each worker, as a part of the mean (of workers that are there all the
-    time), or of what its time allowed. `longer`: the total by the ideal. `sent`: bytes by
-    payload. `commit_ms`: what the disk took for a commit, to see where an unfair run comes from."""
+    """Results of one run:
+    - `shares`: work of each worker, relative to the mean (of workers present all the time), or to
+      what its time allowed
+    - `longer`: the total time relative to the ideal
+    - `sent`: bytes sent relative to the payload
+    - `commit_ms`: how long the disk took for a commit, to explain an unfair run
+    """
 
     shares: list[float]
     longer: float
@@ -82,7 +85,7 @@ def bytes_sent(world: World) -> float:
 
 
 def commit_ms(world: World, before: dict[str, float]) -> float:
-    """The mean since then."""
+    """The mean since that reading."""
     found, name = world.metrics(), "kbroker_commit_seconds"
     seconds, commits = (
         found[f"{name}_{each}"] - before.get(f"{name}_{each}", 0) for each in ("sum", "count")
@@ -91,8 +94,7 @@ def commit_ms(world: World, before: dict[str, float]) -> float:
 
 
 def work_off(world: World, queue: str, row: Row, jobs: list[Job]) -> Outcome:
-    """The workers are there before the jobs are. Those that leave do so with the job at hand
-    finished."""
+    """The workers start before the jobs are sent. Those that leave finish the job at hand first."""
     world.create_queue(queue, "--partitions", str(row.partitions))
     crew = world.start(WORKERS // 2 if row.moves else WORKERS, queue)
     before, all_before = bytes_sent(world), world.metrics()
@@ -112,7 +114,8 @@ def work_off(world: World, queue: str, row: Row, jobs: list[Job]) -> Outcome:
 
 
 def move_midway(world: World, queue: str, crew: list[QueueWorker], count: int) -> list[QueueWorker]:
-    """Half as many join after a quarter of the jobs; two of the first ones leave after the half."""
+    """Half as many join after a quarter of the jobs; two of the first ones leave after half of
+    them."""
     world.until("a quarter is done", lambda: len(world.deliveries(queue)) >= count // 4)
     joined = world.start(WORKERS // 2, queue)
     world.until("half of it is done", lambda: len(world.deliveries(queue)) >= count // 2)
@@ -122,8 +125,8 @@ def move_midway(world: World, queue: str, crew: list[QueueWorker], count: int) -
 
 
 def judged(crew: list[QueueWorker], work: dict[int, float], queue: str) -> tuple[list[float], float]:
-    """A worker is there from the first job, or since it polls, to the end of all jobs, or to its
-    own last one. The ideal is the time that those who are there need for the work if they are
+    """A worker is present from the first job, or from its first poll, until the end of all jobs, or
+    its own last one. The ideal is the time that the present workers need for the work if they are
     never idle."""
     lives = [[each for each in worker.deliveries() if each.topic == queue] for worker in crew]
     assert all(lives), f"{[len(each) for each in lives]}: a worker got no job"
@@ -142,7 +145,7 @@ def judged(crew: list[QueueWorker], work: dict[int, float], queue: str) -> tuple
 
 
 def ideal_s(times: list[tuple[float, float]], begin: float, work: float) -> float:
-    """How long workers who are there at these times need for so much work."""
+    """How long workers that are present at these times need for so much work."""
     now, left = begin, work
     for moment in sorted({moment for each in times for moment in each if moment > begin}):
         there = sum(since <= now < until for since, until in times)
@@ -181,7 +184,7 @@ def worlds(request: pytest.FixtureRequest) -> Iterator[World]:
 @pytest.mark.parametrize("row", ROWS, ids=str)
 @pytest.mark.parametrize("worlds", EVERY_SETUP, ids="-".join, indirect=True, scope="module")
 def test_on_every_engine_with_every_codec(worlds: World, row: Row) -> None:
-    """Jobs of a tenth to a half of a second, shortened to a third."""
+    """Jobs of a tenth to half a second, shortened to a third."""
     try:
         attempt(worlds, "q" + "".join(filter(str.isalnum, str(row))), row, 400, 1 / 3)
     finally:

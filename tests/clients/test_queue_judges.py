@@ -1,5 +1,5 @@
-"""The judges of queues fail where a queue lacks what they judge: one setting each is as a share
-group has it."""
+"""The judges of queues fail where a queue lacks the property: in each case one setting has the
+default of a share group."""
 
 from __future__ import annotations
 

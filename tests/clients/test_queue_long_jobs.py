@@ -1,6 +1,6 @@
-"""Jobs that take longer than the lock, and workers that die, freeze or hang beside them.
+"""Jobs that take longer than the lock, and workers that die, freeze or hang meanwhile.
 
-A second worker is there all the time, is idle, and would take a job that is free.
+A second worker is present and idle all the time, and would acquire any available job.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ WAITED_FOR = (*(() if MISSING else ("java",)), "hangs", "librdkafka")
 
 @pytest.fixture(scope="module", params=setups(), ids="-".join)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """One broker, and a queue for each test. Jobs that take long are begun here, for all at the
-    same time."""
+    """One broker, and a queue for each test. Long jobs start here, for all tests at the same time.
+    """
     engine, persister, durability = request.param
     with open_world(engine, persister=persister, durability=durability) as world:
         for queue in WAITED_FOR:
@@ -43,14 +43,14 @@ def begin(world: World, queue: str) -> None:
 
 
 def run_java_workers(world: World, queue: str) -> None:
-    """Two in one process. Does not wait for them."""
+    """Two workers in one process. Does not wait for them."""
     program = str(HERE / "QueueWorker.java")
     options = ["-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", class_path()]
     world.run(["java", *options, program, world.broker.bootstrap, queue, "2"])
 
 
 def holder_of(world: World, queue: str) -> QueueWorker:
-    """Of the queue's only job, as soon as there is one."""
+    """The worker that holds the queue's only job, as soon as there is one."""
     world.until("a worker holds the job", lambda: bool(world.deliveries(queue)))
     return world.deliveries(queue)[0].worker
 
@@ -61,8 +61,8 @@ def counter(world: World, name: str, queue: str) -> float:
 
 @pytest.mark.full
 def test_a_job_of_five_minutes_under_a_lock_of_thirty_seconds() -> None:
-    """With librdkafka and with Java, on three engines at the same time: they wait. All settings
-    are those of `create`."""
+    """With librdkafka and with Java, on three engines at the same time, since they only wait. All
+    settings are those of `create`."""
     three = [
         ("segment", "default", "disk"),
         ("lmdb", "control-records", "disk"),
@@ -97,7 +97,7 @@ def test_a_job_of_five_minutes_under_a_lock_of_thirty_seconds() -> None:
 
 
 def test_the_job_of_a_killed_worker_comes_again_at_once(world: World) -> None:
-    """Its lock and its session had half a minute and more to go: neither ran out."""
+    """Its lock and its session had half a minute or more left: neither expired."""
     world.create_queue("killed", "--delay", "10ms")
     world.start(2, "killed")
     evictions = world.metrics()["kbroker_share_session_evictions_total"]
@@ -113,8 +113,8 @@ def test_the_job_of_a_killed_worker_comes_again_at_once(world: World) -> None:
 
 
 def test_the_job_of_a_frozen_worker_comes_again_after_its_session(world: World) -> None:
-    """Which is longer than the lock here, as it is by default: until then the broker prolongs
-    the lock."""
+    """The session is longer than the lock here, as it is by default: the broker renews the lock
+    until the session ends."""
     world.create_queue("frozen", "--delay", "10ms")
     session, heartbeat = (str(round(1000 * each)) for each in (SESSION_S, HEARTBEAT_S))
     world.configure(
@@ -138,8 +138,8 @@ def test_the_job_of_a_frozen_worker_comes_again_after_its_session(world: World) 
 
 
 def test_a_worker_that_hangs_loses_its_job_at_the_total(world: World) -> None:
-    """It lives, and its lock is prolonged, but for no longer than that in all. The broker's log
-    names the setting."""
+    """The worker is alive, and its lock is renewed, but only up to the configured total. The
+    broker's log names the setting."""
     world.until_empty("hangs")
     first, second = world.deliveries("hangs")
     assert (first.count, second.count, first.worker is second.worker) == (1, 2, False)
@@ -155,7 +155,7 @@ def test_a_worker_that_hangs_loses_its_job_at_the_total(world: World) -> None:
 
 @pytest.mark.parametrize("client", ["librdkafka", "java"])
 def test_a_job_under_a_shorter_lock_runs_once(world: World, client: str) -> None:
-    """Four locks long."""
+    """The job takes four times the lock."""
     if client == "java" and MISSING is not None:
         pytest.skip(MISSING)
     world.until_empty(client)

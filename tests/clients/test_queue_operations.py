@@ -1,8 +1,7 @@
-"""What an operator does to a queue while workers are at work: pause, priorities, restarts, a
-clock that is set, offsets that are reset, deletions, more partitions. With jobs that wait for
-their next delivery.
+"""What an operator does to a queue while workers run: pause, priorities, restarts, a clock change,
+offset resets, deletions, more partitions. Some jobs wait for their next delivery meanwhile.
 
-That something does not happen is shown by something later that does.
+To show that something does not happen, a test waits for a later event that does.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tests.crash.stepped_clock import SteppedClock
 on_every_engine = pytest.mark.parametrize("setup", setups(), ids="-".join)
 Setup = tuple[str, str, str]
 DELAY_S = 1.2
-"""Longer than what the window holds."""
+"""Longer than the waits that the window holds."""
 DAY = timedelta(days=1)
 
 
@@ -35,19 +34,19 @@ def numbered(first: int, end: int, **more: object) -> list[Job]:
 
 
 def parked(world: World, queue: str) -> int:
-    """As `describe` counts them."""
+    """The number of parked jobs, as `describe` counts them."""
     return int(world.describe(queue)["waiting"])
 
 
 def until_fetched(world: World, workers: int) -> None:
-    """So many workers have fetched in vain since now."""
+    """Wait until so many workers have fetched in vain from now on."""
     name = "kbroker_requests_total{ShareFetch}"
     before = world.metrics().get(name, 0)
     world.until("fetches end", lambda: world.metrics().get(name, 0) >= before + 2 * workers)
 
 
 def test_nothing_is_delivered_while_a_queue_is_paused(world: World) -> None:
-    """Over a restart as well. What is at hand is finished."""
+    """Over a restart as well. Jobs at hand are finished."""
     world.create_queue("paused")
     workers = world.start(2, "paused")
     world.send("paused", numbered(0, 20, work=0.1))
@@ -72,8 +71,8 @@ def test_nothing_is_delivered_while_a_queue_is_paused(world: World) -> None:
 
 
 def test_urgent_jobs_come_first(world: World) -> None:
-    """Also those that are sent while others wait. A delivery may be on its way to each worker
-    when they are."""
+    """Including those that are sent while others wait. Each worker may have one delivery in flight
+    at that moment."""
     world.create_queue("bulk")
     world.broker.create_topic("urgent")
     world.configure("bulk", kbroker__queue__priorities="urgent=10,bulk=1")
@@ -125,16 +124,16 @@ def test_an_urgent_job_that_waited_comes_before_the_rest(world: World, wait_s: f
     ],
 )
 def test_restarts_change_no_count_and_no_due_time(setup: Setup, restarts: int) -> None:
-    """A hundred jobs are held each time; ten were given back before, and ten are scheduled."""
+    """A hundred jobs are held at each restart; ten were released before, and ten are scheduled."""
     engine, persister, durability = setup
-    wait_s = max(4, 4 * restarts)  # Behind all of them, also on a busy machine.
+    wait_s = max(4, 4 * restarts)  # Later than all restarts, also on a busy machine.
     with open_world(engine, persister=persister, durability=durability) as world:
         world.create_queue(
             "jobs", "--prefetch", "100", "--delay", f"{round(1000 * wait_s)}ms", "--jitter", "0"
         )
         world.send("jobs", numbered(0, 10, fail=1))
         (first,) = world.start(1, "jobs")
-        world.until("ten are given back", lambda: is_released(world, "jobs", 10))
+        world.until("ten are released", lambda: is_released(world, "jobs", 10))
         stop([first])
         due_ms = round(1000 * (time.time() + wait_s))
         world.send("jobs", numbered(10, 20), headers={"kbroker-deliver-at": str(due_ms)})
@@ -157,8 +156,8 @@ def test_restarts_change_no_count_and_no_due_time(setup: Setup, restarts: int) -
 
 
 def hold_over_a_restart(world: World, queue: str, count: int) -> int | None:
-    """A worker holds so many jobs while the broker stops in good order, and dies with it. When
-    the next job that waits was due, if it still waited."""
+    """A worker holds so many jobs while the broker stops cleanly, and dies with it. Returns when
+    the next waiting job was due, if one still waited."""
     (holder,) = world.start(1, queue, hold="1")
     world.until(f"it holds {count}", lambda: world.describe(queue)["in_flight"] >= count)
     found = world.describe(queue)
@@ -169,7 +168,7 @@ def hold_over_a_restart(world: World, queue: str, count: int) -> int | None:
 
 
 def is_released(world: World, queue: str, count: int) -> bool:
-    """All that was delivered so far was given back, and that is so much."""
+    """All jobs delivered so far were released, and they are as many as given."""
     found = world.deliveries(queue)
     return len(found) == count and all(each.kind == "RELEASE" for each in found)
 
@@ -194,9 +193,9 @@ def check_not_before(world: World, jobs: range, due_ms: float) -> None:
     ],
 )
 def test_a_clock_that_is_set(setup: Setup, step: timedelta, restart: bool, tmp_path: Path) -> None:
-    """A redelivery waits by the clock that nobody sets; after a restart as long as the longest
-    wait at most. A schedule goes by the wall clock: a day forward makes a job of tonight due, a
-    day back keeps one of a moment ago."""
+    """A redelivery waits by the monotonic clock, which cannot be set; after a restart it waits at
+    most the longest delay. A schedule follows the wall clock: a day forward makes a job of tonight
+    due, a day back delays one that was due a moment ago."""
     engine, persister, durability = setup
     clock = SteppedClock(tmp_path / "clock")
     longest_s, day_ms = 1.5, DAY // timedelta(milliseconds=1)
@@ -211,7 +210,7 @@ def test_a_clock_that_is_set(setup: Setup, step: timedelta, restart: bool, tmp_p
         world.send("later", [{"job": 0}], headers={"kbroker-deliver-at": str(due_ms)})
         world.send("later", [{"job": 1}], headers={"kbroker-deliver-at": str(soon_ms + 2 * day_ms)})
         world.send("jobs", numbered(0, 5, fail=1))
-        world.until("they are given back", lambda: is_released(world, "jobs", 5))
+        world.until("they are released", lambda: is_released(world, "jobs", 5))
         world.until("all are parked", lambda: parked(world, "jobs") == 5 and parked(world, "later") == 2)
         if restart:
             world.broker.stop()
@@ -240,7 +239,7 @@ QUEUES = ("earliest", "latest", "group", "topic", "grown")
 
 @on_every_engine
 def test_what_waits_when_offsets_groups_and_topics_change(setup: Setup) -> None:
-    """In each queue five of ten jobs wait for their second delivery, and nobody is at work."""
+    """In each queue five of ten jobs wait for their second delivery, and no worker runs."""
     engine, persister, durability = setup
     with open_world(engine, persister=persister, durability=durability) as world:
         for queue in QUEUES:
@@ -258,7 +257,7 @@ def test_what_waits_when_offsets_groups_and_topics_change(setup: Setup) -> None:
         workers = world.start_each(QUEUES)
         for (
             queue
-        ) in QUEUES:  # A job that waits as long as the others did: whatever else there is comes before.
+        ) in QUEUES:  # A job that waits as long as the others did: all others are delivered before it.
             world.send(queue, numbered(100, 101, fail=1))
         grow(world)
         for queue in QUEUES:
@@ -288,7 +287,7 @@ def change(world: World) -> None:
 
 
 def grow(world: World) -> None:
-    """Beside a worker, and with jobs that wait."""
+    """While a worker runs, with jobs that wait."""
     world.kbroker("topics", "alter", "grown", "--partitions", "4")
     world.forget_metadata()
     for partition in range(1, 4):
@@ -298,12 +297,14 @@ def grow(world: World) -> None:
 
 
 def judge(world: World) -> None:
-    """Reset to the start, and a new group: all come anew, with first counts. Reset to the end,
-    and a new topic: none does. More partitions: the waits go on, and the worker takes from the
-    new ones.
+    """Outcomes:
+    - reset to the start, and a recreated group: all jobs are redelivered, with first counts
+    - reset to the end, and a recreated topic: none is
+    - more partitions: the waits continue, and the worker reads the new partitions
 
-    A second count may be a third: a job that comes while its worker leaves uses up a delivery
-    unseen."""
+    A second count may be a third: a job that is sent to a worker that is leaving uses up a
+    delivery.
+    """
     waiting, others, grown = range(5), range(5, 10), [*range(10, 15), *range(20, 25), *range(30, 35)]
     for queue in QUEUES:
         found = {

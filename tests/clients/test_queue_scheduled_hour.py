@@ -1,9 +1,9 @@
-"""Very many jobs that are scheduled over an hour, jobs for now among and behind them, and the
-broker is restarted and killed in between.
+"""Very many jobs scheduled over an hour, with immediate jobs among and after them; the broker is
+restarted and killed meanwhile.
 
-The hour is the broker's (swift_broker.py), its clients take it for minutes. How late a job comes
-is measured in their seconds, the real ones. What the broker needs is printed, as it is the
-machine's; memory has a bound.
+The hour is by the broker's clock (swift_broker.py); for its clients it takes minutes. Lateness is
+measured in real seconds, those of the clients. What the broker uses depends on the machine and is
+printed; its memory has a bound.
 """
 
 from __future__ import annotations
@@ -31,23 +31,24 @@ from tests.clients.timed_broker import turns_of
 HOUR_S = 3600
 JOBS, SHORT_JOBS = 1_000_000, 10_000
 RATE, SHORT_RATE = 12, 300
-"""Seconds of the broker's in one of ours: an hour is 300 s, or 12."""
+"""Seconds of the broker's clock in a real second: an hour takes 300 s, or 12."""
 EACH_NOW = 100
-"""One job of so many is for now."""
+"""One job of so many is immediate."""
 BATCH_JOBS = 1_000
 WORKERS, PREFETCH = 4, 500
 LATE_S = 1.0
 SETTLES_NS = 2_000_000_000
-"""After a start: workers connect again, the broker imports what it needs."""
+"""After a start: workers reconnect, and the broker imports its modules."""
 PUNCTUAL = 0.999
-"""Of the jobs, at most LATE_S late. A machine that is busy with something else delays some."""
+"""The part of the jobs that is at most LATE_S late. A machine that is busy with other things delays
+some."""
 MEMORY_MB = 40.0
-"""Over an empty queue, whose broker has served a few jobs. The goal is 32; printed."""
+"""Above an empty queue whose broker has served a few jobs. The goal is 32; the value is printed."""
 TIMED_BROKER = str(Path(__file__).with_name("timed_broker.py"))
 
 
 class Plan(NamedTuple):
-    """`dues_ms`: of the jobs by number, in the broker's time; 0: for now."""
+    """`dues_ms`: due times by job number, in the broker's time; 0: immediate."""
 
     jobs: int
     rate: float
@@ -55,7 +56,7 @@ class Plan(NamedTuple):
     dues_ms: array[int]
 
     def real_ns(self, due_ms: int) -> int:
-        """When the broker's clock says that."""
+        """The real time at which the broker's clock reads this."""
         return self.began_ns + round((due_ms * 1_000_000 - self.began_ns) / self.rate)
 
     def broker_ms(self) -> int:
@@ -71,7 +72,7 @@ def run_workers(world: World, home: Path, rate: float) -> None:
 
 
 def send(world: World, numbers: range, dues_ms: array[int], sent_ns: array[int]) -> float:
-    """In lz4 batches; confirmed on return. Gives the seconds that it took."""
+    """Send in lz4 batches; confirmed on return. Returns the seconds that it took."""
     producer = Producer({
         "bootstrap.servers": world.broker.bootstrap, "compression.type": "lz4", "linger.ms": 1000,
         "batch.num.messages": BATCH_JOBS, "acks": "all", "log_level": 0,
@@ -95,7 +96,7 @@ def send(world: World, numbers: range, dues_ms: array[int], sent_ns: array[int])
 
 
 def urgent_ms(world: World, home: Path, plan: Plan, number: int, sent_ns: array[int]) -> float:
-    """How long a job for now takes that is sent behind all others, one by one."""
+    """How long immediate jobs take that are sent after all others, one by one."""
     send(world, range(number, number + 1), plan.dues_ms, sent_ns)
 
     def came() -> list[int]:
@@ -131,10 +132,12 @@ class Lateness(NamedTuple):
 def lateness(
     home: Path, plan: Plan, sent_ns: array[int], breaks: list[tuple[int, int]]
 ) -> tuple[Lateness, int]:
-    """Of the scheduled jobs that were due while the broker was there; and how many jobs came again.
+    """Lateness of the scheduled jobs that were due while the broker was up, and the number of jobs
+    that were redelivered.
 
-    No job is missing, none comes before it is due. A job comes again only where the broker had not
-    confirmed its ACCEPT, for the kill."""
+    No job is missing, and none arrives before it is due. A job is redelivered only if the broker
+    had not confirmed its ACCEPT when it was killed.
+    """
     rows: dict[int, list[Row]] = defaultdict(list)
     for path in home.glob("rows-*"):
         for row in rows_of(path):
@@ -162,7 +165,7 @@ def anonymous_mb(world: World) -> float:
 
 
 def live(world: World, home: Path, plan: Plan) -> None:
-    """A few jobs, then all, a restart, the hour with a kill -9 in its middle."""
+    """A few jobs, then all of them, a restart, and the hour with a kill -9 halfway."""
     few = 3 * WORKERS
     sent_ns = array("q", [0] * (plan.jobs))
     world.create_queue("jobs", "--prefetch", str(PREFETCH), "--delay", "1ms")
@@ -194,8 +197,8 @@ def live(world: World, home: Path, plan: Plan) -> None:
     stop(world.workers)
     late, again = lateness(home, plan, sent_ns, breaks)
     print(
-        f"sent within {filled_s:.1f} s; due jobs {late}; jobs for now behind all others "
-        f"{', '.join(f'{each:.0f}' for each in behind)} ms; {again} came again after the kill; "
+        f"sent within {filled_s:.1f} s; due jobs {late}; immediate jobs after all others "
+        f"{', '.join(f'{each:.0f}' for each in behind)} ms; {again} were redelivered after the kill; "
         f"memory {empty_mb:.1f} MB empty, at most {most_mb - empty_mb:.1f} more; stop and start "
         f"{start_s:.1f} s; "
         f"longest turn {max((each.took_ms for each in turns), default=0):.1f} ms (of processor time "
@@ -209,7 +212,7 @@ def live(world: World, home: Path, plan: Plan) -> None:
 
 
 def restart(world: World, *, kill: bool) -> tuple[int, int]:
-    """From when to when the broker was not there, in ns since 1970."""
+    """From when to when the broker was down, in ns since 1970."""
     down_ns = time.time_ns()
     if kill:
         world.broker.kill()

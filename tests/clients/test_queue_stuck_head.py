@@ -1,9 +1,9 @@
-"""One job is stuck at the head of a queue, and hundreds of thousands behind it flow: every third
-released once, all answered in random order, by unmodified workers.
+"""One job is stuck at the head of a queue, and hundreds of thousands flow past it: every third is
+released once, and all are acknowledged in random order, by unmodified workers.
 
-What the broker has spent, and the longest turn of its loop, are printed: they are the machine's.
-The state that it stores has a bound. (With control-records it lies in the log, among the jobs, and
-is not measured.)
+The broker's resource use and the longest turn of its loop depend on the machine and are printed.
+The stored state has a bound. (With control-records it is in the log, among the jobs, and is not
+measured.)
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ SMALL_SEGMENTS = {"segment.bytes": str(1 << 20)}
 
 
 class Figures(NamedTuple):
-    """While the jobs flowed. `turn_ms`: the longest of the loop, and `turn_cpu_ms` its own part of
-    the one that took most of that."""
+    """Measured while the jobs flowed. `turn_ms`: the longest turn of the loop. `turn_cpu_ms`: the
+    most processor time that a turn used."""
 
     seconds: float
     state_bytes: int
@@ -60,7 +60,7 @@ class Figures(NamedTuple):
 
 
 def state_bytes(broker: RunningBroker) -> int:
-    """Keys and values of share state in the store, as a reader beside the broker finds them."""
+    """Keys and values of share state in the store, read beside the running broker."""
     engine = broker.state_storage
     reader = plugins.state_store_factory(engine).open_reader(broker.data_dir / f"state-{engine}")
     try:
@@ -70,7 +70,7 @@ def state_bytes(broker: RunningBroker) -> int:
 
 
 def standing(world: World) -> tuple[int, int]:
-    """The start offset of the queue, and how many jobs are unfinished."""
+    """The start offset of the queue, and its number of unfinished jobs."""
     with world.broker.connect() as connection:
         (row,) = describe_share_group_offsets(connection, "jobs")
     return row.start_offset or 0, row.lag or 0
@@ -84,7 +84,8 @@ def log_start(world: World) -> int:
 
 
 def begin(world: World, retention: str, jobs: int) -> None:
-    """The queue with its head, which a worker holds; it asks for no more. Behind it, the jobs."""
+    """The queue with its head, which one worker holds without fetching more, and the jobs after it.
+    """
     world.create_queue("jobs", "--retention", retention, "--delay", "10ms")
     with world.broker.connect() as connection:
         admin.alter_configs(connection, admin.ResourceType.TOPIC, "jobs", set_configs=SMALL_SEGMENTS)
@@ -97,7 +98,7 @@ def begin(world: World, retention: str, jobs: int) -> None:
 
 
 def flow(world: World, home: Path, jobs: int, workers: int) -> Figures:
-    """All of them are finished but for the head."""
+    """Wait until all jobs except the head are finished."""
     began_s, began_cpu_s = time.monotonic(), world.cpu_s()
     for number in range(workers):
         path = str(home / f"rows-{number}")
@@ -125,8 +126,8 @@ def flow(world: World, home: Path, jobs: int, workers: int) -> Figures:
 
 
 def check_rows(home: Path, jobs: int, head: int) -> None:
-    """Each job was released as often as it should be, then accepted, at rising counts. The log has
-    no others, so their number says which they are."""
+    """Each job was released as often as it should be, then accepted, with rising counts. The log
+    has no other records, so that their number identifies them."""
     found: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for path in home.glob("rows-*"):
         for offset, *answer in rows_of(path):
@@ -152,8 +153,8 @@ def check_rows(home: Path, jobs: int, head: int) -> None:
 def test_jobs_flow_behind_a_stuck_one(
     setup: tuple[str, str, str], retention: str, jobs: int, tmp_path: Path
 ) -> None:
-    """With `time` the head stays in the window all the while; in a work queue it leaves, and the
-    log goes."""
+    """With retention by `time` the head stays in the window throughout; in a work queue it leaves
+    the window, and the log is trimmed."""
     engine, persister, durability = setup
     command = [sys.executable, TIMED_BROKER, str(tmp_path / "turns")]
     with open_world(engine, persister=persister, durability=durability, command=command) as world:

@@ -1,7 +1,7 @@
-"""A broker that is stopped or killed and started again on its directory: topics, offsets, configs,
+"""A broker that is stopped or killed and restarted on its directory: topics, offsets, configs,
 groups and share state.
 
-And clients that live through it: they go on without being told.
+Clients that are connected meanwhile resume without any action of the application.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.clients.workload import check_all, contents
 pytestmark = [
     # kafka-python on Python 3.11 and 3.12
     pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning"),
-    # it leaves refused connections to the garbage collector
+    # aiokafka leaves refused connections to the garbage collector
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 
@@ -41,8 +41,8 @@ DEFAULT_RUN = {("disk", "kill"), ("os", "stop")}
 
 @pytest.fixture(autouse=True)
 def collect_refused_connections(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Within the test, whose filter for their warnings ends with it; log records of their errors
-    would keep them alive."""
+    """Collect them within the test, since its filter for their warnings ends with it. Log records
+    of their errors would keep them alive."""
     caplog.set_level(logging.CRITICAL, "kafka")
     yield
     gc.collect()
@@ -50,7 +50,7 @@ def collect_refused_connections(caplog: pytest.LogCaptureFixture) -> Iterator[No
 
 def lives() -> Iterator[object]:
     """(storage, state storage, durability, ending): each engine twice and some pairs in the default
-    run, all of them in the full one."""
+    run, all combinations in the full one."""
     for engine, durability, ending in product(DURABLE_ENGINES, ("disk", "os"), ENDINGS):
         marks = [] if (durability, ending) in DEFAULT_RUN else [pytest.mark.full]
         yield pytest.param(
@@ -63,7 +63,7 @@ def lives() -> Iterator[object]:
 
 
 class Visible(NamedTuple):
-    """What a client can ask a broker about."""
+    """The state that a client can query from a broker."""
 
     topics: list[admin.Topic]
     offsets: dict[str, dict[int, dict[int, int]]]
@@ -100,8 +100,8 @@ def look(broker: RunningBroker) -> Visible:
 
 
 def fill(broker: RunningBroker, crew: Crew) -> dict[str, list[int]]:
-    """Topics, groups and configs; returns which records of "queue" are still to come, and the
-    delivery counts allowed for each."""
+    """Topics, groups and configs; returns which records of "queue" are still to be delivered, and
+    the delivery counts allowed for each."""
     broker.create_topic("queue", config={"max.message.bytes": "500000"})
     broker.create_topic(
         "wide", partitions=3, config={"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
@@ -132,8 +132,8 @@ def fill(broker: RunningBroker, crew: Crew) -> dict[str, list[int]]:
             timeout=10_000,
         )
         admin.delete_topic(connection, "gone")
-    # The count of a delivery that nobody has answered may be lost; one that an answered release
-    # confirmed, never.
+    # The count of a delivery without an acknowledgement may be lost; one that a confirmed release
+    # recorded may not.
     return {"hold 2": [3, 4], **{value: [1, 2] for value in numbered(30)}}
 
 
@@ -215,12 +215,12 @@ def test_share_consumers_go_on_over_a_restart(engine: str, ending: str) -> None:
         others = {
             delivery.place for delivery in witness.deliveries if delivery.value not in ("last 0", "last 1")
         }
-        assert others <= unanswered, "something was left, or came again"
+        assert others <= unanswered, "a job was left, or was redelivered"
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_idempotent_producers_go_on_over_a_restart(driver: Driver, ending: str) -> None:
-    """Every record once and in order, although batches were under way whose answers nobody got."""
+    """Every record once and in order, although some batches in flight got no response."""
     count = 30_000
     with open_test_broker() as broker:
         broker.create_topic("log", partitions=3)

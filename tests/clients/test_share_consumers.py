@@ -1,8 +1,8 @@
-"""Unmodified share consumers, each in a process of its own: who gets a record, how often, and what
-becomes of it.
+"""Unmodified share consumers, each in a separate process: which one gets a record, how often, and
+how the record ends.
 
-A record that must not come again is waited for with a later one: a share group delivers a record
-that is free again before the ones that it has not yet delivered.
+To show that a record is not redelivered, a test waits for a later one: a share group delivers
+records that became available again before records that it has never delivered.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def send(
     codec: str = "none",
     batch: int = 10_000,
 ) -> None:
-    """To the partitions in turn; in batches of at most `batch` records."""
+    """To the partitions in turn, in batches of at most `batch` records."""
     settings = {
         "bootstrap.servers": broker.bootstrap,
         "linger.ms": 20,
@@ -57,8 +57,8 @@ def numbered(count: int, start: int = 0) -> list[str]:
 def prepare(
     broker: RunningBroker, name: str, *, partitions: int = 1, group: str | None = None, **config: str
 ) -> str:
-    """A topic and a group of this name; the group begins at the earliest offset. Returns the
-    name."""
+    """Create a topic and a group with the same name; the group begins at the earliest offset.
+    Returns the name."""
     broker.create_topic(name, partitions=partitions)
     configs = {**EARLIEST, **{"share." + key.replace("_", "."): value for key, value in config.items()}}
     broker.set_group_config(group or name, configs)
@@ -118,8 +118,8 @@ def test_accept_release_reject_and_the_delivery_limit(crew: Crew, broker: Runnin
 
 @every_engine
 def test_implicit_acknowledgement(crew: Crew, broker: RunningBroker, name: str) -> None:
-    """What a poll brought is accepted by the next poll; what the last poll of a killed consumer
-    brought comes again."""
+    """The records of a poll are accepted by the next poll. Those of the last poll of a killed
+    consumer are redelivered."""
     prepare(broker, name)
     sent = numbered(500)
     send(broker, name, sent, batch=40)
@@ -234,8 +234,8 @@ def test_records_of_a_frozen_consumer_come_back_when_their_lock_ends(
 def test_the_first_record_comes_soon_after_subscribing(
     crew: Crew, broker: RunningBroker, members: int, name: str
 ) -> None:
-    """Goal: 0.3 s; Kafka takes 4.5 s. The bound leaves room for slow machines and still tells the
-    two apart."""
+    """Goal: 0.3 s; Kafka takes 4.5 s. The bound allows for slow machines and still distinguishes
+    the two."""
     prepare(broker, name)
     send(broker, name, numbered(400), batch=10)
     workers = crew.start(members, name, max_poll_records=10)
@@ -303,8 +303,8 @@ def test_records_of_a_member_that_leaves_come_back_at_once(
 def test_with_assignment_all_no_member_idles_beside_a_full_partition(
     crew: Crew, broker: RunningBroker, name: str
 ) -> None:
-    """Kafka's assignor gives each of eight members one of four partitions, so that six have nothing
-    to do with jobs in one of them."""
+    """Kafka's assignor assigns each of eight members one of four partitions, so that six have
+    nothing to do when one partition has all jobs."""
     prepare(broker, name, partitions=4, heartbeat_interval_ms="500")
     workers = crew.start(8, name, max_poll_records=1)
     for worker in workers:
@@ -315,7 +315,7 @@ def test_with_assignment_all_no_member_idles_beside_a_full_partition(
     crew.until("each has all", lambda: sizes_assigned(broker, name) == [4] * 8)
     jobs = numbered(40)
     for job in jobs:
-        send(broker, name, [job])  # one batch each: a client takes whole ones
+        send(broker, name, [job])  # one batch each: a client acquires whole batches
     crew.until("each holds a job", lambda: all(worker.deliveries for worker in workers))
     assert {delivery.partition for delivery in crew.deliveries()} == {0}
     for worker in workers:
@@ -325,7 +325,7 @@ def test_with_assignment_all_no_member_idles_beside_a_full_partition(
 
 
 def sizes_assigned(broker: RunningBroker, group: str) -> list[int]:
-    """How many partitions each member has, as the broker has told it; none before the first has
+    """How many partitions each member has, by the broker's answer; empty before the first has
     joined."""
     with broker.connect() as connection:
         (described,) = group_admin.describe_share_groups(connection, [group])
@@ -370,7 +370,7 @@ def test_a_deleted_topic_does_not_disturb_the_other(crew: Crew, broker: RunningB
 def test_a_group_begins_at_the_end_unless_told_otherwise(
     crew: Crew, broker: RunningBroker, name: str
 ) -> None:
-    """And once it has begun, what came while nobody was there is not lost."""
+    """Once it has begun, records that arrive while it has no members are not lost."""
     broker.create_topic(name)
     send(broker, name, ["before"])
     worker = crew.start_one(name)
@@ -387,7 +387,7 @@ def test_a_group_begins_at_the_end_unless_told_otherwise(
 
 
 def share_state_exists(broker: RunningBroker, group: str) -> bool:
-    """Whether the start offset of the group in its only topic is settled."""
+    """Whether the group's start offset in its only topic is initialized."""
     with broker.connect() as connection:
         (topic,) = admin.topics(connection, [group])
         wanted = [{"topic_id": topic.topic_id, "partitions": [{"partition": 0, "leader_epoch": -1}]}]

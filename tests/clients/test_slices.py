@@ -1,7 +1,7 @@
 """Slices of stored batches, read by an unmodified librdkafka that checks every CRC.
 
-Its share consumer cannot ask for record_limit, so the broker is one whose fetches are all exact
-(exact_broker.py). Java's can ask: tests/kafka_tools/test_kafka_tools.py.
+Its share consumer cannot set record_limit, so the broker treats all fetches as exact
+(exact_broker.py). Java's can: tests/kafka_tools/test_kafka_tools.py.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE_S = 90.0
 
 
 class Exact:
-    """A broker all of whose ShareFetches are exact, and its metrics."""
+    """A broker that treats every ShareFetch as exact, and its metrics."""
 
     def __init__(self, stack: ExitStack, engine: str) -> None:
         self._admin_port = free_port()
@@ -68,8 +68,8 @@ def expected(offset: int) -> Content:
 
 
 def fill(broker: RunningBroker, topic: str, codec: str) -> int:
-    """Few batches with many records of every kind, and some with a large record or one of a single
-    byte. Returns how many records."""
+    """Few batches with many records of every kind, and some with one large record or a record of a
+    single byte. Returns the number of records."""
     settings = {
         "bootstrap.servers": broker.bootstrap,
         "linger.ms": 1000,
@@ -100,8 +100,8 @@ def consumer_of(broker: RunningBroker, group: str, most: int) -> ShareConsumer:
 
 
 class Seen:
-    """What the consumers of a test were given. Records whose offset can be divided by seven are
-    given back once."""
+    """The records that the consumers of a test received. Records whose offset is divisible by seven
+    are released once."""
 
     def __init__(self) -> None:
         self.deliveries: Counter[int] = Counter()
@@ -132,7 +132,7 @@ class Seen:
 def test_every_record_comes_whole_and_as_often_as_it_should(
     brokers: dict[str, Exact], engine: str, codec: str, name: str
 ) -> None:
-    """Three consumers take up to three records at a time, and give some of them back once."""
+    """Three consumers acquire up to three records at a time, and release some of them once."""
     exact = brokers[engine]
     broker = exact.broker
     broker.create_topic(name)
@@ -177,8 +177,8 @@ def lag_of(broker: RunningBroker, group: str) -> int | None:
 def test_nothing_is_lost_behind_a_batch_that_cannot_be_read(
     brokers: dict[str, Exact], kind: str, most: int, name: str
 ) -> None:
-    """librdkafka acknowledges as gaps what it cannot read, and what lies behind it in the same
-    answer."""
+    """librdkafka acknowledges the records that it cannot read as gaps, and also those after them in
+    the same response."""
     broker = brokers["segment"].broker
     broker.create_topic(name)
     broker.set_group_config(name, {**EARLIEST, "share.record.lock.duration.ms": "1000"})

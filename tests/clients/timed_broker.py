@@ -1,11 +1,11 @@
-"""`kbroker`, with each long turn of its loop written down.
+"""`kbroker` that records each long turn of its loop.
 
     python tests/clients/timed_broker.py FILE start ...
 
-A turn is what the loop does between two waits for the kernel: as long as it lasts nobody is
-answered. FILE gets a line for each that took FROM_MS or more: when it ended (monotonic, seconds),
-how long it took, and how much processor time the loop's thread had of that (both ms). On a busy
-machine the first is longer than the broker's own doing.
+A turn is the time between two waits for the kernel: during it the broker answers no request. FILE
+gets a line for each turn of FROM_MS or more: when it ended (monotonic, seconds), how long it took,
+and how much processor time of that the loop's thread had (both ms). On a busy machine a turn takes
+longer than its processor time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import trio
 
 FROM_MS = 5.0
 RATE = "KBROKER_SWIFT_RATE"
-"""In the environment: its clocks go faster, as those of swift_broker.py."""
+"""Environment variable: its clocks run faster, as those of swift_broker.py."""
 
 
 class Turn(NamedTuple):
@@ -46,7 +46,7 @@ class Turns(trio.abc.Instrument):
 
 
 def turns_of(path: Path, since_s: float, until_s: float) -> list[Turn]:
-    """Of those that were written down, the ones that ended then."""
+    """The recorded turns that ended in this span."""
     lines = path.read_text().splitlines(keepends=True)
     found = [Turn(*map(float, line.split())) for line in lines if line.endswith("\n")]
     return [turn for turn in found if since_s <= turn.at_s <= until_s]

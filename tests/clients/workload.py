@@ -1,11 +1,11 @@
-"""What clients send and must get back: records made from their number, so that nothing has to be
-kept to compare with.
+"""The records that clients send and must get back. They are computed from their number, so that no
+copy is needed for the comparison.
 
-Record `number` of a run goes to partition `number % partitions`, therefore the record at
-(partition, offset) of a topic that was empty is number `offset * partitions + partition`: one
-comparison per record shows that none is lost, doubled, changed or out of order. Keys, values and
-headers are mixed on purpose: none, empty, repeated header names, null values, timestamps that go
-back and forth.
+Record `number` of a run goes to partition `number % partitions`. The record at (partition, offset)
+of a topic that was empty is therefore number `offset * partitions + partition`: one comparison per
+record shows that none is lost, duplicated, changed or out of order. Keys, values and headers are
+mixed on purpose: none, empty, repeated header names, null values, timestamps that go back and
+forth.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 
 BASE_MS = int(time.time() * 1000) - 3_600_000
-"""An hour ago: old enough for records in the future of it, too young for retention."""
+"""An hour ago: later records are not in the future, and retention does not reach this one."""
 
 _FILLER = b"the quick brown fox jumps over the lazy dog, again and again; "
 

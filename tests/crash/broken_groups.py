@@ -3,12 +3,12 @@ each.
 
     takes-zombies         commits are accepted from removed members, and from members of an older
                           generation or epoch
-    refuses-in-rebalance  a classic group takes no commits while it rebalances: its members cannot
-                          keep what they have read
-    gives-twice           a group of the new protocol gives a partition to its next member before
-                          the last one has given it up
-    forgets-commits       every third commit of an offset is confirmed and not remembered, though it
-                          is stored
+    refuses-in-rebalance  a classic group refuses commits while it rebalances: its members lose the
+                          positions that they have reached
+    gives-twice           a group of the new protocol assigns a partition to its next member before
+                          the previous one has given it up
+    forgets-commits       every third commit of an offset is confirmed and stored, but missing in
+                          memory
 
 `install` breaks the broker of this process.
 """

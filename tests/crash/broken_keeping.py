@@ -1,11 +1,11 @@
-"""Brokers that keep records beside a log, and do it wrong on purpose; the judge of work queues has
-to catch each.
+"""Brokers that keep records beside a log incorrectly, on purpose; the judge of work queues has to
+catch each.
 
     cuts-first        the log is trimmed before the kept records are saved
     drops-returned    a kept record is removed when it is redelivered, not when it is finished
     strips-headers    a kept record has lost its headers
-    leaves-kept       what is kept stays when its record is finished
-    forgets-holders   retention takes what no group has finished
+    leaves-kept       a kept record stays when it is finished
+    forgets-holders   retention removes records that no group has finished
 
 `install` breaks the broker of this process.
 """

@@ -1,13 +1,13 @@
 """Brokers whose parked records are broken on purpose; the judge of work queues has to catch each.
 
-    loses-parked        every third record that is parked is not written
-    keeps-accepted      what is parked no more is not removed from the store
-    forgets-due-times   what is parked is due at once
-    hurries-at-start    what an earlier life has parked is due at once
+    loses-parked        every third parked record is not written
+    keeps-accepted      records that are no longer parked stay in the store
+    forgets-due-times   parked records are due at once
+    hurries-at-start    records that were parked before a restart are due at once
     resets-counts       delivery counts of parked records are not written
-    mixes-generations   a recreated group has the parked records of the one that was deleted
+    mixes-generations   a recreated group has the parked records of the deleted one
     keeps-lost          parked records below the log's start stay
-    forgets-keys        each record of a key goes at once
+    forgets-keys        records of one key do not wait for each other
     frees-parked-keys   a record that is parked for its redelivery frees its key
 
 `install` breaks the broker of this process.
@@ -33,7 +33,7 @@ from kbroker.share_state import parked as parked_state
 
 
 def _replace(name: str, broken: Callable[..., Any]) -> None:
-    """A function of parked_state, with each that has imported it."""
+    """Replace a function of parked_state, also in each module that has imported it."""
     whole = getattr(parked_state, name)
     for module in [each for path, each in sys.modules.items() if path.startswith("kbroker.")]:
         if getattr(module, name, None) is whole:
@@ -101,8 +101,8 @@ def _mixes_generations() -> None:
 
 
 def _keeps_lost() -> None:
-    """Four see to it: at once, in pieces behind the move of the log's start, when there is nothing
-    to deliver, and at each load."""
+    """Four places remove them, and all are disabled: at once, in pieces after the log's start
+    moves, when nothing is left to deliver, and at each load."""
 
     def forgetting(act: Callable[..., Any]) -> Callable[..., Any]:
         def forget(self: Any, *args: Any) -> Any:

@@ -1,25 +1,25 @@
 """Stores that are broken on purpose: each does one thing wrong that a checker has to catch, and
 delegates the rest.
 
-    skips-sync      sync() returns at once: caught by power cuts, never by kill -9
-    drops-writes    two of three write()s are forgotten, once the store has settled in
-    answers-early   write() returns before it writes; the write is made when the next one comes
-    loses-offsets   state stores: every third offset that a consumer group commits is not written
-    notes-early     segment only: checkpoints tell of batches that no sync() has seen yet
-    moves-early     segment's state only: what gathers for LMDB is moved there before the log is
-                    synced
+    skips-sync          sync() returns at once: caught by power cuts, never by kill -9
+    drops-writes        two of three write()s are dropped, after the first SETTLED writes
+    answers-early       write() returns before it writes; the next write() makes the previous one
+    loses-offsets       state stores: every third offset that a consumer group commits is not
+                        written
+    notes-early         segment only: checkpoints contain batches that no sync() has covered yet
+    moves-early         segment's state only: entries gathered for LMDB are moved there before the
+                        log is synced
     moves-no-removals   segment's state only: removals do not wait for their move
-    believes-purged   state stores: the producer snapshot that is saved with a log's start is lost,
-                      and an older one seems to be of
-                      that start
-    keeps-snapshots   state stores: a producer snapshot goes only when a newer one comes
-    keeps-starts      state stores: the start of a log is never put back, whatever a power cut has
-                      taken from its end
-    ids-unsynced      state stores: the sync() behind a new block of producer ids returns at once,
-                      and the next one sees to it
+    believes-purged     state stores: the producer snapshot that is saved with a log's start is
+                        lost, and an older one claims to belong to that start
+    keeps-snapshots     state stores: a producer snapshot is removed only by a newer one
+    keeps-starts        state stores: the start of a log is never moved back, whatever a power cut
+                        has removed from its end
+    ids-unsynced        state stores: the sync() after a new block of producer ids returns at once;
+                        the next sync() covers it
 
-A broken engine is named like skips-sync:segment. `install` makes the names known in this process,
-and only there.
+A broken engine has a name such as skips-sync:segment. `install` makes the names known in this
+process only.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from kbroker import plugins
 from kbroker.formats.state import PRODUCER_IDS, GroupOffsetKey, LogStart, LogStartKey, ProducerSnapshotKey
 
 SETTLED = 20
-"""Writes of a state store that nothing happens to: a broker that forgets its own start would fail
-in plain sight."""
+"""The first writes of a state store, which are spared: a broker that loses its own start would fail
+too obviously."""
 
 
 class Broken:
-    """Everything that is not broken is the real store's."""
+    """Delegates everything that is not broken to the real store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -118,13 +118,13 @@ class MovesNoRemovals(Broken):
 
 
 def _offset_of(key: bytes) -> int | None:
-    """Of the producer snapshot with this key; None if it is another one's."""
+    """Of the producer snapshot with this key; None if the key is of another kind."""
     namespace = ProducerSnapshotKey.namespace
     return ProducerSnapshotKey.parse(key[len(namespace) :]).offset if key.startswith(namespace) else None
 
 
 def _log_of(key: bytes) -> bytes:
-    """What all keys of producer snapshots of one log begin with."""
+    """The common prefix of all keys of producer snapshots of one log."""
     return key[:-8]
 
 

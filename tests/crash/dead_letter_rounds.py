@@ -1,15 +1,15 @@
-"""Poison records on a real broker that is killed in front of a chosen one of its system calls, as
-long as it takes to try them all.
+"""Poison records on a real broker that is killed before a chosen one of its system calls, until
+each call has been tried.
 
-A round has a topic, a group and a dead letter queue of its own, which the broker makes when it
-needs it. Some records are rejected and one is released until its delivery limit; meanwhile the
-broker gets kill -9 (tests/powercut/recorder.c) in front of its n-th call that changes a file, and
-in every other round it gets another one while it starts again or makes up for the first. Then it
-must have each of the records in the queue once, with its value, and the group must be past them.
+A round has its own topic, group and dead letter queue, which the broker creates on demand. Some
+records are rejected and one is released until its delivery limit. Meanwhile the broker gets kill -9
+(tests/powercut/recorder.c) before its n-th call that changes a file. In every other round it gets a
+second one while it starts or makes up for the first. Afterwards each of the records must be in the
+queue once, with its value, and the group must be past them.
 
-Counted from the consumer's first request these calls are all there is of the flow: the write that
-makes records ARCHIVING with the cursor in it, its sync, the making of the topic, the append of the
-dead letters, its sync, ARCHIVED, the removal of the cursor.
+The calls are counted from the consumer's first request. They are all calls of the flow: the write
+that makes records ARCHIVING, with the cursor; its sync; creating the topic; appending the dead
+letters; its sync; ARCHIVED; removing the cursor.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Round:
 
 @dataclass(slots=True)
 class Rounds:
-    """A broker over all of its lives. `kills` counts those that struck."""
+    """A broker over all of its lives. `kills` counts the kills that happened."""
 
     broker: RunningBroker
     faults: Faults
@@ -81,7 +81,7 @@ class Rounds:
     kills: Counter[str] = field(default_factory=Counter)
 
     def calls_of_one(self) -> int:
-        """How many calls a round has from the first fetch to the end, when nobody kills."""
+        """How many calls a round makes from the first fetch to the end without a kill."""
         round_ = self.begin()
         self.faults.arm_kill(NEVER)
         self.work(round_)
@@ -91,7 +91,7 @@ class Rounds:
         return calls
 
     def calls_of_start(self) -> int:
-        """How many calls a start after kill -9 has until connections are accepted, when there is
+        """How many calls a start after kill -9 makes until connections are accepted, when there is
         nothing to make up for."""
         self.broker.kill9()
         self.faults.arm_kill(NEVER)
@@ -101,8 +101,8 @@ class Rounds:
         return calls
 
     def run(self, first: int, second: int | None) -> None:
-        """Kill in front of call `first` of the flow, then perhaps in front of call `second` from
-        the start on; judge."""
+        """Kill before call `first` of the flow, then perhaps before call `second` after the start;
+        judge."""
         round_ = self.begin()
         self.faults.arm_kill(first)
         self._work_until_killed(round_, "flow")
@@ -139,7 +139,7 @@ class Rounds:
         return round_
 
     def _work_until_killed(self, round_: Round, where: str) -> None:
-        """To the end of the flow, if the broker lives that long."""
+        """Until the end of the flow, if the broker lives that long."""
         before = self.faults.fired
         try:
             if self.broker.is_running:
@@ -176,7 +176,7 @@ class Rounds:
                 assert time.monotonic() < deadline, f"{found(connection, round_)} of {POISON} after a minute"
 
     def judge(self) -> None:
-        """Everything again, from the broker and from what it leaves behind."""
+        """Check the whole outcome, by the broker's answers and by its files."""
         with self.broker.connect() as connection:
             for round_ in self.rounds:
                 assert found(connection, round_) == dict.fromkeys(POISON, 1), round_
@@ -193,7 +193,8 @@ class Rounds:
                 assert set(range(state.start_offset, RECORDS)) <= done, round_
 
     def wait_for_cursors(self) -> None:
-        """Some time after the last dead letter they go. Returns early if the broker does."""
+        """They are removed some time after the last dead letter. Returns early if the broker dies.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while self.broker.is_running:
             with self._state() as store:
@@ -223,7 +224,7 @@ def produce(connection: Connection, round_: Round) -> None:
 
 
 def share(connection: Connection, round_: Round, epoch: int) -> set[int]:
-    """Fetch and acknowledge what came, each record on its own; the offsets."""
+    """Fetch, and acknowledge each record on its own; return the offsets."""
     session = {"group_id": round_.group, "member_id": MEMBER}
     partitions = {"partition_index": 0, "acknowledgement_batches": ()}
     answer = connection.call(
@@ -280,7 +281,7 @@ def found(connection: Connection, round_: Round) -> dict[int, int]:
 
 @contextmanager
 def rounds_on(home: Path, engine: str, seed: int) -> Iterator[Rounds]:
-    """A running broker, recorded; gone afterwards."""
+    """A running broker under the recorder; stopped afterwards."""
     (home / "data").mkdir()
     faults = Faults(home / "faults")
     recording = Recording(home / "data", home / "record.log", faults=faults)

@@ -1,10 +1,10 @@
-"""Consumer groups on a broker that is killed with kill -9 again and again, while their members
-come, go, die and freeze.
+"""Consumer groups on a broker that is killed with kill -9 repeatedly, while their members join,
+leave, die and freeze.
 
-Two groups read one topic at the same time, with producers at work: every kind of members has its
-rounds with every other. At the end the groups work the topic off, their members leave, the broker
-is killed once more, and the committed offsets are read from the next one. Each group has a history
-of its own (with the broker's lives, the producers and the logs in all of them), for
+Two groups read one topic at the same time, with producers running. Each kind of members has rounds
+with each other kind. At the end the groups read to the end of the topic, their members leave, the
+broker is killed once more, and the committed offsets are read after its restart. Each group has its
+own history (each includes the broker's lives, the producers and the logs), for
 kbroker.testing.group_history.check.
 """
 
@@ -26,7 +26,7 @@ from tests.crash.tally import Progress, silent
 from tests.crash.worker import PARTITIONS, TOPIC
 
 SESSION_MS = 4000
-"""Long enough that a busy machine alone costs nobody its membership."""
+"""Long enough that no member loses its membership just because the machine is busy."""
 CONFIG = {**FAST_CONFIG, **broker_config(SESSION_MS)}
 KINDS = {
     "range": ["range"],
@@ -34,7 +34,7 @@ KINDS = {
     "consumer": ["consumer"],
     "mixed": ["range", "consumer"],
 }
-"""Names of groups, and of what kinds their members are in turn."""
+"""Names of groups, and the kinds of their members in turn."""
 BOTH_PROTOCOLS = ("range", "consumer")
 BETWEEN_BOTH = ("cooperative", "mixed")
 PATIENCE_S = 120.0
@@ -49,7 +49,7 @@ class GroupTorment:
     _random: random.Random = field(default_factory=random.Random)
 
     def round(self) -> None:
-        """Load, kill, start. A longer life from time to time: who has died is missed a session
+        """Load, kill, start. Some lives last longer: a member that died is removed a session
         timeout after the broker's start."""
         longest_s = self._random.choice([2.2, 2.2, 2.2, 2.2 * SESSION_MS / 1000])
         until = time.monotonic() + self._random.uniform(0.3, longest_s)
@@ -70,7 +70,7 @@ class GroupTorment:
             part.check_alive()
 
     def finish(self) -> None:
-        """Producers end, the groups work everything off and end; after one more kill everything is
+        """Producers end, and the groups read everything and end; after one more kill everything is
         read."""
         for client in self.torment.clients:
             client.stop()
@@ -91,7 +91,7 @@ class GroupTorment:
             note_committed(self.torment.broker, crew, PARTITIONS)
 
     def _until(self, happened: Callable[[], bool]) -> None:
-        """Returns after a long time in any case, and leaves the rest to the judge."""
+        """Returns after a long time in any case; the judge decides."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline and not happened():
             time.sleep(0.1)
@@ -103,7 +103,7 @@ class GroupTorment:
 @contextmanager
 def tormented(broker: RunningBroker, home: Path, groups: Sequence[str], seed: int) -> Iterator[GroupTorment]:
     """A running broker with its topic, a process with producers, and the members of the groups; all
-    are gone afterwards."""
+    are stopped afterwards."""
     torment = Torment(broker, home, seed)
     torment.start_broker()
     crews = [
@@ -137,7 +137,7 @@ def run(
     command: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Report]:
-    """Torment a broker for some rounds and judge; a report for each group. `home`: an empty
+    """Kill a broker for some rounds and judge; returns a report for each group. `home`: an empty
     directory, which keeps all histories."""
     progress = progress or silent()
     progress.begin(f"groups on {row_of(engine, state_storage or engine, durability)}", "round", rounds)
@@ -148,7 +148,7 @@ def run(
         config=CONFIG,
         command=command,
         durability=durability,
-        extra_args=["--log-level", "debug"],  # Only the log shows the answers to members.
+        extra_args=["--log-level", "debug"],  # only the log shows the responses to members
     )
     with tormented(broker, home, groups, seed) as torment:
         for _ in range(rounds):

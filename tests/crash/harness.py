@@ -1,9 +1,9 @@
-"""A broker that is killed with kill -9 again and again under load, and the history of it.
+"""A broker that is killed with kill -9 repeatedly under load, and the history of it.
 
 `torment` starts a broker and its clients, kills the broker (and sometimes a client) at random
-moments, starts it again on the same port and directory, and at the end lets a last consumer drain
-the group and another one read the logs. The history goes to kbroker.testing.history.check.
-Everything random comes from one seed; the moments themselves are the machine's.
+moments, and restarts it on the same port and directory. At the end a last consumer drains the group
+and another one reads the logs. The history goes to kbroker.testing.history.check. All random
+choices come from one seed; the exact moments depend on the machine.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ CLIENT_END_S = 90
 
 
 class ClientFailed(AssertionError):
-    """A client ended by itself: it met something that no client should meet, such as a fatal error
-    of an idempotent producer."""
+    """A client ended by itself after an error that no client should meet, such as a fatal error of
+    an idempotent producer."""
 
 
 class Client:
@@ -95,12 +95,12 @@ class Torment:
     home: Path
     seed: int
     one_log: Path | None = None
-    """Set: all processes write their events there, as marks of the power-cut recorder."""
+    """If set, all processes write their events there, as marks of the power-cut recorder."""
     module: str = "tests.crash.worker"
-    """Of the client processes."""
+    """The module of the client processes."""
     life: int = 0
     kills: int = 0
-    """Of the broker, with kill -9."""
+    """Kills of the broker, with kill -9."""
     clients: list[Client] = field(default_factory=list)
     _started: int = 0
     _random: random.Random = field(default_factory=random.Random)
@@ -132,7 +132,7 @@ class Torment:
         self.write(LifeEnded(time.monotonic_ns(), self.life))
 
     def stop_broker(self) -> None:
-        """In good order, whatever its clients are about."""
+        """Stop cleanly, whatever the clients are doing."""
         self.broker.stop()
         self.write(LifeEnded(time.monotonic_ns(), self.life, orderly=True))
 
@@ -149,7 +149,7 @@ class Torment:
         self.kill_broker()
 
     def _kill_what_runs(self) -> None:
-        """In a thread: a start that failed has no process any more."""
+        """In a thread: after a failed start there is no process left."""
         if self.broker.is_running:
             os.kill(self.broker.pid, signal.SIGKILL)
 
@@ -170,7 +170,7 @@ class Torment:
         return client
 
     def kill_a_consumer(self) -> None:
-        """And start another one in its place."""
+        """Kill one and start a replacement."""
         client = self._random.choice([client for client in self.clients if client.role.startswith("consume")])
         for number in range(CONSUMERS_PER_PROCESS):
             self.write(Closing(time.monotonic_ns(), f"{client.name}.{number}"))
@@ -191,7 +191,7 @@ class Torment:
         self.start_broker()
 
     def finish(self) -> None:
-        """Stop the clients in good order, drain, read."""
+        """Stop the clients cleanly, drain, read."""
         for role in ("produce", "consume"):
             stopped = [client for client in self.clients if client.role == role]
             for client in stopped:
@@ -218,8 +218,8 @@ class Torment:
 
     @contextmanager
     def _stacks_if_it_fails(self) -> Iterator[None]:
-        """A client that does not come to its end may have met a broker that does not answer: what
-        that does goes to its log."""
+        """A client that does not finish may wait for a broker that does not answer: the broker's
+        stacks go to its log."""
         try:
             yield
         except ClientFailed as failure:
@@ -243,7 +243,7 @@ def tormented(
     broker: RunningBroker, home: Path, seed: int, *, one_log: Path | None = None
 ) -> Iterator[Torment]:
     """A running broker with its topic and group, two consumer processes and a producer process; all
-    are gone afterwards."""
+    are stopped afterwards."""
     torment = Torment(broker, home, seed, one_log)
     torment.start_broker()
     try:
@@ -268,7 +268,7 @@ def broker_of(
     durability: str = "disk",
     persister: str = "default",
 ) -> RunningBroker:
-    """`command` LAUNCHER knows the engines that are broken on purpose."""
+    """A broker whose `command` is LAUNCHER, which knows the engines that are broken on purpose."""
     config = {**BROKER_CONFIG, "kbroker.persister": persister}
     return RunningBroker(
         home,
@@ -292,7 +292,7 @@ def run(
     persister: str = "default",
     progress: Progress | None = None,
 ) -> Report:
-    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all
+    """Kill a broker for some rounds and judge. `home`: an empty directory, which keeps all
     histories and logs."""
     progress = progress or silent()
     progress.begin(row_of(storage, state_storage, durability, persister), "round", rounds)
@@ -316,7 +316,7 @@ def run(
 
 
 def row_of(storage: str, state_storage: str, durability: str = "disk", persister: str = "default") -> str:
-    """How the summary names a setup."""
+    """The name of a setup in the summary."""
     engines = storage if storage == state_storage else f"{storage} + {state_storage}"
     if persister != "default":
         engines += f", persister {persister}"

@@ -1,7 +1,9 @@
-"""`kbroker`, with the engines that are broken on purpose known by name (tests.crash.broken_stores).
+"""`kbroker` that also knows the engines that are broken on purpose (tests.crash.broken_stores).
+
 A first argument of tests.crash.broken_groups breaks its consumer groups, one of
-tests.crash.broken_queues its parked records, one of tests.crash.broken_keeping what it keeps beside
-a log. A further `looks-often` has it check work queues without a pause."""
+tests.crash.broken_queues its parked records, one of tests.crash.broken_keeping the records kept
+beside a log. A further `looks-often` makes it check work queues without a pause.
+"""
 
 import sys
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Idempotent producers on a broker whose logs are purged, and which is killed, or stopped in good
-order, again and again.
+"""Idempotent producers on a broker whose logs are purged, and which is repeatedly killed or stopped
+cleanly.
 
-The producers of tests.crash.stubborn work until the broker ends, mostly in the middle; a process of
-librdkafka's works beside them, which is never notified of a purge and must never get an error. At
-the end, after one more kill, each producer repeats its last batch and sends its next, and all logs
-are read. The history goes to kbroker.testing.producer_history.
+The producers of tests.crash.stubborn run until the broker ends, usually midway through their work.
+A process with a librdkafka producer runs beside them: it is never notified of a purge and must
+never get an error. At the end, after one more kill, each producer repeats its last batch and sends
+its next, and all logs are read. The history goes to kbroker.testing.producer_history.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ from tests.crash.tally import Progress, silent
 
 
 class End(Enum):
-    """How a life ends. ORDERLY: with SIGTERM, and only then it is saved what is known of producers.
-    PURGED: kill -9 as soon as all logs are empty. KILLED: kill -9 in the middle of the work."""
+    """How a life of the broker ends:
+    - ORDERLY: with SIGTERM; only then is the state of producers saved
+    - PURGED: kill -9 as soon as all logs are empty
+    - KILLED: kill -9 in the middle of the work
+    """
 
     ORDERLY = "orderly"
     PURGED = "purged"
@@ -37,9 +40,9 @@ class End(Enum):
 
 
 STEPS = 80
-"""Of a life that is not killed in the middle."""
+"""Of a life that is not killed midway."""
 FIRST_ENDS = (End.ORDERLY, End.PURGED)
-"""State saved in the first life is worth nothing after the second."""
+"""State saved in the first life is outdated after the second."""
 LATER_ENDS = (End.ORDERLY, End.PURGED, End.KILLED, End.KILLED)
 
 
@@ -80,8 +83,8 @@ class PurgeTorment:
         self.torment.kill_broker()
 
     def _purge_everything(self) -> None:
-        """The client processes are stopped meanwhile. They resume with a broker that finds nothing
-        of theirs in its logs."""
+        """The client processes are frozen meanwhile. They resume against a broker that finds none
+        of their records in its logs."""
         for client in self.torment.clients:
             client.freeze()
         self.producers.purge_everything()
@@ -107,7 +110,7 @@ class PurgeTorment:
 
 @contextmanager
 def tormented(broker: RunningBroker, home: Path, seed: int) -> Iterator[PurgeTorment]:
-    """A running broker with its topics and a process of producers; gone afterwards."""
+    """A running broker with its topics and a process of producers; stopped afterwards."""
     torment = Torment(broker, home, seed)
     torment.start_broker()
     producers = Stubborn(broker, torment.write, random.Random(seed))
@@ -134,7 +137,7 @@ def run(
     command: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all
+    """Kill a broker for some rounds and judge. `home`: an empty directory, which keeps all
     histories and logs."""
     progress = progress or silent()
     progress.begin(f"purges on {row_of(storage, state_storage, durability)}", "round", rounds)

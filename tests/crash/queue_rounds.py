@@ -1,14 +1,13 @@
-"""A work queue that delays, schedules and gives up jobs, on a broker that is killed with kill -9
-again and again.
+"""A work queue that delays, schedules and dead-letters jobs, on a broker that is killed with kill
+-9 repeatedly.
 
-Jobs are produced, some scheduled for later; workers accept, release and reject them at random, are
-killed themselves, or let locks run out. In the middle the group is deleted and recreated at the end
-of the logs, under kills as well. In the end, after one more kill, everything is worked off, and
-the logs, the dead letters and the state store are read. The history goes to
-kbroker.testing.queue_history.
+Jobs are produced, some scheduled for later. Workers accept, release and reject them at random, are
+killed themselves, or let locks expire. Halfway the group is deleted and recreated at the end of the
+logs, also under kills. At the end, after one more kill, all jobs are finished, and the logs, the
+dead letters and the state store are read. The history goes to kbroker.testing.queue_history.
 
-With `retention` the topic has kbroker.queue.retention and small segments, some workers take long,
-and the logs are trimmed all the while: unfinished records are kept beside them
+With `retention` the topic has kbroker.queue.retention and small segments, some workers are slow,
+and the logs are trimmed throughout: unfinished records are kept beside them
 (broker/queues/kept_records.py).
 """
 
@@ -45,7 +44,7 @@ from tests.crash.tally import Progress, silent
 from tests.crash.worker import GROUP, LOCK_MS, PARTITIONS, TOPIC
 
 LIMIT = 4
-"""Few enough that some jobs reach it in the seconds that a run of a few rounds has."""
+"""Low enough that some jobs reach it within the seconds of a run with few rounds."""
 DELAY_MS, MULTIPLIER, MAX_MS = 1200, 1.5, 2000
 """Every release is parked: its wait is too long for the window (queue_configs.PARK_FROM_MS)."""
 SETTINGS = QueueSettings(GroupSettings(LOCK_MS, LIMIT), DELAY_MS, MULTIPLIER, MAX_MS)
@@ -66,14 +65,14 @@ QUEUE_CONFIG = {
 }
 ORDERED_CONFIG = {**QUEUE_CONFIG, "kbroker.queue.ordering": "key", "kbroker.queue.prefetch": "1"}
 ROLES, ORDERED_ROLES = ("produce", *["consume"] * 2), ("produce-keys", *["consume-keys"] * 4)
-"""Processes; each of those that consume has two workers."""
+"""Processes; each consuming one has two workers."""
 RETAINED_CONFIG = {**QUEUE_CONFIG, "kbroker.queue.lock.max.ms": "60000"}
 RETAINED_ROLES = "produce-all", "consume", "consume", "consume-slowly"
 RETAINED_TOPIC = {"internal.segment.bytes": "6000", "retention.ms": "1000"}
-"""`retention.ms` counts with `unfinished` alone."""
+"""`retention.ms` matters with `unfinished` only."""
 RETENTION_CHECK_MS = 200
-"""How often logs are looked at with `unfinished`; work queues are by tests/crash/launcher.py, with
-`looks-often`."""
+"""How often logs are checked with `unfinished`; for work queues tests/crash/launcher.py does it,
+with `looks-often`."""
 SAMPLE_S = 0.2
 TOPIC_CONFIG = {"segment.bytes": "1048576"}
 PURGED_PARTITION = 0
@@ -85,15 +84,15 @@ LOAD_S = 0.8, 3.2
 class QueueTorment:
     torment: Torment
     patience_s: float = PATIENCE_S
-    """How long the end may take to leave nothing behind."""
+    """How long the final rounds may take until nothing is left."""
     ordered: bool = False
     """Jobs have keys, and the group keeps their order."""
     retention: str = "time"
     """kbroker.queue.retention of the topic."""
     load_s: tuple[float, float] = LOAD_S
-    """How long a round's load lasts."""
+    """How long the load of a round lasts."""
     roles: Sequence[str] = ()
-    """Others than usual."""
+    """Roles other than the usual ones."""
     rounds: int = 0
     purges: int = 0
     _random: random.Random = field(default_factory=random.Random)
@@ -118,8 +117,8 @@ class QueueTorment:
         return self.torment.broker
 
     def round(self, *, purges: bool = False) -> None:
-        """Load, end, start. At times it ends in good order, and at times, or if it `purges`, behind
-        a purge."""
+        """Load, end, start. Sometimes it ends cleanly, and sometimes, or if it `purges`, after a
+        purge."""
         self.rounds += 1
         self.load(self._random.uniform(*self.load_s))
         for client in self.torment.clients:
@@ -137,7 +136,7 @@ class QueueTorment:
         self.torment.start_broker()
 
     def load(self, seconds: float) -> None:
-        """Let the clients work, and write down where the logs begin meanwhile."""
+        """Let the clients work, and record the logs' start offsets meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._note_starts()
@@ -150,7 +149,7 @@ class QueueTorment:
             self.load(SAMPLE_S)
 
     def load_until_kept(self) -> None:
-        """Something is kept that the log has no more."""
+        """Until a record is kept that the log no longer has."""
         deadline = time.monotonic() + PATIENCE_S
         while not self._has_kept():
             assert time.monotonic() < deadline, "nothing is kept"
@@ -177,8 +176,8 @@ class QueueTorment:
                 self.torment.write(LogCut(time.monotonic_ns(), topic, partition, start))
 
     def _purge(self) -> None:
-        """DeleteRecords, somewhere in the one log that this is done to: it excuses all that is not
-        done below."""
+        """DeleteRecords, somewhere in one particular log: it excuses all jobs below that offset
+        that are not done."""
         partition = PURGED_PARTITION
         with self.broker.connect() as connection:
             start = admin.find_offsets(connection, {TOPIC: [partition]}, admin.EARLIEST)[TOPIC, partition]
@@ -195,7 +194,7 @@ class QueueTorment:
 
     def begin_anew(self) -> None:
         """Delete the group, and recreate it at the ends of the logs, while some of its jobs are
-        parked. A kill interrupts that."""
+        parked. A kill may interrupt that."""
         self._end_clients()
         with self.broker.connect() as connection:
             found = admin.find_offsets(connection, {TOPIC: range(PARTITIONS)}, admin.LATEST)
@@ -220,7 +219,7 @@ class QueueTorment:
         self._begin_clients()
 
     def _anew(self, ends: dict[group_admin.TopicPartition, int]) -> None:
-        """Members that were killed leave it after a while."""
+        """Killed members leave the group only after some time."""
         deadline = time.monotonic() + PATIENCE_S
         with self.broker.connect() as connection:
             while True:
@@ -233,8 +232,8 @@ class QueueTorment:
             assert not group_admin.alter_share_group_offsets(connection, GROUP, ends)
 
     def begin_state(self) -> None:
-        """As `kbroker queues create` does: before a group has state retention.ms alone decides, and
-        workers may come later than that."""
+        """As `kbroker queues create` does: before a group has state, retention.ms alone decides,
+        and workers may start later than that."""
         starts = {group_admin.TopicPartition(TOPIC, partition): 0 for partition in range(PARTITIONS)}
         with self.broker.connect() as connection:
             refused = group_admin.alter_share_group_offsets(connection, GROUP, starts)
@@ -250,7 +249,7 @@ class QueueTorment:
         return ORDERED_ROLES if self.ordered else ROLES
 
     def _end_clients(self) -> None:
-        """In good order: what was produced is confirmed."""
+        """End them cleanly: everything produced is confirmed."""
         for role in ("produce", "consume"):
             ended = [client for client in self.torment.clients if client.role.startswith(role)]
             for client in ended:
@@ -282,13 +281,14 @@ class QueueTorment:
             self.torment.write(LeftBehind(time.monotonic_ns(), TOPIC, partition, *what))
 
     def _run(self, *roles: str) -> None:
-        """Side by side, to their ends."""
+        """Run them concurrently until all end."""
         for client in [self.torment.start_client(role) for role in roles]:
             client.wait()
         self.torment.clients.clear()
 
     def _wait_for_dead_letters(self) -> None:
-        """And until nothing is parked. Returns after a long time in any case: the judge decides."""
+        """Also waits until nothing is parked. Returns after a long time in any case: the judge
+        decides."""
         deadline = time.monotonic() + self.patience_s
         while time.monotonic() < deadline and (self._has_cursors() or self._parked().parked.total()):
             time.sleep(0.1)
@@ -300,7 +300,7 @@ class QueueTorment:
     @contextmanager
     def _state(self) -> Iterator[StateReader]:
         engine = self.broker.state_storage
-        kind = engine.rpartition(":")[2]  # what is before it makes mistakes on purpose
+        kind = engine.rpartition(":")[2]  # the part before it breaks the engine on purpose
         reader = plugins.state_store_factory(kind).open_reader(self.broker.data_dir / f"state-{engine}")
         try:
             yield reader
@@ -320,14 +320,14 @@ class QueueTorment:
         return found
 
     def judge(self, before: Sequence[Event] = ()) -> Report:
-        """`before`: what happened before the torment."""
+        """`before`: what happened before the first kill."""
         settings = replace(SETTINGS, ordered=self.ordered, cuts=self.retention != "time")
         return check(merge([before, self.torment.events()]), settings)
 
 
 class Parked(NamedTuple):
-    """Keys of parked records, by share-partition and of whatever generation; what the counters say;
-    and records that are kept."""
+    """Keys of parked records by share-partition, of any generation; the values of the counters; and
+    records that are kept."""
 
     parked: Counter[tuple[UUID, int]]
     counted: Counter[tuple[UUID, int]]
@@ -351,8 +351,8 @@ def tormented(
     roles: Sequence[str] = (),
     one_log: Path | None = None,
 ) -> Iterator[QueueTorment]:
-    """A running broker with its queue, a process of producers and two or three of workers; gone
-    afterwards."""
+    """A running broker with its queue, one process of producers and two or three of workers;
+    stopped afterwards."""
     torment = Torment(broker, home, seed, one_log, module="tests.crash.queue_worker")
     torment.start_broker()
     try:
@@ -408,9 +408,9 @@ def run(
     load_s: tuple[float, float] = LOAD_S,
     progress: Progress | None = None,
 ) -> Report:
-    """Torment a broker for some rounds and judge. `home`: an empty directory, which keeps all
-    histories and logs. `anew_before`: the round before which the group is deleted and
-    recreated; jobs that are unfinished by then are excused."""
+    """Kill a broker for some rounds and judge. `home`: an empty directory, which keeps all
+    histories and logs. `anew_before`: the round before which the group is deleted and recreated;
+    jobs that are unfinished by then are excused."""
     progress = progress or silent()
     kind = "ordered queues" if ordered else "queues" if retention == "time" else f"{retention} queues"
     progress.begin(f"{kind} on {row_of(storage, storage, durability, persister)}", "round", rounds)

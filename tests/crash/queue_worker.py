@@ -1,9 +1,8 @@
-"""The client processes of a work queue under kill -9; as those of tests.crash.worker, which it
-takes the most from.
+"""The client processes of a work queue under kill -9, based on those of tests.crash.worker.
 
     python -m tests.crash.queue_worker ROLE NAME BOOTSTRAP HISTORY SEED
 
-All clients are unmodified confluent-kafka; the one that drains asks for the lag besides.
+All clients are unmodified confluent-kafka; the draining one also queries the lag.
 """
 
 from __future__ import annotations
@@ -56,16 +55,16 @@ HEADERS = [
     ("twice", b"2"),
 ]
 BATCH_BYTES = 8_000
-"""Of producers whose log is to have small segments; a record may be larger."""
+"""Of producers whose log should have small segments; a record may be larger."""
 SCHEDULED = 0.3
 SHORTEST_MS, LONGEST_MS, SOON_MS = 300, 4000, 2500
 SLOW_S = 1.5, 4.0
 QUIET_S = 12.0
-"""Longer than any record waits: its schedule or its delay, a lock, and the session of a member that
-was killed."""
+"""Longer than any record waits: its schedule or delay, a lock, and the session of a killed member.
+"""
 
 LONGEST_DRAIN_S = 45.0
-"""A broken broker may deliver the same jobs for ever."""
+"""A broken broker may redeliver the same jobs forever."""
 
 
 def produce(
@@ -79,8 +78,11 @@ def produce(
     batch_bytes: int = 1_000_000,
     longest_ms: int = LONGEST_MS,
 ) -> None:
-    """`keys`: of so many each job has one, and half of them have the first; 0: none has one.
-    `headers`: jobs have more than that of their schedule, which is at most `longest_ms` ahead."""
+    """Arguments:
+    - `keys`: each job has one of so many keys, and half of the jobs have the first; 0: no keys
+    - `headers`: jobs have other headers than their schedule too
+    - `longest_ms`: the latest schedule
+    """
     threads = []
     for number, codec in enumerate(CODECS):
         work = (
@@ -109,7 +111,7 @@ def produce_one(
     batch_bytes: int,
     longest_ms: int,
 ) -> None:
-    """Small bursts, some jobs of several pages; some are scheduled, by either header."""
+    """Small bursts, some jobs of several pages; some are scheduled, with either header."""
     config = {
         "bootstrap.servers": bootstrap,
         "acks": "all",
@@ -165,8 +167,8 @@ def a_mix(chooser: random.Random) -> AckKind:
 
 
 class Slow(Worker):
-    """Some of its jobs take many times the lock, which the broker prolongs: meanwhile most of what
-    is behind them is finished."""
+    """Some of its jobs take many times the lock, which the broker renews: meanwhile most jobs after
+    them are finished."""
 
     def _stall(self) -> None:
         if self._random.random() < 0.1:
@@ -204,7 +206,7 @@ def consume_one(
 
 
 def lag(bootstrap: str) -> int | None:
-    """By the broker's word; None: it does not say one."""
+    """As the broker reports it; None: it reports none."""
     host, _, port = bootstrap.rpartition(":")
     with Connection(host, int(port)) as connection:
         found = [each.lag for each in describe_share_group_offsets(connection, GROUP)]
@@ -213,8 +215,8 @@ def lag(bootstrap: str) -> int | None:
 
 
 def drain(name: str, bootstrap: str, history: History, seed: int) -> None:
-    """Accept everything until there is no lag; if that is not to be, until nothing came for a long
-    time, or for so long."""
+    """Accept everything until the lag is zero. Otherwise stop when nothing has arrived for a long
+    time, or after the time limit."""
     worker = Worker(name, bootstrap, history, random.Random(seed))
     worker.stalls = False
     began = quiet_since = time.monotonic()
@@ -228,7 +230,7 @@ def drain(name: str, bootstrap: str, history: History, seed: int) -> None:
 
 
 def read_dead_letters(name: str, bootstrap: str, history: History, seed: int) -> None:
-    """All of the dead letter topic, which has one partition."""
+    """Read the whole dead letter topic, which has one partition."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": name,

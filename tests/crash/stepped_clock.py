@@ -1,10 +1,10 @@
-"""`kbroker` with a wall clock that a test may step while it runs; and what steps it.
+"""`kbroker` with a wall clock that a test may step while it runs, and the class that steps it.
 
     clock = SteppedClock(path)
     broker = RunningBroker(home, command=clock.command(), env=clock.environment())
     clock.step(days=1)
 
-Only the wall clock steps, as it does when somebody sets it. The monotonic clock runs on.
+Only the wall clock steps, as when an operator sets it. The monotonic clock is unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OFFSET_NS = struct.Struct("<q")
 
 
 class SteppedClock:
-    """`path`: a file that is made here, with what is added to the broker's wall clock."""
+    """`path`: a file that is created here and holds the offset of the broker's wall clock."""
 
     def __init__(self, path: Path) -> None:
         path.write_bytes(_OFFSET_NS.pack(0))
@@ -43,7 +43,7 @@ class SteppedClock:
         self._map[:] = _OFFSET_NS.pack(self.offset // timedelta(microseconds=1) * 1000)
 
     def now_ms(self) -> int:
-        """What the broker takes the time for."""
+        """The broker's wall clock."""
         return time.time_ns() // 1_000_000 + self.offset // timedelta(milliseconds=1)
 
 

@@ -1,12 +1,11 @@
 """Idempotent producers that outlive the broker: they keep their ids and sequences over its lives,
-and send again what has no answer.
+and resend batches without a response.
 
-No client library does what these do: repeat a batch that was confirmed long ago, continue with an
-id that a broker issued two crashes ago, and know the possible answers to each batch. They purge the
-logs as well, and check where these begin. All of it is one task, so that the history has the order
-of requests. What the producers know is in a `Ledger`
-(kbroker.testing.producer_history): made from a history, it lets them resume where that ends, even
-after a power cut.
+No client library does what they do: repeat a batch that was confirmed long ago, continue with an id
+that a broker issued two crashes ago, and predict the allowed responses to each batch. They purge
+the logs as well, and check where these begin. All run in one task, so that the history has the
+order of requests. Their knowledge is in a `Ledger` (kbroker.testing.producer_history). Built from a
+history, it lets them resume where that ends, even after a power cut.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ _OUT_OF_RANGE = 1
 
 @dataclass(slots=True)
 class Stubborn:
-    """`write` takes the events, each before it is done or after it was answered. Any method that
-    asks raises BrokerUnreachable."""
+    """`write` takes the events: each before its request is sent or after its response arrived. Any
+    method that sends requests raises BrokerUnreachable."""
 
     broker: RunningBroker
     write: Callable[[Event], None]
@@ -70,12 +69,12 @@ class Stubborn:
             self._connection = None
 
     def work(self, *, steps: int | None = None) -> None:
-        """Until the connection ends, or for some steps. Batches without an answer are mostly sent
-        again first."""
+        """Until the connection ends, or for some steps. Batches without a response are usually
+        resent first."""
         try:
             self.connect()
             self.observe()
-            if self.chooser.random() < 0.3:  # before the broker has looked for what it knows of producers
+            if self.chooser.random() < 0.3:  # before the broker has loaded its state of producers
                 self.purge()
             self.settle()
             if self.chooser.random() < 0.5:  # the first id of a life is the first of a block
@@ -102,13 +101,13 @@ class Stubborn:
         self.chooser.choices(actions, weights)[0]()
 
     def settle(self) -> None:
-        """Send again what has no answer."""
+        """Resend the batches without a response."""
         for place, lane in list(self.ledger.lanes.items()):
             if lane.open is not None:
                 self._send(place, lane.open)
 
     def probe(self) -> None:
-        """Each producer repeats its last batch, and sends the next one."""
+        """Each producer repeats its last batch and sends the next one."""
         self.settle()
         for place, lane in list(self.ledger.lanes.items()):
             if lane.confirmed:
@@ -145,8 +144,8 @@ class Stubborn:
         self._repeat(1)
 
     def repeat_older(self) -> None:
-        """Only what is in the log for certain: a broker may take another one for new, and the order
-        of a producer is gone then."""
+        """Only a batch that is certainly in the log: a broker may take any other for a new one,
+        which would break the producer's order."""
         self._repeat(self.chooser.randint(2, REMEMBERED + 2))
 
     def _repeat(self, which: int) -> None:
@@ -164,7 +163,7 @@ class Stubborn:
             self._send(place, batch)
 
     def fill(self, offsets: Mapping[Log, int]) -> None:
-        """A new producer writes to each log until that ends behind the given offset."""
+        """A new producer writes to each log until that ends beyond the given offset."""
         self.take_id()
         for log, offset in offsets.items():
             place = Place(self.ledger.ids[-1], log)
@@ -198,7 +197,7 @@ class Stubborn:
     # ----------------------------------------------------------------------------------------------
 
     def purge(self) -> None:
-        """Somewhere in a log, and often all of it."""
+        """Purge up to some offset of a log, often all of it."""
         topic = self.chooser.choice(list(TOPICS))
         self.purge_log(
             Log(topic, self.chooser.randrange(TOPICS[topic])),
@@ -222,15 +221,14 @@ class Stubborn:
                 self.purge_log(Log(topic, partition), None)
 
     def purge_newest(self, log: Log) -> None:
-        """Nearly all of it, and with that nearly all of some records that have just been
-        written."""
+        """Nearly all of the log, and thereby nearly all of some records that were just written."""
         place = Place(self.ledger.ids[-1], log)
         for _ in range(2):
             self._send(place, self._next(place, self.ledger.lanes.get(place) or Lane(), count=20))
         self.purge_log(log, 0.95)
 
     def observe(self, *only: Log) -> None:
-        """Where logs begin and end; all of them unless some are named."""
+        """Record the start and end offsets of logs; of all unless some are named."""
         topics = {topic: range(count) for topic, count in TOPICS.items()}
         wanted = {log.topic: [log.partition] for log in only} if only else topics
         asked_ns = time.monotonic_ns()
@@ -243,7 +241,7 @@ class Stubborn:
             self.note(BoundsSeen(time.monotonic_ns(), asked_ns, topic, partition, start, end))
 
     def read_all(self) -> None:
-        """All of every log; nobody else writes meanwhile."""
+        """Read every log completely; no client writes meanwhile."""
         for topic, partitions in TOPICS.items():
             for partition in range(partitions):
                 self._read(Log(topic, partition))
@@ -255,7 +253,7 @@ class Stubborn:
         deadline = time.monotonic() + PATIENCE_S
         while offset < state.end:
             batches = self._fetch(log, offset)
-            if not batches:  # retention was quicker, or is about to say so
+            if not batches:  # retention was faster, or the error will say so
                 assert time.monotonic() < deadline, f"nothing comes of {log} at {offset}"
                 self.observe(log)
                 start = offset = max(start, state.start)
@@ -271,8 +269,8 @@ class Stubborn:
         self.note(LogReadDone(time.monotonic_ns(), *log))
 
     def _fetch(self, log: Log, offset: int) -> list[tuple[int, list[str]]]:
-        """Base offset and values of the batches from there on; none where the log begins later
-        now."""
+        """Base offset and values of the batches from there on; none where the log now begins later.
+        """
         wanted = {
             "partition": log.partition,
             "fetch_offset": offset,

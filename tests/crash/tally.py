@@ -1,15 +1,16 @@
-"""What runs of many crashes or power cuts tell: a line every ten rounds of the long ones, since
-somebody waits, and a summary at the end.
+"""Reports of runs with many crashes or power cuts: a line every ten rounds of the long ones, and a
+summary at the end.
 
-A test asks for the fixture `progress` (made known by the conftest.py of its folder) and hands it to
-what does the rounds:
+A test requests the fixture `progress` (made known by the conftest.py of its folder) and passes it
+to the code that runs the rounds:
 
-    progress.begin("segment + lmdb", "round", 20)   the row of the summary; what one step is called;
-                                                    how many there will be
+    progress.begin("segment + lmdb", "round", 20)   the row of the summary; the name of a step; how
+                                                    many there will be
     progress.step(kills=2)                          one is done
     progress.count(records=4711)                    known only afterwards
 
-Rows of one name are added up over all tests. The summary is written to build/SUITE.json as well.
+Rows with the same name are added up over all tests. The summary is also written to
+build/SUITE.json.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Progress:
             row[name] += value
 
     def counted(self, name: str) -> int:
-        """In this row."""
+        """Counters of this row."""
         return self._rows[self._row][name]
 
 
@@ -79,7 +80,7 @@ def progress(request: pytest.FixtureRequest) -> Progress:
 
 
 def summarize(reporter: pytest.TerminalReporter, suite: str) -> None:
-    """At the end of a session: a line per row, nothing if there is none."""
+    """At the end of a session: a line per row, nothing if there are no rows."""
     rows = reporter.config.stash.get(_TALLY, {}).get(suite, {})
     if not rows:
         return

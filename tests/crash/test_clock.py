@@ -1,6 +1,6 @@
-"""A broker whose wall clock is set while it runs, forward and back: locks and sessions do not
-notice, timestamps do, and records leave by retention as if that much time had passed (as in Kafka).
-Committed offsets stay."""
+"""A broker whose wall clock is set forward and back while it runs. Locks and sessions do not
+notice; timestamps follow it; retention removes records as if that much time had passed (as in
+Kafka). Committed offsets stay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EARLIEST = {"share.auto.offset.reset": "earliest"}
 
 @pytest.fixture(scope="module")
 def stepped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningBroker, SteppedClock]]:
-    """One for all tests, which step its clock back to where it was."""
+    """One broker for all tests; each steps its clock back at the end."""
     home = tmp_path_factory.mktemp("stepped")
     clock = SteppedClock(home / "clock")
     config = {
@@ -51,12 +51,12 @@ def clock(stepped: tuple[RunningBroker, SteppedClock]) -> Iterator[SteppedClock]
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name of the test's own, for groups as well."""
+    """A separate topic name per test, for groups as well."""
     return "".join(each if each.isalnum() else "-" for each in request.node.name)
 
 
 class Sender:
-    """One idempotent producer, whose clock is right."""
+    """One idempotent producer, with a correct clock."""
 
     def __init__(self, broker: RunningBroker, topic: str) -> None:
         self._topic = topic
@@ -84,7 +84,7 @@ def share_consumer(broker: RunningBroker, topic: str, kind: str = "readers") -> 
 
 
 def polled(consumer: ShareConsumer, polls: int = 100) -> list[Message]:
-    """The next messages; empty if nothing came in so many polls."""
+    """The next messages; empty if so many polls return nothing."""
     for _ in range(polls):
         if messages := [message for message in consumer.poll(0.3) if message.error() is None]:
             return messages
@@ -98,7 +98,7 @@ def accepted(consumer: ShareConsumer, messages: list[Message]) -> bool:
 
 
 def committed(broker: RunningBroker, topic: str, partitions: int) -> list[int]:
-    """Offsets of the group that is named like the topic, -1001 where there is none."""
+    """Offsets of the group with the topic's name, -1001 where there is none."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "log_level": 0})
     found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)], timeout=20)
     consumer.close()
@@ -164,7 +164,7 @@ def test_timestamps_of_the_broker_step_and_offsets_do_not(
 
 
 def test_retention_goes_by_the_clock_as_it_is(broker: RunningBroker, clock: SteppedClock, topic: str) -> None:
-    """As Kafka: a step beyond retention.ms removes all records at once. After a step back, new
+    """As in Kafka: a step beyond retention.ms removes all records at once. After a step back, new
     records stay and offsets continue."""
     broker.create_topic(topic, config={**STAMPED, "retention.ms": str(7 * DAY // timedelta(milliseconds=1))})
     sender = Sender(broker, topic)
@@ -188,7 +188,7 @@ def test_retention_goes_by_the_clock_as_it_is(broker: RunningBroker, clock: Step
 def test_a_slow_clock_of_the_broker_refuses_the_records_of_right_ones(
     broker: RunningBroker, clock: SteppedClock, topic: str
 ) -> None:
-    """As Kafka, by message.timestamp.after.max.ms, until the clock is right again."""
+    """As in Kafka, by message.timestamp.after.max.ms, until the clock is right again."""
     broker.create_topic(topic)
     sender = Sender(broker, topic)
     assert sender.send() == [None]
@@ -204,8 +204,8 @@ def test_a_slow_clock_of_the_broker_refuses_the_records_of_right_ones(
 def test_committed_offsets_are_as_old_as_they_are(
     broker: RunningBroker, clock: SteppedClock, topic: str
 ) -> None:
-    """The clock is a month behind at the start, then a month ahead, then right. Only what was
-    stored with a time of a month ago is forgotten, and that not before the restart."""
+    """The clock is a month behind at the start, then a month ahead, then right. Only offsets stored
+    with a time of a month ago expire, and not before the restart."""
     month = 30 * DAY
     broker.kill()
     clock.step(-month)

@@ -1,4 +1,4 @@
-"""kill -9 on every engine, judged by the history checker; and brokers that are broken on purpose,
+"""kill -9 on every engine, judged by the history checker; and engines that are broken on purpose,
 which it must catch.
 
 `make crash` runs 100 rounds per engine, and per pair of engines. A failure leaves all histories and
@@ -96,8 +96,8 @@ def test_kill_9_takes_nothing_even_without_syncs(engine: str, tmp_path: Path, pr
     "state_storage", ["drops-writes:lmdb", pytest.param("answers-early:segment", marks=pytest.mark.full)]
 )
 def test_a_broken_state_store_is_caught(state_storage: str, tmp_path: Path) -> None:
-    """A kill shows the fault only if it comes before a later write covers the lost one, hence the
-    further attempts."""
+    """A kill reveals the fault only if it happens before a later write covers the lost one, hence
+    the further attempts."""
     for attempt in range(4):
         home = tmp_path / str(attempt)
         home.mkdir()
@@ -110,7 +110,7 @@ def test_a_broken_state_store_is_caught(state_storage: str, tmp_path: Path) -> N
 @pytest.mark.full
 @pytest.mark.parametrize("storage", ["drops-writes:lmdb", "answers-early:segment"])
 def test_a_broken_log_store_is_caught(storage: str, tmp_path: Path) -> None:
-    """By the checker, or before it by a client that the broker contradicts."""
+    """By the checker, or earlier by a client that gets contradicting responses."""
     try:
         report = run(tmp_path, storage, "lmdb", rounds=5, seed=1, command=LAUNCHER)
     except ClientFailed:
@@ -120,6 +120,6 @@ def test_a_broken_log_store_is_caught(storage: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_a_skipped_sync_is_not_seen_by_kill_9(tmp_path: Path) -> None:
-    """What the operating system has, kill -9 cannot take: it needs a power cut to see this one
+    """kill -9 cannot remove data that the operating system has: only a power cut reveals this fault
     (tests/powercut)."""
     assert run(tmp_path, "skips-sync:segment", "skips-sync:segment", rounds=5, seed=1, command=LAUNCHER).ok

@@ -1,5 +1,5 @@
-"""kill -9 in front of every system call of the dead letter flow, on every engine: each poison
-record is in the queue exactly once."""
+"""kill -9 before every system call of the dead letter flow, on every engine: each poison record is
+in the queue exactly once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_poison_is_in_the_queue_once(engine: str, tmp_path: Path, progress: Prog
 def test_poison_is_in_the_queue_once_over_many_rounds(
     engine: str, tmp_path: Path, progress: Progress
 ) -> None:
-    """In front of every call, and every other time once more: somewhere in the start, or when the
+    """Before every call. Every other time a second kill follows: during the start, or while the
     broker makes up for the first."""
     with rounds_on(tmp_path, engine, seed=2) as rounds:
         calls = min(rounds.calls_of_one() for _ in range(2))

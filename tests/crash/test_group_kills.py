@@ -1,8 +1,8 @@
 """Consumer groups on every engine under kill -9, judged by the history checker; and brokers that
 are broken on purpose.
 
-`make crash` runs 50 rounds per engine with a classic and a new group side by side, and some more
-with cooperating members and a group between the protocols, and without syncs. A failure leaves all
+`make crash` runs 50 rounds per engine with a classic and a new group side by side, and fewer with
+cooperative members and a group between the protocols, and without syncs. A failure leaves all
 histories and the broker's log in pytest's temporary directory.
 """
 
@@ -64,7 +64,7 @@ def test_cooperating_members_and_both_protocols_in_one_group(
 @pytest.mark.full
 @pytest.mark.parametrize("engine", ENGINES)
 def test_groups_lose_nothing_without_syncs(engine: str, tmp_path: Path, progress: Progress) -> None:
-    """kill -9 takes nothing that the operating system has."""
+    """kill -9 removes nothing that the operating system has."""
     reports = run(tmp_path, engine, BOTH_PROTOCOLS, rounds=6, seed=4, durability="os", progress=progress)
     assert all_well(reports), told(reports)
 
@@ -75,8 +75,8 @@ def test_groups_lose_nothing_without_syncs(engine: str, tmp_path: Path, progress
     ["loses-offsets:segment", "loses-offsets:lmdb", "drops-writes:rocksdb", "answers-early:segment"],
 )
 def test_a_state_store_that_loses_offsets_is_caught(state_storage: str, tmp_path: Path) -> None:
-    """A kill shows it only if it comes before a later commit covers the lost one, hence the further
-    attempts."""
+    """A kill reveals it only if it happens before a later commit covers the lost one, hence the
+    further attempts."""
     for attempt in range(4):
         home = tmp_path / str(attempt)
         home.mkdir()
@@ -95,7 +95,7 @@ def test_a_state_store_that_loses_offsets_is_caught(state_storage: str, tmp_path
         except BrokerStartFailed as refused:
             if "cannot use what is in" not in str(refused):
                 raise
-            return  # what is left contradicts itself
+            return  # the remaining state contradicts itself
         if not all_well(reports):
             break
     assert "start" in rules(reports), told(reports)
@@ -103,6 +103,6 @@ def test_a_state_store_that_loses_offsets_is_caught(state_storage: str, tmp_path
 
 @pytest.mark.full
 def test_skipped_syncs_are_not_seen_by_kill_9(tmp_path: Path) -> None:
-    """It needs a power cut to see them (tests/powercut)."""
+    """Only a power cut reveals them (tests/powercut)."""
     reports = run(tmp_path, "skips-sync:segment", BOTH_PROTOCOLS, rounds=5, seed=1, command=LAUNCHER)
     assert all_well(reports), told(reports)

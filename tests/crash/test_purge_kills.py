@@ -60,8 +60,8 @@ def test_kill_9_takes_nothing_of_producers_even_without_syncs(
     ],
 )
 def test_a_snapshot_from_below_the_start_is_caught(storage: str, state_storage: str, tmp_path: Path) -> None:
-    """librdkafka's producer ends with a fatal error where it meets the mistake first. Further
-    attempts, as a life may be too short."""
+    """librdkafka's producer ends with a fatal error if it meets the fault first. Several attempts,
+    as a life may be too short."""
     for attempt in range(3):
         home = tmp_path / str(attempt)
         home.mkdir()

@@ -20,7 +20,7 @@ from tests.crash.tally import Progress
 from tests.crash.test_crash import ENGINES
 
 ROUNDS, CUT_LOG_ROUNDS = 25, 13
-"""Of each persister, and of each persister and retention: about 50 of an engine."""
+"""Per persister, and per persister and retention: about 50 for an engine."""
 PERSISTERS = ("default", "control-records")
 CAUGHT_BY = {
     "loses-parked": {"unfinished"},
@@ -33,7 +33,7 @@ CAUGHT_BY = {
     "forgets-keys": {"key order", "two of a key"},
     "frees-parked-keys": {"key order"},
 }
-"""By fault, the rules of which at least one has to see it."""
+"""By fault: the rules of which at least one must be violated."""
 KEEPING_CAUGHT_BY = {
     "cuts-first": {"unfinished"},
     "drops-returned": {"unfinished"},
@@ -48,7 +48,7 @@ ATTEMPTS = 3
 
 
 def was_busy(done: QueueStatistics, rounds: int) -> bool:
-    """Otherwise the absence of violations says little."""
+    """Otherwise the absence of violations means little."""
     return (
         done.lives > rounds
         and done.confirmed_sends > 30 * rounds
@@ -67,7 +67,7 @@ def test_a_queue_loses_nothing(engine: str, persister: str, tmp_path: Path, prog
 
 
 def check_was_cut(report: Report, rounds: int) -> None:
-    """Logs went from the front, and jobs came from beside them."""
+    """Logs were trimmed, and jobs were read from beside them."""
     assert report.ok, str(report)
     done = report.statistics
     assert done.confirmed_sends > 30 * rounds, report
@@ -89,7 +89,7 @@ def test_a_cut_log_loses_nothing(engine: str, retention: str, tmp_path: Path, pr
 def test_a_cut_log_loses_nothing_over_many_rounds(
     engine: str, persister: str, retention: str, tmp_path: Path, progress: Progress
 ) -> None:
-    """The group is deleted and recreated meanwhile, and one of the logs is purged."""
+    """Meanwhile the group is deleted and recreated, and one of the logs is purged."""
     options = {"persister": persister, "retention": retention, "anew_before": 3, "progress": progress}
     check_was_cut(run(tmp_path, engine, rounds=CUT_LOG_ROUNDS, seed=4, **options), CUT_LOG_ROUNDS)
 
@@ -111,7 +111,7 @@ def test_a_cut_log_loses_nothing_without_syncs(
 def test_jobs_of_one_key_keep_their_order(
     engine: str, persister: str, tmp_path: Path, progress: Progress
 ) -> None:
-    """Eight workers, a thousand keys, one of which has half of the jobs."""
+    """Eight workers and a thousand keys; one of the keys has half of the jobs."""
     report = run(
         tmp_path, engine, rounds=ROUNDS, seed=5, persister=persister, ordered=True, progress=progress
     )
@@ -156,7 +156,7 @@ def test_kill_9_takes_nothing_of_a_queue_even_without_syncs(
     "fault", [pytest.param(fault, marks=() if fault in QUICK else pytest.mark.full) for fault in FAULTS]
 )
 def test_broken_parking_is_caught(fault: str, tmp_path: Path) -> None:
-    """Some faults are seen only if a kill comes at the right time, hence the further attempts."""
+    """Some faults are seen only if a kill happens at the right time, hence the further attempts."""
     for attempt in range(ATTEMPTS):
         home = tmp_path / str(attempt)
         home.mkdir()

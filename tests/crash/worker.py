@@ -1,13 +1,12 @@
-"""The client processes of a crash test: producers, share consumers, the one that drains, the one
-that reads the logs.
+"""The client processes of a crash test: producers, share consumers, the one that drains the group,
+the one that reads the logs.
 
     python -m tests.crash.worker ROLE NAME BOOTSTRAP HISTORY SEED
 
 All clients are unmodified confluent-kafka. Each event is one line, written with one write() to
-HISTORY (opened with O_APPEND), so that kill -9 of this process loses nothing it has seen. SIGTERM
-ends producing and consuming in good order. What a history has to say and when:
-kbroker.testing.history_events. HISTORY may be the log of the power-cut recorder: events are marks
-then.
+HISTORY (opened with O_APPEND), so that kill -9 of this process loses no event. SIGTERM ends
+producing and consuming cleanly. kbroker.testing.history_events defines the events and when to write
+them. HISTORY may be the log of the power-cut recorder: then events are marks.
 """
 
 from __future__ import annotations
@@ -60,17 +59,17 @@ LOCK_MS = 1000
 CONSUMERS_PER_PROCESS = 2
 SESSION_MS = 2000
 QUIET_S = 1.2
-"""The group is drained when nothing came for this long: a lock and a little more ..."""
+"""The group counts as drained when nothing arrives for this long: a lock and a little more ..."""
 LONGEST_SESSION_S = SESSION_MS / 1000 + 0.7
 """... and killed consumers have lost their membership, and with it the partitions that only they
-were to read."""
+were assigned."""
 MUCH_LONGER_S = 10.0
-"""A record that was not drained gets a second chance: on a busy machine a member that is gone may
-have kept its partition until now."""
+"""A record that was not drained gets a second chance: on a busy machine a departed member may have
+kept its partition until now."""
 POLL_S = 0.2
 ACK_WIRE = {AckKind.ACCEPT: 1, AckKind.RELEASE: 2, AckKind.REJECT: 3}
 REFUSALS = {42, 121, 122, 123}
-"""Error codes that say for certain that an acknowledgement was not done: INVALID_REQUEST,
+"""Error codes that mean for certain that an acknowledgement was not applied: INVALID_REQUEST,
 INVALID_RECORD_STATE, share sessions."""
 QUICK_RECONNECT: dict[str, Any] = {
     "reconnect.backoff.ms": 20,
@@ -81,7 +80,7 @@ QUICK_RECONNECT: dict[str, Any] = {
 
 
 class History:
-    """Where this process writes what it saw."""
+    """The file to which this process writes its events."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -125,7 +124,7 @@ def digest(
 
 
 def digest_of(message: Message, *, without: str = "\0") -> str:
-    """`without`: headers whose names begin so are not the record's own."""
+    """`without`: headers with this prefix were added by the broker and are ignored."""
     headers = [(name, value) for name, value in message.headers() or () if not name.startswith(without)]
     key, value = message.key(), message.value()
     assert not isinstance(key, str)
@@ -145,8 +144,8 @@ def produce(name: str, bootstrap: str, history: History, seed: int) -> None:
 
 
 def produce_old(name: str, bootstrap: str, history: History, seed: int) -> None:
-    """Two producers, both idempotent, for logs that are purged: what goes to AGING is old enough to
-    be removed at once."""
+    """Two idempotent producers, for logs that are purged: records in AGING are old enough to be
+    removed at once."""
     places = [
         (topic, partition, topic == AGING)
         for topic, partitions in TOPICS.items()
@@ -156,7 +155,7 @@ def produce_old(name: str, bootstrap: str, history: History, seed: int) -> None:
 
 
 Place: TypeAlias = tuple[str, int, bool]
-"""Topic, partition, and whether records get there with a timestamp that is long past."""
+"""Topic, partition, and whether records there get a timestamp that is long past."""
 
 
 def _produce(
@@ -189,8 +188,8 @@ def produce_one(
         "linger.ms": 2,
         "retry.backoff.ms": 20,
     }
-    # Without a limit: where one record times out that may have been written, the library continues
-    # with a new epoch, in which it repeats earlier records, and these look like new ones.
+    # No limit: if a record times out that may have been written, the library continues with a new
+    # epoch. It then repeats earlier records, and these look like new ones.
     producer = Producer({**config, **QUICK_RECONNECT, "message.timeout.ms": 0, "error_cb": refuse_fatal})
 
     def delivered(error: KafkaError | None, message: Message) -> None:
@@ -220,7 +219,7 @@ def produce_one(
 
 
 def refuse_fatal(error: KafkaError) -> None:
-    """A producer gives up for good, for instance because its sequence numbers and the broker's
+    """A producer gives up permanently, for instance because its sequence numbers and the broker's
     differ."""
     if error.fatal():
         print(f"fatal: {error}", file=sys.stderr, flush=True)
@@ -250,7 +249,7 @@ class Worker:
             self._history.write(Disconnected(self._broken_ns, self.name))
 
     def turn(self, choose: Callable[[random.Random], AckKind]) -> int:
-        """Poll once and acknowledge what came; returns how many records that were."""
+        """Poll once and acknowledge the records; returns their number."""
         broken_ns = self._broken_ns
         try:
             messages = [message for message in self._consumer.poll(POLL_S) if message.error() is None]
@@ -258,7 +257,7 @@ class Worker:
             messages = []
         now_ns = time.monotonic_ns()
         if not messages:
-            # The client has dropped all records from before a break that it had seen when this
+            # The client has dropped all records that it had received before the break when this
             # poll began: these were fetched later.
             if broken_ns:
                 self._asked_ns, self._broken_ns = max(self._asked_ns, broken_ns), 0
@@ -285,7 +284,7 @@ class Worker:
             self._history.write(AckSent(time.monotonic_ns(), self.name, record, kind))
             try:
                 self._consumer.acknowledge(message, ACK_WIRE[kind])
-            except RuntimeError:  # the client has given the record up already: nothing is sent
+            except RuntimeError:  # the client no longer has the record: nothing is sent
                 outcomes[record] = Outcome.REFUSED
         try:
             answers = {
@@ -349,15 +348,15 @@ def drain(
 
 
 def read(name: str, bootstrap: str, history: History, seed: int, *, is_purged: bool = False) -> None:
-    """All of every partition, with an ordinary consumer. A log may end with what is no record;
-    unless it `is_purged` it begins with the first one."""
+    """Read every partition completely, with an ordinary consumer. A log may end with offsets that
+    hold no record; unless it `is_purged` it begins with the first record."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": name,
         "enable.auto.commit": False,
         "enable.partition.eof": True,
     }
-    # A log that begins further behind by now is read from there, not from its end.
+    # A log that by now begins later is read from there, not from its end.
     consumer = Consumer({**settings, **QUICK_RECONNECT, "auto.offset.reset": "earliest"})
     ends = {}
     for partition in range(PARTITIONS):
