@@ -23,6 +23,7 @@ DONE = (
     "kbroker/share_state",
     "tests/clients",
     "tests/crash",
+    "tests/powercut",
     "tests/share",
     "tests/share_state",
 )

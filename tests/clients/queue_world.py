@@ -50,8 +50,7 @@ def setups() -> list[Any]:
 
 
 class Delivery(NamedTuple):
-    """`kind`, `code`, `sent_at`, `answered_at` belong to the worker's answer; None: it gave none.
-    """
+    """`kind`, `code`, `sent_at`, `answered_at`: those of the worker's answer; None: no answer."""
 
     worker: QueueWorker
     topic: str

@@ -22,8 +22,7 @@ WAITED_FOR = (*(() if MISSING else ("java",)), "hangs", "librdkafka")
 
 @pytest.fixture(scope="module", params=setups(), ids="-".join)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """One broker, and a queue for each test. Long jobs start here, for all tests at the same time.
-    """
+    """One broker, and a queue for each test. All long jobs start here, so that they overlap."""
     engine, persister, durability = request.param
     with open_world(engine, persister=persister, durability=durability) as world:
         for queue in WAITED_FOR:

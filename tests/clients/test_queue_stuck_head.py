@@ -84,8 +84,7 @@ def log_start(world: World) -> int:
 
 
 def begin(world: World, retention: str, jobs: int) -> None:
-    """The queue with its head, which one worker holds without fetching more, and the jobs after it.
-    """
+    """The queue with its head, held by a worker that fetches no more, and the jobs after it."""
     world.create_queue("jobs", "--retention", retention, "--delay", "10ms")
     with world.broker.connect() as connection:
         admin.alter_configs(connection, admin.ResourceType.TOPIC, "jobs", set_configs=SMALL_SEGMENTS)

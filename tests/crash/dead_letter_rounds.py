@@ -193,8 +193,7 @@ class Rounds:
                 assert set(range(state.start_offset, RECORDS)) <= done, round_
 
     def wait_for_cursors(self) -> None:
-        """They are removed some time after the last dead letter. Returns early if the broker dies.
-        """
+        """They are removed soon after the last dead letter. Returns early if the broker dies."""
         deadline = time.monotonic() + PATIENCE_S
         while self.broker.is_running:
             with self._state() as store:

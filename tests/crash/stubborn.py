@@ -269,8 +269,7 @@ class Stubborn:
         self.note(LogReadDone(time.monotonic_ns(), *log))
 
     def _fetch(self, log: Log, offset: int) -> list[tuple[int, list[str]]]:
-        """Base offset and values of the batches from there on; none where the log now begins later.
-        """
+        """Base offset and values of the batches from there on; none where the log begins later."""
         wanted = {
             "partition": log.partition,
             "fetch_offset": offset,

@@ -1,10 +1,10 @@
-"""Power cuts for a whole broker: record it under load from unmodified clients, cut, start it on
-what is left, let the checker judge.
+"""Power cuts for a whole broker: record it under load from unmodified clients, cut, start a broker
+on the remaining state, and let the checker judge.
 
-The events of all clients are marks in the recorder's own log, so that a cut at any place of the log
-has its history: what was answered before the cut is in it, what was not is an unanswered request.
-After the cut a broker starts on the state, a last consumer drains the group, another one reads the
-logs, and kbroker.testing.history judges the whole.
+The events of all clients are marks in the recorder's own log, so a cut at any place of the log
+comes with its history: responses before the cut are in it, later ones are missing, so that their
+requests are unanswered. After the cut a broker starts on the state, a last consumer drains the
+group, another one reads the logs, and kbroker.testing.history judges the whole.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tests.powercut.disk import Disk, State, save
 from tests.powercut.recording import Entry, Op, Recording
 
 AT_ONCE = 4
-"""Brokers that are judged at the same time: most of a verdict is waiting for the drain to stay
-quiet."""
+"""Brokers that are judged at the same time: most of that time passes waiting until nothing more
+arrives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +83,29 @@ class Cut:
     seed: int
     state: State
     history: list[Event]
-    """What was known before the cut."""
+    """The events before the cut."""
 
     @property
     def has_load(self) -> bool:
-        """Topic and group were made: before that, a broker only has to start."""
+        """Topic and group were created: before that, a broker only has to start."""
         return any(isinstance(event, Sent) for event in self.history)
 
     @property
     def lives(self) -> int:
-        """That the broker had, the one that the cut has ended included."""
+        """The broker's lives, including the one that the cut ended."""
         return max((event.life for event in self.history if isinstance(event, LifeBegan)), default=0)
 
     def end(self) -> list[Event]:
-        """Of that life, unless it had ended before."""
+        """End that life, unless it had ended before."""
         lives = [event for event in self.history if isinstance(event, LifeBegan | LifeEnded)]
         is_open = bool(lives) and isinstance(lives[-1], LifeBegan)
         return [LifeEnded(time.monotonic_ns(), self.lives)] if is_open else []
 
 
 def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | None = None) -> Iterator[Cut]:
-    """At random moments, in the order of the log; half of them shortly after a mark, when an answer
-    had just arrived. `since`: behind the first event of that kind, and one at the end."""
+    """At random moments, in the order of the log; half of them shortly after a mark, when a
+    response had just arrived. `since`: all cuts come after the first event of that kind, and one is
+    at the end."""
     chooser = random.Random(seed)
     marks = [place + 1 for place, entry in enumerate(entries) if entry.op is Op.MARK]
     if since is not None:
@@ -133,8 +134,8 @@ def cuts(entries: list[Entry], *, count: int, seed: int, since: type[Event] | No
 
 
 def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS) -> Report | None:
-    """Start a broker on the state. None where there was no load yet to judge. Raises what the
-    broker or a client raises."""
+    """Start a broker on the state. None if there was no load yet to judge. Raises the errors of the
+    broker and of clients."""
     home.mkdir()
     save(cut.state, home / "data")
     broker = setup.broker(home)
@@ -163,8 +164,8 @@ def judge(setup: Setup, cut: Cut, home: Path, settings: GroupSettings = SETTINGS
 
 
 class Scene(NamedTuple):
-    """What is recorded, how it is judged, and what a summary says of its statistics; as record(),
-    judge() and _counts(). `since`: cuts are made behind the first such event."""
+    """How to record, to judge and to count statistics for the summary, as record(), judge() and
+    _counts() do. `since`: cuts come after the first such event."""
 
     name: str
     record: Callable[..., list[Entry]]
@@ -191,14 +192,13 @@ def run(
     scene: Scene = WHOLE_BROKER,
     progress: Progress | None = None,
 ) -> list[str]:
-    """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in
-    `home`."""
+    """Record once, cut `count` times; returns the failures. States that failed stay in `home`."""
     progress = progress or silent()
     progress.begin(
         f"{row_of(setup.storage, setup.state_storage, persister=setup.persister)}, {scene.name}", "cut", count
     )
     entries = scene.record(setup, home, seed=seed, load_s=load_s, kills=kills)
-    room = threading.Semaphore(AT_ONCE + 1)  # states are built as they are judged, not all at once
+    room = threading.Semaphore(AT_ONCE + 1)  # states are built just before they are judged, not all at once
     wrong: list[str] = []
 
     def verdict(number: int, cut: Cut) -> dict[str, int]:
@@ -231,6 +231,6 @@ def run(
 
 
 def _show(progress: Progress, verdicts: list[Future[dict[str, int]]], *, all_of_them: bool) -> None:
-    """Tell of the verdicts that are there, in order, and forget them."""
+    """Report the verdicts in order as far as they have arrived, and drop them."""
     while verdicts and (all_of_them or verdicts[0].done()):
         progress.step(**verdicts.pop(0).result())

@@ -1,5 +1,5 @@
-"""Where power cuts are tried: in memory if there is room, since only the recorder's log counts and
-real syncs take long.
+"""A directory for the power-cut tests, in memory if there is room: only the recorder's log matters,
+and real syncs take long.
 
 Long runs show their progress and end with a summary (tests.crash.tally).
 """
@@ -27,7 +27,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """An empty directory. What a failed test leaves in it is moved to `tmp_path`."""
+    """An empty directory. Files that a failed test leaves in it are moved to `tmp_path`."""
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < ROOM_BYTES:
         yield tmp_path
         return

@@ -1,27 +1,28 @@
-"""What is on a disk while a recorded process works, and what a power cut may leave of it.
+"""A model of a disk: its content while a recorded process works, and the states that a power cut
+may leave.
 
-The model, stricter than any one file system and never beyond what POSIX lets one do:
+The model is stricter than any one file system, and stays within what POSIX allows:
 
     file content   a write, a change of size and an allocation are in memory first. A successful
                    fsync or fdatasync of the file (or syncfs) makes everything durable that was
                    logged before the sync began. A write through an O_DSYNC descriptor is durable
-                   when it returns. Of the rest, each 4 KiB page is there in any version that it had
-                   since it was last durable, independently of all others; the size may be old or
-                   new; pages never written read as zeros.
+                   when it returns. Each page of 4 KiB that is not durable may have any version
+                   since it last was, independently of all others; the size may be old or new;
+                   pages never written read as zeros.
     shrinking      a truncation belongs to the metadata of the file and is ordered: nothing written
-                   after it is there without it.
+                   after it survives without it.
     directories    creating, linking, renaming, unlinking, mkdir and rmdir are in memory first, and
                    durable after fsync of a directory that they concern; fsync of a file does not
-                   cover its name. Of the rest either any subset is there ("strict") or a prefix in
-                   order ("ordered", what journalling file systems do). A rename is atomic; a lost
-                   unlink brings the old file back; the contents of a directory whose name was lost
-                   are gone. RocksDB alone relies on what Linux file systems do beyond POSIX (fsync
-                   of a new file keeps its name too): it renames CURRENT to name a manifest that it
-                   has synced, and syncs the directory only afterwards. For its files, and for no
-                   others, the model grants that (`names_by_fsync`).
+                   cover its name. Of the others, either any subset survives ("strict") or a prefix
+                   in order ("ordered", as with journalling file systems). A rename is atomic; a
+                   lost unlink brings the old file back; the contents of a directory whose name was
+                   lost are gone. RocksDB alone relies on what Linux file systems do beyond POSIX
+                   (fsync of a new file keeps its name too): it renames CURRENT to name a manifest
+                   that it has synced, and syncs the directory only afterwards. The model grants
+                   that for RocksDB's files only (`names_by_fsync`).
     failed syncs   make nothing durable.
 
-Knows the recorder's log entries, and nothing of brokers and engines.
+Reads the recorder's log entries; independent of brokers and engines.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from tests.powercut.recording import CREATED, DSYNC, Entry, Op
 PAGE = 4096
 ZEROS = bytes(PAGE)
 KEEP = (0.0, 0.05, 0.5, 0.95, 1.0)
-"""How likely each unsynced page or name survives, chosen anew for every state: some disks lose all,
-some next to nothing."""
+"""How likely each unsynced page or name survives, chosen again for each state: some disks lose
+everything, some next to nothing."""
 
 
 @dataclass(slots=True)
 class Content:
-    """A file's bytes as sparse pages; a page that is not there reads as zeros."""
+    """A file's bytes as sparse pages; a missing page reads as zeros."""
 
     size: int = 0
     pages: dict[int, bytes] = field(default_factory=dict)
@@ -82,8 +83,7 @@ class Content:
 
     @classmethod
     def load(cls, path: Path) -> Content:
-        """Without pages of zeros, and without reading holes: engines allocate a great deal
-        ahead."""
+        """Without pages of zeros, and without reading holes: engines preallocate a lot."""
         content = cls(path.stat().st_size)
         with path.open("rb", buffering=0) as file:
             for start, end in _written_ranges(file.fileno(), content.size):
@@ -95,12 +95,12 @@ class Content:
         return content
 
     def written(self) -> dict[int, bytes]:
-        """The pages that are not zeros: two contents are the same if these and the sizes are."""
+        """The pages that are not all zeros: two contents are equal if these and the sizes are."""
         return {page: data for page, data in self.pages.items() if data.strip(b"\0")}
 
 
 def _written_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where a file is not a hole, from page to page."""
+    """The ranges of a file that are not holes, page by page."""
     end = 0
     while end < size:
         try:
@@ -114,12 +114,12 @@ def _written_ranges(fd: int, size: int) -> Iterator[tuple[int, int]]:
 
 
 def cut_page(data: bytes, page: int, size: int) -> bytes:
-    """The page with zeros behind the end of a file of this size."""
+    """The page, with zeros after the end of a file of this size."""
     return data[: max(0, size - page * PAGE)].ljust(PAGE, b"\0")
 
 
 class _Change(NamedTuple):
-    """A write of `data` at `place`, or without data a change of size to `place`. `forced`: safe
+    """A write of `data` at `place`, or without data a change of size to `place`. `forced`: durable
     when it returned."""
 
     place: int
@@ -128,7 +128,7 @@ class _Change(NamedTuple):
 
 
 class _File:
-    """One file's content: what is safe, and the changes since."""
+    """One file's content: the durable part, and the changes since."""
 
     def __init__(self, base: Content) -> None:
         self.base = base
@@ -137,7 +137,7 @@ class _File:
 
     @property
     def changes(self) -> int:
-        """The number of changes ever made: a sync that begins now makes this many safe."""
+        """The number of changes ever made: a sync that begins now makes this many durable."""
         return self.folded + len(self.pending)
 
     def make_safe(self, changes: int) -> None:
@@ -154,13 +154,13 @@ class _File:
         return content
 
     def safe(self, chooser: random.Random) -> Content:
-        """No more than is safe, where a write through O_DSYNC does not come after others."""
+        """Only the durable content; a write through O_DSYNC may be lost if others precede it."""
         return (
             self.survivor(chooser, 0.0) if any(change.forced for change in self.pending) else self.base.copy()
         )
 
     def survivor(self, chooser: random.Random, keep: float) -> Content:
-        """What a power cut may leave of it now."""
+        """A content that a power cut may leave now."""
         if not self.pending:
             return self.base.copy()
         now, sizes, shrunk = self.base.copy(), [self.base.size], self.base.size
@@ -188,8 +188,8 @@ class _File:
         return content
 
     def _metadata_reached(self, chooser: random.Random) -> int:
-        """How many of the pending changes count at all: up to a truncation that was lost, if one
-        was."""
+        """How many of the pending changes can survive: those up to a lost truncation, if one was
+        lost."""
         size, shrinks, least = self.base.size, [], -1
         for place, change in enumerate(self.pending):
             if change.data is None and change.place < size:
@@ -215,8 +215,7 @@ Tree: TypeAlias = dict[Node, dict[str, Node]]
 
 
 class _Naming(NamedTuple):
-    """One operation on names: `gone` loses its name, `named` gets one; a rename does both at
-    once."""
+    """One operation on names: `gone` loses its name, `named` gets one; a rename does both."""
 
     gone: tuple[Node, str] | None
     named: tuple[Node, str] | None
@@ -227,7 +226,7 @@ class _Naming(NamedTuple):
         return any(place is not None and place[0] == directory for place in (self.gone, self.named))
 
     def apply(self, tree: Tree) -> None:
-        # whatever else was lost: after a rename there is no second name
+        # whatever else was lost: after a rename the old name is gone
         if self.gone and self.named and not self.is_link:
             for names in tree.values():
                 for name in [name for name, node in names.items() if node == self.node]:
@@ -239,14 +238,14 @@ class _Naming(NamedTuple):
 
 
 State: TypeAlias = dict[str, Content | None]
-"""Path -> content, or None for a directory; parents come before what is in them."""
+"""Path -> content, or None for a directory; parents precede their entries."""
 
 
 class Disk:
-    """Follows a log, entry by entry; `survivor` asks what is left if the power goes now.
+    """Follows a log, entry by entry; `survivor` returns a state that a power cut now may leave.
 
-    `base`: what was there before. `names_by_fsync`: for which paths fsync of a file makes its name
-    safe as well.
+    `base`: the content before the log. `names_by_fsync`: the paths for which fsync of a file makes
+    its name durable as well.
     """
 
     def __init__(
@@ -357,7 +356,7 @@ class Disk:
             self._name(_Naming(None, place, node))
             return
         found = self._now[place[0]].get(place[1])
-        if found is None:  # written by stdio: its bytes are unknown, and a test says which files may be
+        if found is None:  # written by stdio: bytes unknown; a test lists such files
             found = self._new_node()
             self._files[found] = _File(Content())
         if entry.op is Op.LINK:
@@ -383,7 +382,7 @@ class Disk:
         return node
 
     def latest(self) -> State:
-        """What the process itself would read."""
+        """The state that the process itself would read."""
         return self._state(self._now, lambda file: file.latest())
 
     def survivor(self, chooser: random.Random) -> State:
@@ -399,11 +398,11 @@ class Disk:
         return self._state(tree, lambda file: file.survivor(chooser, chooser.choice(KEEP)))
 
     def survivor_of_parts(self, chooser: random.Random, is_kept: Callable[[str], bool]) -> State:
-        """One of these states: everything has reached the disk at some paths, and nothing that was
-        not synced at the others.
+        """One of these states: at some paths everything has reached the disk, at the others nothing
+        that was not synced.
 
-        Files are written back one by one: it shows at once what relies on the order between two of
-        them.
+        Files are written back one by one: this state directly reveals code that relies on the order
+        between two files.
         """
         tree: Tree = {directory: dict(names) for directory, names in self._safe.items()}
         directories = {

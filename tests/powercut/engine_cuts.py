@@ -1,5 +1,5 @@
-"""Power cuts for one engine by itself: record a script, choose moments, build what may be left, let
-the judge open it."""
+"""Power cuts for a single engine: record a script, choose moments, build the states that may
+remain, and let the judge open them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODULE = [sys.executable, "-m", "tests.powercut.engine_process"]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is recorded: a script (kind, seed, steps) on an engine."""
+    """The recorded work: a script (kind, seed, steps) on an engine."""
 
     kind: str
     engine: str
@@ -67,7 +67,7 @@ def _recorded(recording: Recording, *command: str) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A power cut before entry `position` of the log, and what it left."""
+    """A power cut before entry `position` of the log, and the state that it left."""
 
     position: int
     seed: int
@@ -101,7 +101,7 @@ def cuts(work: Work, entries: list[Entry], *, count: int, seed: int) -> Iterator
 
 
 def cut_again(work: Work, cut: Cut, home: Path) -> Cut:
-    """The power goes a second time, while the store recovers from the first."""
+    """A second power cut, while the store recovers from the first."""
     home.mkdir()
     before = home / "before"
     save(cut.state, before)
@@ -123,13 +123,13 @@ def _note(marks: dict[str, object], mark: dict[str, int]) -> None:
 
 
 class Judge:
-    """The judging process; started again when a store took it along."""
+    """The judging process; restarted when a store crashed it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def verdict(self, work: Work, cut: Cut, directory: Path) -> str:
-        """Empty if all promises are kept, otherwise what is wrong."""
+        """Empty if all promises are kept, otherwise a description of the failure."""
         save(cut.state, directory)
         if self._process is None:
             self._process = subprocess.Popen(
@@ -176,10 +176,10 @@ def run(
     progress: Progress | None = None,
     until_wrong: bool = False,
 ) -> list[str]:
-    """Record once, cut `count` times, and cut every tenth recovery again; returns what went wrong,
+    """Record once, cut `count` times, and cut every tenth recovery again; returns the failures,
     each with its cut.
 
-    States that went wrong are left in `home`. `until_wrong`: the first of them is enough.
+    States that failed are left in `home`. `until_wrong`: stop at the first failure.
     """
     progress = progress or silent()
     progress.begin(f"{work.engine} as {work.kind} store", "cut", count)

@@ -1,14 +1,14 @@
 """The processes of an engine's power cut: one works under the recorder, one recovers under it, one
-opens what is left and judges.
+opens the remaining state and judges.
 
     python -m tests.powercut.engine_process work KIND ENGINE DIRECTORY LOG SEED STEPS
     python -m tests.powercut.engine_process recover KIND ENGINE DIRECTORY
     python -m tests.powercut.engine_process judge      requests on stdin, one JSON object a line;
                                                        answers on stdout
 
-KIND is "log" or "state"; ENGINE may bring options, as in segment?sync=fdatasync&checkpoint_bytes=0.
-Both are processes of their own since a corrupt store may take its process along (SIGBUS). The
-worker is killed at its end, so that no tidy close helps the engine.
+KIND is "log" or "state"; ENGINE may have options, as in segment?sync=fdatasync&checkpoint_bytes=0.
+The judge is a separate process since a corrupt store may crash it (SIGBUS). The worker is killed at
+its end, so that no clean close helps the engine.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def work(kind: str, engine: str, directory: Path, log: Path, seed: int, steps: i
 
 
 def recover(kind: str, engine: str, directory: Path) -> None:
-    """Only open what a power cut left, so that the next one can come in between."""
+    """Only open the state that a power cut left, so that the next cut can hit the recovery."""
     store = open_store(kind, engine, directory)
     assert store is not None
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def judge(kind: str, engine: str, directory: Path, seed: int, steps: int, marks: script.Marks) -> None:
-    """Raises AssertionError, or whatever the engine raises."""
+    """Raises AssertionError, or any error of the engine."""
     store = open_store(kind, engine, directory)
     try:
         if kind == "log":
@@ -86,7 +86,7 @@ def judge_requests() -> None:
         try:
             judge(**{**request, "directory": Path(request["directory"])}, marks=marks)
             answer = ""
-        except BaseException as error:  # the whole point: whatever it is, it is the verdict
+        except BaseException as error:  # any error at all is the verdict
             answer = "".join(traceback.format_exception(error))
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

@@ -1,9 +1,9 @@
-"""Random but repeatable work for one storage engine, and what may be left of it after a power cut.
+"""Random but repeatable work for one storage engine, and the contents that a power cut may leave.
 
-A script is made from a seed: the recorded process works it off, marking each step when it begins
-and when it is done; the verifying process makes the same script again and works out, from the
-number of steps begun and done before the cut, what a store must and may hold. The promises are
-those of kbroker.storage.spi.
+A script is derived from a seed. The recorded process executes it and marks the begin and the end of
+each step. The verifying process derives the same script. From the number of steps begun and done
+before the cut it computes what a store must and may hold. The promises are those of
+kbroker.storage.spi.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ SETTINGS = LogSettings(segment_bytes=SEGMENT_BYTES)
 
 
 class Marks(NamedTuple):
-    """What the marks before a cut say. `starts`: where each trimmed log began after its last
-    trim."""
+    """The marks before a cut. `starts`: where each trimmed log began after its last trim."""
 
     begun: int
     done: int
@@ -43,7 +42,7 @@ class Marks(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`log` numbers a log; `batches` and `offset` as the step needs them."""
+    """`log` is the number of a log; `batches` and `offset` as the step needs them."""
 
     what: str
     log: int = 0
@@ -57,7 +56,7 @@ def log_id(number: int) -> LogId:
 
 @dataclass(slots=True)
 class LogModel:
-    """What one log may hold: the first `safe` of `batches` at least, all of them at most."""
+    """The allowed content of one log: at least the first `safe` of `batches`, at most all."""
 
     batches: list[StampedBatch] = field(default_factory=list)
     safe: int = 0
@@ -108,7 +107,7 @@ class Logs:
 
 @cache
 def log_script(seed: int, steps: int) -> list[Step]:
-    """Starts with two logs; keeps at least one alive."""
+    """Starts with two logs; keeps at least one of them."""
     chooser, logs, made = random.Random(seed), Logs(), 0
     script: list[Step] = []
 
@@ -156,7 +155,7 @@ def _some_batches(chooser: random.Random, logs: Logs) -> list[StampedBatch]:
 
 
 def work_on_logs(store: LogStore, step: Step) -> dict[str, int]:
-    """One step on the real engine; returns what the done-mark has to tell."""
+    """One step on the real engine; returns the content of its done-mark."""
     match step.what:
         case "create":
             store.create(log_id(step.log), SETTINGS)
@@ -175,7 +174,7 @@ def work_on_logs(store: LogStore, step: Step) -> dict[str, int]:
 
 
 def check_logs(reader: LogReader, script: Sequence[Step], marks: Marks) -> None:
-    """Raises AssertionError where the store breaks a promise."""
+    """Raises AssertionError if the store breaks a promise."""
     logs = Logs()
     for place, step in enumerate(script[: marks.begun]):
         logs.apply(step, done=place < marks.done)
@@ -217,7 +216,7 @@ def _check_log(reader: LogReader, number: int, model: LogModel, start: int | Non
 
 
 def go_on_with_logs(store: LogStore) -> None:
-    """A recovered store takes new logs and new batches at the end of the ones it has."""
+    """A recovered store accepts new logs, and new batches at the end of the existing ones."""
     store.create(log_id(999), SETTINGS)
     ends = {log: store.bounds(log).end_offset for log in store.logs()}
     batches = [sized_batch(end_offset, 200, log=log) for log, end_offset in ends.items()]
@@ -231,8 +230,7 @@ def go_on_with_logs(store: LogStore) -> None:
 
 @cache
 def state_script(seed: int, steps: int) -> list[Sequence[Change] | None]:
-    """Writes, with None for a sync. Half of the keys are of ON_DISK, most writes have both
-    kinds."""
+    """Writes; None is a sync. Half of the keys are of ON_DISK, most writes have both kinds."""
     chooser = random.Random(seed)
     script: list[Sequence[Change] | None] = []
     for step in range(steps):
@@ -257,7 +255,7 @@ def work_on_state(store: StateStore, step: Sequence[Change] | None) -> None:
 
 
 def check_state(reader: StateReader, script: Sequence[Sequence[Change] | None], marks: Marks) -> None:
-    """The store holds all writes up to some moment, none of them half, and at least what was
+    """The store holds all writes up to some moment, each whole, and at least those that were
     synced."""
     found = dict(reader.scan(b""))
     if reader.keeps_keys_on_disk:

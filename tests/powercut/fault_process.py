@@ -1,12 +1,11 @@
-"""A process that meets faults of the disk: it works on stores under the recorder, arms faults, and
-checks what the stores say.
+"""A process that meets disk faults: it uses stores under the recorder, arms faults, and checks the
+results.
 
     python -m tests.powercut.fault_process KIND ENGINE DIRECTORY FAULTS SCENARIO...
 
-Each scenario has a store of its own, in a directory of its name. Ends with code 0 and prints, as
-JSON by scenario, what must be in the store afterwards: the numbers of the writes that were
-confirmed by a sync ("kept") and of those that were refused ("refused"). Anything unexpected ends it
-with a traceback.
+Each scenario has its own store, in a directory with its name. Ends with code 0 and prints, as JSON
+by scenario, what the store must hold afterwards: the numbers of the writes that a sync confirmed
+("kept"), and those of the refused ones ("refused"). Anything unexpected ends it with a traceback.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from tests.powercut.recording import CHANGES, Calls, Faults
 
 SIZE_BYTES = 3000
 WRITES = Calls.WRITE | Calls.ALLOCATE
-"""What a full disk refuses; there are always some inodes left."""
+"""The calls that a full disk refuses; some inodes are always free."""
 
 
 class Store:
-    """Either kind of store, with writes that are numbered: batch `n`, or the key of `n`."""
+    """Either kind of store, with numbered writes: batch `n`, or the key of `n`."""
 
     def __init__(self, kind: str, engine: str, directory: Path) -> None:
         self.kind, self.store, self.name = kind, self._open(kind, engine, directory), directory.name
@@ -47,8 +46,8 @@ class Store:
         return open_store(kind, engine, directory)
 
     def write(self) -> None:
-        """The next write. Refused or not, its number is used up; offsets go on from the last one
-        that was kept."""
+        """The next write. Its number is used up even if it is refused; offsets continue after the
+        last kept one."""
         self.number += 1
         value = b"write %06d" % self.number
         try:
@@ -91,8 +90,8 @@ def expect(error: type[Exception], action: Callable[[], None]) -> None:
 
 
 def failed_sync(store: Store, faults: Faults) -> None:
-    """After one failed sync nothing is confirmed any more, though the disk is well again; reading
-    goes on."""
+    """After one failed sync nothing is confirmed any more, although the disk works again; reads
+    still work."""
     store.write_and_sync(3)
     faults.arm(Calls.SYNC, errno.EIO, path=store.name)
     expect(StoreFailed, store.write_and_sync)
@@ -113,7 +112,7 @@ def failed_write(store: Store, faults: Faults) -> None:
 
 
 def full_disk(store: Store, faults: Faults) -> None:
-    """Writes are refused, reading goes on, and with space again the same store works."""
+    """Writes are refused and reads still work; once there is space, the same store works again."""
     store.write_and_sync(3)
     faults.arm(WRITES, errno.ENOSPC, keep_bytes=50, sticky=True, path=store.name)
     while not store.refused:
@@ -131,8 +130,7 @@ def full_disk(store: Store, faults: Faults) -> None:
 
 
 def short_writes(store: Store, faults: Faults) -> None:
-    """A write may write less than it was given, without an error: confirmed is what was written in
-    whole."""
+    """A write may be shorter than requested, without an error: only whole writes are confirmed."""
     store.write_and_sync(3)
     for keep_bytes in (1, 100, 2999):
         faults.arm(Calls.WRITE, 0, keep_bytes=keep_bytes, path=store.name)
@@ -145,8 +143,8 @@ def short_writes(store: Store, faults: Faults) -> None:
 
 
 def read_only(store: Store, faults: Faults) -> None:
-    """A file system that is read-only all at once: nothing is confirmed any more, not even when it
-    takes writes again; reading goes on."""
+    """A file system that suddenly becomes read-only: nothing is confirmed any more, not even when
+    it is writable again; reads still work."""
     store.write_and_sync(3)
     faults.arm(CHANGES, errno.EROFS, sticky=True, path=store.name)
     expect(StoreFailed, store.write_and_sync)
@@ -172,7 +170,7 @@ def main(kind: str, engine: str, directory: str, control: str, *names: str) -> N
         faults.disarm()
         told[name] = {"kept": store.kept, "refused": store.refused}
     print(json.dumps(told), flush=True)
-    os._exit(0)  # no tidy close: what is confirmed has to be there without it
+    os._exit(0)  # no clean close: confirmed writes must survive without it
 
 
 if __name__ == "__main__":

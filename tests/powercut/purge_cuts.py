@@ -1,19 +1,18 @@
-"""Power cuts for a broker whose logs are purged, under idempotent producers that live through it:
-record, cut, two lives more, judge.
+"""Power cuts for a broker whose logs are purged, with idempotent producers that live through it:
+record, cut, two more lives, judge.
 
-What a cut leaves on the disk need not show at the first start after it: a start of a log, or a
-snapshot of producers, that lies behind the end of what is left does harm when the log has grown
-past it and the broker starts once more. Hence the producers go on in a second life, fill each log
-beyond all offsets that there ever were, and are judged by what a third life knows.
+Damage from a cut need not show at the first start. Suppose that a log's start, or a snapshot of
+producers, lies beyond the end of the remaining log. It does harm only when the log has grown past
+it and the broker starts once more. Hence the producers continue in a second life, fill each log
+beyond all earlier offsets, and are judged by the state of a third life.
 
-With durability `os` a cut takes what was not synced, answered or not. What the second life finds is
-what counts from there on, and only ids count over the cut (PowerLost in
+With durability `os` a cut removes unsynced data, confirmed or not. From then on the state
+found by the second life is authoritative, and only producer ids must survive the cut (PowerLost in
 kbroker.testing.history_events).
 
     python -m tests.powercut.purge_cuts STORAGE STATE_STORAGE DURABILITY SEED COUNT WHERE
 
-prints what a broker does wrong where it is cut in one way (WHERE: ids, purges, ends, marks,
-everywhere).
+prints the errors of a broker for one choice of cuts (WHERE: ids, purges, ends, marks, everywhere).
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ from tests.powercut.recording import Entry, Op, Recording
 AT_ONCE = 3
 SHOWN = 10
 ENDS = (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)
-"""How the recorded lives end: a snapshot of producers is saved by SIGTERM only."""
+"""How the recorded lives end: only SIGTERM saves a snapshot of producers."""
 CONFIG = {**BROKER_CONFIG, "kbroker.sync.interval.ms": "5000"}
-"""With durability `os`: long enough that there is something to lose at most moments."""
+"""With durability `os`: a long interval, so that at most moments something is unsynced."""
 WRITTEN_LAST = 8
-"""Batches at the end of a recorded life: a purge may sync the logs, and then there is nothing to
-lose."""
+"""Batches at the end of a recorded life: a purge may sync the logs, and then nothing could be lost.
+"""
 FAILED = "failed"
-"""Beside the rules of the judge: the broker did not start, or did not answer."""
+"""In addition to the rules of the judge: the broker did not start, or did not answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +92,8 @@ class Setup:
 
 
 def record(setup: Setup, home: Path, *, seed: int, steps: int) -> list[Entry]:
-    """The log of a broker under load through some lives, each of `steps` requests. The events are
-    marks in it."""
+    """The log of a broker under load through several lives, each of `steps` requests. The events
+    are marks in it."""
     (home / "data").mkdir()
     recording = Recording(home / "data", home / "record.log")
     history = History(recording.log)
@@ -129,11 +128,12 @@ class Cut:
     how: str
     state: State
     history: list[Event]
-    """What was known before the cut."""
+    """The events before the cut."""
 
 
 STATE, LOGS, SOME = "state-", "log-", ""
-"""What a cut leaves: all of one store and nothing unsynced of the other, or some of both."""
+"""The state after a cut: all of one store and only the synced part of the other, or some of both.
+"""
 
 
 class Moment(NamedTuple):
@@ -143,14 +143,14 @@ class Moment(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """Places of a recorder's log to cut at, by what is known there: cut behind a mark, or before a
+    """Places of a recorder's log to cut at, by the state at that point: after a mark, or before a
     sync has ended."""
 
     ids: list[int] = field(default_factory=list)
-    """The first of their blocks: the broker has just written that it may give them out."""
+    """The first ids of their blocks: the broker has just written that it may issue them."""
     purges: list[int] = field(default_factory=list)
-    """That moved the start of a log to where no sync has been, and not to its end: there an engine
-    begins a new segment at once."""
+    """Purges that moved the start of a log to an offset that is not synced, and not to its end:
+    there an engine begins a new segment at once."""
     ends: list[int] = field(default_factory=list)
     marks: list[int] = field(default_factory=list)
     _paths: dict[int, str] = field(default_factory=dict)
@@ -198,9 +198,13 @@ class Where(Enum):
 def moments(
     entries: list[Entry], *, count: int, seed: int, where: Sequence[Where] = tuple(Where)
 ) -> list[Moment]:
-    """Where a cut hurts most, in turn: behind an answer that one store alone gives; before a broker
-    that ends in good order has synced its logs, while the state has what was saved of producers;
-    behind any mark; anywhere."""
+    """The most harmful moments, in turn:
+    - after a response that depends on one store alone
+    - before a broker that stops cleanly has synced its logs, when the state store already has the
+      saved producers
+    - after any mark
+    - anywhere
+    """
     chooser = random.Random(seed)
     seen = _Seen()
     for place, entry in enumerate(entries):
@@ -244,8 +248,8 @@ def cuts(
 
 
 def judge(setup: Setup, cut: Cut, home: Path, *, seed: int) -> list[Violation]:
-    """Two lives of a broker on what is left: what the history up to the cut does not show already.
-    Raises what broker or client raise."""
+    """Two lives of a broker on the remaining state: returns the violations that the history up to
+    the cut does not already have. Raises the errors of broker and clients."""
     home.mkdir()
     save(cut.state, home / "data")
     ledger = _ledger_of(cut.history)
@@ -289,8 +293,8 @@ def _ledger_of(history: list[Event]) -> Ledger:
 
 
 def _go_on(producers: Stubborn, grown: dict[Log, int]) -> None:
-    """The old producers, and two new ones, each behind the other: the last of them fills the logs
-    beyond all that there ever was."""
+    """The old producers, then two new ones, one after the other: the last of them fills the logs
+    beyond all earlier offsets."""
     producers.probe()
     if producers.chooser.random() < 0.3:
         producers.purge()
@@ -300,7 +304,7 @@ def _go_on(producers: Stubborn, grown: dict[Log, int]) -> None:
 
 @dataclass(slots=True)
 class Verdict:
-    """Of one cut: the rules that were broken, and a text for people."""
+    """Of one cut: the violated rules, and a readable text."""
 
     rules: set[str]
     text: str = ""
@@ -321,10 +325,9 @@ def run(
     until: str | None = None,
     progress: Progress | None = None,
 ) -> list[Verdict]:
-    """Record once, cut `count` times; returns what went wrong. The states that went wrong stay in
-    `home`.
+    """Record once, cut `count` times; returns the failures. The states that failed stay in `home`.
 
-    `until`: a rule; when it was found broken, no more cuts are judged.
+    `until`: a rule; once it was violated, no more cuts are judged.
     """
     progress = progress or silent()
     progress.begin(str(setup), "cut", count)

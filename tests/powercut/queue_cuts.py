@@ -1,9 +1,9 @@
-"""Power cuts for a work queue whose log goes as it is finished: what is kept beside the log must be
-there with the cut of it.
+"""Power cuts for a work queue whose log is trimmed as its jobs are finished: the kept records must
+be durable with the trim.
 
-Recorded are the broker and the clients of tests.crash.queue_rounds, killed with kill -9 once or
-more meanwhile. After a cut one worker works off what is left, and kbroker.testing.queue_history
-judges the whole.
+The recording covers the broker and the clients of tests.crash.queue_rounds, killed with kill -9 at
+least once meanwhile. After a cut one worker finishes the remaining jobs, and
+kbroker.testing.queue_history judges the whole.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ PATIENCE_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class QueueSetup(Setup):
-    """`retention`: kbroker.queue.retention of the topic. `roles`: of the clients, where there are
-    to be others than usual."""
+    """`retention`: kbroker.queue.retention of the topic. `roles`: those of the clients, if not the
+    usual ones."""
 
     retention: str = "workqueue"
     roles: tuple[str, ...] = ()

@@ -1,9 +1,8 @@
-"""The recorder's log: how a process is started under it, how its records are read, how marks and
-faults are put in.
+"""The recorder's log: how to start a process under it, read its records, and add marks and faults.
 
 The format is drawn at the head of recorder.c. A mark is a record that another process, or the
-recorded one, appends between the recorder's own: what is marked after an answer lies behind
-everything that was done before that answer.
+recorded one, appends among the recorder's own. A mark made after a response follows everything that
+was done before that response.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ HERE = Path(__file__).parent
 MAGIC = 0x4C52424B
 HEADER = struct.Struct("<IHHIIQQqqq")
 SKIPPED = ("lock.mdb", "-shm", "/LOCK")
-"""Endings of names that are left out: lock files and shared memory, which no engine needs after a
+"""Suffixes of names that are ignored: lock files and shared memory, which no engine needs after a
 power cut."""
 
 
@@ -52,7 +51,7 @@ DSYNC = 2
 
 
 class Entry(NamedTuple):
-    """One record of the log. `offset` is the number of the sync in the records of one, `result` its
+    """One record of the log. In the records of a sync, `offset` is its number and `result` its
     errno."""
 
     op: Op
@@ -67,7 +66,7 @@ class Entry(NamedTuple):
 
 
 def read_log(path: Path) -> Iterator[Entry]:
-    """All whole records; a last one that is cut short is left out."""
+    """All whole records; a truncated last one is left out."""
     with path.open("rb") as file:
         while len(header := file.read(HEADER.size)) == HEADER.size:
             magic, op, flags, path_length, path2_length, length, number, offset, result, at_ns = (
@@ -85,8 +84,7 @@ def read_log(path: Path) -> Iterator[Entry]:
 
 
 class Recording:
-    """One recorded directory with its log. `environment()` is for the process that is to be
-    recorded."""
+    """One recorded directory with its log. `environment()` is for the process to record."""
 
     def __init__(
         self, directory: Path, log: Path, *, skip: tuple[str, ...] = SKIPPED, faults: Faults | None = None
@@ -125,7 +123,7 @@ def write_mark(fd: int, data: bytes) -> None:
 
 
 def recorder_library() -> Path:
-    """The preloaded library, built by make if need be."""
+    """The preloaded library, built by make if necessary."""
     done = subprocess.run(["make", "-s", "-C", str(HERE)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"the recorder cannot be built:\n{done.stdout}{done.stderr}"
     return HERE / "recorder.so"
@@ -154,17 +152,18 @@ CHANGES = (
     | Calls.UNLINK
     | Calls.MKDIR
 )
-"""All that a process does to files: what a file system refuses that has become read-only, as ext4
-does by itself after an error."""
+"""All calls that change files: those that a read-only file system refuses, as ext4 does after an
+error of its own."""
 
 
 class Faults:
-    """The control file of the recorder's faults: arm one, and the recorded process meets it."""
+    """The control file of the recorder's faults: the recorded process meets each fault that is
+    armed."""
 
     _FAULT = struct.Struct("<IIiIqqq256s")
 
     def __init__(self, path: Path, *, attach: bool = False) -> None:
-        """`attach`: the file is there already, and the recorder looks at it."""
+        """`attach`: the file exists already, and the recorder has mapped it."""
         self.path = path
         if not attach:
             path.write_bytes(bytes(self._FAULT.size))
@@ -185,8 +184,9 @@ class Faults:
         """Break the next call of these kinds on a file whose path contains `path`, after `skip`
         that pass.
 
-        `error` is the errno it fails with; 0 makes a write short. A broken write has written
-        `keep_bytes` before it ends. `sticky`: and all further ones, until `disarm`.
+        - `error`: the errno it fails with; 0 makes a write short
+        - `keep_bytes`: what a broken write has written before it ends
+        - `sticky`: also break all further ones, until `disarm`
         """
         self.disarm()
         packed = self._FAULT.pack(0, calls, error, sticky, skip, keep_bytes, 0, path.encode())
@@ -194,8 +194,8 @@ class Faults:
         self._map[:4] = struct.pack("<I", 1)
 
     def arm_kill(self, number: int) -> None:
-        """kill -9 of the recorded process in front of that call from now on that changes something,
-        1 being the next one."""
+        """kill -9 of the recorded process before its n-th changing call from now on, 1 being the
+        next one."""
         self._armed_for = number - 1
         self.arm(CHANGES, -signal.SIGKILL, skip=number - 1)
 

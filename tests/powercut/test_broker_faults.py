@@ -1,5 +1,5 @@
-"""A broker on a failing or full disk: no answer says OK for what is not safe, reading goes on, and
-recovery finds what was confirmed."""
+"""A broker on a failing or full disk: no response confirms data that is not durable, reads still
+work, and recovery finds the confirmed records."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TOPIC, GROUP = "orders", "workers"
 
 
 def engines(quick: str) -> list[Any]:
-    """The default run has segment and one other engine: test_faults.py has them all, and says more
-    about an engine."""
+    """The default run has segment and one other engine; test_faults.py has them all, and tests each
+    more thoroughly."""
     return [
         pytest.param(engine, marks=() if engine in ("segment", quick) else pytest.mark.full)
         for engine in ENGINES
@@ -38,7 +38,7 @@ def engines(quick: str) -> list[Any]:
 
 
 class Disk:
-    """A broker with a disk that can be broken."""
+    """A broker on a disk with injected faults."""
 
     def __init__(self, home: Path, engine: str) -> None:
         (home / "data").mkdir()
@@ -72,8 +72,8 @@ class Disk:
 
 
 def produce(broker: RunningBroker, numbers: Iterable[int]) -> tuple[list[str], list[KafkaError]]:
-    """Each in a request of its own. Values that were confirmed, and the errors of the others;
-    nothing is retried."""
+    """Each in its own request. Returns the confirmed values, and the errors of the others; nothing
+    is retried."""
     confirmed: list[str] = []
     errors: list[KafkaError] = []
 
@@ -164,7 +164,7 @@ def test_a_full_disk_is_survived(engine: str, home: Path) -> None:
         confirmed, _ = disk.produce(5)
         disk.faults.arm(WRITES, errno.ENOSPC, keep_bytes=100, sticky=True, path=f"log-{engine}")
         errors: list[KafkaError] = []
-        for _ in range(30_000):  # an engine may have taken space ahead
+        for _ in range(30_000):  # an engine may have preallocated space
             more, errors = disk.produce(1)
             confirmed += more
             if errors:
@@ -173,7 +173,7 @@ def test_a_full_disk_is_survived(engine: str, home: Path) -> None:
         assert disk.consume() == confirmed
         disk.faults.disarm()
         more, errors = disk.produce(3)
-        assert not errors, "with space again the same broker goes on"
+        assert not errors, "with free space the same broker accepts records again"
         assert disk.consume() == confirmed + more
         disk.broker.kill()
         disk.broker.start()
@@ -182,8 +182,8 @@ def test_a_full_disk_is_survived(engine: str, home: Path) -> None:
 
 @pytest.mark.parametrize("engine", engines("lmdb"))
 def test_a_file_system_that_becomes_read_only(engine: str, home: Path) -> None:
-    """Records and acknowledgements are refused, also when it takes writes again; reading goes on; a
-    restart finds what was confirmed."""
+    """Records and acknowledgements are refused, even after it is writable again; reads still work;
+    a restart finds the confirmed records."""
     with a_disk(home, engine) as disk:
         disk.broker.set_group_config(GROUP, {"share.auto.offset.reset": "earliest"})
         confirmed, _ = disk.produce(1)
@@ -205,7 +205,7 @@ def test_a_file_system_that_becomes_read_only(engine: str, home: Path) -> None:
             assert answer is not None
             assert answer.args[0].name() == "COORDINATOR_NOT_AVAILABLE"
             assert disk.faults.fired
-            assert disk.consume()[:5] == confirmed, "reading goes on"
+            assert disk.consume()[:5] == confirmed, "reads still work"
             disk.faults.disarm()
             refused, errors = disk.produce(2)
             assert refused == []
@@ -216,5 +216,5 @@ def test_a_file_system_that_becomes_read_only(engine: str, home: Path) -> None:
         assert len(disk.produce(1)[0]) == 1
         with disk.share_consumer() as consumer:
             assert value_of(polled(consumer)[0]) == confirmed[1], (
-                "what was accepted is done, what was refused comes again"
+                "accepted records are done, refused ones are redelivered"
             )

@@ -1,6 +1,6 @@
 """Whole brokers under replayed power cuts, judged by the history checker. `make powercut` makes the
 long runs: each engine is cut at least 200 times, as log and as state store, alone and in pairs.
-(tests/crash takes the pair of the default run the other way round.)"""
+(The default run of tests/crash pairs the engines the other way round.)"""
 
 from __future__ import annotations
 
@@ -48,5 +48,5 @@ def test_nothing_confirmed_is_lost_over_many_cuts(
     ("storage", "state_storage"), [("skips-sync:segment", "lmdb"), ("lmdb", "skips-sync:rocksdb")]
 )
 def test_a_skipped_sync_is_caught(storage: str, state_storage: str, home: Path) -> None:
-    """(tests/powercut/test_engines.py does the same, quickly, for each engine by itself.)"""
+    """(tests/powercut/test_engines.py does the same, faster, for each engine alone.)"""
     assert run(Setup(storage, state_storage), home, count=40, seed=1, load_s=2.5)

@@ -1,6 +1,6 @@
-"""Logs with kbroker.queue.retention under replayed power cuts, judged by the history checker: what
-is not finished is in the log or beside it, whatever a cut leaves of both. `make powercut` makes the
-long runs."""
+"""Logs with kbroker.queue.retention under replayed power cuts, judged by the history checker:
+unfinished records are in the log or beside it, whatever a cut leaves of both. `make powercut` makes
+the long runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.powercut.queue_cuts import CUT_LOGS, QueueSetup
 
 
 def check(setup: QueueSetup, home: Path, progress: Progress, **options: Any) -> None:
-    """Nothing was lost, and what is shown was there to lose."""
+    """Nothing was lost, and the run had records that could have been."""
     wrong = run(setup, home, scene=CUT_LOGS, progress=progress, **options)
     assert not wrong, "\n".join(wrong)
     assert progress.counted("cut") > 0

@@ -1,9 +1,9 @@
 """Files of a store that were damaged while the broker was down: it refuses to start with one line,
-or goes on with what is whole.
+or continues with the undamaged part.
 
-Never a traceback, and never fewer records in silence, except where the damage looks like the end of
-what a crash left: docs/durability.md says where that is. (tests/api/test_damaged_files.py has
-damage that only shows when a broker reads.)
+It never prints a traceback, and never silently loses records, except where the damage looks like
+the end left by a crash: docs/durability.md says where. (tests/api/test_damaged_files.py has damage
+that shows only when a broker reads.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def put(path: Path, data: bytes, at: int = 0) -> None:
 
 
 def flip(path: Path, where: float) -> None:
-    """Some bytes at this part of the file."""
+    """Change some bytes at this part of the file."""
     data = path.read_bytes()
     at = int(len(data) * where)
     put(path, bytes(byte ^ 0x55 for byte in data[at : at + 40]), at)
@@ -68,7 +68,7 @@ REFUSED: dict[tuple[str, str], dict[str, Damage]] = {
     ("sqlite", "*.sqlite"): {"gone": Path.unlink, "empty": partial(cut, where=0)},
 }
 QUICK = {("rocksdb", "MANIFEST-*", "cut"), ("rocksdb", "*.sst", "flipped at the end")}
-"""Once wrong: a traceback, and an end of a log that was hidden."""
+"""Regressions: a traceback, and records hidden after an early end of a log."""
 
 
 def put_length(path: Path, size: int) -> None:
@@ -77,7 +77,7 @@ def put_length(path: Path, size: int) -> None:
 
 
 def cases() -> list[Any]:
-    """Each damage to the log store and to the state store; the default run has some."""
+    """Each damage to the log store and to the state store; the default run has some of them."""
     return [
         pytest.param(engine, kind, files, damage, id=f"{engine}-{kind}-{files}-{name}", marks=marks)
         for (engine, files), damages in REFUSED.items()
@@ -88,7 +88,7 @@ def cases() -> list[Any]:
 
 
 class Left:
-    """What brokers leave that were killed, by engine, made when it is first asked for."""
+    """The directories of killed brokers, by engine, created on first use."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -125,7 +125,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Left:
 
 
 def the_file(broker: RunningBroker, kind: str, files: str) -> Path:
-    """The largest of that name."""
+    """The largest file with that name."""
     return max(
         (broker.data_dir / f"{kind}-{broker.storage}").rglob(files), key=lambda path: path.stat().st_size
     )
@@ -157,7 +157,7 @@ def records_of(broker: RunningBroker) -> list[int]:
 
 @pytest.mark.full
 def test_a_torn_wal_of_rocksdb_is_what_a_crash_leaves(left: Left, home: Path) -> None:
-    """Its end is cut off, and the broker goes on."""
+    """Its end is cut off; the broker starts."""
     broker = left.copy("rocksdb", home)
     path = the_file(broker, "log", "*.log")
     put_length(path, path.stat().st_size - 20)
@@ -166,8 +166,8 @@ def test_a_torn_wal_of_rocksdb_is_what_a_crash_leaves(left: Left, home: Path) ->
 
 @pytest.mark.full
 def test_rocksdb_takes_damage_within_its_wal_for_its_end(left: Left, home: Path) -> None:
-    """What is known and cannot be told from a power cut, which may lose a page and keep the next: a
-    prefix is left."""
+    """A known limit: RocksDB cannot distinguish it from a power cut, which may lose a page and keep
+    the next. A prefix is left."""
     broker = left.copy("rocksdb", home)
     flip(the_file(broker, "log", "*.log"), 0.5)
     found = records_of(broker)
@@ -177,8 +177,8 @@ def test_rocksdb_takes_damage_within_its_wal_for_its_end(left: Left, home: Path)
 
 @pytest.mark.full
 def test_damage_within_synced_records_of_a_segment(left: Left, home: Path) -> None:
-    """Without a checkpoint, after a crash, it cannot be told from pages that a power cut took: the
-    log ends there, a line says so, and what is behind the damage is kept."""
+    """Without a checkpoint, after a crash, it cannot be distinguished from pages that a power cut
+    lost. The log ends there, one line reports it, and the bytes after the damage are kept."""
     broker = left.copy("segment", home)
     path = the_file(broker, "log", "data.ninja")
     rest = path.read_bytes()[40 * 3100 : 41 * 3100]
@@ -193,8 +193,8 @@ def test_damage_within_synced_records_of_a_segment(left: Left, home: Path) -> No
 
 
 def test_damage_before_a_checkpoint_removes_nothing(home: Path) -> None:
-    """What was synced, and is known to have been, stays where it is: what is whole can be read,
-    before the damage and behind it."""
+    """Records that are known to have been synced stay where they are: those before and after the
+    damage can be read."""
     batches = [sized_batch(offset, 3000) for offset in range(20)]
     store = LOG_STORE.open(home / "living", {"checkpoint_bytes": "0"}, 0)
     store.create(LOG, SETTINGS)

@@ -1,5 +1,5 @@
-"""Power cuts in the dead letter flow: on whatever a cut leaves of both stores, each poison record
-is in the queue exactly once."""
+"""Power cuts in the dead letter flow: whatever a cut leaves of both stores, each poison record is
+in the queue exactly once."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def engines(quick: str) -> list[Any]:
 
 
 def record(home: Path, engine: str) -> tuple[Rounds, list[Entry], int]:
-    """A broker through one round; everything it did to its files, and how much of that came before
-    the first fetch."""
+    """A broker through one round; returns the log of its file operations, and its length before the
+    first fetch."""
     with rounds_on(home, engine, seed=0) as rounds:
         round_ = rounds.begin()
         before = len(list(read_log(home / "record.log")))
@@ -36,7 +36,7 @@ def record(home: Path, engine: str) -> tuple[Rounds, list[Entry], int]:
 
 
 def judge(recorded: Rounds, home: Path) -> None:
-    """Start a broker on what is in `home` and go on."""
+    """Start a broker on the state in `home` and finish the round."""
     broker = RunningBroker(home, storage=recorded.engine, config=CONFIG)
     broker.start()
     try:

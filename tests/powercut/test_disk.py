@@ -1,5 +1,5 @@
-"""The model of a power cut: what has to survive does, what may be lost is sometimes lost, and
-nothing impossible comes up."""
+"""The model of a power cut: what must survive does, what may be lost sometimes is, and nothing
+impossible appears."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def sync_names(path: str = "") -> list[Entry]:
 
 
 def flat(*entries: Entry | list[Entry]) -> list[Entry]:
-    """A NamedTuple is no list: nested lists become one."""
+    """A NamedTuple is not a list: nested lists become one."""
     return [each for one in entries for each in (flat(*one) if isinstance(one, list) else [one])]
 
 
@@ -77,7 +77,7 @@ def as_bytes(state: State) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def contents(*entries: Entry | list[Entry]) -> set[bytes | None]:
-    """What becomes of one file whose name is safe."""
+    """The contents of one file whose name is durable."""
     return {dict(state)["f"] for state in seen(flat(create("f"), sync_names(), *entries))}
 
 
@@ -193,8 +193,7 @@ def test_what_cannot_be_recorded_is_refused() -> None:
 
 
 def test_some_paths_are_kept_whole_and_of_others_nothing_unsynced() -> None:
-    """Synced bytes and names are there on either side, and so is what was written through
-    O_DSYNC."""
+    """Synced bytes and names survive at all paths, and so do writes through O_DSYNC."""
     made = [entry(Op.MKDIR, "kept"), entry(Op.MKDIR, "lost"), *sync_names()]
     files = [
         create("kept/f", 1),

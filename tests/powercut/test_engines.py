@@ -1,5 +1,5 @@
-"""Every engine by itself under replayed power cuts: what was synced is there, what is there was
-written, and work goes on.
+"""Every engine alone under replayed power cuts: everything synced survives, nothing else appears,
+and the store remains usable.
 
 A failure prints the cut; its state is left in pytest's temporary directory.
 """
@@ -24,8 +24,8 @@ ENGINES = [
     if engine != "memory"
 ]
 UNSEEN = ("LOG", "LOCK")
-"""RocksDB's text log is written by stdio, which the recorder does not see; it means nothing to a
-recovery. Its lock is empty."""
+"""RocksDB's text log is written by stdio, which the recorder does not see; recovery does not use
+it. Its lock file is empty."""
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def judge() -> Iterator[Judge]:
 
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
 def test_the_recorder_sees_every_byte(kind: str, engine: str, home: Path) -> None:
-    """What a replay rebuilds with nothing lost is what the disk holds: no write, size, name or
-    removal went by unseen."""
+    """A replay that loses nothing rebuilds the real disk: the recorder missed no write, size, name
+    or removal."""
     disk = Disk()
     entries = record(Work(kind, engine, seed=11, steps=80), home)
     for entry in entries:
@@ -92,7 +92,7 @@ SKIPPED_SYNCS = [
 
 @pytest.mark.parametrize(("kind", "engine"), SKIPPED_SYNCS)
 def test_a_skipped_sync_is_caught(kind: str, engine: str, home: Path, judge: Judge) -> None:
-    """LMDB is not among them: its commits are synced whether or not sync() is called."""
+    """Not with LMDB: its commits are synced whether or not sync() is called."""
     wrong = run(
         Work(kind, f"skips-sync:{engine}", seed=1, steps=60), home, judge, count=12, seed=1, until_wrong=True
     )
@@ -108,7 +108,7 @@ def test_a_lost_state_write_is_caught(fault: str, home: Path, judge: Judge) -> N
 
 
 def test_lmdb_survives_a_power_cut_while_it_is_made(home: Path, judge: Judge) -> None:
-    """Once wrong: a new environment had its name before its first two pages were on disk, and could
+    """Regression: a new environment had its name before its first two pages were on disk, and could
     never be opened again."""
     wrong = run(Work("state", "lmdb", seed=1, steps=1), home, judge, count=15, seed=1)
     assert not wrong, "\n".join(wrong)

@@ -1,5 +1,5 @@
-"""Disks that fail or fill up: no engine confirms what is not on disk, and a full disk is
-survived."""
+"""Disks that fail or fill up: no engine confirms data that is not on disk, and each survives a full
+disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.powercut.test_engines import ENGINES
 
 @pytest.mark.parametrize(("kind", "engine"), ENGINES)
 def test_an_engine_on_a_bad_disk(kind: str, engine: str, home: Path) -> None:
-    """All scenarios in one process, which a failure names in its traceback."""
+    """All scenarios run in one process; the traceback names the one that failed."""
     (home / "data").mkdir()
     recording = Recording(home / "data", home / "record.log", faults=Faults(home / "faults"))
     command = [

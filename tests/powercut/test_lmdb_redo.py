@@ -1,5 +1,5 @@
-"""Power cuts for the move of state from the redo log into LMDB, made at every sync here; at its own
-pace a script is too short for any."""
+"""Power cuts during the move of state from the redo log into LMDB. Here it happens at every sync;
+with the default settings a script is too short for any."""
 
 from __future__ import annotations
 

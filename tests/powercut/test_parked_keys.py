@@ -1,7 +1,8 @@
-"""Power cuts for the move of keys of ON_DISK from the segment engine's state log into LMDB, and for
-the rewriting of that log.
+"""Power cuts during the move of keys of ON_DISK from the segment engine's state log into LMDB, and
+during the rewriting of that log.
 
-With overlays of these sizes a short script moves often; at their own they would never."""
+With overlays this small a short script moves often; with the default sizes it never would.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_what_was_synced_survives_power_cuts(
 def test_what_was_synced_survives_many_power_cuts(
     engine: str, seed: int, home: Path, judge: Judge, progress: Progress
 ) -> None:
-    """Long enough for the log to be rewritten."""
+    """Long enough that the log is rewritten."""
     wrong = run(
         Work("state", engine, seed=seed, steps=250), home, judge, count=100, seed=seed, progress=progress
     )

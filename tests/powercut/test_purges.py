@@ -29,8 +29,8 @@ BROKEN = [
         "skips-sync:rocksdb", "keeps-starts:segment", Where.PURGES, "removed", marks=pytest.mark.full
     ),
 ]
-"""Storage, state storage, where it is cut, the rule that is broken. Engines whose every write is
-synced have nothing to lose."""
+"""Storage, state storage, where to cut, and the rule that is violated. Engines that sync every
+write have nothing to lose."""
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_producers_go_on_with_two_engines(
 
 @pytest.mark.parametrize(("storage", "state_storage", "where", "rule"), BROKEN)
 def test_a_mistake_is_caught(storage: str, state_storage: str, where: Where, rule: str, home: Path) -> None:
-    """With durability `os`, which alone may lose what these rely on. The broker's own mends must
-    not hide them."""
+    """With durability `os`, since only it can lose the data that these faults concern. The broker's
+    own repairs must not hide them."""
     wrong = run(Setup(storage, state_storage, "os"), home, count=12, seed=1, where=[where], until=rule)
     assert rule in rules_of(wrong), told(wrong)

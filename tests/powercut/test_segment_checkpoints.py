@@ -1,5 +1,5 @@
-"""Power cuts for the segment engine's checkpoints, written at every sync here; at the engine's own
-pace a script is too short for any."""
+"""Power cuts around the segment engine's checkpoints. Here one is written at every sync; with the
+default settings a script is too short for any."""
 
 from __future__ import annotations
 

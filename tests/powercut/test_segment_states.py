@@ -1,5 +1,5 @@
-"""States of the segment engine's files that replayed power cuts once found it unprepared for, made
-by hand."""
+"""Regressions: hand-made states of the segment engine's files that replayed power cuts produced and
+recovery once handled wrongly."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def unsynced(home: Path) -> Path:
 
 @pytest.mark.parametrize("follows", ["kept", "lost"])
 def test_segments_behind_lost_bytes_are_removed(unsynced: Path, follows: str) -> None:
-    """Once wrong: recovery opened the removed segments again; and a segment whose `follows` was
-    lost as well stayed behind a hole."""
+    """Recovery reopened the removed segments; and a segment whose `follows` was lost as well stayed
+    behind a hole."""
     if follows == "lost":
         for path in unsynced.rglob("follows"):
             path.write_bytes(b"")
@@ -46,7 +46,7 @@ def test_segments_behind_lost_bytes_are_removed(unsynced: Path, follows: str) ->
 
 
 class NotingFiles(FaultyFiles):
-    """Notes which directories are synced before the first removal."""
+    """Records which directories are synced before the first removal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,8 +69,8 @@ class NotingFiles(FaultyFiles):
 
 @pytest.mark.parametrize("what", ["trim", "write elsewhere"])
 def test_a_log_keeps_a_segment_when_older_ones_are_removed(home: Path, what: str) -> None:
-    """Once wrong: all segments whose names were safe were removed, and one whose name no sync had
-    seen was to be the log."""
+    """All segments with durable names were removed, and the log was to be one whose name no sync
+    had covered."""
     files = NotingFiles()
     store = SegmentLogStore(home / "living", files=files)
     store.create(LOG, LogSettings(segment_bytes=1))
