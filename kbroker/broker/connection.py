@@ -106,10 +106,11 @@ class Connection:
         search.watch(waiter)
         waiter.woken = search.has_paused
         waits.waiting += 1
+        is_over = False
         try:
             while True:
                 await self.park(waiter, until)
-                is_last = not waiter.woken
+                is_last = is_over or not waiter.woken
                 # Before the look: records that arrive while it reads in a thread must wake it.
                 waiter.woken = False
                 if await search.look(is_last=is_last):
@@ -117,6 +118,8 @@ class Connection:
                 if is_last:
                     waits.expired += 1
                     return
+                # `park` returns at once if the waiter was woken during the look.
+                is_over = trio.current_time() >= until
         finally:
             waits.waiting -= 1
             search.unwatch()

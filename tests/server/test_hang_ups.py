@@ -12,6 +12,7 @@ import trio.testing
 from kbroker.broker.commits.deadlines import Deadlines
 from kbroker.broker.commits.waiting import Waiter
 from kbroker.broker.connection import Connection, PeerGone
+from kbroker.metrics import WaitMetrics
 from kbroker.server.hang_ups import HangUps
 
 
@@ -73,3 +74,41 @@ async def test_long_waits_leave_nothing_behind_for_long(autojump_clock: trio.tes
             assert deadlines.statistics().scheduled == 1
         nursery.cancel_scope.cancel()
     assert waited == [-1] * 49 + [pytest.approx(24 * day, abs=0.1)]
+
+
+class BusySearch:
+    """Finds something in each look, never enough; more arrives while it reads in a thread."""
+
+    has_paused = True
+
+    def __init__(self) -> None:
+        self.looks: list[bool] = []
+        self._waiter = Waiter()
+
+    async def look(self, *, is_last: bool) -> bool:
+        self.looks.append(is_last)
+        assert len(self.looks) < 100, "it does not end"
+        await trio.sleep(0.1)
+        self._waiter.wake()
+        return False
+
+    def watch(self, waiter: Waiter) -> None:
+        self._waiter = waiter
+
+    def unwatch(self) -> None:
+        pass
+
+
+async def test_a_wait_ends_though_more_arrives_during_each_look(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    deadlines, waits = Deadlines(), WaitMetrics()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(deadlines.run)
+        search, connection = BusySearch(), Connection(1, "client", deadlines)
+        began = trio.current_time()
+        await connection.wait_for(search, 500, waits)
+        assert trio.current_time() - began == pytest.approx(0.6, abs=0.01)
+        assert search.looks == [False] * 5 + [True]
+        assert (waits.waiting, waits.expired) == (0, 1)
+        nursery.cancel_scope.cancel()
