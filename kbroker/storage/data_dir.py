@@ -1,15 +1,15 @@
-"""The data directory: who may use it, what wrote it, and where the engines keep their files.
+"""The data directory: its lock, its description, and the folders of the engines.
 
     DATA_DIR/
-        kbroker.json          what is here: format version, cluster id, the two engines; every
-                              reader starts with it
+        kbroker.json          format version, cluster id, the two engines; every reader starts
+                              with it
         .lock                 locked (flock) by the broker that runs on this directory
         log-<engine>/         topic data, laid out by the log engine
         state-<engine>/       topics, groups, share state, laid out by the state engine
 
-`kbroker.json` appears by rename when the directory is first used, and does not change afterwards.
-Every refusal is an OperatorError, one line that says what to do. This module knows engines only by
-name.
+`kbroker.json` is created by a rename when the directory is first used, and does not change
+afterwards. Every refusal is an OperatorError: one line that says what to do. This module knows
+engines only by name.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ DESCRIPTION = "kbroker.json"
 LOCK = ".lock"
 _TEMPORARY = DESCRIPTION + ".tmp"
 _HARMLESS = frozenset({LOCK, _TEMPORARY, "lost+found"})
-"""Names that an unused directory may have: traces of a start that failed early, and those of a
-fresh file system."""
+"""Names that an unused directory may contain: left by a start that failed early, or by mkfs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class DataDescription:
 
 
 def random_cluster_id() -> str:
-    """A random UUID in URL-safe base64, never with a leading dash, so that it can be given on a
+    """A random UUID in URL-safe base64. It never begins with a dash, so it can be passed on a
     command line."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
@@ -59,8 +58,8 @@ def random_cluster_id() -> str:
 
 
 class DataDirectory:
-    """A data directory held open, locked unless it is only inspected; a context manager that gives
-    the lock back."""
+    """An open data directory, locked unless it is only inspected; a context manager that releases
+    the lock."""
 
     def __init__(self, path: Path, description: DataDescription, lock_fd: int | None) -> None:
         self.path = path
@@ -73,7 +72,7 @@ class DataDirectory:
 
     @property
     def log_path(self) -> Path:
-        """The engine creates it when it opens."""
+        """The engine creates this directory when it opens."""
         return self.path / f"log-{self.description.log_engine}"
 
     @property
@@ -90,11 +89,11 @@ class DataDirectory:
         new_cluster_id: Callable[[], str] = random_cluster_id,
         files: Files | None = None,
     ) -> DataDirectory:
-        """Lock the directory for this process, and describe it on its first use (durable on
-        return).
+        """Lock the directory for this process. On first use also write its description, durable on
+        return.
 
-        Raises OperatorError if the directory is in use, of another engine, of a newer version,
-        damaged, not kbroker's, or not accessible.
+        Raises OperatorError if the directory is in use, was written by another engine or a newer
+        version, is damaged, belongs to another program, or is not accessible.
         """
         files = files or Files()
         try:
@@ -118,8 +117,8 @@ class DataDirectory:
 
     @classmethod
     def inspect(cls, path: Path, *, files: Files | None = None) -> DataDirectory:
-        """For readers: takes no lock and changes nothing. OperatorError when there is no usable
-        data directory."""
+        """Open for reading: takes no lock and changes nothing. Raises OperatorError if there is no
+        usable data directory."""
         try:
             description = _read(path, files or Files())
         except FileNotFoundError as error:
@@ -135,7 +134,7 @@ class DataDirectory:
         return cls(path, description, None)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._lock_fd is not None:
             lock_fd, self._lock_fd = self._lock_fd, None
             os.close(lock_fd)
@@ -167,7 +166,7 @@ def _lock(path: Path, files: Files) -> int:
 
 
 def _read(path: Path, files: Files) -> DataDescription | None:
-    """None if the directory exists and is unused."""
+    """None if the directory exists but is unused."""
     try:
         content = files.read(path / DESCRIPTION)
     except FileNotFoundError:
@@ -226,7 +225,7 @@ def _damaged(path: Path, reason: str) -> OperatorError:
 
 
 def _no_access(path: Path, error: OSError) -> OperatorError:
-    """One line for what the operating system refuses."""
+    """One line for an error of the operating system."""
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         advice = "give this user write access, or choose another --data-dir"
     elif error.errno in (errno.EEXIST, errno.ENOTDIR):

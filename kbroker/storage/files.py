@@ -1,11 +1,10 @@
-"""The only door to the file system for the segment engine and the data directory, so that tests can
-break it.
+"""The segment engine and the data directory reach the file system only through this module, so that
+tests can inject faults.
 
-Methods are system calls by their names, with three additions. A sync uses the call that the
+Most methods are system calls, under their own names. Some do more: a sync uses the call that the
 platform really honours (F_FULLFSYNC on macOS). `write_atomically` replaces a file so that a crash
-leaves the old or the new one. `allocate` reserves disk space, so that a full disk is found before
-anything is written. Errors are OSErrors and pass through. This module must not know what the files
-mean.
+leaves the old one or the new one. `allocate` reserves disk space, so that a full disk shows before
+anything is written. OSErrors pass through. This module must not know what the files mean.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 MAX_BUFFERS = 1024
-"""IOV_MAX of Linux and macOS: the most buffers that one pwritev takes."""
+"""IOV_MAX of Linux and macOS: the most buffers that one pwritev accepts."""
 
 _LOAD_STEP_BYTES = 1 << 16
 _INT64_BYTES = 8
@@ -38,7 +37,7 @@ _FIRST_KERNEL_WITH_SYNCFS_ERRORS = (5, 8)
 
 
 class Files:
-    """The real file system. FaultyFiles in kbroker.testing is the other one."""
+    """The real file system. The other implementation is FaultyFiles in kbroker.testing."""
 
     def open(self, path: Path, flags: int) -> int:
         return os.open(path, flags | os.O_CLOEXEC, 0o644)
@@ -62,8 +61,8 @@ class Files:
         return os.preadv(fd, [buffer], position)
 
     def has_data_behind(self, fd: int, position: int) -> bool:
-        """False only where everything from there on is a hole, or space that was taken and never
-        written: zeros."""
+        """False only if everything from `position` on is zeros: a hole, or space that was allocated
+        and never written."""
         try:
             os.lseek(fd, position, os.SEEK_DATA)
         except OSError as error:
@@ -71,8 +70,7 @@ class Files:
         return True
 
     def data_end(self, fd: int, position: int) -> int:
-        """Where the next hole begins. A hint: some file systems make holes of zeros that were
-        written."""
+        """Where the next hole begins. A hint: some file systems turn written zeros into holes."""
         try:
             return os.lseek(fd, position, os.SEEK_HOLE)
         except OSError as error:
@@ -84,20 +82,20 @@ class Files:
         os.ftruncate(fd, size)
 
     def allocate(self, fd: int, position: int, size: int) -> None:
-        """Give the range disk space: writing into it cannot meet a full disk on file systems that
-        overwrite in place."""
+        """Allocate disk space for the range. On file systems that overwrite in place, a write into
+        it then cannot fail for lack of space."""
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, position, size)
 
     def fdatasync(self, fd: int) -> None:
-        """Data and size of the file are on disk; the GIL is released meanwhile."""
+        """Sync the file's data and size. The GIL is released meanwhile."""
         if sys.platform == "darwin":
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
         else:
             os.fdatasync(fd)
 
     def fsync_dir(self, path: Path) -> None:
-        """The entries of the directory are on disk: what was created, renamed or unlinked in it."""
+        """Sync the entries of the directory: files created, renamed or unlinked in it."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self.fdatasync(fd) if sys.platform == "darwin" else os.fsync(fd)
@@ -109,10 +107,10 @@ class Files:
         return _syncfs() is not None
 
     def syncfs(self, fd: int) -> None:
-        """Everything of the file system of `fd` is on disk. Reports write errors of any file since
-        `fd` was opened."""
+        """Sync the whole file system that `fd` is on. Reports write errors of any of its files
+        since `fd` was opened."""
         call = _syncfs()
-        assert call is not None, "can_syncfs() says whether there is one"
+        assert call is not None, "call can_syncfs() first"
         call(fd)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -125,7 +123,7 @@ class Files:
         os.mkdir(path)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with its contents; no error when it is not there."""
+        """Remove a directory with its contents; no error if it does not exist."""
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
@@ -133,7 +131,7 @@ class Files:
                 raise
 
     def map(self, fd: int, size: int) -> memoryview:
-        """Read-only view of the first `size` bytes; unmapped when the last view of it is gone."""
+        """Map the first `size` bytes, read-only. They are unmapped when the last view is gone."""
         return memoryview(mmap.mmap(fd, size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ))
 
     def read(self, path: Path) -> bytes:
@@ -141,7 +139,7 @@ class Files:
             return file.read()
 
     def write(self, path: Path, content: bytes) -> None:
-        """A new small file. Not durable."""
+        """Write a new small file. Not durable."""
         fd = self.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         try:
             self.write_all(fd, [content], 0)
@@ -149,7 +147,7 @@ class Files:
             self.close(fd)
 
     def write_all(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
-        """pwritev until everything is written."""
+        """Call pwritev until everything is written."""
         rest = [memoryview(buffer) for buffer in buffers if len(buffer)]
         while rest:
             written = self.pwritev(fd, rest[:MAX_BUFFERS], position)
@@ -157,7 +155,7 @@ class Files:
             rest = after(rest, written)
 
     def write_atomically(self, path: Path, parts: Sequence[Buffer]) -> None:
-        """Replace the file. Its content is on disk on return; its name is after the next
+        """Replace the file. On return its content is on disk; its name follows with the next
         `fsync_dir` of the parent."""
         temporary = path.with_name(path.name + ".tmp")
         fd = self.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -169,17 +167,16 @@ class Files:
         self.rename(temporary, path)
 
     def load(self, path: Path, start: int, end: int) -> None:
-        """Bring a range into the page cache, in the calling thread and without the GIL, as far as
-        it is not there.
+        """Bring the missing parts of a range into the page cache, in the calling thread and without
+        the GIL.
 
-        In whole steps of 64 KiB, or the first page of one, which is what is looked at, would say
-        nothing of the others. And nothing beyond: the kernel would read on by as much as 8 MiB,
-        which in an active segment are zeros."""
+        Loads whole steps of 64 KiB, because only the first page of each step is checked. Loads
+        nothing beyond the range: the kernel's readahead would fetch as much as 8 MiB more, which in
+        an active segment are zeros."""
         step = _LOAD_STEP_BYTES
         fd = self.open(path, os.O_RDONLY)
         try:
-            # First: to look whether a page is there has it read, and what would be read ahead of
-            # it.
+            # Must come first: checking whether a page is resident reads it, with readahead.
             _advise(fd, 0, 0, "RANDOM")
             missing = [
                 position
@@ -195,12 +192,12 @@ class Files:
             self.close(fd)
 
     def save_rows(self, directory: Path, rows: Sequence[Buffer]) -> None:
-        """A new mmap-ninja array of int64, one row per buffer, on disk on return except for the
-        directory's own name.
+        """Write a new mmap-ninja array of int64, one row per buffer. On return it is on disk,
+        except for the directory's own name.
 
-        Zeros are written first: to write through a mapping of a hole is a SIGBUS on a full disk,
-        and this is ENOSPC."""
-        import mmap_ninja.numpy  # imports numpy: not before a first segment is full
+        Zeros are written first. On a full disk that fails with ENOSPC, while writing through a
+        mapping of a hole would be a SIGBUS."""
+        import mmap_ninja.numpy  # imports numpy, so only once a segment is full
         import numpy
 
         (size,) = {memoryview(row).nbytes for row in rows}
@@ -233,7 +230,7 @@ class Files:
 
 
 def after(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
-    """What is left of `buffers` behind the first `count` bytes."""
+    """`buffers` without their first `count` bytes."""
     for number, buffer in enumerate(buffers):
         if count < len(buffer):
             return [buffer[count:], *buffers[number + 1 :]]
@@ -242,8 +239,7 @@ def after(buffers: Sequence[memoryview], count: int) -> list[memoryview]:
 
 
 def _advise(fd: int, start: int, size: int, advice: str) -> None:
-    """RANDOM: read nothing ahead. WILLNEED: begin to read this range, all of it, and nothing
-    else."""
+    """RANDOM: no readahead. WILLNEED: start reading this whole range, and nothing else."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(fd, start, size, getattr(os, f"POSIX_FADV_{advice}"))
 
@@ -253,14 +249,14 @@ def _is_resident(fd: int, position: int) -> bool:
         return False
     try:
         return os.preadv(fd, [bytearray(1)], position, _NOWAIT) == 1
-    except OSError:  # EAGAIN: it would have to wait; EOPNOTSUPP: it cannot say
+    except OSError:  # EAGAIN: it would block; EOPNOTSUPP: unknown
         return False
 
 
 @cache
 def _syncfs() -> Callable[[int], None] | None:
-    """syncfs(2) by ctypes, where the kernel reports errors from it (Linux 5.8); before that it
-    succeeded over lost data."""
+    """syncfs(2) through ctypes, if the kernel reports errors from it (Linux 5.8). Older kernels
+    report success even when data was lost."""
     if sys.platform != "linux":
         return None
     major, minor = os.uname().release.split(".")[:2]
@@ -282,7 +278,7 @@ def _syncfs() -> Callable[[int], None] | None:
 
 
 def make_directory(directory: Path, files: Files) -> None:
-    """Make the directory and its parents. On return their names are durable as well."""
+    """Create the directory and its parents. On return their names are durable as well."""
     if directory.is_dir():
         return
     make_directory(directory.parent, files)

@@ -1,9 +1,9 @@
 """Both SPIs in dicts: the reference implementation, for tests and for reading.
 
 It shows in two hundred lines what the real engines must do; their contract and model tests compare
-them with it. Nothing here is durable. Contents live as long as the process, by the directory's
-path: a reader of the same directory sees the writer's data, and a reopened store has what it had
-when it was closed. This module must not know about files.
+them with it. Nothing here is durable. The process keeps the contents under the directory's path. So
+a reader of the same directory sees the writer's data, and a reopened store has its old contents.
+This module must not know about files.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class MemoryLogStore(LogStore):
     def write(self, batches: Sequence[StampedBatch], *, now_ms: int) -> None:
         states = [self._logs[batch.log] for batch in batches]
         for batch, state in zip(batches, states, strict=True):
-            assert batch.base_offset >= state.segments[-1].end_offset, "offsets of a log rise"
+            assert batch.base_offset >= state.segments[-1].end_offset, "the offsets of a log must rise"
             if state.segments[-1].must_roll(len(batch.data), state.settings, now_ms):
                 state.segments.append(_Segment(batch.base_offset))
             state.segments[-1].append(batch._replace(data=bytes(batch.data)), now_ms)
@@ -164,8 +164,8 @@ class MemoryStateStatistics:
 
 
 class MemoryStateStore(StateStore):
-    """A snapshot is a copy of the dict. Keys of ON_DISK are in memory like all others, and sorted
-    besides."""
+    """A snapshot is a copy of the dict. Keys of ON_DISK are in memory like all others; in addition
+    they are kept sorted."""
 
     may_block = False
     keeps_keys_on_disk = True
@@ -175,7 +175,7 @@ class MemoryStateStore(StateStore):
     def __init__(
         self, contents: dict[bytes, bytes], lock: Lock | None = None, keys: SortedKeys | None = None
     ) -> None:
-        """`lock`, and `keys`, those of ON_DISK, are shared with other stores over the same
+        """`lock` and `keys` (the keys of ON_DISK) are shared with other stores over the same
         contents: a reader in another thread must not see half of a write."""
         self._contents = contents
         self._lock = Lock() if lock is None else lock

@@ -1,16 +1,15 @@
 """The storage SPIs: what the broker requires of an engine. Read this file first.
 
-Derive from `LogStore`, `LogReader`, `StateStore` and `StateReader`. Abstract methods are required;
-everything else has a default, which is the careful or the plain choice. Override a default where
-the engine can do better.
+Derive from `LogStore`, `LogReader`, `StateStore` and `StateReader`. Abstract methods are required.
+Everything else has a safe or simple default; override it where the engine can do better.
 
 Engines stay small and dumb. They keep whole record batches per log, in offset order, and small keys
 with small values. They never look inside a batch beyond the header fields handed to them, check no
 CRC of what they write, and know neither Kafka requests nor a clock (`now_ms` is an argument).
-Everything else (stamping offsets, validation, producer state, visibility) is the broker's. All
+Everything else (stamping offsets, validation, producer state, visibility) is the broker's job. All
 methods are synchronous; the broker decides which run on its loop and which in its commit thread.
 
-What is kept, and when:
+The guarantees:
     write() returned    the data survives kill -9 of the process
     sync()  returned    everything written before the call began survives a power cut
     NoSpace             nothing of that write() call was kept, and no reader will ever see a part of
@@ -40,16 +39,16 @@ from kbroker.plugins import adapted, opening
 
 
 class LogId(NamedTuple):
-    """One topic partition's log. By the topic's id, not its name: a recreated topic is another
-    log."""
+    """Names the log of a topic partition, by the topic's id: a topic that is recreated under the
+    same name has another log."""
 
     topic_id: UUID
     partition: int
 
 
 class LogBounds(NamedTuple):
-    """`start_offset`: the first offset physically present (or where an empty log begins);
-    `end_offset`: the next to be written."""
+    """`start_offset`: the first offset physically present (or where an empty log begins).
+    `end_offset`: the offset that will be written next."""
 
     start_offset: int
     end_offset: int
@@ -66,7 +65,7 @@ class SegmentInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """When a log starts a new segment: see Kafka's topic configs segment.bytes and segment.ms."""
+    """When a log rolls to a new segment: Kafka's topic configs segment.bytes and segment.ms."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -120,12 +119,12 @@ class LogReader(ABC):
     def close(self) -> None: ...
 
     def tail_offset(self, log: LogId) -> int:
-        """Base offset of the active segment. The broker asks before every read: override it where
-        that costs less than listing all segments."""
+        """Base offset of the active segment. The broker calls this before every read. Override it
+        if that costs less than listing all segments."""
         return self.segments(log)[-1].base_offset
 
     def statistics(self) -> object:
-        """A dataclass or named tuple, whose numbers become metrics; None if there is none."""
+        """A dataclass or named tuple whose numbers become metrics, or None."""
         return None
 
 
@@ -146,13 +145,13 @@ class LogStore(LogReader):
 
     @abstractmethod
     def create(self, log: LogId, settings: LogSettings) -> None:
-        """Create an empty log that begins at offset 0, durable on return. Of an existing log only
-        the settings change, which costs nothing if they are the same. The broker passes the
-        settings of every log at its start, so they need not be stored."""
+        """Create an empty log that begins at offset 0, durable on return. If the log exists, only
+        its settings change; with the same settings the call should cost nothing. The broker passes
+        the settings of every log when it starts, so they need not be stored."""
 
     @abstractmethod
     def drop(self, log: LogId) -> None:
-        """Remove the log and its bytes; no error if there is none. Durable on return."""
+        """Remove the log and its bytes; no error if it does not exist. Durable on return."""
 
     @abstractmethod
     def trim(self, log: LogId, new_start: int) -> None:
@@ -178,20 +177,20 @@ Change: TypeAlias = tuple[bytes, bytes | None]
 """A key with its new value, or with None to remove it."""
 
 ON_DISK: Final = b"parked/"
-"""There may be many millions of keys that begin with it. A store that `keeps_keys_on_disk` keeps
-them where they take no memory, or only an amount that does not rise with their number. Otherwise
-they are like all other keys; one write() of both kinds is kept whole or not at all."""
+"""Prefix of keys that may number many millions. In a store with `keeps_keys_on_disk`, they take no
+memory, or only an amount that does not grow with their number. Otherwise they are like all other
+keys: one write() of both kinds is kept whole or not at all."""
 
 
 class StateReader(ABC):
     """A small ordered map from bytes to bytes."""
 
     may_block: bool = True
-    """False where everything is in memory: the broker then calls `scan_range` without a thread."""
+    """False if everything is in memory: the broker then calls `scan_range` on its loop."""
 
     keeps_keys_on_disk: bool = False
-    """Whether this reader, and its snapshots, have `scan_range`. Without it the broker refuses, by
-    name, the settings that park records."""
+    """Whether this reader and its snapshots have `scan_range`. Without it the broker refuses the
+    settings that park records, with an error that names them."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None: ...
@@ -202,7 +201,7 @@ class StateReader(ABC):
 
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[StateReader]:
-        """A view of one moment in time, until it is closed."""
+        """A consistent view of one moment, valid until it is closed."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -212,15 +211,15 @@ class StateReader(ABC):
         in ON_DISK (`end` may be the first key after it); an empty range is no error.
 
         - Cost: in proportion to the entries taken, not to the entries stored. So entries are read
-          in bounded pieces, while the caller takes them. keyvalue/key_ranges.py has what engines
-          share.
-        - Time: each piece shows a moment after the first step, and no earlier one than the piece
-          before. A key that does not change meanwhile is returned once. One that is put, replaced
-          or removed meanwhile may be returned as it was or as it is, or be left out if it was
-          absent at some moment between. Keys always rise. In a snapshot, all pieces show the
-          snapshot's moment.
-        - Locks: nothing of the engine is held between two steps. The caller may write during the
-          scan, and may leave it unfinished.
+          in bounded pieces, while the caller iterates. keyvalue/key_ranges.py has shared code for
+          that.
+        - Consistency: each piece shows one moment, at or after the first step and not before that
+          of the previous piece. A key that does not change during the scan is returned once. A key
+          that is put, replaced or removed during the scan may be returned with its old or new
+          value, or be left out if it was absent at some moment. Keys always rise. In a snapshot,
+          all pieces show the snapshot's moment.
+        - Locks: the scan holds no lock or transaction of the engine between two steps. The caller
+          may write during the scan, and may abandon it.
 
         A caller that repeatedly takes and removes keys from the front should begin after the last
         one that it took: some engines have to step over recent removals.
@@ -228,7 +227,7 @@ class StateReader(ABC):
         raise NotImplementedError
 
     def statistics(self) -> object:
-        """A dataclass or named tuple, whose numbers become metrics; None if there is none."""
+        """A dataclass or named tuple whose numbers become metrics, or None."""
         return None
 
 
@@ -249,14 +248,14 @@ class StateStore(StateReader):
 
 @dataclass(frozen=True, slots=True)
 class LogStoreFactory:
-    """What an entry point of the group `kbroker.log_store` names."""
+    """The object that an entry point of the group `kbroker.log_store` names."""
 
     open: Callable[[Path, Mapping[str, str], int], LogStore]
     """(directory, options, owner_epoch): the directory exists or is created; recovery is complete
     on return."""
     open_reader: Callable[[Path], LogReader]
-    """(directory): beside a live broker or without one; takes no lock that could disturb the
-    broker; changes nothing."""
+    """(directory): opens for reading, whether a broker runs on the directory or not. Takes no lock
+    that could disturb the broker, and changes nothing."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "open", opening(self.open, lambda found: adapted(LogStore, found)))
@@ -266,7 +265,8 @@ class LogStoreFactory:
 
 @dataclass(frozen=True, slots=True)
 class StateStoreFactory:
-    """What an entry point of the group `kbroker.state_store` names. Arguments as above."""
+    """The object that an entry point of the group `kbroker.state_store` names. Arguments as in
+    LogStoreFactory."""
 
     open: Callable[[Path, Mapping[str, str], int], StateStore]
     open_reader: Callable[[Path], StateReader]

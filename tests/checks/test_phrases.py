@@ -21,6 +21,7 @@ DONE = (
     "kbroker/settings",
     "kbroker/share",
     "kbroker/share_state",
+    "kbroker/storage",
     "tests/clients",
     "tests/crash",
     "tests/powercut",

@@ -396,7 +396,7 @@ def test_a_reader_that_cannot_open_the_directory_reads_the_rest(tmp_path: Path) 
 
 def test_options_are_numbers(tmp_path: Path) -> None:
     with pytest.raises(
-        OperatorError, match="option overlay_bytes of the segment engine's state is a number, not 'much'"
+        OperatorError, match="option overlay_bytes of the segment engine's state must be a number, not 'much'"
     ):
         STATE_STORE.open(tmp_path, {"overlay_bytes": "much"}, 1)
     with pytest.raises(OperatorError, match="has no option 'overlay'"):

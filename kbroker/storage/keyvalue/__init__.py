@@ -1,1 +1,1 @@
-"""What engines over a key-value store have in common: logs in chunks, ranges of keys."""
+"""Shared code of the engines over key-value stores: logs in chunks, ranges of keys."""

@@ -1,8 +1,8 @@
-"""What the key-value engines decide alike: which segment a batch goes to, what a trim or a
-truncation removes, what is noted.
+"""The decisions that the key-value engines share: which segment a batch goes to, what a trim or a
+truncation removes, and which metadata is stored.
 
-Every function here is given a log as it is and returns what to store and how the log looks
-afterwards; an engine stores it in one transaction and then, only then, takes over the new list of
+Every function here takes the current state of a log, and returns the changes to store and the new
+state. An engine stores the changes in one transaction, and only then adopts the new list of
 segments. The engine's small ordered table `meta` holds:
 
     key                                           value
@@ -10,8 +10,8 @@ segments. The engine's small ordered table `meta` holds:
     "S" log number (4) base offset (8)            segment number (8) end offset (8) bytes (8)
                                                   max timestamp (8)
 
-The last segment of a log is the active one. Its totals are not kept up to date in `meta` (that
-would be a second write with every chunk): they are read from the head of its last chunk.
+The last segment of a log is the active one. Its totals in `meta` are not kept up to date, since
+that would need a second write with every chunk: they are read from the head of its last chunk.
 
 This module must not know an engine.
 """
@@ -41,8 +41,8 @@ _SEGMENT_VALUE = struct.Struct(">qqqq")
 
 @dataclass(slots=True)
 class LogState:
-    """A log as its store knows it. `segments` is replaced, never changed: a reader in another
-    thread keeps the list it took."""
+    """The state of a log in memory. `segments` is replaced, never changed, so a reader in another
+    thread may keep the list that it has."""
 
     log: LogId
     number: int
@@ -62,8 +62,8 @@ class Chunk(NamedTuple):
 
 
 class LogChange(NamedTuple):
-    """What to store for one log, and `segments` as they are when it is stored. `dropped` segments
-    go with all their chunks."""
+    """The changes to store for one log, and its `segments` after that. `dropped` segments are
+    removed with all their chunks."""
 
     state: LogState
     segments: Sequence[ChunkedSegment]
@@ -80,8 +80,8 @@ class LogChange(NamedTuple):
 
 
 def removed_ranges(change: LogChange) -> Iterator[tuple[int, int]]:
-    """(first, behind last) base offset of the chunks that go, for an engine that keeps a log's
-    segments in one key range."""
+    """Ranges of base offsets, without their ends, of the chunks to remove: for an engine that keeps
+    a log's segments in one key range."""
     if change.cut_segment is not None:
         yield change.cut_offset, END_OF_OFFSETS
     elif change.dropped:
@@ -134,11 +134,11 @@ def parse_segment(key: bytes, value: bytes) -> tuple[int, ChunkedSegment]:
 def parse_logs(
     logs: Iterable[tuple[bytes, bytes]], segments: Iterable[tuple[bytes, bytes]]
 ) -> dict[LogId, LogState]:
-    """All logs of a meta table; the active segments' totals are still to be read from their last
-    chunks.
+    """All logs of a meta table. The caller must still read the active segments' totals from their
+    last chunks.
 
-    StoreFailed where the table contradicts itself: an engine whose files are damaged may come up
-    with an old one.
+    Raises StoreFailed if the table contradicts itself: an engine with damaged files may open with
+    an old table.
     """
     states = [parse_log(key, value) for key, value in logs]
     by_number: dict[int, list[ChunkedSegment]] = {state.number: [] for state in states}
@@ -157,9 +157,9 @@ def parse_logs(
 
 
 def with_active(state: LogState, source: ChunkSource) -> None:
-    """Take the active segment's totals from its last chunk."""
+    """Set the active segment's totals from its last chunk."""
     *sealed, active = state.segments
-    active = active.emptied()  # its totals in `meta` are those of when it became the active one
+    active = active.emptied()  # its totals in `meta` date from when it became active
     last = floor_chunk(source, active, END_OF_OFFSETS)
     state.segments = [*sealed, active.after(None if last is None else last[1])]
 
@@ -170,8 +170,8 @@ def with_active(state: LogState, source: ChunkSource) -> None:
 def append(
     state: LogState, batches: Iterable[StampedBatch], now_ms: int, new_number: Callable[[], int]
 ) -> LogChange:
-    """Batches of one log, joined to chunks; segments roll before the batch that would overfill
-    them."""
+    """Append batches of one log, joined into chunks. A segment rolls before the batch that would
+    overfill it."""
     *sealed, active = state.segments
     meta: list[Change] = []
     chunks: list[Chunk] = []
@@ -185,7 +185,7 @@ def append(
 
     for batch in batches:
         size = len(batch.data)
-        assert batch.base_offset >= active.end_offset, "offsets of a log rise"
+        assert batch.base_offset >= active.end_offset, "the offsets of a log must rise"
         if active.must_roll(batch, state.settings, now_ms):
             close_chunk()
             sealed.append(active)
@@ -210,7 +210,7 @@ def append(
 def append_all(
     logs: dict[LogId, LogState], batches: Sequence[StampedBatch], now_ms: int, new_number: Callable[[], int]
 ) -> list[LogChange]:
-    """One change per log of a write() call. KeyError for a log that does not exist."""
+    """One change per log of a write() call. Raises KeyError for a log that does not exist."""
     by_log: dict[LogId, list[StampedBatch]] = {}
     for batch in batches:
         by_log.setdefault(batch.log, []).append(batch)
@@ -229,7 +229,7 @@ def drop(state: LogState) -> LogChange:
 
 
 def trim(state: LogState, new_start: int, new_number: Callable[[], int]) -> LogChange | None:
-    """None when there is nothing to remove."""
+    """None if there is nothing to remove."""
     dropped = [each for each in state.segments if each.size_bytes and each.end_offset <= new_start]
     if not dropped:
         return None
@@ -245,8 +245,8 @@ def trim(state: LogState, new_start: int, new_number: Callable[[], int]) -> LogC
 def truncate(
     state: LogState, new_end: int, source: ChunkSource, new_number: Callable[[], int]
 ) -> LogChange | None:
-    """None when the log ends at or below `new_end`. Else the log ends there, or at its start where
-    that is later."""
+    """None if the log ends at or below `new_end`. Otherwise the log then ends there, or at its
+    start offset if that is higher."""
     if new_end >= state.bounds.end_offset:
         return None
     kept = [each for each in state.segments if each.base_offset < new_end] or [state.segments[0]]
@@ -256,7 +256,7 @@ def truncate(
     meta: list[Change] = [(segment_key(state.number, each), None) for each in dropped]
     meta.append(segment_entry(state.number, active))
     kept.append(active)
-    if active.end_offset < new_end:  # there was a hole before new_end; the log ends at new_end all the same
+    if active.end_offset < new_end:  # a hole before new_end; the log still ends at new_end
         kept.append(ChunkedSegment(new_number(), new_end, new_end))
         meta.append(segment_entry(state.number, kept[-1]))
     return LogChange(state, kept, meta, chunks, dropped, whole, cut_offset)
@@ -265,8 +265,8 @@ def truncate(
 def _cut_segment(
     segment: ChunkedSegment, new_end: int, source: ChunkSource
 ) -> tuple[ChunkedSegment, int, list[Chunk]]:
-    """The segment without what begins at or after `new_end`, the first chunk offset to remove, and
-    what replaces it."""
+    """The segment without the batches that begin at or after `new_end`, the first chunk offset to
+    remove, and the chunks that replace the removed ones."""
     at = floor_chunk(source, segment, new_end - 1)
     if at is None:
         return segment.emptied(), segment.base_offset, []

@@ -1,9 +1,9 @@
-"""The LogStore of a key-value engine without its database: the list of logs and segments in memory,
-and the order of steps.
+"""The LogStore of a key-value engine, except for the database: the list of logs and segments in
+memory, and the order of steps.
 
 `chunked_log` decides each change, the engine commits it, and only then do readers see it. An engine
-implements two things: committing changes (`_commit`) and looking at chunks (`_read`). This module
-must not know any engine.
+implements two methods: `_commit`, which commits changes, and `_read`, which reads chunks. This
+module must not know any engine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ChunkedStatistics:
-    """`batch_bytes`: record batches, without what the database adds."""
+    """`batch_bytes`: size of the record batches, without the overhead of the database."""
 
     logs: int
     segments: int
@@ -39,12 +39,12 @@ class ChunkedStatistics:
 
 
 class ChunkedLogReader(LogReader):
-    """A LogReader but for `logs` and `close`."""
+    """A LogReader, except for `logs` and `close`."""
 
     @abstractmethod
     def _read(self, log: LogId, work: Callable[[LogState, ChunkSource], T]) -> T:
-        """What `work` gives for a log and its chunks, both of one moment; it may be called again.
-        KeyError for no such log."""
+        """The result of `work` for a log and its chunks, both as of one moment. `work` may be
+        called more than once. Raises KeyError if there is no such log."""
 
     def bounds(self, log: LogId) -> LogBounds:
         return self._read(log, lambda state, _: state.bounds)
@@ -65,12 +65,12 @@ class ChunkedLogReader(LogReader):
 
 
 class ChunkedLogStore(ChunkedLogReader, LogStore):
-    """A LogStore but for `sync` and `close`. Readers in other threads see a
-    change whole or not at all."""
+    """A LogStore, except for `sync` and `close`. Readers in other threads see a change whole or not
+    at all."""
 
     def __init__(self, logs: dict[LogId, LogState], garbage: Iterable[int] = ()) -> None:
-        """`logs` as they are stored, the active segments' totals included. `garbage`: numbers of
-        segments that are still to be freed."""
+        """`logs`: as stored, including the totals of active segments. `garbage`: numbers of
+        segments that must still be freed."""
         self._logs = logs
         numbers = [segment.number for state in logs.values() for segment in state.segments]
         self._last_number = max((*numbers, *garbage), default=0)
@@ -78,12 +78,12 @@ class ChunkedLogStore(ChunkedLogReader, LogStore):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raises StoreFailed if the store has failed before."""
+        """Raises StoreFailed if the store failed earlier."""
 
     @abstractmethod
     def _commit(self, changes: Sequence[LogChange], *, durable: bool) -> None:
-        """Store all of the changes or none; `durable`: on disk on return, and not only at the next
-        sync()."""
+        """Store all of the changes or none. With `durable` they are on disk on return, otherwise
+        after the next sync()."""
 
     def logs(self) -> Sequence[LogId]:
         return tuple(self._logs)
@@ -143,8 +143,8 @@ class ChunkedLogStore(ChunkedLogReader, LogStore):
         return self._last_number
 
     def _store(self, changes: Sequence[LogChange], *, durable: bool = True) -> None:
-        """Commit the changes and show them to readers, who do not find what was dropped any more on
-        return."""
+        """Commit the changes and make them visible. On return, readers no longer find dropped logs
+        and segments."""
         if not changes:
             return
         self._commit(changes, durable=durable)

@@ -2,8 +2,8 @@
 
 All batches of one log in one write() call become one value, the chunk, stored under its first base
 offset: a value per batch costs three to five times as much to write and to read. A chunk's head
-carries the running totals of its segment, so that the last chunk alone says where a log ends and
-nothing is scanned at open.
+contains the running totals of its segment. So the last chunk alone shows where a log ends, and
+opening a store scans nothing.
 
     offset  size  field
          0     8  end offset           last offset of the chunk + 1
@@ -29,8 +29,8 @@ from kbroker.storage.spi import LogSettings, SegmentInfo, StampedBatch
 Buffer: TypeAlias = bytes | memoryview
 
 CHUNK_BYTES = 256 * 1024
-"""A chunk is closed before it grows beyond this (a larger batch is a chunk alone): reads walk a
-chunk's headers from its start."""
+"""A chunk is closed before it exceeds this size, because reads walk a chunk's headers from its
+start. A larger batch becomes a chunk of its own."""
 
 _HEAD = struct.Struct(">qqqqq")
 HEAD_SIZE = _HEAD.size
@@ -40,8 +40,8 @@ _STEP = struct.Struct(">qi11xi8xq")
 
 
 class ChunkedSegment(NamedTuple):
-    """A segment's name (`number`, unique in its store) and totals; the ones after `base_offset` are
-    as after its last chunk."""
+    """A segment's `number`, unique in its store, its base offset, and its totals as of its last
+    chunk."""
 
     number: int
     base_offset: int
@@ -55,8 +55,8 @@ class ChunkedSegment(NamedTuple):
         return SegmentInfo(self.base_offset, self.end_offset, self.size_bytes, self.max_timestamp_ms)
 
     def must_roll(self, batch: StampedBatch, settings: LogSettings, now_ms: int) -> bool:
-        """Kafka's rule: before the batch that would make the segment too large or whose time is too
-        far from its first one's."""
+        """Kafka's rule: roll before a batch that would make the segment too large, or whose time is
+        too far from that of the segment's first batch."""
         if not self.size_bytes:
             return False
         if self.size_bytes + len(batch.data) > settings.segment_bytes:
@@ -66,7 +66,7 @@ class ChunkedSegment(NamedTuple):
         return now_ms - self.first_write_ms > settings.segment_ms
 
     def grown(self, size_bytes: int, end_offset: int, max_timestamp_ms: int, now_ms: int) -> ChunkedSegment:
-        """With one batch more."""
+        """The segment with one more batch."""
         number, base, _, size, newest_ms, first_ms, first_write_ms = self
         if not size:
             first_ms, first_write_ms = max_timestamp_ms, now_ms
@@ -94,7 +94,7 @@ class ChunkedSegment(NamedTuple):
         return ChunkedSegment(self.number, self.base_offset, self.base_offset)
 
     def after(self, chunk: Buffer | None) -> ChunkedSegment:
-        """The segment as it is when `chunk` is its last one (None: it has none)."""
+        """The segment if `chunk` is its last one; None: it has no chunks."""
         if chunk is None:
             return self.emptied()
         return ChunkedSegment(self.number, self.base_offset, *_HEAD.unpack_from(chunk))
@@ -104,8 +104,8 @@ class ChunkSource(Protocol):
     """An engine's chunks at one moment."""
 
     def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, Buffer]]:
-        """(base offset, chunk) from the last chunk that begins at or below `offset` on, or from the
-        first, in offset order."""
+        """(base offset, chunk) in offset order, from the last chunk that begins at or below
+        `offset` on. If there is none, from the first chunk on."""
 
 
 def floor_chunk(source: ChunkSource, segment: ChunkedSegment, offset: int) -> tuple[int, Buffer] | None:
@@ -117,7 +117,7 @@ def floor_chunk(source: ChunkSource, segment: ChunkedSegment, offset: int) -> tu
 def read_chunks(
     source: ChunkSource, segments: Sequence[ChunkedSegment], offset: int, *, max_bytes: int, end_offset: int
 ) -> list[memoryview]:
-    """LogReader.read as pieces of chunks, valid as long as the source's chunks are."""
+    """LogReader.read: pieces of chunks, valid as long as the source's chunks are."""
     pieces: list[memoryview] = []
     left = max_bytes
     for base_offset, chunk in _chunks_from(source, segments, offset):
@@ -155,12 +155,12 @@ def _base_offset(segment: ChunkedSegment) -> int:
 def _cut(
     batches: memoryview, chunk_end: int, offset: int, end_offset: int, max_bytes: int, *, must_take: bool
 ) -> tuple[int, int]:
-    """Start and stop, as bytes, of the batches that a read wants of a chunk; `stop` is its length
-    when it may want the next one.
+    """The byte range of the batches that a read needs of a chunk. `stop` is the chunk's length if
+    the read may need the next chunk too.
 
-    Where a header cannot be one, or lies where an earlier one only seems to end, nobody can tell
-    which is damaged: a read that begins there gets the rest of the chunk, for its reader to find
-    the damage, and any other one ends before.
+    If the next header is impossible, either it or the length of the previous batch is damaged. A
+    read that begins there gets the rest of the chunk, so that its caller finds the damage. Any
+    other read ends before it.
     """
     start = position = least_offset = 0
     size = len(batches)
@@ -182,15 +182,15 @@ def _cut(
 
 
 def _step(batches: memoryview, position: int) -> tuple[int, int, int, int]:
-    """The header fields that engines care for; impossible ones where no header is left."""
+    """The header fields that engines need; impossible values if less than a header is left."""
     return (
         _STEP.unpack_from(batches, position) if position + HEADER_SIZE <= len(batches) else (-1, -1, -1, -1)
     )
 
 
 def find_in_chunks(source: ChunkSource, segments: Sequence[ChunkedSegment], timestamp_ms: int) -> int | None:
-    """LogReader.find_by_timestamp: the totals of segments and chunks never fall, so both are
-    searched by halving."""
+    """LogReader.find_by_timestamp. The max timestamps of segments and chunks never fall, so both
+    are searched by bisection."""
     segment = next(
         (each for each in segments if each.size_bytes and each.max_timestamp_ms >= timestamp_ms), None
     )
@@ -216,13 +216,13 @@ def find_in_chunks(source: ChunkSource, segments: Sequence[ChunkedSegment], time
         for base, _, _, newest_ms in iter_batches(memoryview(found)[HEAD_SIZE:])
         if newest_ms >= timestamp_ms
     )
-    # there is one, unless the chunk is damaged: then whoever reads from its beginning finds that
+    # there is one, unless the chunk is damaged: a read from its start then finds the damage
     return next(candidates, high)
 
 
 def iter_batches(batches: memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """(base offset, end offset, bytes, max timestamp) of each batch: the four header fields that
-    engines care for. Ends where a length cannot be."""
+    """(base offset, end offset, bytes, max timestamp) of each batch: the header fields that engines
+    need. Ends at an impossible length."""
     position = 0
     while position + HEADER_SIZE <= len(batches):
         base_offset, length, delta, newest_ms = _STEP.unpack_from(batches, position)
@@ -247,6 +247,6 @@ def cut_chunk(before: ChunkedSegment, chunk: Buffer, new_end: int) -> tuple[Chun
 
 
 def join(pieces: Iterable[memoryview]) -> list[memoryview]:
-    """The pieces as one read-only view over bytes of its own; nothing for none."""
+    """Copy the pieces into one read-only view; an empty list if there are none."""
     joined = b"".join(pieces)
     return [memoryview(joined)] if joined else []

@@ -1,9 +1,9 @@
-"""For engines whose `scan_range` (spi.py) reads in bounded pieces, and whose changes wait in
-memory.
+"""For engines whose `scan_range` (spi.py) reads in bounded pieces, and which keep the newest
+changes in memory.
 
-A piece is read at once. Between two pieces nothing of the engine is held: no transaction, no
-iterator, no lock. The first pieces are small, for callers that take few entries. This module must
-not know any engine.
+Each piece is read in one go. Between two pieces the scan holds nothing of the engine: no
+transaction, no iterator, no lock. The first pieces are small, for callers that take few entries.
+This module must not know any engine.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from kbroker.storage.spi import ON_DISK, Change
 ON_DISK_END = ON_DISK[:-1] + bytes((ON_DISK[-1] + 1,))
 """The first key after those of the namespace."""
 RECORD_BYTES = 12
-"""About what a change takes in a log besides its key and value."""
+"""About how many bytes a change takes in a log besides its key and value."""
 SMALLEST_PIECE = 64
 LARGEST_PIECE = 1024
 
 Entries: TypeAlias = list[tuple[bytes, bytes]]
 ReadPiece: TypeAlias = Callable[[bytes, bytes, int], tuple[Entries, bytes | None]]
-"""(first, end, count): about `count` entries of the range, and the key to read on from; None when
-nothing is left."""
+"""(first, end, count) -> about `count` entries of the range, and the key at which the next piece
+begins; None if nothing is left."""
 
 
 def scan_in_pieces(
     read: ReadPiece, first: bytes, end: bytes, *, largest: int = LARGEST_PIECE
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The `scan_range` of an engine that reads a piece. ValueError, at once, for a range outside of
-    the namespace."""
+    """Implements `scan_range` with a function that reads one piece. Raises ValueError at once for a
+    range outside of the namespace."""
     check_range(first, end)
     return _pieces(read, first, end, largest)
 
@@ -56,20 +56,20 @@ def _pieces(read: ReadPiece, first: bytes, end: bytes, largest: int) -> Iterator
 
 
 def piece_of(entries: Entries, count: int) -> tuple[Entries, bytes | None]:
-    """A piece from an engine that was asked for at most `count` entries."""
+    """A piece from at most `count` entries that an engine has read."""
     return entries, entries[-1][0] + b"\0" if len(entries) >= count else None
 
 
 def prefix_end(prefix: bytes) -> bytes | None:
-    """The first key behind all that start with `prefix`; None where there is none."""
+    """The first key after all that start with `prefix`; None if there is none."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
 
 
 def lay_over(layers: Sequence[Sequence[Change]], count: int) -> tuple[list[Change], bytes | None]:
-    """One piece of several layers, the lowest first. Each has its first `count` changes from one
-    key on, or fewer when it has no more: so nothing is known behind the last of a layer that is
-    full. Removals stay in."""
+    """Merge several layers, the lowest first, into one piece. Each layer has its first `count`
+    changes from one key on, or fewer if it has no more. So keys after the last one of a full layer
+    are left to the next piece. Removals are included."""
     last = min((layer[-1][0] for layer in layers if len(layer) >= count), default=None)
     found: dict[bytes, bytes | None] = {}
     for layer in layers:
@@ -84,15 +84,15 @@ def without_removals(changes: Iterable[Change]) -> Entries:
 
 
 def part_of(changes: Sequence[Change], first: bytes, end: bytes, count: int) -> Sequence[Change]:
-    """Of changes in order of their keys, one each: at most `count` from `first` up to but without
-    `end`."""
+    """At most `count` changes from `first` up to but without `end`. `changes` are in the order of
+    their keys, one for each."""
     begin = bisect_left(changes, first, key=itemgetter(0))
     return changes[begin : min(begin + count, bisect_left(changes, end, key=itemgetter(0)))]
 
 
 class Overlay:
-    """The last change of each key, removals as well, in order. `size_bytes` is about what they take
-    in a log."""
+    """The last change of each key, removals included, in key order. `size_bytes`: about how much
+    they take in a log."""
 
     def __init__(self) -> None:
         self.changes: dict[bytes, bytes | None] = {}
@@ -114,7 +114,7 @@ class Overlay:
             self.size_bytes += len(value or b"")
 
     def of(self, prefix: bytes) -> dict[bytes, bytes | None]:
-        """A copy of those whose keys start with `prefix`."""
+        """A copy of the changes whose keys start with `prefix`."""
         if not prefix:
             return dict(self.changes)
         found: dict[bytes, bytes | None] = {}
@@ -125,7 +125,7 @@ class Overlay:
         return found
 
     def piece(self, first: bytes, end: bytes, count: int) -> list[Change]:
-        """At most `count` of them from `first` up to but without `end`."""
+        """At most `count` changes from `first` up to but without `end`."""
         found: list[Change] = []
         for key in islice(self._keys.since(first), count):
             if key >= end:
@@ -134,5 +134,5 @@ class Overlay:
         return found
 
     def in_order(self) -> Iterator[Change]:
-        """All. Nothing may change meanwhile."""
+        """All changes. The overlay must not change meanwhile."""
         return ((key, self.changes[key]) for key in self._keys.since(b""))

@@ -1,9 +1,9 @@
-"""A lock that many readers hold together and one changer holds alone: for engines whose handles
-must not vanish under a read.
+"""A readers-writer lock, for engines whose handles must not disappear during a read.
 
-Reads hold it for as long as they touch an engine's handle, well under a millisecond; the changer
-(dropping a segment, opening a database again) takes it only to swap what readers will find next,
-never while it waits for a disk. It must not know engines.
+Many readers share it; one changer holds it alone. Readers hold it while they use an engine's
+handle, for well under a millisecond. The changer (which drops a segment or reopens a database)
+holds it only to replace handles, never while it waits for a disk. This module must not know
+engines.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from threading import Condition
 
 
 class SharedLock:
-    """`with lock:` to read, `with lock.alone():` to change. Neither may be nested in the other;
-    reads may nest in reads."""
+    """`with lock:` to read, `with lock.alone():` to change. Reads may be nested in reads; no other
+    nesting is allowed."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -46,7 +46,8 @@ class SharedLock:
 
     @contextmanager
     def alone_if_free(self) -> Iterator[bool]:
-        """Without waiting: False, and nothing is held, while somebody reads."""
+        """Like alone(), but does not wait: yields False, without the lock, while another thread
+        reads."""
         with self._changed:
             taken = self._take()
         try:

@@ -1,6 +1,7 @@
-"""Keys in bytewise order, in memory: blocks of a list, so that neither a million keys nor a front
-that is taken away again and again makes a change slow. Callers see to it that one thread works on
-it at a time. It must not know what keys mean.
+"""Keys in bytewise order, in memory.
+
+They lie in a list of blocks, so that changes stay fast with a million keys, and when keys are
+removed from the front again and again. Not thread-safe. This module must not know what keys mean.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ _BLOCK_KEYS = 1000
 
 
 class SortedKeys:
-    """A set of keys that can be read from any key on."""
+    """A set of keys that can be iterated from any key on."""
 
     def __init__(self) -> None:
         self._blocks: list[list[bytes]] = []  # none of them is empty
         self._lasts: list[bytes] = []
 
     def add(self, key: bytes) -> None:
-        """A key that is not there yet."""
+        """Add a key that is not in the set."""
         if not self._blocks:
             self._blocks, self._lasts = [[key]], [key]
             return
@@ -34,7 +35,7 @@ class SortedKeys:
             self._lasts.insert(place, block[_BLOCK_KEYS - 1])
 
     def remove(self, key: bytes) -> None:
-        """A key that is there."""
+        """Remove a key that is in the set."""
         place = bisect_left(self._lasts, key)
         block = self._blocks[place]
         del block[bisect_left(block, key)]
@@ -44,7 +45,7 @@ class SortedKeys:
             self._lasts[place] = block[-1]
 
     def since(self, first: bytes) -> Iterator[bytes]:
-        """Keys from `first` on. Not to be used on after a change."""
+        """Keys from `first` on. The iterator is invalid after a change."""
         place = bisect_left(self._lasts, first)
         if place == len(self._blocks):
             return

@@ -1,5 +1,5 @@
-"""The `lmdb` engine's door: both SPIs over LMDB, an environment each. See lmdb/log_store.py and
-lmdb/state_store.py."""
+"""Entry points of the `lmdb` engine: both SPIs over LMDB, with an environment each. See
+lmdb/log_store.py and lmdb/state_store.py."""
 
 from __future__ import annotations
 

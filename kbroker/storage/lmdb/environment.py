@@ -1,21 +1,22 @@
 """One LMDB environment: opened once per process and directory, shared by the store and the readers
 of that directory.
 
-LMDB must never be opened twice in one process (its locks are per process), hence the table of open
-environments below. Commits are synced: unsynced LMDB came back corrupt from power cuts. No write
-map: with one, a full disk kills the process.
+LMDB must never be opened twice in one process, because its locks are per process; hence the table
+of open environments below. Commits are synced: without that, power cuts left corrupt files. There
+is no write map, because with one a full disk kills the process.
 
-Sub-database handles. A handle is opened in a write transaction (py-lmdb gives up those opened in a
-read one), so openings, creations and drops exclude each other. Handles stay open, as opening costs
-more than reading; before a drop, `forget` waits until no read uses the handle. py-lmdb cannot close
-a handle: at `max_handles` the environment is reopened, which closes all.
+Sub-database handles: a handle is opened in a write transaction (py-lmdb discards those opened in a
+read transaction), so openings, creations and drops exclude each other. Handles stay open, since
+opening costs more than reading. Before a drop, `forget` waits until no read uses the handle.
+py-lmdb cannot close a single handle: at `max_handles` the environment is reopened, which closes
+all.
 
-A read transaction does not know handles that were opened after it began. A read that meets one
+A read transaction cannot use handles that were opened after it began. A read that needs one
 restarts.
 
-Waiting for the writer. py-lmdb's `open_db` waits for LMDB's writer lock while it holds the GIL. The
-thread that has the lock needs the GIL to end its transaction: a deadlock. So `_writing` is always
-taken first; waiting for it releases the GIL.
+Waiting for the writer: py-lmdb's `open_db` waits for LMDB's writer lock while it holds the GIL. The
+thread that holds the lock needs the GIL to end its transaction, which would be a deadlock. So
+`_writing` is always acquired first; waiting for it releases the GIL.
 
 This module must not know what is stored.
 """
@@ -39,7 +40,7 @@ from kbroker.errors import NoSpace, OperatorError, StoreFailed
 from kbroker.storage.files import Files, make_directory
 from kbroker.storage.keyvalue.shared_lock import SharedLock
 
-Handle: TypeAlias = lmdb._Database  # py-lmdb names the type only this way
+Handle: TypeAlias = lmdb._Database  # py-lmdb has no public name for the type
 Transaction: TypeAlias = "lmdb.Transaction[memoryview]"
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ _MAP_REFUSED = {errno.ENOMEM, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW}
 
 
 class MissingHandle(Exception):
-    """`read` opens the sub-database and runs its work again."""
+    """`read` then opens the sub-database and repeats its work."""
 
     def __init__(self, name: bytes) -> None:
         super().__init__(name)
@@ -78,7 +79,7 @@ class LmdbStatistics:
 
 
 class LmdbEnvironment:
-    """Get one with `open_environment`, give it back with `close`."""
+    """Obtain one from `open_environment`, and release it with `close`."""
 
     def __init__(self, directory: Path, *, read_only: bool, map_bytes: int, max_handles: int) -> None:
         self.directory = directory
@@ -89,13 +90,13 @@ class LmdbEnvironment:
         self._writing = threading.Lock()
         self._handles: dict[bytes, Handle] = {}
         self._openings = 0
-        self._created: dict[bytes, Handle] = {}  # by the write transaction that is open
+        self._created: dict[bytes, Handle] = {}  # by the current write transaction
         self._failed: str | None = None
         self._env, self._map_bytes = _open(directory, read_only, map_bytes, max_handles)
 
     def read(self, work: Callable[[Transaction], T]) -> T:
-        """What `work` gives for a read transaction over one moment. Values are views that die with
-        it; `work` may run again."""
+        """The result of `work` in a read transaction. Values in it are views, valid until it ends.
+        `work` may run more than once."""
         missing_before = b""
         while True:
             openings = self._openings
@@ -114,8 +115,8 @@ class LmdbEnvironment:
 
     @contextmanager
     def long_read(self) -> Iterator[Transaction]:
-        """A read transaction for a caller that holds it: over the main database only, and not in
-        one thread with a close()."""
+        """A read transaction that the caller keeps open. Only for the main database; the thread
+        must not call close() meanwhile."""
         try:
             with self._env.begin(buffers=True) as transaction:
                 yield transaction
@@ -124,8 +125,8 @@ class LmdbEnvironment:
 
     @contextmanager
     def write(self) -> Iterator[Transaction]:
-        """A write transaction: on leaving, all of it is on disk, or none of it and NoSpace or
-        StoreFailed is raised."""
+        """A write transaction. On leaving, either all of it is on disk, or NoSpace or StoreFailed
+        is raised and none of it is kept."""
         self.check()
         with self._writing:
             self._created.clear()
@@ -139,14 +140,14 @@ class LmdbEnvironment:
                 self._handles.update(self._created)
 
     def check(self) -> None:
-        """StoreFailed when an earlier write failed for another reason than a full disk."""
+        """Raises StoreFailed if an earlier write failed other than by a full disk."""
         if self._failed is not None:
             raise StoreFailed(self._failed)
 
     def _failure(self, error: lmdb.Error) -> Exception:
         if is_full(error, self.directory):
-            # Nothing refers to the pages of the refused transaction. Only a meta page that could
-            # not be written is serious, and LMDB says so by refusing every later transaction.
+            # Nothing refers to the pages of the failed transaction. Only a failed write of a meta
+            # page is serious, and then LMDB refuses every later transaction.
             try:
                 self._env.begin(write=True).abort()
             except lmdb.Error as panic:
@@ -157,39 +158,39 @@ class LmdbEnvironment:
         return StoreFailed(self._failed)
 
     def handle(self, name: bytes) -> Handle:
-        """The open sub-database `name`, for use inside `read`, which opens it and starts again if
-        it is not."""
+        """The open sub-database `name`, for use inside `read`. If it is not open, `read` opens it
+        and starts over."""
         try:
             return self._handles[name]
         except KeyError:
             raise MissingHandle(name) from None
 
     def handle_in(self, transaction: Transaction, name: bytes) -> Handle:
-        """The sub-database `name`, made if needed, for use inside `write`."""
+        """The sub-database `name`, created if needed, for use inside `write`."""
         found = self._handles.get(name) or self._created.get(name)
         if found is None:
             found = self._created[name] = self._env.open_db(name, txn=transaction)
         return found
 
     def drop_in(self, transaction: Transaction, name: bytes) -> None:
-        """Remove a sub-database that was forgotten before."""
-        # a read that began before the forgetting may have opened it again; it does not use it
+        """Remove a sub-database, after `forget`."""
+        # a read that began before `forget` may have reopened it, but does not use it
         self._handles.pop(name, None)
         transaction.drop(self._env.open_db(name, txn=transaction))
 
     def forget(self, names: Iterable[bytes]) -> None:
-        """Before sub-databases are dropped, and after readers can no longer find their names: waits
-        for the reads under way."""
-        self._env.reader_check()  # what dead readers pin would not be reused
+        """Wait for current reads, before sub-databases are dropped. New readers must no longer find
+        their names."""
+        self._env.reader_check()  # pages pinned by dead readers would not be reused
         with self._lock.alone():
             for name in names:
                 self._handles.pop(name, None)
 
     def _open_handle(self, name: bytes) -> None:
-        """Waits for the write under way. A sub-database that is gone meanwhile is left to `work`,
-        which then looks for it no more."""
+        """Open a handle, after the current write. If the sub-database was dropped meanwhile,
+        nothing is opened: `work` will no longer look for it."""
         with self._writing:
-            if name in self._handles:  # opened by another reader meanwhile, or made by that write
+            if name in self._handles:  # opened by another reader meanwhile, or created by that write
                 return
             if len(self._handles) >= self._max_handles - 64:
                 self._open_again()
@@ -217,7 +218,7 @@ class LmdbEnvironment:
         )
 
     def close(self) -> None:
-        """The last user's call closes the environment. Not while another thread reads."""
+        """The last user's call closes the environment. No other thread may be reading."""
         with _table_lock:
             self.users -= 1
             if self.users:
@@ -229,12 +230,12 @@ class LmdbEnvironment:
 
 
 def is_full(error: Exception, directory: Path) -> bool:
-    """Whether LMDB, or the making of its files, failed for want of space."""
+    """Whether LMDB, or the creation of its files, failed for lack of space."""
     code = getattr(error, "errno", None) or getattr(error, "code", 0)
     if isinstance(error, lmdb.DiskError | lmdb.MapFullError) or code in _FULL:
         return True
-    # LMDB calls it an I/O error when the disk is full after a part of a page run. Believing that
-    # too often is harmless: what was committed before is synced, and this transaction was not
+    # LMDB reports an I/O error if the disk fills in the middle of a run of pages. Mistaking another
+    # error for that is harmless: earlier commits are synced, and this transaction was not
     # committed.
     status = os.statvfs(directory)
     return code == errno.EIO and status.f_bavail * status.f_frsize < NEARLY_FULL_BYTES
@@ -247,8 +248,8 @@ _open_environments: dict[tuple[int, Path], LmdbEnvironment] = {}
 def open_environment(
     directory: Path, *, read_only: bool, map_bytes: int, max_handles: int
 ) -> LmdbEnvironment:
-    """The environment of `directory`, made if it is not read-only. OperatorError when it cannot be
-    opened."""
+    """The environment of `directory`, created if needed unless `read_only`. Raises OperatorError if
+    it cannot be opened."""
     files = Files()
     if not read_only:
         make_directory(directory, files)
@@ -273,9 +274,9 @@ def open_environment(
 
 
 def _create(directory: Path, files: Files) -> None:
-    """An environment under its name only once it is on disk: LMDB does not sync the first two pages
-    of a new file, nor its name, and refuses for good a file in which a power cut left zeros
-    instead."""
+    """Create an environment, and rename it into place once it is on disk. LMDB syncs neither the
+    first two pages of a new file nor its name, and it never opens a file in which a power cut left
+    zeros instead."""
     if (directory / DATA).exists():
         return
     temporary = directory / "data.tmp"
@@ -291,8 +292,8 @@ def _create(directory: Path, files: Files) -> None:
 
 
 def _allocate_lock_file(path: Path, files: Files) -> None:
-    """LMDB writes to this file through a mapping, and makes it as a hole: on a full disk that is a
-    SIGBUS."""
+    """Allocate lock.mdb. LMDB would create it as a hole and write to it through a mapping: on a
+    full disk that is a SIGBUS."""
     fd = files.open(path, os.O_RDWR | os.O_CREAT)
     try:
         files.allocate(fd, 0, LOCK_BYTES)
@@ -301,8 +302,8 @@ def _allocate_lock_file(path: Path, files: Files) -> None:
 
 
 def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) -> tuple[lmdb.Environment, int]:
-    """Smaller maps are tried where the system refuses a large one; the file grows with its content,
-    whatever the map's size."""
+    """Open the environment, with a smaller map if the system refuses a large one. The file grows
+    with its content, whatever the size of the map."""
     while True:
         try:
             env = lmdb.open(
@@ -324,7 +325,7 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
             raise OperatorError(
                 f"{directory}: cannot open the LMDB environment: {_reason(directory / DATA, error)}"
             ) from error
-        env.reader_check()  # slots of readers that were killed pin old pages
+        env.reader_check()  # slots of killed readers pin old pages
         try:
             _check_length(env, directory)
         except OperatorError:
@@ -334,7 +335,7 @@ def _open(directory: Path, read_only: bool, map_bytes: int, max_handles: int) ->
 
 
 def _reason(data: Path, error: Exception) -> str:
-    """LMDB's own words for a file that is not there, or has nothing in it, are those of a system
+    """LMDB's error, or a better one for a missing or empty file, where LMDB only quotes a system
     call."""
     if not data.exists():
         return f"{DATA} is missing: restore a backup"
@@ -342,14 +343,14 @@ def _reason(data: Path, error: Exception) -> str:
 
 
 def _check_length(env: lmdb.Environment, directory: Path) -> None:
-    """OperatorError for a file that was cut, or copied in part. LMDB maps its file without a look
-    at its length, and a page in use beyond the end is a SIGBUS.
+    """Raises OperatorError if the file was cut, or copied in part. LMDB maps its file without
+    checking its length, and a used page beyond the end is a SIGBUS.
 
-    The last pages may also be missing in good order, where one commit allocated and freed them. So
-    where the file is too short, all pages in use are read once, in a process that may die of it.
-    Not filled with zeros: LMDB ends the process for some of those."""
+    The last pages may also be missing legitimately, if one commit allocated and freed them. So if
+    the file is too short, all used pages are read once, in a process that may crash. Filling the
+    file with zeros is no option: for some zero pages LMDB aborts the process."""
     needed_bytes = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    # after `info`: a broker in another process may go on writing
+    # after `info`, since a broker in another process may still be writing
     size_bytes = (directory / DATA).stat().st_size
     if size_bytes < needed_bytes and not _can_be_read_whole(directory):
         raise OperatorError(
@@ -360,7 +361,7 @@ def _check_length(env: lmdb.Environment, directory: Path) -> None:
 
 
 def _can_be_read_whole(directory: Path) -> bool:
-    """Copying walks all pages that are in use and those that tell which are free."""
+    """Copying reads all used pages and the list of free ones."""
     command = [sys.executable, "-c", _COPY_TO_STDOUT, str(directory)]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

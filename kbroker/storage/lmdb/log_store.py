@@ -1,18 +1,18 @@
-"""Topic data in LMDB: a sub-database of chunks per segment, so that retention drops one instead of
-deleting records.
+"""Topic data in LMDB. Each segment is a sub-database of chunks, so that retention drops it as a
+whole.
 
     sub-database       key                                  value
     "meta"             chunked_log's "L" and "S" entries
                        "G" segment number (8)               empty: removed, not yet freed
     "s" number (hex)   base offset (8)                      chunk
 
-Everything is one transaction per call, synced at its commit: what write() returned needs no sync()
-any more. A transaction belongs to its thread, hence `write_in_thread`. Removing happens in two
-steps: the segment leaves `meta` (this is what counts), then its pages are freed, a transaction per
-segment; after a crash in between, the next open frees the rest.
+Each call is one transaction, synced at its commit, so sync() has nothing to do. A transaction
+belongs to its thread, hence `write_in_thread`. A removal has two steps: first the segment is
+removed from `meta`, which makes the removal durable, then its pages are freed, with a transaction
+per segment. After a crash in between, the next open frees the rest.
 
-Reads copy their bytes and end their transaction at once: an open one pins every page that is
-replaced meanwhile.
+Reads copy their bytes and end their transaction at once: while it is open, it pins every page that
+is replaced.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class _Chunks:
 
 
 class LmdbLogReader(ChunkedLogReader):
-    """A LogReader that looks everything up at each call, so that it follows a broker in another
-    process."""
+    """A LogReader that caches nothing, so that it follows a broker in another process."""
 
     def __init__(self, env: LmdbEnvironment) -> None:
         self._env = env
@@ -88,8 +87,7 @@ class LmdbLogReader(ChunkedLogReader):
             pieces = read_chunks(chunks, state.segments, offset, max_bytes=max_bytes, end_offset=end_offset)
             for piece in pieces:
                 if len(piece) >= SMALLEST_TOUCHED_BYTES:
-                    # Pages that are not in memory must not be waited for with the GIL held, as
-                    # `join` would; a checksum gives it up.
+                    # Load missing pages without the GIL: a checksum releases it, `join` would not.
                     crc32c(piece, 0, 1)
             return join(pieces)
 
@@ -154,8 +152,7 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
         return logs, [_GARBAGE.unpack(key)[1] for key, _ in self._meta(transaction, GARBAGE_PREFIX)]
 
     def _load_active(self, states: Collection[LogState]) -> None:
-        """One transaction opens all active segments, as each opening by itself would wait for the
-        writer."""
+        """Opens all active segments in one transaction, since each opening waits for the writer."""
         with self._env.write() as transaction:
             for state in states:
                 self._env.handle_in(transaction, _segment_name(state.segments[-1].number))
@@ -211,8 +208,7 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
             transaction.put(_OFFSET.pack(base_offset), value, append=True, db=handle)
 
     def _free(self, numbers: Sequence[int]) -> None:
-        """Give the pages of removed segments back. What cannot be freed now is freed by the next
-        open."""
+        """Free the pages of removed segments. After a failure the next open frees the rest."""
         if not numbers:
             return
         self._env.forget(map(_segment_name, numbers))
@@ -228,8 +224,8 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
 
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbLogStore:
-    """Option `map_size`: the most the file can grow to, in bytes (default 16 TiB; the file holds
-    only what is stored)."""
+    """Option `map_size`: the maximum size of the file in bytes (default 16 TiB; the file is only as
+    large as its content)."""
     map_bytes = int(options.get("map_size", MAP_BYTES))
     return LmdbLogStore(
         open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=MAX_HANDLES)

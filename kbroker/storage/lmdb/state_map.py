@@ -1,9 +1,9 @@
 """A map from bytes to bytes in the main database of an LMDB environment, as one transaction sees
 it.
 
-LMDB's keys end at 511 bytes, while a group's name alone may be longer. Keys up to SHORT bytes are
-stored as they are; longer ones share an entry with all keys that begin with the same SHORT bytes,
-so that the order of keys is kept:
+LMDB's keys have at most 511 bytes, while a group's name alone may be longer. Keys of up to SHORT
+bytes are stored as they are. Longer keys that begin with the same SHORT bytes share one entry,
+which preserves the order of keys:
 
     key  up to 480 bytes                     value
     key  first 480 bytes, one zero byte      per long key, in order: rest length (4),
@@ -29,7 +29,7 @@ CHANGES_AT_ONCE = 2048
 
 _LENGTH = struct.Struct(">I")
 _POSITION = struct.Struct(">q")
-_POSITION_KEY = b"\xff" * 500  # longer than any other, and the last
+_POSITION_KEY = b"\xff" * 500  # longer than any other key, and sorted last
 _LongKeys: TypeAlias = dict[bytes, bytes]
 
 
@@ -102,15 +102,15 @@ class StateMap:
 def piece_over(
     state: StateMap, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
 ) -> tuple[Entries, bytes | None]:
-    """A piece of a range of the map with changes laid over it; see `lay_over`."""
+    """One piece of a range of the map, with changes laid over it; see `lay_over`."""
     found, rest = lay_over([list(islice(state.scan_range(first, end), count)), *layers], count)
     return without_removals(found), rest
 
 
 def put_all(env: LmdbEnvironment, changes: Iterable[Change], position: int) -> None:
-    """On disk on return, in several transactions: one has a copy of every page that it changes in
-    memory, which may be a page for each change. The position goes with the last: until then the
-    log's changes are laid over, whichever of them are here."""
+    """Write changes, on disk on return. They are split into several transactions, because each
+    keeps in memory a copy of every page that it changes, maybe one page per change. The last
+    transaction sets the position: until then readers lay all of the log's changes over the map."""
     rest = iter(changes)
     is_last = False
     while not is_last:
@@ -125,7 +125,7 @@ def put_all(env: LmdbEnvironment, changes: Iterable[Change], position: int) -> N
 
 
 def _whole_keys(key: bytes, value: bytes) -> Iterable[tuple[bytes, bytes]]:
-    """What one entry of the database holds, in order."""
+    """The keys and values of one entry of the database, in order."""
     if len(key) <= SHORT:
         return ((key, value),)
     return [(key[:SHORT] + rest, long_value) for rest, long_value in sorted(_unpack(value).items())]

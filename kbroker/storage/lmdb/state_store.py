@@ -1,18 +1,19 @@
-"""State in LMDB: an environment of its own whose main database is the map, behind a redo log.
+"""State in LMDB: a separate environment whose main database is the map, and a redo log in front of
+it.
 
-    directory/data.mdb, lock.mdb     the map (lmdb/state_map.py), and up to where the redo log is in
-                                     it
-    directory/redo                   one log of the segment engine: the changes since then, as
-                                     segment_state/store.py writes them
+    directory/data.mdb, lock.mdb     the map (lmdb/state_map.py), and the position up to which it
+                                     contains the redo log
+    directory/redo                   one log of the segment engine: the changes after that position,
+                                     in the format of segment_state/store.py
 
-LMDB has to sync every commit (unsynced, power cuts made it corrupt), and each share acknowledgement
-would wait for that. So write() appends to the redo log and keeps the changes in memory. sync()
-syncs the redo log. Now and then it also moves the changes into LMDB, the last of them together with
-the position, and trims them from the log. A full disk postpones that.
+LMDB has to sync every commit (without that, power cuts left corrupt files), and each share
+acknowledgement would wait for it. So write() appends to the redo log and keeps the changes in
+memory. sync() syncs the redo log. Now and then it also moves the changes into LMDB, the last of
+them together with the position, and trims them from the log. A full disk postpones that.
 
-A moment is a read transaction with later changes laid over it. A change may be in both: laying it
-over again does no harm, as long as all later changes are laid over too.
-This module must not know what keys mean.
+A snapshot is a read transaction with later changes laid over it. A change may be in both: applying
+it again does no harm, as long as all later changes are applied too. This module must not know what
+keys mean.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ T = TypeVar("T")
 
 
 class LmdbStateMoment(StateReader):
-    """A StateReader of one moment. Close it soon: its transaction pins the file's old pages."""
+    """A consistent view of one moment. Close it soon: its transaction pins old pages of the
+    file."""
 
     keeps_keys_on_disk = True
 
@@ -86,11 +88,11 @@ class LmdbStateMoment(StateReader):
         yield self
 
     def close(self) -> None:
-        """Closed by leaving `snapshot()`."""
+        """Nothing to do: leaving `snapshot()` ends the view."""
 
 
 class _Moments(StateReader):
-    """What reader and store share: everything is read in a moment."""
+    """Shared by reader and store: every read uses a consistent view of one moment."""
 
     keeps_keys_on_disk = True
     _largest_piece = LARGEST_PIECE
@@ -100,21 +102,21 @@ class _Moments(StateReader):
 
     @abstractmethod
     def _changes_over(self, transaction: Transaction, prefix: bytes) -> _Changes | None:
-        """Of keys that start with `prefix`, others as well if that costs nothing. None when the
-        transaction is too old for what is known now."""
+        """Changes of keys that start with `prefix`, and of other keys if that costs nothing. None
+        if the transaction is too old for the changes at hand."""
 
     @abstractmethod
     def _layers_over(
         self, transaction: Transaction, first: bytes, end: bytes, count: int
     ) -> Sequence[Sequence[Change]] | None:
-        """The first `count` changes of a range, by layers; None as above."""
+        """The first `count` changes of a range in each layer; None as above."""
 
     def get(self, key: bytes) -> bytes | None:
         with self.snapshot() as moment:
             return moment.get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # whole at the first step: a scan that is left unfinished would pin the pages of its moment
+        # read it whole at the first step: an abandoned scan would pin old pages
         with self._moment(prefix) as moment:
             found = list(moment.scan(prefix))
         yield from found
@@ -134,7 +136,7 @@ class _Moments(StateReader):
 
     @contextmanager
     def _moment(self, prefix: bytes) -> Iterator[LmdbStateMoment]:
-        """One that need not know keys that do not start with `prefix`."""
+        """A view that may lack keys that do not start with `prefix`."""
         with self._over(lambda transaction: self._changes_over(transaction, prefix)) as (
             transaction,
             changes,
@@ -143,7 +145,7 @@ class _Moments(StateReader):
 
     @contextmanager
     def _over(self, changes_over: Callable[[Transaction], T | None]) -> Iterator[tuple[Transaction, T]]:
-        """A transaction, and what lies over it."""
+        """A transaction, and the changes over it."""
         for _ in range(_ATTEMPTS):
             with self._env.long_read() as transaction:
                 changes = changes_over(transaction)
@@ -151,15 +153,15 @@ class _Moments(StateReader):
                     yield transaction, changes
                     return
         raise StoreFailed(
-            f"{self._env.directory}: the redo log does not go on where the map ends: one of them is from "
+            f"{self._env.directory}: the redo log does not continue where the map ends: one of them is from "
             "an older copy"
         )
 
 
 class LmdbStateReader(_Moments):
-    """A StateReader beside a broker in another process, or in this one."""
+    """A StateReader, for use while a broker runs in this or another process."""
 
-    _largest_piece = 16 * LARGEST_PIECE  # each reads the redo log anew
+    _largest_piece = 16 * LARGEST_PIECE  # each piece rereads the redo log
 
     def __init__(self, env: LmdbEnvironment, log: LogReader) -> None:
         super().__init__(env)
@@ -187,8 +189,8 @@ class LmdbStateReader(_Moments):
 
 
 class LmdbStateStore(_Moments, StateStore):
-    """write() belongs on the broker's loop, sync() in its commit thread. They may
-    meet: `_lock` is held for as long as the redo log and the changes in memory differ."""
+    """write() belongs on the broker's loop, sync() in its commit thread. They may overlap: `_lock`
+    is held while the redo log and the changes in memory differ."""
 
     write_in_thread = False
     write_beside_sync = True
@@ -200,7 +202,7 @@ class LmdbStateStore(_Moments, StateStore):
         self._closed = False
         self._new = Overlay()
         self._moving = Overlay()
-        """These are on their way into LMDB."""
+        """Changes that are being moved into LMDB."""
         self._redo_bytes = 0
         self._most_redo_bytes = most_redo_bytes
         log.create(LOG, REDO_SETTINGS)
@@ -209,18 +211,18 @@ class LmdbStateStore(_Moments, StateStore):
         start_offset, end_offset = log.bounds(LOG)
         if start_offset > self._position:
             raise OperatorError(
-                f"{env.directory}: the redo log begins at {start_offset}, behind the map's end at "
+                f"{env.directory}: the redo log begins at {start_offset}, after the map's end at "
                 f"{self._position}: "
                 "one of them is from an older copy; restore both from one backup"
             )
         self._new.update(_read(log, self._position).items())
-        # a power cut may take the end of a log that the map has already
+        # a power cut may have taken a part of the log that the map already contains
         self._end_offset = max(end_offset, self._position)
         if self._new.changes:
             self._move()
 
     def get(self, key: bytes) -> bytes | None:
-        for gathered in (self._new, self._moving):  # in this order: that is the way they go
+        for gathered in (self._new, self._moving):  # in this order, as changes move from new to moving
             if key in gathered.changes:
                 return gathered.changes[key]
         return super().get(key)
@@ -261,8 +263,7 @@ class LmdbStateStore(_Moments, StateStore):
             self._move()
 
     def _move(self) -> None:
-        """Bring what has gathered into LMDB, and trim the redo log. Not on a full disk: then
-        later."""
+        """Move the gathered changes into LMDB, and trim the redo log. A full disk postpones it."""
         with self._lock:
             self._moving, self._new, self._redo_bytes = self._new, Overlay(), 0
             position = self._end_offset
@@ -278,7 +279,7 @@ class LmdbStateStore(_Moments, StateStore):
             is_beside = position < self._end_offset and self._log.trim_beside_write
             if not is_beside:
                 self._log.trim(LOG, position)
-        if is_beside:  # A write need not wait until files are removed.
+        if is_beside:  # Not under the lock: writes need not wait for the removal of files.
             with suppress(NoSpace):
                 self._log.trim(LOG, position)
 
@@ -286,7 +287,7 @@ class LmdbStateStore(_Moments, StateStore):
         return self._env.statistics()
 
     def close(self) -> None:
-        """What was written is in LMDB afterwards, unless the disk is full."""
+        """Also moves all changes into LMDB, unless the disk is full."""
         if self._closed:
             return
         self._closed = True
@@ -310,9 +311,13 @@ def _read(log: LogReader, position: int) -> _Changes:
 
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LmdbStateStore:
-    """Options: `map_size`, the most the file can grow to, in bytes (default 1 TiB; the file holds
-    only what is stored), and `redo_bytes`, how much may gather in memory and in the redo log before
-    it is brought into LMDB (default 1 MiB)."""
+    """Options:
+
+    - `map_size`: the maximum size of the file in bytes (default 1 TiB; the file is only as large as
+      its content).
+    - `redo_bytes`: how much may gather in memory and in the redo log before it is moved into LMDB
+      (default 1 MiB).
+    """
     map_bytes = int(options.get("map_size", MAP_BYTES))
     env = open_environment(directory, read_only=False, map_bytes=map_bytes, max_handles=0)
     try:

@@ -1,18 +1,18 @@
-"""One RocksDB database: how it is opened, written, synced, and brought back after a full disk.
+"""One RocksDB database: opening, writing, syncing, and recovery from a full disk.
 
-Raw mode, WAL on, no compression (batches come compressed), no BlobDB (3-5 times slower reads). A
-write goes to the WAL without a sync, which survives kill -9. `sync` is `flush_wal(True)`, which
-releases the GIL while it waits (a synced `write` would not). Buffers and cache are small: bytes are
-read from the page cache anyway.
+Options: raw mode, WAL on, no compression (batches are already compressed), no BlobDB (its reads are
+3-5 times slower). A write goes to the WAL without a sync, which survives kill -9. `sync` is
+`flush_wal(True)`, which releases the GIL while it waits (a synced `write` would not). Buffers and
+cache are small, since bytes are read from the page cache anyway.
 
 When the object of a column family is deleted, it writes its memtable to a table file, and holds the
 GIL until that is on disk. So META's object lives as long as the database, and is closed with it
 (which releases the GIL).
 
-A full disk: after its first "No space left" RocksDB refuses everything, even when there is space
+A full disk: after its first "No space left" RocksDB refuses every write, even when there is space
 again. So the database is closed and reopened before the next write, once there is room for that
 (opening turns the WAL into a table file). Reads continue meanwhile, from a read-only database if
-the other could not be opened.
+the writable one could not be opened.
 
 This module must not know what is stored.
 """
@@ -52,8 +52,8 @@ META = "meta"
 WRITE_BUFFER_BYTES = 16 << 20
 META_BUFFER_BYTES = 4 << 20
 ARENA_BLOCK_BYTES = 4 << 20
-"""Of memtables. The C library maps a block of this size for itself and gives it back with its
-memtable (allocator.py): smaller ones stay with the process, 15 MB after a burst of writes."""
+"""For memtables. The C library maps a block of this size separately and unmaps it with its memtable
+(allocator.py). Smaller blocks would stay with the process: 15 MB after a burst of writes."""
 BLOCK_CACHE_BYTES = 2 << 20
 MAX_WAL_BYTES = 64 << 20
 ROOM_TO_REOPEN_BYTES = 32 << 20
@@ -69,8 +69,8 @@ _STALLED = "Write stall"
 
 @dataclass(frozen=True, slots=True)
 class RocksdbStatistics:
-    """Bytes as RocksDB counts them. `full`: refused for want of space, and not opened again
-    since."""
+    """Bytes as RocksDB counts them. `full`: a write failed for lack of space, and the database was
+    not reopened yet."""
 
     table_bytes: int
     memtable_bytes: int
@@ -80,8 +80,8 @@ class RocksdbStatistics:
 
 
 class Rocksdb:
-    """Open for writing. All methods but `reading` belong to the broker's one-at-a-time calls; a
-    write may run beside a sync."""
+    """A database open for writing. The caller serialises all methods but `reading`; a write may run
+    during a sync."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -101,14 +101,12 @@ class Rocksdb:
 
     @contextmanager
     def reading(self, *, meta: bool = False) -> Iterator[Rdict]:
-        """The database, or its column family META, for a moment's reading. Iterators and snapshots
-        must be gone on leaving. StoreFailed for damaged blocks."""
+        """The database, or its column family META, for a short read. Iterators and snapshots must
+        be deleted before leaving. Raises StoreFailed for damaged blocks."""
         with self._lock:
             opened = self._meta if meta else self._db
             if opened is None:
-                raise StoreFailed(
-                    f"{self.directory}: closed, or it could not be opened again after a full disk"
-                )
+                raise StoreFailed(f"{self.directory}: closed, or it could not be reopened after a full disk")
             try:
                 yield opened
             except Exception as error:
@@ -121,21 +119,21 @@ class Rocksdb:
             raise StoreFailed(self._failed)
 
     def write(self, fill: Fill) -> None:
-        """One atomic WriteBatch (`fill` gets META's handle): all of it survives kill -9 on return,
-        or it raises and none of it is kept."""
+        """Write one atomic WriteBatch; `fill` gets META's handle. On return all of it survives kill
+        -9; after an error none of it is kept."""
         self.check()
         if self._full:
             self._open_again()
         for _ in range(MAX_STALLS):
             if self._write(fill):
                 return
-            # RocksDB's own waiting for memtables to be written out holds the GIL, and on a full
-            # disk it was seen never to end.
+            # RocksDB's own wait for the flush of memtables holds the GIL, and on a full disk it may
+            # never end.
             self._pause.wait(STALL_SECONDS)
         raise self._fail(f"writes are held up for more than {MAX_STALLS * STALL_SECONDS:.0f} s")
 
     def _write(self, fill: Fill) -> bool:
-        """False when RocksDB wants the writer to wait."""
+        """False if RocksDB requires the writer to wait."""
         assert self._db is not None
         batch = WriteBatch(raw_mode=True)
         fill(batch, self._db.get_column_family_handle(META))
@@ -149,12 +147,12 @@ class Rocksdb:
 
     def sync(self) -> None:
         self.check()
-        with self._lock:  # a write beside this one must not open the database again meanwhile
+        with self._lock:  # a concurrent write must not reopen the database meanwhile
             if self._full or not self._flush_wal():
                 self._sync_wal_files()
 
     def _flush_wal(self) -> bool:
-        """False when the disk is full."""
+        """False if the disk is full."""
         assert self._db is not None
         try:
             self._db.flush_wal(True)
@@ -166,13 +164,14 @@ class Rocksdb:
         return True
 
     def _sync_wal_files(self) -> None:
-        """What RocksDB does no more once it is full: earlier writes are in the WAL files and must
-        still reach the disk."""
+        """Sync the WAL files, which RocksDB no longer does after a full disk: earlier writes must
+        still become durable."""
         try:
             for name, _, _ in wal_and_current(self.directory):
                 try:
                     descriptor = self._files.open(self.directory / name, os.O_RDONLY)
-                # its content is in a table by now, which RocksDB synced before it removed this file
+                # its content is now in a table file, which RocksDB synced before it removed this
+                # file
                 except FileNotFoundError:
                     continue
                 try:
@@ -194,13 +193,15 @@ class Rocksdb:
         return StoreFailed(self._failed)
 
     def _open_again(self) -> None:
-        """NoSpace while it cannot be done."""
+        """Reopen the database. Raises NoSpace while that is impossible."""
         file_system = os.statvfs(self.directory)
         free_bytes = file_system.f_bavail * file_system.f_frsize
         wal_bytes = sum(size_bytes for _, size_bytes, _ in wal_and_current(self.directory))
         room_bytes = wal_bytes + min(ROOM_TO_REOPEN_BYTES, file_system.f_blocks * file_system.f_frsize // 8)
         if free_bytes < room_bytes:
-            raise NoSpace(f"{self.directory}: {free_bytes} bytes are free, {room_bytes} are needed to go on")
+            raise NoSpace(
+                f"{self.directory}: {free_bytes} bytes are free, {room_bytes} are needed to continue"
+            )
         with self._lock.alone_if_free() as alone:
             if not alone:
                 raise NoSpace(f"{self.directory}: there is space again; it is in use at the moment")
@@ -208,8 +209,8 @@ class Rocksdb:
             try:
                 self._open_rdict(AccessType.read_write())
             except Exception as error:
-                # where not even its text log can be made, reading waits for space as well: see
-                # `reading`
+                # fails if even its text log cannot be created: reads then wait for space, too
+                # (`reading`)
                 with suppress(Exception):
                     self._open_rdict(AccessType.read_only(False))
                 raise NoSpace(f"{self.directory}: {error}") from error
@@ -229,8 +230,8 @@ class Rocksdb:
             finally:
                 db.close()
         except Exception as error:
-            # Closing writes memtables out. On a full disk, or after one, it reports that it could
-            # not and closes all the same: nothing is lost, the WAL has it all.
+            # Closing flushes memtables. During or after a full disk it reports that it could not,
+            # and closes anyway: nothing is lost, because the WAL has everything.
             if not self._full and self._failed is None and not _says_full(error):
                 raise self._fail(str(error)) from error
 
@@ -308,7 +309,7 @@ def entries(iterator: RdictIter, prefix: bytes) -> Iterator[tuple[bytes, bytes]]
 
 
 def range_bounds(first: bytes, end: bytes) -> ReadOptions:
-    """For an iterator that does not step over what was removed outside of the range."""
+    """Options for an iterator that skips no removed keys outside of the range."""
     options = ReadOptions()
     options.set_iterate_lower_bound(first)
     options.set_iterate_upper_bound(end)
@@ -330,13 +331,13 @@ def read_piece(iterator: RdictIter, first: bytes, end: bytes, count: int) -> tup
 
 
 def wal_and_current(directory: Path) -> Sequence[tuple[str, int, int]]:
-    """What changes with every write: name, size and inode of the files that say what the database
-    holds."""
+    """Name, size and inode of the files that define the database's content. They change with every
+    write."""
     found = []
     with os.scandir(directory) as listing:
         for entry in listing:
             if entry.name.endswith(".log") or entry.name == "CURRENT":
-                with suppress(FileNotFoundError):  # removed meanwhile, as its content was written to a table
+                with suppress(FileNotFoundError):  # removed meanwhile, its content is now in a table
                     status = entry.stat()
                     found.append((entry.name, status.st_size, status.st_ino))
     return sorted(found)

@@ -1,5 +1,5 @@
-"""The `rocksdb` engine's door: both SPIs over RocksDB, a database each. See rocksdb/log_store.py
-and rocksdb/state_store.py."""
+"""Entry points of the `rocksdb` engine: both SPIs over RocksDB, with a database each. See
+rocksdb/log_store.py and rocksdb/state_store.py."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""Topic data in RocksDB: chunks under (log, offset); a write() is one WriteBatch, removing is a
+"""Topic data in RocksDB: chunks under (log, offset). A write() is one WriteBatch, a removal is a
 range deletion.
 
     column family   key                                        value
     default         log number (4) base offset (8)             chunk
     "meta"          chunked_log's "L" and "S" entries
 
-write() puts the batch into the WAL without a sync and runs on the broker's loop; sync() belongs to
-its commit thread. What is removed is gone with its WriteBatch; the bytes are given back later, by
-compaction.
+write() puts the batch into the WAL without a sync, and runs on the broker's loop; sync() belongs to
+its commit thread. A removal takes effect with its WriteBatch; compaction frees the bytes later.
 
     directory/db         the database
-    directory/readers    snapshots that readers made for themselves (rocksdb/snapshot.py)
+    directory/readers    snapshots made by readers (rocksdb/snapshot.py)
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ class _Chunks:
         self._log_number = log_number
 
     def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, bytes]]:
-        if segment.size_bytes:  # chunks of the next segment are neighbours
+        if segment.size_bytes:  # the next key may be a chunk of the next segment
             offset = min(offset, segment.end_offset - 1)
         iterator = self._db.iter()
         iterator.seek_for_prev(_KEY.pack(self._log_number, max(0, offset)))
         if not iterator.valid():
-            # raises where a block cannot be read: the next seek forgets it, and what it finds is
-            # not what comes before
+            # Raises if a block cannot be read. The next seek would clear the error, and find a
+            # chunk other than the one before.
             iterator.status()
         if not iterator.valid() or self._base_offset(iterator.key()) < segment.base_offset:
             iterator.seek(_KEY.pack(self._log_number, segment.base_offset))
@@ -80,9 +79,8 @@ def _load(db: Rdict, meta: Rdict) -> dict[LogId, LogState]:
 
 
 class RocksdbLogReader(ChunkedLogReader):
-    """A LogReader over a snapshot of its own. A new one is made when a caller asks for news: for
-    the list of logs, or for a log's bounds or segments when it has asked for these, or read, since
-    the last one was made."""
+    """A LogReader over its own snapshot. It makes a new snapshot when the caller wants fresh data:
+    when it lists the logs, or requests a log's bounds or segments again, or after a read."""
 
     def __init__(self, directory: Path) -> None:
         self._snapshot = RocksdbSnapshot(directory)
@@ -113,8 +111,8 @@ class RocksdbLogReader(ChunkedLogReader):
         return super().read(log, offset, max_bytes=max_bytes, end_offset=end_offset)
 
     def _ask(self, log: LogId, step: int) -> None:
-        """Callers go from bounds to segments to reading: one who steps back wants to know what is
-        new."""
+        """Callers proceed from bounds to segments to reading: a caller that repeats a step, or
+        steps back, wants fresh data."""
         if self._asked.get(log, -1) >= step:
             self._refresh()
         self._asked[log] = step

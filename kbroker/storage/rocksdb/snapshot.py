@@ -1,16 +1,16 @@
-"""A reader's own copy of a RocksDB database that a broker is writing: hard links, so nothing is
-copied but the manifest.
+"""A reader's own copy of a RocksDB database while a broker writes to it. It consists of hard links;
+only the manifest is copied.
 
-RocksDB's read-only and secondary modes show a hole in the middle of a log now and then when opened
-beside heavy writing. Linking the files in the right order does not: first the WAL, then CURRENT and
-the manifest it names, then the table files. So every record is either in a linked WAL or in a table
-of the later manifest. A table that vanished between means: begin again.
+RocksDB's read-only and secondary modes sometimes show a hole in the middle of a log, if opened
+during heavy writing. Linking the files in the right order avoids that: first the WAL, then CURRENT
+and the manifest that it names, then the table files. Every record is then either in a linked WAL or
+in a table of the later manifest. If a table disappears meanwhile, the copy is started over.
 
-The copy lies in the `readers` folder beside the database (hard links do not cross file systems) and
-is removed by `close`; those of readers that were killed are removed when a store opens, and when
-the next reader makes its copy. A reader holds a lock on its copy (flock), which ends with its
-process; a process id would say nothing to another container or machine. Nothing of the database
-itself is touched.
+The copy lies in the `readers` folder beside the database, because hard links do not cross file
+systems. `close` removes it. Copies of killed readers are removed when a store opens, and when the
+next reader makes its copy. A reader holds a lock (flock) on its copy, which ends with its process;
+a process id would mean nothing in another container or on another machine. The database itself is
+not changed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RocksdbSnapshot:
         self._take()
 
     def renew(self) -> bool:
-        """Look at what the database is now; False when it has not changed."""
+        """Show the current database; False if it has not changed."""
         if self._seen == wal_and_current(self.directory / DATABASE):
             return False
         self.close()
@@ -76,7 +76,7 @@ class RocksdbSnapshot:
                 raise OperatorError(
                     f"{self.directory}: reading needs permission to write there: use the broker's user"
                 ) from error
-            # a file vanished under us, or rocksdict's plain Exception for the same
+            # a file disappeared meanwhile, or rocksdict's plain Exception for that
             except Exception as error:
                 problem = error
                 _give_up(copy, held)
@@ -100,24 +100,25 @@ def _link(source: Path, copy: Path) -> None:
 
 
 def _give_up(copy: Path, held: int) -> None:
-    """The lock last, so that nobody else takes the copy for a left-over one meanwhile."""
+    """Remove the copy, then its lock, so that no other process takes it for a left-over
+    meanwhile."""
     shutil.rmtree(copy, ignore_errors=True)
     if held >= 0:
         os.close(held)
 
 
 def remove_left_over_snapshots(directory: Path) -> None:
-    """Those of readers that are no more. What this process may not remove stays: its owner, or the
-    broker, will."""
+    """Remove the snapshots of readers that have ended. Those that this process may not remove are
+    left to their owner or the broker."""
     for copy in (directory / READERS).glob("*"):
         try:
             held = os.open(copy, os.O_RDONLY)
-        except OSError:  # given back meanwhile, or another user's
+        except OSError:  # removed meanwhile, or another user's
             continue
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(copy, ignore_errors=True)
-        except OSError:  # in use; or a file system without such locks, where all are taken for being in use
+        except OSError:  # in use, or flock is not supported: then all are taken to be in use
             continue
         finally:
             os.close(held)

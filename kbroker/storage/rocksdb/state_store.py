@@ -1,8 +1,8 @@
-"""State in RocksDB: a database of its own, keys as they are, in the column family for small keys.
+"""State in RocksDB: a separate database, with unchanged keys in the column family for small keys.
 
-write() goes to the WAL on the broker's loop, sync() to the disk in its commit thread. The
-directory's layout and what happens on a full disk: rocksdb/log_store.py and rocksdb/database.py.
-This module must not know what keys mean.
+write() writes to the WAL on the broker's loop, sync() syncs it in the commit thread. For the layout
+of the directory see rocksdb/log_store.py, for a full disk rocksdb/database.py. This module must not
+know what keys mean.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from kbroker.storage.spi import Change, StateReader, StateStore
 
 
 class _Moment(StateReader):
-    """A StateReader of one moment: that of an iterator's making (the iterators of rocksdict's
-    Snapshot show later writes)."""
+    """A consistent view of the moment at which its iterator was created. (rocksdict's Snapshot is
+    no use: its iterators show later writes.)"""
 
     keeps_keys_on_disk = True
 
@@ -45,7 +45,7 @@ class _Moment(StateReader):
         return value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # the iterator is shared with what is asked during the scan
+        # as a list, because reads during the scan use the same iterator
         yield from list(entries(self._iterator, prefix))
 
     def scan_range(self, first: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -56,14 +56,14 @@ class _Moment(StateReader):
         yield self
 
     def close(self) -> None:
-        """By leaving `snapshot()`: a database cannot be closed while it has an iterator, which a
-        caller's variable would keep."""
+        """Called by leaving `snapshot()`. Deletes the iterator, since a database cannot be closed
+        while it has one, and the caller's variable may outlive the `with` block."""
         del self._iterator
 
 
 class RocksdbStateReader(StateReader):
-    """Beside a broker, over a snapshot of its own. A scan, a snapshot() and a second get() of a key
-    each take a new one."""
+    """For use while a broker runs, over its own RocksdbSnapshot. A scan, a snapshot() and a
+    repeated get() of a key each make a new one."""
 
     keeps_keys_on_disk = True
 
@@ -125,7 +125,7 @@ class RocksdbStateStore(StateStore):
             return value
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        # whole at the first step: one left unfinished must not hold the database
+        # read it whole at the first step: an abandoned scan must not hold the database
         with self._database.reading(meta=True) as meta:
             found = list(entries(meta.iter(), prefix))
         yield from found

@@ -1,2 +1,2 @@
-"""The segment engine: append-only files, read through mmap; and the log that state stores are
-recovered from."""
+"""The segment engine: append-only files, read through mmap. Also the log of changes from which the
+state store of this engine is recovered."""

@@ -1,5 +1,5 @@
-"""A segment's checkpoint: the file that says which batches of an unsealed segment are known to be
-whole and on disk, so that a start after a crash need not read them.
+"""A segment's checkpoint: lists the batches of an unsealed segment that are whole and on disk, so
+that a start after a crash need not read them.
 
     <segment>/checkpoint:  b"kbroker checkpoint 1 little\\n"     version and byte order
                            pieces, each:
@@ -9,13 +9,13 @@ whole and on disk, so that a start after a crash need not read them.
                                int64 index rows of these batches: base offsets, last offsets,
                                    ends, newest timestamps
 
-A piece is appended after the sync() that covers its batches, never before. So the file is true of
-the data file beside it, however old it is. The checkpoint itself is not synced, which would cost a
-commit more than it is worth: a piece that a power cut tore or took breaks the chain of CRCs, and
-recovery then reads more batches. Before a data file is shortened or replaced its checkpoint is
-removed; a removed segment takes its checkpoint along.
+A piece is appended after the sync() that covers its batches, never before. So the checkpoint is
+true of its data file, however old it is. The checkpoint itself is not synced, since that would slow
+down commits: if a power cut tears or loses a piece, the chain of CRCs breaks there, and recovery
+reads more batches. The checkpoint is removed before its data file is shortened or replaced, and
+together with its segment.
 
-When pieces are written is decided in checkpoint_budget.py. This module must not know logs, nor how
+checkpoint_budget.py decides when pieces are written. This module must not know about logs, nor how
 batches are found without a checkpoint.
 """
 
@@ -44,8 +44,8 @@ _NUMBER_BYTES = 8
 
 
 class Recorded(NamedTuple):
-    """The contents of a checkpoint file: batches, bytes, and the CRC that the next piece is chained
-    to."""
+    """The extent of a checkpoint file: batches, bytes, and the CRC to which the next piece is
+    chained."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -87,7 +87,7 @@ def load_checkpoint(path: Path, files: Files) -> Checkpoint | None:
 
 
 def shorten_checkpoint(path: Path, recorded: Recorded, files: Files) -> None:
-    """Cut off a torn piece, so that none comes before the pieces written from now on."""
+    """Cut off a torn piece: later pieces must follow a whole one."""
     fd = files.open(path / CHECKPOINT, os.O_RDWR)
     try:
         if files.size(fd) > recorded.size_bytes:
@@ -108,8 +108,8 @@ def remove_checkpoint(path: Path, files: Files) -> bool:
 def extend_checkpoint(
     path: Path, before: Recorded, index: SegmentIndex, batches: int, files: Files
 ) -> Recorded:
-    """Append what `before` lacks of the first `batches` of `index`, which are on disk. After an
-    OSError it may be called again."""
+    """Append those of the first `batches` entries of `index` that `before` lacks. Their batches
+    must be on disk. May be repeated after an OSError."""
     rows = [row[before.batches : batches].tobytes() for row in index.rows()]
     count = _U32.pack(batches - before.batches)
     checksum = crc32c(count, before.checksum if before.batches else _HEAD_CHECKSUM)

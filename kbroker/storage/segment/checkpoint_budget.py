@@ -1,5 +1,6 @@
-"""When checkpoints are written: not at every sync, but once the synced batches that no checkpoint
-has exceed a budget of bytes over the whole store. A start after a crash has to read so many bytes.
+"""Decides when checkpoints are written: not at every sync, but when the synced batches outside of
+checkpoints exceed a budget of bytes for the whole store. The budget is about what a start after a
+crash has to read.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ class Checkpoints:
         self._budget_bytes = budget_bytes
         self._files = files
         self._waiting: dict[Segment, int] = {}
-        """Synced bytes that are not in the segment's checkpoint; the longest wait comes first."""
+        """Synced bytes that are not in the segment's checkpoint; the segment that has waited
+        longest comes first."""
         self.waiting_bytes = 0
 
     def synced(self, segments: Iterable[tuple[Segment, int]]) -> None:
-        """The first so many batches of each segment are on disk."""
+        """Note that of each segment the given number of batches, counted from its start, are on
+        disk."""
         for segment, batches in segments:
             if segment.sealed or segment.discarded or batches <= segment.synced_batches:
                 continue
@@ -34,7 +37,7 @@ class Checkpoints:
             self.waiting_bytes += added
 
     def forget(self, segment: Segment) -> None:
-        """It was sealed or removed."""
+        """The segment was sealed or removed."""
         self.waiting_bytes -= self._waiting.pop(segment, 0)
 
     def write_due(self, at_most: int) -> None:

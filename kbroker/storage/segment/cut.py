@@ -1,12 +1,12 @@
-"""Bytes that recovery cuts off a log although they hold whole batches: kept in a file beside the
-segments, for a person to judge.
+"""Keeps the bytes that recovery cuts off a log if they contain whole batches, in a file beside the
+segments, so that an operator can inspect them.
 
-    <log>/<base offset of the segment>.cut     the bytes as they lay in data.ninja; a further one is
-                                               <base offset>.1.cut, and so on
+    <log>/<base offset of the segment>.cut     the bytes as they lay in data.ninja; the next file of
+                                               the segment is <base offset>.1.cut, and so on
 
 A power cut leaves such bytes in unsynced parts of a file, since it may lose one page and keep the
-next. But damage to synced bytes looks the same, and then these are confirmed records. Nothing reads
-the files; they are removed with their log. This module must not know when to cut.
+next. But damage to synced bytes looks the same, and then the bytes hold confirmed records. kbroker
+does not read the files; they are removed with their log. This module must not know when to cut.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ TEMPORARY = ".tmp"
 _MAGIC = bytes([MAGIC])
 _MAGIC_AT = 16
 _READ_BYTES = 1 << 16
-_MOST_WORK = 2  # times what is searched
+_MOST_WORK = 2  # bytes checked, as a multiple of the bytes searched
 
 
 def holds_batch(files: Files, fd: int, start: int, least_offset: int) -> bool:
-    """Whether a whole batch lies anywhere behind `start`, with a base offset of `least_offset` at
-    least.
+    """Whether a whole batch with a base offset of at least `least_offset` lies anywhere after
+    `start`.
 
-    Reads no holes at the end of the file. Where bytes look so much like headers that checking CRCs
-    takes too long, the answer is True: keeping bytes for nothing does no harm.
+    Does not read holes at the end of the file. Returns True if so many bytes look like headers that
+    checking CRCs takes too long: keeping bytes needlessly does no harm.
     """
     size = files.size(fd)
     work = _MOST_WORK * (size - start)
@@ -65,8 +65,8 @@ def holds_batch(files: Files, fd: int, start: int, least_offset: int) -> bool:
 
 
 def keep_tail(path: Path, fd: int, start: int, files: Files) -> None:
-    """Copy what a segment has behind `start`. Durable on return. Raises OperatorError on a full
-    disk, with nothing changed."""
+    """Copy the bytes of a segment from `start` on. Durable on return. On a full disk raises
+    OperatorError and changes nothing."""
     target = _free_name(path, files)
     temporary = target.with_name(target.name + TEMPORARY)
     size = 0
@@ -87,7 +87,7 @@ def keep_tail(path: Path, fd: int, start: int, files: Files) -> None:
         if error.errno not in NO_SPACE:
             raise
         raise OperatorError(
-            f"{path / DATA} is damaged at byte {start}, and there is no space to keep what lies behind: "
+            f"{path / DATA} is damaged at byte {start}, and there is no space to keep the bytes after it: "
             "make room and start again"
         ) from error
     files.rename(temporary, target)
@@ -96,8 +96,8 @@ def keep_tail(path: Path, fd: int, start: int, files: Files) -> None:
 
 
 def keep_segment(path: Path, files: Files) -> None:
-    """Move the data of a segment that is to be removed, if a whole batch is in it. Durable on
-    return."""
+    """Move the data file of a segment that will be removed, if it contains a whole batch. Durable
+    on return."""
     try:
         fd = files.open(path / DATA, os.O_RDWR)
     except FileNotFoundError:
@@ -116,21 +116,21 @@ def keep_segment(path: Path, files: Files) -> None:
 
 
 def kept_files(directory: Path) -> list[Path]:
-    """What was kept of any log of a store."""
+    """The kept files of all logs of a store."""
     return sorted(directory.glob(f"*/*{CUT}"))
 
 
 def _report(path: Path, start: int, size: int, target: Path) -> None:
     logger.error(
-        "cut %d bytes from byte %d on off %s, whole batches among them, and kept them in %s: after a power "
-        "cut, remove that file; "
-        "otherwise synced records were damaged, and only a backup has them all",
+        "cut %d bytes, from byte %d to the end of %s, whole batches among them, and kept them in %s: after "
+        "a power cut, remove that file; otherwise synced records were damaged, and only a backup has "
+        "them all",
         size, start, path / DATA, target,
     )  # fmt: skip
 
 
 def _written(files: Files, fd: int, start: int) -> Iterator[int]:
-    """Where to read, piece by piece, up to the last byte that was ever written."""
+    """The positions of the pieces to read, up to the last byte that was ever written."""
     for position in range(start, files.size(fd), _READ_BYTES):
         if not files.has_data_behind(fd, position):
             return

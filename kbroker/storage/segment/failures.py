@@ -1,4 +1,4 @@
-"""What a failed file operation means for a segment store: refuse this call, or all later writes."""
+"""What a failed file operation does to a segment store: this call fails, or all later writes do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """`reason`: why the store takes no more writes; None while it does."""
+    """`reason`: why the store accepts no more writes; None while it accepts them."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -30,7 +30,8 @@ class Failures:
             raise StoreFailed(self.reason)
 
     def refuse(self, action: str, error: OSError, undo: Callable[[], None]) -> NoReturn:
-        """NoSpace if the disk is full and everything could be undone, StoreFailed otherwise."""
+        """Undo the call, then raise NoSpace if the disk is full and the undo worked, StoreFailed
+        otherwise."""
         if error.errno not in NO_SPACE:
             self.fail(action, error)
         try:
@@ -49,7 +50,7 @@ class Failures:
 
     @contextmanager
     def removing(self, action: str) -> Iterator[None]:
-        """A removal that stops halfway cannot be undone: every error fails the store."""
+        """For removals: one that stops halfway cannot be undone, so every error fails the store."""
         try:
             yield
         except OSError as error:

@@ -1,8 +1,8 @@
-"""The index of a segment: which offsets its batches have and where they lie; its stored form;
-rebuilding it from the batches.
+"""The index of a segment: the offsets and positions of its batches, its stored form, and the scan
+that rebuilds it from the batches.
 
-Stored, it is a mmap-ninja int64 array of shape (4, batches), see segment.py; in memory it is four
-arrays. Both answer the same questions by bisection. It must not know when an index is stored.
+On disk it is a mmap-ninja int64 array of shape (4, batches), see segment.py; in memory it is four
+arrays. Both are searched by bisection. This module must not know when an index is stored.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ Column: TypeAlias = "array[int] | memoryview[int]"
 
 
 class BadIndex(Exception):
-    """The stored index does not fit its segment: the batches have to be read again."""
+    """The stored index does not fit its segment: the batches must be reread."""
 
 
 class SegmentIndex:
     """Where the batches of a segment are: four columns with an entry per batch, in memory or mapped
     from `.index`.
 
-    Appending is safe beside readers in other threads: `newest_ms` is filled last, and its length is
-    what counts.
+    Appending is safe while other threads read: `newest_ms` is filled last, and readers take its
+    length as the number of batches.
     """
 
     __slots__ = ("base_offsets", "ends", "last_offsets", "newest_ms")
@@ -60,7 +60,7 @@ class SegmentIndex:
 
     @classmethod
     def from_bytes(cls, data: memoryview) -> SegmentIndex:
-        """Over rows that lie one behind the other, without copying."""
+        """Wrap four consecutive rows, without copying."""
         values = data.cast("q")
         count = len(values) // INDEX_ROWS
         return cls(*(values[row * count : (row + 1) * count] for row in range(INDEX_ROWS)))
@@ -70,7 +70,7 @@ class SegmentIndex:
 
     @property
     def size_bytes(self) -> int:
-        """Of all batches: where the next one goes."""
+        """Size of all batches, which is also the position of the next one."""
         count = len(self.newest_ms)
         return self.ends[count - 1] if count else 0
 
@@ -78,7 +78,7 @@ class SegmentIndex:
         return self.base_offsets, self.last_offsets, self.ends, self.newest_ms
 
     def copy(self, count: int) -> SegmentIndex:
-        """Of the first `count` batches, in memory, to be appended to."""
+        """A copy of the first `count` entries, in memory, that can be appended to."""
         return SegmentIndex(*(array("q", row[:count]) for row in self.rows()))
 
     def last(self, count: int) -> tuple[int, ...]:
@@ -87,19 +87,19 @@ class SegmentIndex:
 
     @property
     def next_offset(self) -> int | None:
-        """Behind the last batch; None when there is none."""
+        """The offset after the last batch; None if there is none."""
         count = len(self.newest_ms)
         return self.last_offsets[count - 1] + 1 if count else None
 
     @property
     def newest_so_far_ms(self) -> int:
-        """-1 when there is no batch, or none with a timestamp."""
+        """-1 if there is no batch, or none with a timestamp."""
         count = len(self.newest_ms)
         return self.newest_ms[count - 1] if count else -1
 
     def appenders(self) -> tuple[Callable[[int], None], ...]:
-        """One per column, to be called in this order for each batch. A stored index has none: it
-        does not grow."""
+        """The append method of each column, to be called in this order for each batch. A stored
+        index has none, since it does not grow."""
         return tuple(row.append for row in self.rows())  # type: ignore[union-attr]
 
     def add(self, base_offset: int, last_offset: int, size_bytes: int, max_timestamp_ms: int) -> None:
@@ -115,7 +115,7 @@ class SegmentIndex:
     def locate(
         self, offset: int, max_bytes: int, end_offset: int, *, first_in_any_case: bool
     ) -> tuple[int, int]:
-        """(start, end) of the bytes that LogReader.read asks for; an empty range when there are
+        """(start, end) of the bytes that LogReader.read returns; an empty range if there are
         none."""
         count = len(self.newest_ms)
         first = bisect_left(self.last_offsets, offset, 0, count)
@@ -132,8 +132,7 @@ class SegmentIndex:
 
 
 def load_index(path: Path, files: Files) -> SegmentIndex:
-    """The stored index of a sealed segment, mapped. Raises BadIndex when it does not fit the
-    data."""
+    """The stored index of a sealed segment, mapped. Raises BadIndex if it does not fit the data."""
     directory = path / INDEX
     try:
         sidecars = {name: files.read(directory / name) for name in _INDEX_SIDECARS}
@@ -153,7 +152,7 @@ def load_index(path: Path, files: Files) -> SegmentIndex:
         finally:
             files.close(fd)
     except (FileNotFoundError, struct.error) as error:
-        files.stat(path)  # the whole segment is gone: that is no bad index
+        files.stat(path)  # raises if the whole segment is gone, which is not a bad index
         raise BadIndex(f"{directory} is incomplete") from error
     if index.size_bytes != files.stat(path / DATA).st_size:
         raise BadIndex(f"{directory} does not end where {path / DATA} does")
@@ -163,13 +162,14 @@ def load_index(path: Path, files: Files) -> SegmentIndex:
 def scan(
     files: Files, fd: int, index: SegmentIndex, base_offset: int, scratch: bytearray | None = None
 ) -> None:
-    """Add the batches behind the indexed ones to `index`, up to the first that is torn or is none.
+    """Add the batches after the indexed ones to `index`, up to the first bytes that are not a valid
+    batch.
 
-    A batch counts when it lies whole in the file, its offsets rise (none is below `base_offset`)
-    and its CRC is right. Reads with pread, not through a mapping: another process may be shortening
-    the file, and a bad disk is then an OSError. Reading holes would fill the page cache with zeros,
-    so no more of them is read than a batch asks for. `scratch` is reused between calls, and grows
-    to the largest batch.
+    A valid batch lies whole in the file, continues the rising offsets (none is below
+    `base_offset`), and has the right CRC. Reads with pread instead of a mapping: another process
+    may be shortening the file, and a bad disk is then an OSError. Holes are not read beyond the
+    length that a batch states, as reading them would fill the page cache with zeros. `scratch` is
+    reused between calls, and grows to the largest batch.
     """
     scratch = bytearray() if scratch is None else scratch
     size = files.size(fd)
@@ -192,10 +192,10 @@ def scan(
 
 
 def _scan_chunk(chunk: memoryview, index: SegmentIndex, next_offset: int) -> tuple[int, int, int]:
-    """(bytes used, next offset, bytes needed to go on): the last is 0 when what follows is not a
-    batch.
+    """(bytes used, next offset, bytes needed to continue): the last is 0 if the next bytes are not
+    a batch.
 
-    A restart after a crash reads millions of batches: hence the columns filled directly.
+    Fills the columns directly, because a restart after a crash reads millions of batches.
     """
     at, end = 0, len(chunk)
     position, newest_ms = index.size_bytes, index.newest_so_far_ms

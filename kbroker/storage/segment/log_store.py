@@ -1,20 +1,22 @@
-"""The default log engine: a directory per log, a directory per segment, read through mappings
-(segment.py draws the files).
+"""The default log engine: a directory per log, a directory per segment, read through mappings. For
+the files see segment.py.
 
     DIR/<topic id>-<partition>/<base offset>/...
     DIR/clean-shutdown                            only while the store is closed
                                                   (segment/recovery.py)
 
-write() is one pwritev per log. Before the first byte is written, disk space is reserved for all
-logs of the call, so a full disk refuses the call with nothing to undo. If the file system breaks
-that promise, the written bytes are overwritten with zeros and synced before NoSpace is raised: a
-crash must not bring them back. sync() is one fdatasync, or one syncfs if several files are dirty.
-It also seals full segments, since its thread has time; until then recovery treats them like the
-active one. Now and then it notes synced batches in checkpoints, which recovery trusts.
+write() is one pwritev per log. It first reserves disk space for all logs of the call, so a full
+disk makes the call fail with nothing to undo. If the file system breaks the reservation, the
+written bytes are overwritten with zeros and synced before NoSpace is raised: a crash must not bring
+them back.
+
+sync() is one fdatasync, or one syncfs if several files are dirty. It also seals full segments,
+because its thread may take longer; until then recovery treats them like the active one. Now and
+then it records synced batches in checkpoints, so that recovery need not read them.
 
 The state of a log is a tuple of segments that is replaced as a whole, so readers in other threads
-need no lock. A reader that meets a segment which has just been removed looks again. This module
-must not know what batches mean.
+need no lock. A reader that finds a segment just removed repeats its look-up. This module must not
+know what batches mean.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 _SEALS_PER_SYNC = 4
-_CHECKPOINTS_PER_SYNC = 16  # 20-40 us each, 200 for a first one, and a commit waits for them
+_CHECKPOINTS_PER_SYNC = 16  # 20-40 us each, 200 us for a segment's first; commits wait for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,9 @@ class SegmentStoreStatistics:
     logs: int
     segments: int
     unsealed_segments: int
-    """Full, and not sealed yet."""
+    """Full, but not sealed yet."""
     unrecorded_bytes: int
-    """Synced, and no checkpoint says so: a start after a crash reads them again."""
+    """Synced, but in no checkpoint: a start after a crash rereads them."""
     bytes: int
     open_maps: int
     open_files: int
@@ -90,9 +92,13 @@ class SegmentStoreStatistics:
 
 
 class SegmentLogStore(LogStore):
-    """Options: `sync` (auto, fdatasync, syncfs); `max_maps` and `max_open_files`,
-    whose defaults fit the process's limits; `checkpoint_bytes`, about how much of all logs a start
-    after a crash may have to read (64 MiB)."""
+    """Options:
+
+    - `sync`: auto, fdatasync or syncfs.
+    - `max_maps`, `max_open_files`: the defaults fit the limits of the process.
+    - `checkpoint_bytes`: about how much of all logs a start after a crash may have to read (64
+      MiB).
+    """
 
     write_in_thread = False
     write_beside_sync = True
@@ -106,7 +112,7 @@ class SegmentLogStore(LogStore):
         files: Files | None = None,
         foreign: str = "",
     ) -> None:
-        """`foreign`: a name in the directory that does not belong to this store."""
+        """`foreign`: the name of a file or folder in the directory that is not this store's."""
         self._directory = directory
         self._foreign = foreign
         self._files = files or Files()
@@ -164,8 +170,8 @@ class SegmentLogStore(LogStore):
         self._checkpoints.write_due(len(self._logs) + len(self._to_seal))
         if found.segments_read_again or found.removed_segments:
             logger.info(
-                "%s was not closed in good order: read %d segments of %d logs again, cut %d bytes, removed "
-                "%d segments",
+                "%s was not shut down cleanly: reread %d segments of %d logs, cut %d bytes, "
+                "removed %d segments",
                 self._directory, found.segments_read_again, len(self._logs), found.cut_bytes,
                 found.removed_segments,
             )  # fmt: skip
@@ -197,7 +203,7 @@ class SegmentLogStore(LogStore):
         return self._read_from(log, lambda segments: find_in_segments(segments, timestamp_ms))
 
     def _read_from(self, log: LogId, read: Callable[[Sequence[Segment]], Answer]) -> Answer:
-        """Repeats a read during which another thread removed or replaced a segment."""
+        """Repeat the read if another thread removed or replaced a segment meanwhile."""
         while True:
             segments = self._logs[log].segments
             try:
@@ -205,7 +211,7 @@ class SegmentLogStore(LogStore):
             except FileNotFoundError as error:
                 if log in self._logs and self._logs[log].segments is segments:
                     raise StoreFailed(
-                        f"{error.filename} is gone: somebody removed files of a running store"
+                        f"{error.filename} is gone: files of a running store were removed"
                     ) from error
             except OSError as error:
                 raise StoreFailed(f"cannot read {self._logs[log].path}: {error}") from error
@@ -218,7 +224,7 @@ class SegmentLogStore(LogStore):
         last_log: LogId | None = None
         group: list[StampedBatch] = []
         for batch in batches:
-            if batch.log is not last_log:  # Hashing costs more than the rest.
+            if batch.log is not last_log:  # Skip the hashing, which costs more than the rest.
                 last_log = batch.log
                 group = groups.setdefault(self._logs[last_log], [])
             group.append(batch)
@@ -270,8 +276,8 @@ class SegmentLogStore(LogStore):
         self._syncs += 1
 
     def _seal_next(self) -> bool:
-        """Seal the segment that has waited longest. False when there is none, or no space for its
-        index: then it stays as it is, which is only slower to recover."""
+        """Seal the segment that has waited longest. False if there is none, or no space for its
+        index. It then stays unsealed, which only makes recovery slower."""
         while self._to_seal and self._to_seal[0].discarded:
             self._to_seal.popleft()
         if not self._to_seal:
@@ -287,7 +293,7 @@ class SegmentLogStore(LogStore):
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
-                logger.warning("no space to store the index of %s: it will be tried again", segment.path)
+                logger.warning("no space to store the index of %s: will try again", segment.path)
                 return False
         except OSError as error:
             self._failures.fail("seal", error)
@@ -383,7 +389,7 @@ class SegmentLogStore(LogStore):
             self._append_empty(state, max(new_end, end_offset))
 
     def _append_empty(self, state: SegmentedLog, base_offset: int) -> None:
-        """For a last segment that takes no more batches, or ends before the log does."""
+        """Needed if the last segment takes no more batches, or ends before the log does."""
         last = state.segments[-1]
         with self._failures.removing("truncate"):
             empty = self._create_empty(state, base_offset, "truncate")
@@ -392,7 +398,7 @@ class SegmentLogStore(LogStore):
             self._to_seal.append(last)
 
     def _create_empty(self, state: SegmentedLog, base_offset: int, action: str) -> Segment:
-        """Durable on return; not yet part of the log."""
+        """Create an empty segment, durable on return, but not yet part of the log."""
         follows = state.segments[-1].end_offset
         capacity = state.settings.segment_bytes
         try:
@@ -414,8 +420,8 @@ class SegmentLogStore(LogStore):
         *,
         is_trim: bool = False,
     ) -> None:
-        """In the order given: a crash in between removes the first ones only. A write beside a trim
-        may add segments meanwhile."""
+        """Remove segments in the given order: after a crash in between, only the first ones are
+        gone. With `trim_beside_write` a write may add segments meanwhile."""
         with self._handles.lock:
             state.segments = state.segments[len(removed) :] if is_trim else kept
             for segment in removed:
@@ -437,8 +443,8 @@ class SegmentLogStore(LogStore):
     # The end
 
     def close(self) -> None:
-        """Sync, and leave the indexes of unsealed segments for the next open. StoreFailed when that
-        sync fails; the store is closed all the same. Views that are in use stay valid."""
+        """Sync, and save the indexes of unsealed segments for the next open. Raises StoreFailed if
+        the sync fails; the store is closed even then. Views in use stay valid."""
         if self._failures.closed:
             return
         try:
@@ -454,7 +460,7 @@ class SegmentLogStore(LogStore):
             save_indexes(self._directory, self._unsealed(), self._files)
         except OSError as error:
             logger.warning(
-                "cannot save the indexes in %s, the next start reads the batches instead: %s",
+                "cannot save the indexes in %s; the next start reads the batches instead: %s",
                 self._directory,
                 error,
             )
@@ -488,7 +494,7 @@ class SegmentLogStore(LogStore):
 
 
 def _open(directory: Path, options: Mapping[str, str], owner_epoch: int) -> SegmentLogStore:
-    """`owner_epoch` has no use here: the lock of the data directory keeps other owners away."""
+    """`owner_epoch` is not needed: the lock of the data directory excludes other owners."""
     return SegmentLogStore(directory, options)
 
 

@@ -1,4 +1,4 @@
-"""The options of the segment engine, for logs and for state."""
+"""The options of the segment engine, of its log store and its state store."""
 
 from __future__ import annotations
 
@@ -23,15 +23,18 @@ def limits_of(options: Mapping[str, str]) -> dict[str, str]:
         )
     if options.get("sync", "auto") not in SYNC_METHODS:
         raise OperatorError(
-            f"option sync of the segment engine is one of {', '.join(SYNC_METHODS)}, not {options['sync']!r}"
+            f"option sync of the segment engine must be one of {', '.join(SYNC_METHODS)}, "
+            f"not {options['sync']!r}"
         )
     for name in ("max_maps", "max_open_files", "checkpoint_bytes"):
         if not options.get(name, "1").isdigit():
-            raise OperatorError(f"option {name} of the segment engine is a number, not {options[name]!r}")
+            raise OperatorError(
+                f"option {name} of the segment engine must be a number, not {options[name]!r}"
+            )
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         files = 8 * _MOST_MAPS
-    # A mapping made by Python holds a file descriptor as well, and a sealed segment has two
+    # Each mapping made by Python also holds a file descriptor, and a sealed segment has two
     # mappings.
     bounds = {"max_maps": str(max(8, min(files // 8, _MOST_MAPS))), "max_open_files": str(max(8, files // 8))}
     return {"sync": "auto", "checkpoint_bytes": str(_CHECKPOINT_BYTES), **bounds, **options}

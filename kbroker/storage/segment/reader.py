@@ -1,10 +1,10 @@
-"""A LogReader on the segment engine's directory, beside a live broker or without one. It locks
-nothing and changes nothing.
+"""A LogReader on the segment engine's directory, whether a broker runs on it or not. It takes no
+locks and changes nothing.
 
-Each call looks at the directory again. Knowledge of sealed segments stays true. In the others it
-reads on from the last batch that it knows, and accepts a batch only if its CRC is right, so a write
-under way is not seen. It never maps or touches bytes in which it has found no batches. This module
-must not know the writer.
+Each call looks at the directory again. Sealed segments do not change, so the reader keeps what it
+knows of them. In other segments it reads on from the last batch that it knows. It accepts a batch
+only if its CRC is right, so it does not see an unfinished write. It never maps or touches bytes in
+which it has found no batches. This module must not know the writer.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from kbroker.storage.segment.segment import (
 from kbroker.storage.spi import LogBounds, LogId, LogReader, SegmentInfo
 
 _ATTEMPTS = 100
-"""Looking again is needed as often as segments disappear meanwhile; the limit keeps a bug from
-looping for ever."""
+"""A look is repeated whenever a segment disappeared during it; the limit turns a bug into an error
+instead of an endless loop."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A segment as last seen. Another inode under the same name is another file: the log was
-    truncated."""
+    """A segment as last seen. If its inode has changed, the log was truncated, and the file is a
+    new one."""
 
     segment: Segment
     inode: int
@@ -54,7 +54,7 @@ class SegmentReaderStatistics:
 
 
 class SegmentLogReader(LogReader):
-    """Not for several threads at once."""
+    """Not thread-safe."""
 
     def __init__(self, directory: Path, *, files: Files | None = None, max_maps: int = 1000) -> None:
         self._directory = directory
@@ -81,7 +81,7 @@ class SegmentLogReader(LogReader):
             try:
                 return read_segments(self._refreshed(log), offset, max_bytes, end_offset)
             except FileNotFoundError:
-                continue  # retention took a segment between looking and mapping
+                continue  # a segment was removed between the look and the mapping
         raise KeyError(log)
 
     def find_by_timestamp(self, log: LogId, timestamp_ms: int) -> int | None:
@@ -93,7 +93,7 @@ class SegmentLogReader(LogReader):
         raise KeyError(log)
 
     def close(self) -> None:
-        """Views that are in use stay valid."""
+        """Views in use stay valid."""
         self._known.clear()
 
     def statistics(self) -> SegmentReaderStatistics:
@@ -108,7 +108,7 @@ class SegmentLogReader(LogReader):
             return False
 
     def _refreshed(self, log: LogId) -> Sequence[Segment]:
-        """The segments as they are now; KeyError when the log is not there."""
+        """The current segments. Raises KeyError if the log does not exist."""
         known = self._known.setdefault(log, _KnownLog())
         for _ in range(_ATTEMPTS):
             try:
@@ -122,7 +122,7 @@ class SegmentLogReader(LogReader):
         raise KeyError(log)
 
     def _look(self, path: Path, known: _KnownLog) -> list[Segment] | None:
-        """None when there is no such log. FileNotFoundError when it changed meanwhile."""
+        """None if there is no such log. Raises FileNotFoundError if the log changed meanwhile."""
         try:
             offsets = sorted(int(name) for name in self._files.listdir(path) if name.isdigit())
         except FileNotFoundError:
@@ -140,7 +140,7 @@ class SegmentLogReader(LogReader):
         return segments or None
 
     def _open(self, path: Path, known: _KnownLog) -> Segment | None:
-        """None when it has no data file: it is being made."""
+        """None if the segment has no data file, that is, is still being created."""
         base_offset = int(path.name)
         try:
             status = self._files.stat(path / DATA)
@@ -183,13 +183,13 @@ class SegmentLogReader(LogReader):
         segment.hot_from = segment.index.size_bytes
 
     def _joins(self, segment: Segment, segments: Sequence[Segment]) -> bool:
-        """Whether the segment before is known up to its end. A new segment is made before the last
-        bytes of the one before it are written; what is behind those is not shown before they
+        """Whether the previous segment is known up to its end. A new segment may exist before the
+        last bytes of the previous one are written; it must not be visible before those bytes
         are."""
         if not segments or segments[-1].sealed:
             return True
         follows = read_follows(segment.path, self._files)
-        if follows is None:  # not written yet, or lost in a power cut that nobody has recovered from
+        if follows is None:  # not written yet, or lost in a power cut and not recovered yet
             follows = segment.base_offset
         if segments[-1].end_offset < follows:
             self._read_on(segments[-1])
@@ -201,7 +201,7 @@ def log_name(log: LogId) -> str:
 
 
 def parse_log_name(name: str) -> LogId | None:
-    """None for what is no log's directory."""
+    """None if `name` is not that of a log's directory."""
     topic_id, _, partition = name.rpartition("-")
     try:
         log = LogId(UUID(topic_id), int(partition))

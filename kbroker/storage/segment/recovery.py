@@ -1,11 +1,11 @@
-"""Recovery of the segment engine, whenever it is opened: finish what a crash interrupted, cut torn
-tails, find the indexes.
+"""Recovery of the segment engine, at every open: finish what a crash interrupted, cut torn tails,
+load or rebuild the indexes.
 
-Sealed segments are taken as they are: sealing is the last step of a segment's life, and everything
-was on disk by then. In the others (the active one, and full ones not yet sealed) the batches are
-reread and checked from the last one that their checkpoint has; that one is reread to see that the
-file was not touched. After an orderly close nothing is reread: the store left the indexes in the
-file `clean-shutdown`, which is removed before the first write.
+Sealed segments are trusted: sealing is the last change of a segment, and everything is on disk by
+then. In the others (the active one, and full ones not yet sealed) the batches are reread and
+checked, beginning with the last one in the checkpoint. Rereading that one shows whether the file
+was modified. After a clean shutdown nothing is reread: the store has saved the indexes in the file
+`clean-shutdown`, which is removed before the first write.
 
     clean-shutdown:  b"kbroker segments 2 little\\n"   version and byte order
                      u32 length, JSON                   [[log directory, base offset, batches,
@@ -14,17 +14,16 @@ file `clean-shutdown`, which is removed before the first write.
                                                         offsets, ends, newest timestamps
                      u32 CRC-32C                        of everything before it
 
-What crashes leave, and what is done about it:
-
-    *.deleted, *.tmp            a removal or a copy that was not finished: removed
-    segment without data.ninja  its creation was not finished: removed, and a log that has no other
-                                segment with it
-    bytes that are no batch     a torn write at the end of an unsealed segment: cut; kept aside
-                                if a whole batch comes after it (segment/cut.py)
+What crashes leave, and what recovery does about it:
+    *.deleted, *.tmp            an unfinished removal or copy: removed
+    segment without data.ninja  an unfinished creation: removed, together with its log if that has
+                                no other segment
+    bytes that are no batch     a torn write at the end of an unsealed segment: cut off, and kept in
+                                a file if a whole batch comes after it (segment/cut.py)
     a torn checkpoint           its whole pieces are used; the rest is cut
-    `follows` beyond the end,   the segment before lost bytes in a power cut, so neither this one
-    or `follows` lost           nor the later ones were ever synced: removed (batches in them: kept
-                                aside), so that a prefix of what was written is left
+    `follows` beyond the end,   the previous segment lost bytes in a power cut, so neither this one
+    or `follows` lost           nor later ones were ever synced: removed, and their batches kept in
+                                files. The log then holds a prefix of what was written
     empty segment, not last     a write was about to remove it: removed
 
 This module must not know how batches are written.
@@ -71,19 +70,19 @@ _LOOK_BEHIND_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of an unsealed segment, and how much of it is in its checkpoint."""
+    """The known index of an unsealed segment, and how much of it is in its checkpoint."""
 
     index: SegmentIndex
     recorded: Recorded
 
 
 SavedIndexes: TypeAlias = Mapping[tuple[str, int], Known]
-"""By name of the log's directory and base offset of the segment."""
+"""By (name of the log's directory, base offset of the segment)."""
 
 
 @dataclass(slots=True)
 class Recovery:
-    """What was found and done while a store was opened."""
+    """What recovery found and did while a store was opened."""
 
     logs: int = 0
     segments_read_again: int = 0
@@ -91,13 +90,13 @@ class Recovery:
     removed_segments: int = 0
     to_seal: list[Segment] = field(default_factory=list)
     to_sync: list[Segment] = field(default_factory=list)
-    """Segments whose batches may be in the page cache only: the process that wrote them did not
-    live to sync them."""
+    """Segments whose batches may be in the page cache only: the process that wrote them died before
+    it synced them."""
     scratch: bytearray = field(default_factory=bytearray)
 
 
 def save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> None:
-    """Leave the indexes of unsealed segments for the next open. Durable on return."""
+    """Save the indexes of unsealed segments for the next open. Durable on return."""
     entries: list[tuple[str, int, int, Recorded]] = []
     rows: list[bytes] = []
     for segment in segments:
@@ -114,7 +113,7 @@ def save_indexes(directory: Path, segments: Iterable[Segment], files: Files) -> 
 
 
 def take_saved_indexes(directory: Path, files: Files) -> SavedIndexes | None:
-    """What the last close() left; None when the store was not closed in good order. Changes
+    """The indexes that the last close() saved; None if the store was not shut down cleanly. Changes
     nothing."""
     try:
         data = memoryview(files.read(directory / CLEAN_SHUTDOWN))
@@ -147,8 +146,8 @@ def _row_starts(at: int, count: int) -> Sequence[int]:
 
 
 def forget_saved_indexes(directory: Path, files: Files) -> None:
-    """Before the first write: from now on only a new close() makes the indexes valid. Durable on
-    return."""
+    """Remove the saved indexes, durable on return. Call before the first write, which makes them
+    outdated."""
     try:
         files.unlink(directory / CLEAN_SHUTDOWN)
     except FileNotFoundError:
@@ -159,8 +158,8 @@ def forget_saved_indexes(directory: Path, files: Files) -> None:
 def recover_log(
     path: Path, saved: SavedIndexes | None, found: Recovery, *, files: Files, handles: OpenHandles
 ) -> tuple[Segment, ...]:
-    """The segments of a log, the last one active. Empty when the log's creation was not finished:
-    the directory is gone then."""
+    """The segments of a log, the last one active. Empty if the log's creation was not finished: its
+    directory is then removed."""
     segments: list[Segment] = []
     for base_offset in _segment_offsets(path, files):
         segment = _open_segment(path / f"{base_offset:020d}", saved, found, files, handles)
@@ -173,8 +172,8 @@ def recover_log(
     if not segments:
         if any(name.endswith(CUT) for name in files.listdir(path)):
             raise OperatorError(
-                f"{path} has lost its first segment; what was behind it is in its files *{CUT}: restore it "
-                "from a backup"
+                f"{path} has lost its first segment; the batches after it are in its files *{CUT}: restore "
+                "it from a backup"
             )
         files.remove_tree(path)
         return ()
@@ -202,7 +201,7 @@ def _segment_offsets(path: Path, files: Files) -> list[int]:
 def _open_segment(
     path: Path, saved: SavedIndexes | None, found: Recovery, files: Files, handles: OpenHandles
 ) -> Segment | None:
-    """None when there is no data file."""
+    """None if there is no data file."""
     try:
         size = files.stat(path / DATA).st_size
     except FileNotFoundError:
@@ -225,8 +224,8 @@ def _open_segment(
 
 
 def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
-    """Bytes behind the last batch must not stay: batches of another write could otherwise follow a
-    shorter new one."""
+    """Read the batches, and cut off the bytes after the last one. If they stayed, a shorter new
+    write could be followed by batches of an old one."""
     fd = files.open(path / DATA, os.O_RDWR)
     try:
         known = _read_from_checkpoint(path, fd, found, files)
@@ -247,7 +246,7 @@ def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
         found.cut_bytes += torn
         if not has_batches:
             logger.warning(
-                "cut an unfinished write, %d bytes or more, behind byte %d of %s", torn, end, path / DATA
+                "cut an unfinished write, %d bytes or more, after byte %d of %s", torn, end, path / DATA
             )
     if size == 0:
         write_sidecars(path, size, files)
@@ -255,12 +254,12 @@ def _read_and_cut(path: Path, found: Recovery, files: Files) -> Known:
 
 
 def _read_from_checkpoint(path: Path, fd: int, found: Recovery, files: Files) -> Known | None:
-    """Read on from the last batch of the checkpoint. None when there is no checkpoint, or when the
-    file is shorter than it says.
+    """Read on from the last batch of the checkpoint. None if there is no checkpoint, or if the file
+    is shorter than the checkpoint says.
 
-    What it says was on disk when it was written, so where that batch is not in its place the data
-    was damaged from outside. What a checkpoint knows is never cut: whoever reads the damage hears
-    of it, and what is whole around it stays.
+    The batches of a checkpoint were on disk when it was written. So if the last one is not in its
+    place, another program damaged the file. Batches of a checkpoint are never cut: a reader of the
+    damaged ones gets an error, and the whole ones around them stay.
     """
     checkpoint = load_checkpoint(path, files)
     if checkpoint is not None and _is_as_long(path, files.size(fd), checkpoint.index.size_bytes):
@@ -270,7 +269,7 @@ def _read_from_checkpoint(path: Path, fd: int, found: Recovery, files: Files) ->
         scan(files, fd, index, int(path.name), found.scratch)
         if len(index) < count or index.last(count) != checkpoint.index.last(count):
             logger.error(
-                "%s is damaged at byte %d, or was replaced: what its checkpoint knows of is left as it is",
+                "%s is damaged at byte %d, or was replaced: the batches in its checkpoint are left unchanged",
                 path / DATA,
                 at,
             )
@@ -284,7 +283,7 @@ def _read_from_checkpoint(path: Path, fd: int, found: Recovery, files: Files) ->
 
 
 def _is_as_long(path: Path, size: int, end: int) -> bool:
-    """Whether the data file still has all that was on disk."""
+    """Whether the data file still has all bytes that were on disk."""
     if size < end:
         logger.error(
             "%s was cut from outside: it has %d bytes and held batches up to byte %d", path / DATA, size, end
@@ -293,8 +292,8 @@ def _is_as_long(path: Path, size: int, end: int) -> bool:
 
 
 def _garbage_bytes(fd: int, end: int, size: int, files: Files) -> int:
-    """0 when there are only zeros behind `end`, otherwise how far other bytes reach, as far as is
-    looked. Reads no holes."""
+    """How many bytes after `end` are not just zeros: 0 if all are zeros, otherwise up to the last
+    nonzero byte that was looked at. Does not read holes."""
     rest_of_page = min(-end % _PAGE_BYTES, size - end)
     more = files.has_data_behind(fd, end + rest_of_page)
     chunk = bytearray(min(_LOOK_BEHIND_BYTES, size - end) if more else rest_of_page)
@@ -303,8 +302,8 @@ def _garbage_bytes(fd: int, end: int, size: int, files: Files) -> int:
 
 
 def _lost_bytes_before(segment: Segment, previous: Segment) -> bool:
-    """Only between unsealed segments: what a sealed one lacks was on disk once, and is no reason to
-    remove what follows."""
+    """Whether a power cut took bytes of `previous`. Only possible between unsealed segments: all
+    bytes of a sealed one were on disk, so missing ones are no reason to remove later segments."""
     if segment.sealed or previous.sealed:
         return False
     follows = read_follows(segment.path, segment.files)
@@ -312,7 +311,7 @@ def _lost_bytes_before(segment: Segment, previous: Segment) -> bool:
 
 
 def read_follows(path: Path, files: Files) -> int | None:
-    """End offset that the segment before had when this one was made; None when this is not
+    """The end offset of the previous segment when this one was created; None if it is not
     recorded."""
     try:
         text = files.read(path / FOLLOWS)
@@ -328,7 +327,7 @@ def _remove_from(path: Path, base_offset: int, found: Recovery, files: Files) ->
             raise OperatorError(
                 f"{path / f'{base_offset:020d}'} is damaged, yet later segments are complete: restore it "
                 "from a backup, "
-                f"or move it and the later segments of {path} elsewhere to go on without their records"
+                f"or move it and the later segments of {path} elsewhere to continue without their records"
             )
         keep_segment(segment_path, files)
         _remove(segment_path, "it was not synced, and bytes before it are lost", found, files)

@@ -1,7 +1,7 @@
-"""One segment of a log: its files, its index, and how bytes are found in it.
+"""One segment of a log: its files, its index, and look-ups in it.
 
-A segment is a directory named after its base offset, and at the same time a mmap-ninja array, so
-that any tool can map it:
+A segment is a directory named after its base offset. It is also a valid mmap-ninja array, so other
+tools can map it:
 
     00000000000000000042/
         data.ninja                  record batches back to back, verbatim; the file of an active
@@ -20,10 +20,10 @@ that any tool can map it:
 
 Batches are appended with pwritev and read through a read-only mapping: both use the same page
 cache. Nothing is ever written through the mapping, where a full disk would be a SIGBUS. No view
-reaches beyond the last indexed batch, so shortening the file when it is sealed cannot pull pages
-from under a reader. An active segment's index lives in memory; recovery rereads the batches that no
-checkpoint has. `.index` appears by rename as the last step of sealing: the segment is then complete
-and on disk.
+extends beyond the last indexed batch, so a reader never uses the pages that sealing cuts off. An
+active segment's index lives in memory; recovery rereads the batches that are in no checkpoint.
+`.index` is created by a rename, as the last step of sealing: the segment is then complete and on
+disk.
 
 This module must not know about logs, locks or permission to write.
 """
@@ -64,10 +64,10 @@ _RESERVE_AT_MOST_BYTES = 8 << 20
 
 
 class Segment:
-    """An open segment. Its owner serialises everything but `index`, `view` and `info`, which any
+    """An open segment. The owner serialises all calls but `index`, `view` and `info`, which any
     thread may call.
 
-    `handles` is the owner's lock and bound on mappings and files; see OpenHandles.
+    `handles` has the owner's lock, and its limit of mappings and files; see OpenHandles.
     """
 
     __slots__ = (
@@ -109,14 +109,14 @@ class Segment:
         self.capacity = capacity
         """Length of data.ninja."""
         self.reserved = index.size_bytes if index is not None else 0
-        """Position up to which disk space is taken."""
+        """Position up to which disk space is reserved."""
         self.hot_from = self.reserved
-        """Bytes from here on were written by this process: they are in memory."""
+        """Bytes from here on were written by this process, so they are probably in memory."""
         self.first_write_ms: int | None = None
         self.fd: int | None = None
         self.recorded = Recorded()
         self.synced_batches = 0
-        """Both are kept by Checkpoints."""
+        """Both are maintained by Checkpoints."""
         self.used = False
         self.discarded = False
         self._index = index
@@ -128,7 +128,7 @@ class Segment:
 
     @property
     def index(self) -> SegmentIndex:
-        """Raises FileNotFoundError when the segment has been removed."""
+        """Raises FileNotFoundError if the segment was removed."""
         index = self._index
         return index if index is not None else self._load_index()
 
@@ -141,7 +141,7 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Of the batches, without loading the index of a sealed segment."""
+        """Size of the batches. Does not load the index of a sealed segment."""
         index = self._index
         return self.capacity if index is None else index.size_bytes
 
@@ -163,9 +163,9 @@ class Segment:
         return info
 
     def view(self, start: int, end: int) -> memoryview:
-        """Bytes of whole batches. The pages of cold ranges are read here, not when the view is
-        used, so that the caller chooses the thread that waits for the disk. Raises
-        FileNotFoundError when the segment has been removed."""
+        """Bytes of whole batches. Cold pages are read here and not when the view is used, so that
+        the caller chooses the thread that waits for the disk. Raises FileNotFoundError if the
+        segment was removed."""
         if start < self.hot_from and not (self._loaded[0] <= start and end <= self._loaded[1]):
             until = max(end, min(start + _LOAD_AHEAD_BYTES, self.hot_from))
             self.files.load(self.path / DATA, start, until)
@@ -178,9 +178,9 @@ class Segment:
         return mapping[start:end]
 
     def _load_what_was_written(self, start: int) -> None:
-        """What this process wrote may have left the page cache before anybody read it. Through a
-        mapping the kernel reads megabytes around each missing page, and of an active segment these
-        are mostly the zeros behind the last batch, which it has to make up."""
+        """Load batches of this process that have left the page cache before they were read. On
+        access through a mapping, the kernel would read megabytes around each missing page: in an
+        active segment these are mostly zeros after the last batch."""
         if start >= self.hot_from and not self.sealed:
             self.files.load(self.path / DATA, start, min(self.size_bytes, start + _LOAD_AHEAD_BYTES))
 
@@ -214,8 +214,8 @@ class Segment:
             return index
 
     def _read_batches_again(self, reason: BadIndex) -> SegmentIndex:
-        """What cannot be read stays in the file: it was on disk once, and a person may want to look
-        at it."""
+        """Rebuild the index from the batches. Unreadable bytes stay in the file: they were on disk
+        once, and an operator may want to inspect them."""
         index = SegmentIndex.empty()
         fd = self.files.open(self.path / DATA, os.O_RDONLY)
         try:
@@ -224,7 +224,7 @@ class Segment:
         finally:
             self.files.close(fd)
         logger.warning(
-            "%s: read the batches of the segment again, %d bytes at its end are not batches", reason, unread
+            "%s: reread the batches of the segment, %d bytes at its end are not batches", reason, unread
         )
         if not unread:
             self.handles.rebuilt(self)
@@ -233,15 +233,15 @@ class Segment:
     # For the owner
 
     def unmap(self) -> None:
-        """Views that are in use keep the mapping alive. What `info` says stays known."""
+        """Drop the mappings. Views in use keep theirs alive, and `info` still works."""
         self._mapping = None
         if self.sealed and self._index is not None:
             self.info()
             self._index = None
 
     def reserve(self, fd: int, end: int) -> None:
-        """Take disk space up to `end` and some ahead, so that the next writes cannot meet a full
-        disk either."""
+        """Reserve disk space up to `end` and some more, so that the next writes cannot fail for
+        lack of space either."""
         if end <= self.reserved:
             return
         ahead = min(max(self.reserved, _RESERVE_AT_LEAST_BYTES), _RESERVE_AT_MOST_BYTES)
@@ -261,7 +261,7 @@ class Segment:
         self.capacity = capacity
 
     def append(self, batches: Iterable[StampedBatch], now_ms: int) -> None:
-        """Show batches whose bytes have been written behind the last one."""
+        """Make batches visible whose bytes were written after the last one."""
         if self.first_write_ms is None:
             self.first_write_ms = self._age_begins_ms(now_ms)
         add = self._index.add  # type: ignore[union-attr]
@@ -269,13 +269,13 @@ class Segment:
             add(batch.base_offset, batch.last_offset, len(batch.data), batch.max_timestamp_ms)
 
     def _age_begins_ms(self, now_ms: int) -> int:
-        """When the first batch was written; after a restart its timestamp has to do, as in
+        """When the first batch was written. After a restart its timestamp is used instead, as in
         Kafka."""
         index = self.index
         return min(now_ms, index.newest_ms[0]) if len(index) and index.newest_ms[0] >= 0 else now_ms
 
     def is_due(self, now_ms: int, segment_ms: int) -> bool:
-        """Whether a segment with batches is too old to take more."""
+        """Whether the segment has batches and is too old to take more."""
         if self.first_write_ms is None:
             self.first_write_ms = self._age_begins_ms(now_ms)
         return now_ms - self.first_write_ms >= segment_ms
@@ -306,15 +306,14 @@ class Segment:
 
 
 class OpenHandles:
-    """The lock of an engine's segments, and a bound on how many of them are mapped or have their
+    """The lock of an engine's segments, and the limits of how many of them are mapped or have their
     file open.
 
-    The kernel allows some 65 000 mappings per process and as many open files as RLIMIT_NOFILE says.
-    At the bound, the segment that has waited longest and was not used meanwhile gives up its
-    handle.
+    The kernel allows some 65 000 mappings per process, and RLIMIT_NOFILE open files. At the limit,
+    the segment that has waited longest and was not used meanwhile gives up its handle.
 
-    - `is_pinned`: whether a segment's file must stay open. True for unsynced bytes: only an open
-      file is sure to report a failed write-back.
+    - `is_pinned`: whether a segment's file must stay open. True while it has unsynced bytes: only a
+      file that stays open reliably reports a failed write-back.
     - `rebuilt`: called with each segment whose stored index was bad.
     """
 
@@ -343,7 +342,7 @@ class OpenHandles:
         return len(self._opened)
 
     def mapped(self, segment: Segment) -> None:
-        """Called with the lock held by a segment that has just mapped something."""
+        """Called by a segment that has just mapped something, with the lock held."""
         self._mapped[segment] = None
         segment.used = True
         for _ in range(2 * len(self._mapped)):
@@ -358,8 +357,7 @@ class OpenHandles:
                 oldest.unmap()
 
     def file(self, segment: Segment) -> int:
-        """The segment's file, open for writing. Call with the lock held, for a segment that is
-        pinned."""
+        """The segment's file, open for writing. The segment must be pinned, and the lock held."""
         if segment.fd is None:
             segment.fd = segment.files.open(segment.path / DATA, os.O_RDWR)
             self.opened(segment)
@@ -376,7 +374,7 @@ class OpenHandles:
                     return
 
     def discard(self, segment: Segment) -> None:
-        """The segment is gone: nothing more is mapped from it; views in use stay valid."""
+        """The segment was removed: unmap and close it. Views in use stay valid."""
         with self.lock:
             segment.discarded = True
             segment.unmap()
@@ -402,8 +400,8 @@ def create_segment(
     log_path: Path, base_offset: int, capacity: int, follows: int | None,
     *, files: Files, handles: OpenHandles,
 ) -> Segment:  # fmt: skip
-    """A new empty segment, its file open. Not durable; the data file is made last, so a segment
-    that has one is complete."""
+    """Create an empty segment with an open file. Not durable. The data file is created last, so a
+    segment that has one is complete."""
     path = segment_path(log_path, base_offset)
     files.mkdir(path)
     for name, content in _SIDECARS.items():
@@ -425,8 +423,8 @@ def create_segment(
 
 
 def write_sidecars(path: Path, size: int, files: Files) -> None:
-    """Replace what mmap-ninja needs to know, where it may be missing or out of date. Not durable
-    before fsync_dir."""
+    """Replace mmap-ninja's description files, which may be missing or outdated. Not durable before
+    fsync_dir."""
     for name, content in {**_SIDECARS, SHAPE: _LENGTH.pack(size)}.items():
         files.write_atomically(path / name, [content])
 

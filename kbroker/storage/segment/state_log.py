@@ -1,5 +1,5 @@
-"""The log that a state store writes its changes to: how it is named and read (state_log_records.py
-has its records)."""
+"""The log to which a state store writes its changes: its name, and how it is read. The format of
+its records is in state_log_records.py."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def bounds_of(log: LogReader) -> LogBounds:
 
 
 def read_changes(log: LogReader, offset: int, end_offset: int) -> tuple[list[Change], int]:
-    """Changes of some batches from `offset` on, and the offset to go on at."""
+    """Changes of some batches from `offset` on, and the offset at which the next call continues."""
     changes: list[Change] = []
     for view in log.read(LOG, offset, max_bytes=LOAD_BYTES, end_offset=end_offset):
         for position, header in iter_headers(view):
-            # The CRC of zeros is right.
+            # Zeros have a valid CRC, so check the offset as well.
             if header.last_offset < offset or not crc_is_valid(view, position, header):
                 raise StoreFailed(f"state log: the batch at offset {offset} is damaged")
             try:

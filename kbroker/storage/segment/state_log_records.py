@@ -1,16 +1,16 @@
-"""How the changes of a state log (segment_state/store.py) lie in its batches: as records, in
-Kafka's own bytes where Kafka has such state.
+"""The records of a state log (segment_state/store.py): one per change, with Kafka's own keys where
+Kafka has such state.
 
     change of          record key                                                   headers
     share/… number 0   Kafka's ShareSnapshot key: 00 00, group, topic, partition    -
     share/… number n   Kafka's ShareUpdate key: 00 01, group, topic, partition      n: i64
     any other key      the key, after 00 ff if it begins with a zero byte           -
 
-A record's value is the value as stored; null removes the key.
+The record's value is the stored value; null removes the key.
 
-Batches have no times, no producer and no compression. A start reads all there are, so a batch that
-is written as here is read in one pass that opens no records; any other, and one that cannot be
-right, is read like everybody's, with errors to match.
+Batches have no timestamps, no producer and no compression. A start reads all of them. So batches in
+exactly this form are decoded in one pass, without building record objects. All others, and damaged
+ones, go through the general record reader, which raises the right errors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NULL = 1
 """A length of -1, zigzag."""
 _NUMBER = "n"
 _NUMBER_HEADER = b"\x02\x02n\x10"
-"""One header of that name with a value of eight bytes, which follow."""
+"""One header named "n" whose value is the next eight bytes."""
 _NUMBER_END = len(_NUMBER_HEADER) + 8
 _FIRST_NUMBER = bytes(8)
 _NAMESPACE = ShareStateKey.namespace
@@ -42,7 +42,7 @@ _LENGTH = struct.Struct(">H")
 
 
 def to_record(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None, bytes]:
-    """Key, value and headers as build_timeless_batch() takes them."""
+    """Key, value and headers in the form that build_timeless_batch() takes."""
     if not key.startswith(_NAMESPACE):
         return _ESCAPE + key if key.startswith(b"\0") else key, value, NO_HEADERS
     start = len(_NAMESPACE)
@@ -60,7 +60,7 @@ def to_record(key: bytes, value: bytes | None) -> tuple[bytes, bytes | None, byt
 
 
 def from_record(record: Record) -> Change:
-    """Raises KeyError or struct.error for a record that `to_record` does not make."""
+    """Raises KeyError or struct.error for a record that `to_record` cannot have made."""
     key = record.key or b""
     kind = key[:2]
     if kind == _ESCAPE:
@@ -72,14 +72,13 @@ def from_record(record: Record) -> Change:
 
 
 def _prefix(key: bytes) -> bytes:
-    """Of the state's keys of the share-partition in a record's key."""
+    """The prefix of the state keys of the share-partition that a record's key names."""
     (length,) = _LENGTH.unpack_from(key, 2)
     return _NAMESPACE + key[4 + length :] + key[2 : 4 + length]
 
 
 def batch_changes(view: memoryview, position: int, header: BatchHeader) -> list[Change]:
-    """What from_record() makes of the records of a batch. Raises what it raises, and
-    CorruptPayload."""
+    """The changes of a batch, by from_record(). Raises the same errors, and CorruptPayload."""
     changes = None
     if header.codec_id == Codec.NONE:
         try:
@@ -87,16 +86,16 @@ def batch_changes(view: memoryview, position: int, header: BatchHeader) -> list[
                 bytes(view[position + HEADER_SIZE : position + header.size_bytes]), header.record_count
             )
         except (ValueError, IndexError, BufferUnderflow, struct.error):
-            changes = None  # What is wrong is found out below.
+            changes = None  # The general reader below finds the error.
     return list(map(from_record, iter_records(view, position))) if changes is None else changes
 
 
 def _own_changes(payload: bytes, count: int) -> list[Change] | None:
-    """None, ValueError, IndexError, BufferUnderflow or struct.error for what `to_record` and
-    build_timeless_batch() do not make.
+    """The changes of a batch that `to_record` and build_timeless_batch() have made. For any other
+    returns None, or raises ValueError, IndexError, BufferUnderflow or struct.error.
 
-    Varints of one and two bytes are read in place: a call for each would cost more than all the
-    rest."""
+    Varints of one and two bytes are read in place: a call for each would cost more than everything
+    else."""
     changes: list[Change] = []
     partition: bytes | None = None
     prefix = b""
@@ -147,6 +146,6 @@ def _own_changes(payload: bytes, count: int) -> list[Change] | None:
 
 
 def _long_varint(payload: bytes, at: int) -> tuple[int, int]:
-    """A varint of any size, its zigzag not undone, and where it ends."""
+    """A varint of any size, not zigzag-decoded, and the position after it."""
     number, size = read_unsigned_varint(payload, at)
     return number, at + size

@@ -1,8 +1,9 @@
 """Cuts batches off a segment without changing the file that readers have mapped.
 
-The batches that stay are copied to a new file, which replaces the old one by rename; views of the
-old file keep it alive. A crash leaves the old file or the new one, and never an index or a
-checkpoint beside the wrong file: these are moved away first. This module must not know about logs.
+The remaining batches are copied to a new file, which replaces the old one by rename; views of the
+old file keep it alive. A crash leaves the old file or the new one. It never leaves an index or a
+checkpoint beside the wrong file, because these are moved away first. This module must not know
+about logs.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class CutCopy:
-    """A file with the first batches of a segment, on disk, beside the segment."""
+    """A file beside the segment with its first batches, on disk."""
 
     path: Path
     index: SegmentIndex
@@ -28,8 +29,8 @@ class CutCopy:
 
 
 def cut_copy(segment: Segment, batches: int, capacity: int) -> CutCopy:
-    """Copy the first `batches` batches. After an OSError nothing is changed, and nothing is
-    left."""
+    """Copy the first `batches` batches. An OSError leaves everything unchanged, and no partial
+    copy."""
     files = segment.files
     index = segment.index.copy(batches)
     capacity = max(capacity, index.size_bytes)
@@ -53,8 +54,8 @@ def cut_copy(segment: Segment, batches: int, capacity: int) -> CutCopy:
 
 
 def replace_data(segment: Segment, copy: CutCopy) -> Segment:
-    """Put the copy in the segment's place. Durable on return; the old object must not be used any
-    more."""
+    """Replace the segment by the copy, durable on return. The old object must not be used after
+    that."""
     files, path = segment.files, segment.path
     has_index = (path / INDEX).exists()
     if has_index:

@@ -1,4 +1,4 @@
-"""Which segments have bytes, or names, that are not on disk yet; and the sync of these."""
+"""Tracks the segments whose bytes or names are not on disk yet, and syncs them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from kbroker.storage.segment.segment import FOLLOWS, OpenHandles, Segment
 
 
 class Unsynced:
-    """`dirty` have unsynced bytes, `created` an unsynced name as well, `syncing` are on their way
-    to the disk: all under the lock of the store's OpenHandles. `writing` belongs to write()."""
+    """Sets of segments. The lock of the store's OpenHandles guards all but the last.
+
+    - `dirty`: have unsynced bytes.
+    - `created`: have an unsynced name as well.
+    - `syncing`: a sync of them is under way.
+    - `writing`: used by write() only.
+    """
 
     def __init__(self, files: Files, *, use_syncfs: bool) -> None:
         self._files = files
@@ -26,8 +31,8 @@ class Unsynced:
         return segment in self.dirty or segment in self.syncing or segment in self.writing
 
     def sync(self, handles: OpenHandles, directory_fd: int) -> Sequence[tuple[Segment, int]]:
-        """Sync everything written before the call. The unsealed segments, with the number of their
-        batches that are on disk."""
+        """Sync everything written before the call. Returns the unsealed segments, each with the
+        number of its batches that are on disk."""
         with handles.lock:
             dirty, created = self.dirty, self.created
             self.dirty, self.created = set(), set()
@@ -50,8 +55,8 @@ class Unsynced:
         return written
 
     def sync_created(self, created: Iterable[Segment]) -> None:
-        """Sync the directory entries of new segments, and their `follows`. A log must keep one
-        segment through a power cut, so this also comes before the removal of all older ones."""
+        """Sync the directory entries of new segments, and their `follows`. Also called before all
+        older segments are removed, because a log must keep one segment through a power cut."""
         for segment in created:
             if segment.discarded:
                 continue

@@ -1,13 +1,15 @@
 """One write() of the segment engine, from the batches to the bytes: planned, prepared, written,
 then published or undone.
 
-    plan      which batches go to which segment, and where new segments begin; touches nothing
+    plan      decides which batches go to which segment, and where new segments begin; touches
+              nothing
     prepare   creates new segments and reserves disk space, for all logs of the call
-    write     one pwritev per segment, after everything that readers can see
+    write     one pwritev per segment, after the bytes that readers can see
     publish   indexes grow and new segments join their logs: only now do readers see anything
 
-An OSError before `publish` leaves nothing visible; `undo` then removes what a crash could bring
-back. This module must not know about syncs, nor what an error means for the store.
+After an OSError before `publish` nothing is visible; `undo` then removes bytes and segments that a
+restart could otherwise find. This module must not know about syncs, nor what an error means for the
+store.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ _ZEROS = memoryview(bytes(1 << 16))
 
 @dataclass(slots=True, eq=False)
 class SegmentedLog:
-    """One log of a store. `segments` is replaced, never changed, so that readers may hold it; the
-    last one is active."""
+    """One log of a store. `segments` is replaced, never changed, so readers may keep it; the last
+    one is active."""
 
     log: LogId
     path: Path
@@ -40,8 +42,8 @@ class SegmentedLog:
 
 
 class _Run:
-    """Batches that lie back to back in one segment; `segment` is None until a new one is created
-    for them, and `follows` is then the end offset of the one before."""
+    """Batches that will lie back to back in one segment. `segment` is None until a new one is
+    created for them; `follows` is then the end offset of the previous one."""
 
     __slots__ = ("batches", "buffers", "follows", "log", "position", "segment", "size_bytes", "written_bytes")
 
@@ -60,19 +62,19 @@ class _Run:
 
 @dataclass(slots=True, eq=False)
 class Published:
-    """What a write has changed."""
+    """The changes that a write has made visible."""
 
     segments: list[Segment] = field(default_factory=list)
     created: list[Segment] = field(default_factory=list)
     full: list[Segment] = field(default_factory=list)
     replaced: list[Segment] = field(default_factory=list)
-    """Empty segments whose base offset was not that of the first batch: a segment's name is the
-    offset it begins with."""
+    """Empty segments whose base offset differs from that of the first batch. They are replaced,
+    because a segment is named after its first offset."""
     size_bytes: int = 0
 
 
 class PlannedWrite:
-    """`pinned` collects the segments that are written: their files must stay open."""
+    """`pinned` collects the segments that are being written: their files must stay open."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class PlannedWrite:
         )
         for batch in batches:
             length = len(batch.data)
-            assert batch.base_offset >= end_offset, "offsets of a log rise"
+            assert batch.base_offset >= end_offset, "the offsets of a log must rise"
             if roll or (size and size + length > segment_bytes):
                 if run.batches:
                     self._runs.append(run)
@@ -171,8 +173,8 @@ class PlannedWrite:
         return published
 
     def undo(self) -> None:
-        """After an error: nothing of the call is left, also not for a recovery after a power
-        cut."""
+        """Undo the call after an error, so that not even a recovery after a power cut finds any of
+        it."""
         wrote = any(run.written_bytes for run in self._runs)
         for run in self._runs:
             if run.follows is not None:
@@ -185,8 +187,8 @@ class PlannedWrite:
                 self._overwrite(run)
 
     def _overwrite(self, run: _Run) -> None:
-        """With zeros, in place: the space is there, and a file that shrinks is a SIGBUS to readers
-        in other processes."""
+        """Overwrite with zeros, in place. The space is allocated, and shortening the file would be
+        a SIGBUS for readers in other processes."""
         assert run.segment is not None
         assert run.segment.fd is not None
         end = run.position + run.written_bytes

@@ -1,2 +1,2 @@
-"""State as the segment engine keeps it: a log of changes, and a map of what it comes to, in memory
-or on disk."""
+"""The state store of the segment engine: a log of changes, and the map that results from them, in
+memory or on disk."""

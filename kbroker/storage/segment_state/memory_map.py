@@ -1,5 +1,5 @@
-"""The ordered map in memory of a state log (segment_state/store.py), for its store and its readers.
-It must not know what keys mean."""
+"""The in-memory map of a state log (segment_state/store.py), used by its store and its readers.
+This module must not know what keys mean."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kbroker.storage.spi import Change
 
 
 class MemoryMap:
-    """An ordered map in memory. Changes of one `apply` are seen together."""
+    """An ordered map in memory. Readers see the changes of one `apply` together."""
 
     def __init__(self) -> None:
         self._values: dict[bytes, bytes] = {}
@@ -46,7 +46,7 @@ class MemoryMap:
                 self._keys = sorted(self._values)
 
     def load(self, changes: Iterable[Change]) -> None:
-        """As apply(), on an empty map that nobody else has yet."""
+        """Like apply(), for an empty map that no other thread uses yet."""
         found = dict(changes)
         self._values = {key: value for key, value in found.items() if value is not None}
         self._keys = sorted(self._values)
@@ -63,8 +63,8 @@ class MemoryMap:
         yield from found
 
     def piece(self, first_key: bytes, size_bytes: int) -> list[Change]:
-        """Entries from `first_key` on, at least one if there is one, until they take
-        `size_bytes`."""
+        """Entries from `first_key` on, up to about `size_bytes`, but at least one if there is
+        one."""
         found: list[Change] = []
         for number in range(bisect_left(self._keys, first_key), len(self._keys)):
             key = self._keys[number]

@@ -1,8 +1,8 @@
-"""The LMDB environment below an overlay (overlaid_map.py): a map (lmdb/state_map.py) and the
-position of the log that is in it.
+"""The LMDB environment below an overlay (overlaid_map.py): a map (lmdb/state_map.py), and the
+position up to which it contains the log.
 
-A module of its own, imported when there is such a directory: a broker that has none does not load
-LMDB. It must not know what keys mean.
+This is a separate module so that a broker without such a directory does not load LMDB. It must not
+know what keys mean.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAP_BYTES = 1 << 40
 
 
 class OnDiskMoment:
-    """What one read transaction shows."""
+    """The contents as one read transaction sees them."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._map = StateMap(transaction)
@@ -41,12 +41,12 @@ class OnDiskMoment:
     def piece(
         self, layers: Sequence[Sequence[Change]], first: bytes, end: bytes, count: int
     ) -> tuple[Entries, bytes | None]:
-        """With the changes of `layers` laid over it; see `lay_over`."""
+        """One piece with the changes of `layers` laid over it; see `lay_over`."""
         return piece_over(self._map, layers, first, end, count)
 
 
 class OnDiskMap:
-    """Get one with `open_map` or `make_map`."""
+    """Create one with `open_map` or `make_map`."""
 
     def __init__(self, env: LmdbEnvironment) -> None:
         self._env = env
@@ -64,13 +64,13 @@ class OnDiskMap:
 
     @contextmanager
     def moment(self) -> Iterator[OnDiskMoment]:
-        """Leave it soon: it pins the file's old pages."""
+        """A read transaction. Leave it soon, since it pins old pages of the file."""
         with self._env.long_read() as transaction:
             yield OnDiskMoment(transaction)
 
     def write(self, changes: Iterable[Change], position: int) -> None:
-        """On disk on return. NoSpace or StoreFailed, and the position is as before, whatever of the
-        changes is there."""
+        """Write changes, on disk on return. If NoSpace or StoreFailed is raised, some changes may
+        be there, but the position is unchanged."""
         put_all(self._env, changes, position)
 
     def close(self) -> None:
@@ -78,13 +78,13 @@ class OnDiskMap:
 
 
 def open_map(directory: Path, *, read_only: bool) -> OnDiskMap:
-    """OperatorError when it cannot be opened."""
+    """Raises OperatorError if it cannot be opened."""
     return OnDiskMap(open_environment(directory, read_only=read_only, map_bytes=MAP_BYTES, max_handles=0))
 
 
 def make_map(directory: Path) -> OnDiskMap:
-    """For a store that is running. NoSpace or StoreFailed; a directory that was made in part is in
-    nobody's way."""
+    """Create the map while the store runs. Raises NoSpace or StoreFailed; a partly created
+    directory does not disturb a later attempt."""
     try:
         return open_map(directory, read_only=False)
     except (OSError, lmdb.Error, OperatorError) as error:

@@ -1,22 +1,22 @@
-"""A map in LMDB with the newest changes over it in memory: where segment_state/store.py has the
-keys of ON_DISK.
+"""A map in LMDB, overlaid in memory with the newest changes: holds the keys of ON_DISK for
+segment_state/store.py.
 
-    DIRECTORY/data.mdb, lock.mdb     the map (lmdb/state_map.py), and the position: all changes of
-                                     the state log below it are in it
+    DIRECTORY/data.mdb, lock.mdb     the map (lmdb/state_map.py) and its position: the map contains
+                                     all changes of the state log below that position
 
-LMDB must sync every commit, so a change goes to the state log and into an overlay, which is moved
-into LMDB when it has grown. That goes in steps, for the log's owner, whose lock keeps writes away
-from the first and the last:
+LMDB has to sync every commit. So a change goes to the state log and into an overlay, which is moved
+into LMDB when it has grown large enough. The log's owner takes these steps; its lock excludes
+writes during the first and the last:
 
-    freeze    the overlay stands still, and a new one lies over it; the position will be the log's
-              end of this moment
-    ...       the log is synced, so that LMDB is never ahead of what is safe
-    move      the frozen overlay goes into LMDB, the position with the last of it
-    drop      it is forgotten
+    freeze    the overlay no longer changes, and new changes go to a second one; the position of
+              the frozen overlay is the current end of the log
+    ...       the log is synced, so that LMDB is never ahead of durable data
+    move      the frozen overlay is written to LMDB, its position with the last part
+    drop      the frozen overlay is discarded
 
-Each is harmless alone: a change that is in LMDB and in an overlay, or in the log behind the
-position, is laid over once more. A full disk postpones a move; the frozen overlay is moved later,
-to its own position. The directory is made by the first move.
+A crash between two steps does no harm: a change that is in LMDB, and also in an overlay or in the
+log after the position, is simply applied twice. A full disk postpones a move; the frozen overlay is
+moved later, with its own position. The first move creates the directory.
 
 This module must not know what keys mean, nor the log.
 """
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 DIRECTORY = "parked"
 _DATA = "data.mdb"
 MOST_CHANGES, MOST_BYTES = 4096, 1 << 20
-"""More than that in the overlay is moved at the next sync."""
+"""An overlay larger than this is moved at the next sync."""
 MOST_WAITING_CHANGES, MOST_WAITING_BYTES = 1 << 18, 64 << 20
-"""More than that waits only while the disk is full, or slower than the writer: then there is no
-space for more."""
+"""Overlays grow to this size only while the disk is full, or slower than the writer. Writes are
+then refused with NoSpace."""
 
 
 class OverlaidMoment:
-    """One moment: of the map in LMDB, None where there is none yet, and the changes that are laid
-    over it."""
+    """A consistent view of one moment: the map in LMDB (None if there is none yet), and the changes
+    laid over it."""
 
     def __init__(self, below: OnDiskMoment | None, changes: Mapping[bytes, bytes | None]) -> None:
         self._below = below
@@ -83,14 +83,18 @@ class OverlaidMoment:
 
 
 class OverlaidMap:
-    """`lock` is held, for a short while, by a caller that changes it together with something else,
-    and by one that needs a moment of both. `position` is that of LMDB. `failed` says why, once a
-    move has failed for another reason than a full disk."""
+    """The map in LMDB and its overlays.
+
+    - `lock`: held briefly by callers that change the map together with something else, or that need
+      a consistent view of both.
+    - `position`: that of LMDB.
+    - `failed`: the reason, once a move has failed other than by a full disk.
+    """
 
     def __init__(
         self, directory: Path | None, *, most_changes: int = MOST_CHANGES, most_bytes: int = MOST_BYTES
     ) -> None:
-        """Without a directory everything stays in the overlay."""
+        """Without a `directory`, everything stays in the overlay."""
         self._directory = directory
         self._most_changes, self._most_bytes = most_changes, most_bytes
         self.lock = Lock()
@@ -106,7 +110,7 @@ class OverlaidMap:
 
     @property
     def waiting_bytes(self) -> int:
-        """About what the overlays take in a log."""
+        """About how many bytes the overlays would take in a log."""
         return self._new.size_bytes + self._frozen.size_bytes
 
     @property
@@ -118,7 +122,7 @@ class OverlaidMap:
         return 0 if self._below is None else self._below.file_bytes
 
     def check_room(self) -> None:
-        """NoSpace when too much waits already."""
+        """Raises NoSpace if too many changes wait already."""
         if self._directory is not None and (
             self.waiting_changes > MOST_WAITING_CHANGES or self.waiting_bytes > MOST_WAITING_BYTES
         ):
@@ -129,11 +133,11 @@ class OverlaidMap:
             )
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """With `lock` held."""
+        """Call with `lock` held."""
         self._new.update(changes)
 
     def get(self, key: bytes) -> bytes | None:
-        for overlay in (self._new, self._frozen):  # in this order: that is the way they go
+        for overlay in (self._new, self._frozen):  # in this order, as changes move from new to frozen
             if key in overlay.changes:
                 return overlay.changes[key]
         return None if self._below is None else self._below.get(key)
@@ -156,18 +160,19 @@ class OverlaidMap:
             return _piece(below, layers, first, end, count)
 
     def moment(self, stack: ExitStack) -> OverlaidMoment:
-        """It ends with `stack`. With `lock` held."""
+        """A view that ends with `stack`. Call with `lock` held."""
         return OverlaidMoment(self._begin(stack), {**self._frozen.changes, **self._new.changes})
 
     def _begin(self, stack: ExitStack) -> OnDiskMoment | None:
-        """With `lock` held: what is dropped from the overlays later is in them or below."""
+        """Call with `lock` held, so that each change is either in the overlays or in this
+        transaction."""
         return None if self._below is None else stack.enter_context(self._below.moment())
 
     # Moving
 
     def freeze(self, position: int) -> None:
-        """If it is time. Below `position`, the end of the log now, all changes have been
-        applied."""
+        """Freeze the overlay if it is large enough. `position` is the current end of the log; all
+        changes below it must have been applied."""
         grown = len(self._new) > self._most_changes or self._new.size_bytes > self._most_bytes
         if grown and self._moving_to is None and self._directory is not None:
             with self.lock:
@@ -176,8 +181,9 @@ class OverlaidMap:
                 self._moving_to = position
 
     def move(self) -> None:
-        """What is frozen, if anything is. The log must be synced up to the position that `freeze`
-        was given. On a full disk: later. StoreFailed when the disk fails."""
+        """Move the frozen overlay, if there is one. The log must be synced up to the position that
+        was passed to `freeze`. On a full disk a later call retries. Raises StoreFailed if the disk
+        fails."""
         position = self._moving_to
         if position is None:
             return
@@ -197,7 +203,7 @@ class OverlaidMap:
         self.moves += 1
 
     def overlaid(self, first: bytes, end: bytes, count: int) -> tuple[list[Change], bytes | None]:
-        """A piece of the overlays, removals as well: what LMDB may not have."""
+        """A piece of the overlays, removals included: the changes that LMDB may lack."""
         with self.lock:
             return lay_over(
                 [overlay.piece(first, end, count) for overlay in (self._frozen, self._new)], count
@@ -219,7 +225,7 @@ def _piece(
 
 
 def open_if_there(directory: Path, *, read_only: bool) -> OnDiskMap | None:
-    """None when no key was ever moved there. OperatorError when it cannot be opened."""
+    """None if no key was ever moved there. Raises OperatorError if it cannot be opened."""
     if not (directory / _DATA).exists():
         return None
     from kbroker.storage.segment_state.on_disk_map import open_map

@@ -1,12 +1,12 @@
-"""Reading a state log (segment_state/store.py) beside a broker, or without one; and what a moment
-of it looks like.
+"""Reads a state log (segment_state/store.py), whether a broker runs or not. Also the consistent
+view of one moment, for the store too.
 
-What is in memory is followed in the log. For keys of ON_DISK a read transaction of LMDB says up to
-where the log is in it; the changes behind that, never many, are read in the log and laid over. The
-two are not looked at in one moment, and need not be: LMDB may have some of those changes already,
-and laying them over again changes nothing, as long as all up to one end of the log are. Only a trim
-could take away what LMDB did not have in that transaction: then it is begun again. LMDB is opened
-when such keys are asked for, since its readers must write to lock.mdb.
+The keys in memory are rebuilt by following the log. For keys of ON_DISK, a read transaction of LMDB
+shows the position up to which LMDB has the log. The changes after it, never many, are read from the
+log and laid over. The log may be read later than LMDB: LMDB may already have some of the changes,
+and applying them again changes nothing, as long as all up to one end of the log are applied. Only a
+trim could remove changes that LMDB lacked in that transaction; the read then starts over. LMDB is
+opened only when such keys are read, since its readers must write to lock.mdb.
 
 This module must not know what keys mean.
 """
@@ -32,7 +32,7 @@ _ATTEMPTS = 1000
 
 
 class Unreadable:
-    """Stands for keys that cannot be read: asking for them says why."""
+    """Stands in for keys that cannot be read: every read raises the reason."""
 
     def __init__(self, error: OperatorError) -> None:
         self._error = error
@@ -48,7 +48,7 @@ class Unreadable:
 
 
 class LogStateMoment(StateReader):
-    """A StateReader of one moment."""
+    """A consistent view of one moment."""
 
     keeps_keys_on_disk = True
 
@@ -75,11 +75,11 @@ class LogStateMoment(StateReader):
         yield self
 
     def close(self) -> None:
-        """Ended by leaving `snapshot()`."""
+        """Nothing to do: leaving `snapshot()` ends the view."""
 
 
 class _Followed:
-    """The changes of keys of ON_DISK that the log has from `position` on, up to `end_offset`."""
+    """The changes of keys of ON_DISK in the log, from `position` up to `end_offset`."""
 
     def __init__(self, position: int, start_offset: int) -> None:
         self.position = position
@@ -88,12 +88,12 @@ class _Followed:
 
 
 class LogStateReader(StateReader):
-    """Beside a broker: reads on in the log at each call. Not for several threads at once."""
+    """Works while a broker runs: each call reads the new part of the log. Not thread-safe."""
 
     keeps_keys_on_disk = True
 
     def __init__(self, log: LogReader, directory: Path | None = None) -> None:
-        """`directory`: that of the keys of ON_DISK, which need not be there."""
+        """`directory`: that of the keys of ON_DISK; it need not exist."""
         self._log = log
         self._map = MemoryMap()
         self._next_offset = -1
@@ -111,7 +111,7 @@ class LogStateReader(StateReader):
         if not prefix.startswith(ON_DISK) and not ON_DISK.startswith(prefix):
             yield from self._caught_up().scan(prefix)
             return
-        # whole at the first step: one left unfinished would pin the pages of its moment
+        # read it whole at the first step: an abandoned scan would pin old pages
         with self.snapshot() as moment:
             found = list(moment.scan(prefix))
         yield from found
@@ -125,7 +125,7 @@ class LogStateReader(StateReader):
 
     @contextmanager
     def snapshot(self) -> Iterator[LogStateMoment]:
-        """A reader that may not write to lock.mdb is refused only when it asks for keys of
+        """A reader without write permission for lock.mdb gets an error only if it reads keys of
         ON_DISK."""
         try:
             self._open()
@@ -137,7 +137,7 @@ class LogStateReader(StateReader):
 
     @contextmanager
     def _on_disk(self) -> Iterator[OverlaidMoment]:
-        """Of the moment for which `_map` is, too."""
+        """The view of the moment that `_map` shows."""
         for _ in range(_ATTEMPTS):
             with ExitStack() as stack:
                 opened = self._open()
@@ -151,8 +151,8 @@ class LogStateReader(StateReader):
         )
 
     def _follow(self, position: int, end_offset: int) -> bool:
-        """Read all changes from `position` on. False when a trim took some of them first, and they
-        are in LMDB by now."""
+        """Read all changes from `position` on. False if a trim removed some of them first; LMDB has
+        them by now."""
         if position > end_offset:
             raise StoreFailed(
                 f"{self._directory}: is ahead of the state log beside it: one of them is from an older copy"
@@ -166,7 +166,7 @@ class LogStateReader(StateReader):
             self._followed.changes.update(change for change in changes if change[0].startswith(ON_DISK))
         self._followed.end_offset = end_offset
         is_whole = bounds_of(self._log).start_offset <= began_at
-        # What the log begins with is all that LMDB did not have then: has it moved on?
+        # The log must begin with the first change that LMDB lacked: was it trimmed beyond that?
         if is_whole and start_offset > position:
             opened = self._open()
             is_whole = (0 if opened is None else opened.position) == position
@@ -183,7 +183,7 @@ class LogStateReader(StateReader):
         while True:
             bounds = bounds_of(self._log)
             if not bounds.start_offset <= self._next_offset <= bounds.end_offset:
-                # new, trimmed beyond what was read, or another log
+                # first call, trimmed beyond the part that was read, or another log
                 self._map, self._next_offset = MemoryMap(), bounds.start_offset
             if self._next_offset == bounds.end_offset:
                 return self._map

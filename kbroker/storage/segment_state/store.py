@@ -1,24 +1,24 @@
-"""State as records in a log, as Kafka keeps it in `__share_group_state`: the StateStore of the
-`segment` engine.
+"""The StateStore of the `segment` engine: state as records in a log, like Kafka's
+`__share_group_state`.
 
     DIRECTORY/<log>/     one log of the segment engine: every change
-    DIRECTORY/parked/    keys of ON_DISK (spi.py), from the first one on: overlaid_map.py
+    DIRECTORY/parked/    keys of ON_DISK (spi.py), once there are any: overlaid_map.py
 
-Maps live in memory and are rebuilt when the store opens, except for the keys of ON_DISK. One
-write() is one record batch, so it is there whole or not at all: a torn batch fails its CRC, and the
-segment log cuts it. A change is one record (state_log_records.py).
+Except for the keys of ON_DISK, the map lives in memory and is rebuilt when the store opens. One
+write() is one record batch, so it is kept whole or not at all: a torn batch fails its CRC, and the
+segment log cuts it off. A change is one record (state_log_records.py).
 
 The log is kept short by rewriting live entries. When dead bytes outweigh live ones, every sync()
-appends a piece of the map, key by key, as ordinary batches of the values as they are. When the last
+appends a piece of the map, key by key, as ordinary batches of the current values. When the last
 piece is synced, everything before the first one is dead and is trimmed. A crash at any point leaves
-a log that gives the same map: from whichever segment it begins, each live key's last record is in
-it, and a removed key has its removal after its value, or has neither.
+a log that gives the same map, whichever segment it begins with: it contains the last record of each
+live key, and of a removed key either a value followed by its removal, or neither.
 
-Changes of keys of ON_DISK wait in an overlay. Once it has grown, sync() moves it into LMDB, after
-the sync of the log: LMDB is never ahead of the log. LMDB stores the position up to which it has the
-log. Changes below that are dead bytes. The others are live and are rewritten with the rest,
-removals too, since LMDB may have what they remove. Opening the store lays the changes after the
-position over LMDB.
+Changes of keys of ON_DISK wait in an overlay. When it has grown large enough, sync() moves it into
+LMDB, after the sync of the log: LMDB is never ahead of the log. LMDB stores the position up to
+which it has the log. Changes below that are dead bytes. The others are live and are rewritten with
+the rest; so are removals, since LMDB may have the keys that they remove. When the store opens, it
+lays the changes after the position over LMDB.
 
 This module must not know what values mean.
 """
@@ -61,9 +61,13 @@ _NAMESPACE_BYTES = len(ON_DISK)
 
 @dataclass(frozen=True, slots=True)
 class LogStateStatistics:
-    """`log_bytes` holds `live_bytes` and what is dead; `rewrites` and `moves` count those finished
-    since the store was opened. `keys` are those in memory; `waiting_changes` are to be moved to
-    `on_disk_bytes`, a file that never shrinks."""
+    """Numbers of a store.
+
+    - `log_bytes`: size of the log, of which `live_bytes` are live.
+    - `rewrites`, `moves`: finished since the store was opened.
+    - `keys`: those in memory.
+    - `waiting_changes`: will be moved to LMDB, whose file has `on_disk_bytes` and never shrinks.
+    """
 
     keys: int
     live_bytes: int
@@ -78,9 +82,10 @@ class LogStateStatistics:
 class _Rewrite:
     """A rewrite of the live entries.
 
-    - `start_offset`: where it begins in the log.
-    - `next_key`: the map in memory is rewritten up to here; then `next_on_disk`, of the overlays.
-    - `end_offset`: the log's end when no key was left to write.
+    - `start_offset`: where the rewrite begins in the log.
+    - `next_key`: the map in memory is rewritten up to here.
+    - `next_on_disk`: the same for the overlays, which come second.
+    - `end_offset`: the log's end when no key was left to rewrite.
     """
 
     start_offset: int
@@ -90,8 +95,9 @@ class _Rewrite:
 
 
 class LogStateStore(StateStore):
-    """write() belongs on the broker's loop, sync() in its commit thread. They may run at once:
-    `_appending` is held while the log and the maps differ, and while entries are rewritten."""
+    """write() belongs on the broker's loop, sync() in its commit thread. They may run at the same
+    time: `_appending` is held while the log and the maps differ, and while entries are
+    rewritten."""
 
     keeps_keys_on_disk = True
     write_in_thread = False
@@ -117,8 +123,8 @@ class LogStateStore(StateStore):
         self._log_bytes = self._size_of_log()
 
     def _stored(self, offset: int) -> Iterator[Change]:
-        """Changes of keys in memory. The others are applied here, and moved on the way: after an
-        open everything in the log is synced, since recovery syncs what it reads."""
+        """Yields the changes of keys in memory. Applies the others, and moves them in between: the
+        whole log is synced by now, since recovery syncs what it reads."""
         position = self._on_disk.position
         while offset < self._end_offset:
             is_new = offset >= position
@@ -171,12 +177,12 @@ class LogStateStore(StateStore):
             if not on_disk:
                 self._map.apply(changes)
                 return
-            with self._on_disk.lock:  # a snapshot in another thread sees both or none
+            with self._on_disk.lock:  # so that a snapshot in another thread sees both or none
                 self._map.apply([change for change in changes if change[0][:_NAMESPACE_BYTES] != ON_DISK])
                 self._on_disk.apply(on_disk)
 
     def sync(self) -> None:
-        """Also moves the overlay to LMDB and rewrites a piece of the live entries, when it is time.
+        """Also moves the overlay to LMDB and rewrites a piece of the live entries, if they are due.
         A full disk postpones both."""
         if self._on_disk.failed:
             raise StoreFailed(self._on_disk.failed)
@@ -200,7 +206,7 @@ class LogStateStore(StateStore):
                         self._end_rewrite()
                 except NoSpace:
                     return
-        if self._rewrite is not None:  # A write need not wait until files are removed.
+        if self._rewrite is not None:  # Not under the lock: writes need not wait for the removal of files.
             self._log.trim(LOG, self._rewrite.start_offset)
             with self._appending:
                 self._end_rewrite()
@@ -211,9 +217,10 @@ class LogStateStore(StateStore):
         self._rewrites += 1
 
     def _rewrite_piece(self, rewrite: _Rewrite, piece_bytes: int, synced_offset: int) -> bool:
-        """True when everything is rewritten and synced, that is, below `synced_offset`. A write
-        beside that sync may have removed the last keys to rewrite. The trim removes their values,
-        so their removal, and what was written with it, has to be synced first."""
+        """True if everything is rewritten and synced, that is, lies below `synced_offset`.
+
+        A write during that sync may have removed the last keys to rewrite. The trim then removes
+        their values, so their removal, and everything written with it, must be synced first."""
         if rewrite.end_offset is None:
             piece = self._map.piece(rewrite.next_key, piece_bytes)
             if piece:
@@ -226,7 +233,7 @@ class LogStateStore(StateStore):
         return synced_offset >= rewrite.end_offset
 
     def _rewrite_overlaid(self, rewrite: _Rewrite) -> bool:
-        """False when all that the trim removes is in LMDB or has been rewritten."""
+        """False if everything that the trim removes is in LMDB or has been rewritten."""
         if rewrite.next_on_disk is None or self._on_disk.position >= rewrite.start_offset:
             return False
         piece, next_on_disk = self._on_disk.overlaid(rewrite.next_on_disk, ON_DISK_END, LARGEST_PIECE)
@@ -268,13 +275,12 @@ class LogStateStore(StateStore):
 
 def open_store(directory: Path, options: Mapping[str, str], owner_epoch: int) -> LogStateStore:
     """Options: those of the segment engine, and `overlay_changes` (4 096) and `overlay_bytes` (1
-    MiB), how much of the keys of ON_DISK may gather in memory before it is moved to where they are
-    kept."""
+    MiB): how many changes of keys of ON_DISK gather in memory before they are moved to LMDB."""
     own = {"overlay_changes": overlaid_map.MOST_CHANGES, "overlay_bytes": overlaid_map.MOST_BYTES}
     for name in own.keys() & options.keys():
         if not options[name].isdigit():
             raise OperatorError(
-                f"option {name} of the segment engine's state is a number, not {options[name]!r}"
+                f"option {name} of the segment engine's state must be a number, not {options[name]!r}"
             )
         own[name] = int(options[name])
     others = {name: value for name, value in options.items() if name not in own}

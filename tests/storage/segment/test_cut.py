@@ -74,7 +74,7 @@ def test_batches_behind_damage_are_kept_aside(
         assert BATCHES[-1].data in content
     (line,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert line.levelno == logging.ERROR
-    assert line.message.startswith(f"cut {len(content)} bytes from byte {len(KEPT)} on off {data}")
+    assert line.message.startswith(f"cut {len(content)} bytes, from byte {len(KEPT)} to the end of {data}")
     assert str(kept) in line.message
 
 
@@ -134,7 +134,7 @@ def test_a_full_disk_refuses_the_start_and_changes_nothing(directory: Path, data
     before = data.read_bytes()
     files = FaultyFiles()
     files.fail("pwritev", errno.ENOSPC, after=1)
-    with pytest.raises(OperatorError, match="no space to keep what lies behind"):
+    with pytest.raises(OperatorError, match="no space to keep the bytes after it"):
         SegmentLogStore(directory, files=files)
     assert data.read_bytes() == before
     assert [path.name for path in data.parent.parent.iterdir()] == [data.parent.name]

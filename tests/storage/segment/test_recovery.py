@@ -106,7 +106,7 @@ def test_a_damaged_batch_ends_the_log(
         assert store.bounds(LOG) == (0, 2)
         check_segments(store)
     assert any("whole batches among them" in record.message for record in caplog.records)
-    assert any("was not closed in good order" in record.message for record in caplog.records)
+    assert any("was not shut down cleanly" in record.message for record in caplog.records)
 
 
 def test_offsets_that_fall_end_the_log(directory: Path) -> None:
