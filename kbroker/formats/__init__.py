@@ -1,2 +1,2 @@
-"""Everything that lies on disk, byte for byte (docs/format.md): record batches, keys and values of
-the state store."""
+"""The stored formats, byte for byte (docs/format.md): record batches, keys and values of the state
+store."""

@@ -20,8 +20,8 @@
     record: length (varint), attributes (1), timestamp delta (varlong), offset delta (varint),
             key, value, headers (lengths are zigzag varints, -1 is null)
 
-The broker handles batches as opaque bytes with one 61-byte unpack; records are opened only for work
-that is about single records (timestamps, dead letters, inspection).
+The broker handles batches as opaque bytes, with one 61-byte unpack. It decodes records only for
+work on single records (timestamps, dead letters, inspection).
 """
 
 from __future__ import annotations
@@ -47,26 +47,26 @@ CRC_START = 21
 MAGIC = 2
 NO_PRODUCER_ID = -1
 NO_TIMESTAMP = -1
-# Names of headers are text by agreement only: what is no UTF-8 is written as it was read.
+# Names of headers need not be UTF-8: other bytes are written back as they were read.
 _HEADER_ERRORS = "surrogateescape"
 
 CODEC_MASK = 0x07
 CODEC_AT = CRC_START + 1
-"""The byte of a header whose lowest bits say which codec."""
+"""Position of the header byte whose lowest bits are the codec."""
 LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 CONTROL = 0x20
 """The attribute of control batches, which clients never see."""
 
 NO_HEADERS = b"\0"
-"""A record's headers, encoded, where it has none."""
+"""The encoded headers of a record without headers."""
 
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 _MORE = tuple(bytes((number,)) for number in range(0x80, 0x100))
-"""A varint's byte with another one behind it."""
+"""The bytes of a varint that are followed by another one."""
 _NULL = _ONE_BYTE[1]  # -1
 SIGNED = tuple((number >> 1) ^ -(number & 1) for number in range(0x80))
-"""What a varint of one byte says."""
+"""The values of the varints of one byte."""
 _MAX_TIMESTAMP_MS = (1 << 63) - 1
 _STAMP_OFFSET = struct.Struct(">q")
 _STAMP_EPOCH = struct.Struct(">i")
@@ -99,7 +99,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole batch, header included."""
+        """Size of the whole batch, header included."""
         return self.batch_length + LENGTH_END
 
     @property
@@ -108,7 +108,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """Whether an idempotent producer wrote it: any negative id is none."""
+        """Whether an idempotent producer wrote it. Any negative producer id means none."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property
@@ -146,17 +146,17 @@ NO_PRODUCER = ProducerInfo()
 
 
 _as_header = maker(BatchHeader, tuple[int, ...])
-"""For every batch that passes."""
+"""Called for every batch, hence not the slower constructor."""
 
 
 def read_header(data: Buffer, position: int = 0) -> BatchHeader:
-    """The header that begins at `position`; struct.error when fewer than 61 bytes are there.
-    Nothing is checked."""
+    """The header that begins at `position`, unchecked. Raises struct.error if there are fewer than
+    61 bytes."""
     return _as_header(HEADER.unpack_from(data, position))
 
 
 def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of every whole batch of `data`, in order; bytes of a cut last batch are
+    """(position, header) of every whole batch of `data`, in order. An incomplete last batch is
     ignored."""
     position = 0
     size = len(data)
@@ -171,20 +171,20 @@ def iter_headers(data: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def crc_is_valid(data: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the bytes of the batch at `position` give the CRC of its header."""
+    """Whether the bytes of the batch at `position` match the CRC in its header."""
     end = position + header.size_bytes
     return end <= len(data) and crc32c(memoryview(data)[position + CRC_START : end]) == header.crc
 
 
 def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Write what the broker decides into the batch, in place. Neither field is under the CRC."""
+    """Write the base offset and leader epoch into the batch, in place. The CRC covers neither."""
     _STAMP_OFFSET.pack_into(batch, 0, base_offset)
     _STAMP_EPOCH.pack_into(batch, LENGTH_END, leader_epoch)
 
 
 def stamp_log_append_time(batch: bytearray | memoryview, timestamp_ms: int) -> None:
-    """Make the broker's time the time of every record of the batch (KIP-32); the CRC is computed
-    anew."""
+    """Make the broker's time the timestamp of every record of the batch (KIP-32), and recompute the
+    CRC."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, 35, timestamp_ms)
@@ -192,7 +192,7 @@ def stamp_log_append_time(batch: bytearray | memoryview, timestamp_ms: int) -> N
 
 
 def stamp_create_time(batch: bytearray | memoryview) -> None:
-    """The times of the records are their producer's, whatever it said; the CRC is computed anew."""
+    """Mark the batch as CreateTime (the timestamps are the producer's), and recompute the CRC."""
     (attributes,) = _ATTRIBUTES.unpack_from(batch, CRC_START)
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes & ~LOG_APPEND_TIME)
     _STAMP_CRC.pack_into(batch, 17, crc32c(memoryview(batch)[CRC_START:]))
@@ -201,9 +201,9 @@ def stamp_create_time(batch: bytearray | memoryview) -> None:
 def sliced_header(
     data: Buffer, position: int, records: Buffer, *, last_offset_delta: int, record_count: int
 ) -> bytes:
-    """The header for a batch of which only `records` is left, `record_count` neighbours of the
-    batch at `position`, plain. All that records are relative to (base offset, times, producer)
-    stays as it is, as after compaction; a codec is not named any more."""
+    """The header of a batch that contains only `records`: the uncompressed bytes of `record_count`
+    consecutive records of the batch at `position`. As after compaction, the fields that records are
+    relative to (base offset, timestamps, producer) stay unchanged; the codec becomes "none"."""
     header = bytearray(memoryview(data)[position : position + HEADER_SIZE])
     header[CODEC_AT] &= ~CODEC_MASK
     _LENGTH.pack_into(header, 8, HEADER_SIZE - LENGTH_END + len(records))
@@ -216,8 +216,8 @@ def sliced_header(
 def records_payload(
     data: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES
 ) -> bytes | memoryview:
-    """The plain bytes of the batch's records; CorruptPayload when they cannot be decompressed
-    within `max_bytes`."""
+    """The uncompressed bytes of the batch's records. Raises CorruptPayload if they cannot be
+    decompressed within `max_bytes`."""
     payload = memoryview(data)[position + HEADER_SIZE : position + header.size_bytes].toreadonly()
     if header.codec_id == Codec.NONE:
         return payload
@@ -231,13 +231,13 @@ def records_payload(
 def iter_records(
     data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES, payload: bytes | None = None
 ) -> Iterator[Record]:
-    """The records of the batch at `position`; `payload`: what records_payload() gave for it.
-    CorruptPayload when the bytes are not those of a batch."""
+    """The records of the batch at `position`; `payload`: the result of records_payload() for it, if
+    at hand. Raises CorruptPayload if the bytes are not those of a batch."""
     header = read_header(data, position)
     base_offset, base_ms = header.base_offset, header.base_timestamp_ms
     one_ms = header.max_timestamp_ms if header.is_log_append_time else None
     if payload is None:
-        # Faster to cut and to index than a view.
+        # Slicing and indexing bytes is faster than a view.
         payload = bytes(records_payload(data, header, position, max_bytes=max_bytes))
     size, start = len(payload), 0
     try:
@@ -279,9 +279,9 @@ def iter_records(
 def stored_records(
     data: Buffer, position: int = 0, *, max_bytes: int = DEFAULT_MAX_BYTES, payload: bytes | None = None
 ) -> Iterator[Record]:
-    """As iter_records, of a batch whose payload a producer may have written that contradicts its
-    header: no record has an offset that belongs to another batch, comes twice or out of order, nor
-    a time that 64 bits cannot hold. CorruptPayload behind the last such one."""
+    """Like iter_records, for a batch whose payload may contradict its header, since producers write
+    both. No returned record has an offset outside of the batch, an offset that is repeated or out
+    of order, or a timestamp beyond 64 bits: the first such record raises CorruptPayload."""
     header = read_header(data, position)
     least, last_offset = header.base_offset, header.last_offset
     for record in iter_records(data, position, max_bytes=max_bytes, payload=payload):
@@ -297,8 +297,8 @@ def stored_records(
 
 
 def _read_headers(encoded: bytes) -> tuple[tuple[str, bytes | None], ...]:
-    """What is left of a record behind its value; nothing, if key or value are longer than the
-    record says."""
+    """Decode the rest of a record after its value. The rest is empty if key or value are longer
+    than the record's length allows."""
     count, at = long_varint(encoded, 0)
     headers = []
     for _ in range(count):
@@ -321,7 +321,7 @@ def _read_bytes(encoded: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def long_varint(payload: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint of any size, and where it ends."""
+    """A zigzag varint of any size, and the position after it."""
     number, size = read_signed_varint(payload, at)
     return number, at + size
 
@@ -340,8 +340,7 @@ def build_batch(
     producer: ProducerInfo = NO_PRODUCER,
     attributes: int = 0,
 ) -> bytes:
-    """A whole batch with the given records at consecutive offsets from `base_offset`. At least one
-    record."""
+    """A batch with the given records (at least one) at consecutive offsets from `base_offset`."""
     body: list[Buffer] = []
     count = 0
     base_timestamp_ms = max_timestamp_ms = NO_TIMESTAMP
@@ -361,8 +360,8 @@ def build_batch(
 def build_timeless_batch(
     records: Iterable[tuple[bytes, bytes | None, bytes]], *, base_offset: int = 0, attributes: int = 0
 ) -> bytes:
-    """What build_batch() makes of records without a time, in half of its: each is key, value and
-    encoded headers. At least one record."""
+    """The same bytes as build_batch() for records without a timestamp, in half the time. Each
+    record (at least one) is key, value and encoded headers."""
     body: list[Buffer] = []
     count = 0
     for key, value, headers in records:
@@ -409,7 +408,8 @@ def _with_header(
 
 
 def encoded_size(record: Record, *, timestamp_delta: int, offset_delta: int) -> int:
-    """How many bytes the record takes in an uncompressed batch that begins so much earlier."""
+    """How many bytes the record takes in an uncompressed batch. The deltas are those to the batch's
+    base timestamp and base offset."""
     size = (
         1
         + _varint_size(timestamp_delta)
@@ -429,13 +429,13 @@ def _bytes_size(value: bytes | None) -> int:
 
 
 def _varint_size(number: int) -> int:
-    """Of a zigzag varint or varlong."""
+    """The size of a zigzag varint or varlong."""
     zigzag = 2 * number if number >= 0 else -2 * number - 1
     return max(1, (zigzag.bit_length() + 6) // 7)
 
 
 def add_record(body: list[Buffer], record: Record, *, timestamp_delta: int, offset_delta: int) -> None:
-    """The record's pieces as they stand in an uncompressed batch, behind what there is."""
+    """Append to `body` the pieces of the record, as in an uncompressed batch."""
     headers = _encode_headers(record.headers) if record.headers else NO_HEADERS
     body += _encode_record(timestamp_delta, offset_delta, record.key, record.value, headers)
 
@@ -480,4 +480,4 @@ def _varint(number: int) -> bytes:
 
 
 _SHORT = tuple(map(_varint, range(0x100)))
-"""_varint() of small numbers, without a call where several stand in a record of share state."""
+"""_varint() of small numbers; saves calls for records of share state, which contain several."""

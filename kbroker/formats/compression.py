@@ -1,9 +1,9 @@
-"""Record batch codecs, by Kafka's attribute ids. Only for record-level work: produce and fetch pass
-bytes through untouched.
+"""Record batch codecs, by Kafka's attribute ids. Needed only for work on single records: produce
+and fetch do not decompress.
 
 Snappy in Kafka is either raw or in the xerial framing (magic, version, compatible version, then
-length-prefixed raw blocks); librdkafka and Java write the latter. Decompression is bounded by
-`max_bytes` so that a small batch cannot fill the memory.
+length-prefixed raw blocks); librdkafka and Java write the latter. `max_bytes` bounds decompression,
+so that a small batch cannot fill the memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LZ4_EXPECTED = 8
 _LZ4_NO_ROOM = "failed to write whole buffer"
 _ZSTD_EXPECTED = 128 << 10
 DEFAULT_MAX_BYTES = 64 << 20
-"""Far beyond what a producer puts into one batch; a few of these in memory at once do no harm."""
+"""Far more than producers put into one batch, yet a few of these fit into memory."""
 
 
 class Codec(IntEnum):
@@ -37,15 +37,16 @@ class Codec(IntEnum):
 
 
 class CorruptPayload(ValueError):
-    """The bytes are not what their codec says, or are larger than allowed when decompressed."""
+    """The bytes do not fit their codec, or are larger than allowed when decompressed."""
 
 
 class TooLarge(CorruptPayload):
-    """They are larger than allowed, and may be good."""
+    """The decompressed bytes are larger than allowed, but may be valid."""
 
 
 def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAULT_MAX_BYTES) -> bytes:
-    """The plain bytes; CorruptPayload when they cannot be had or are more than `max_bytes`."""
+    """The uncompressed bytes. Raises CorruptPayload if decompression fails, or gives more than
+    `max_bytes`."""
     try:
         plain = _DECOMPRESS[codec](data, max_bytes)
     except CorruptPayload:
@@ -65,7 +66,7 @@ def decompress(codec: Codec, data: bytes | memoryview, *, max_bytes: int = DEFAU
 
 
 def compress(codec: Codec, data: bytes) -> bytes:
-    """`data` as a client of Kafka would put it in a batch."""
+    """Compress `data` as a Kafka client would for a batch."""
     if codec is Codec.GZIP:
         compressor = zlib.compressobj(wbits=31)
         return compressor.compress(data) + compressor.flush()
@@ -80,8 +81,8 @@ def compress(codec: Codec, data: bytes) -> bytes:
 
 
 def _lz4_frame(data: bytes) -> bytes:
-    """A frame of blocks that do not depend on each other, which is all that Kafka reads; cramjam's
-    own frames have linked ones."""
+    """A frame of independent blocks, the only kind that Kafka reads. cramjam's own frames have
+    linked blocks."""
     frame = [_LZ4_FRAME_HEADER]
     for start in range(0, len(data), _LZ4_BLOCK_SIZE):
         plain = data[start : start + _LZ4_BLOCK_SIZE]
@@ -130,9 +131,9 @@ def _unsnappy_block(block: bytes, max_bytes: int) -> bytes:
 
 
 def _unlz4(data: bytes | memoryview, max_bytes: int) -> bytes:
-    # lz4 expands at most 255 times, so small input needs no bound; the other gets what mostly is
-    # enough, and then address space that is only touched as it fills, page by page: ten times as
-    # slow.
+    # lz4 expands at most 255 times, so a small input gets a buffer for the worst case. A larger one
+    # first gets a buffer that is usually large enough, and then an anonymous mapping, whose pages
+    # are only used as it fills. That is ten times as slow.
     frame = bytes(data)
     if len(frame) * 255 <= max_bytes:
         return bytes(cramjam.lz4.decompress(frame))
@@ -148,7 +149,7 @@ def _unlz4(data: bytes | memoryview, max_bytes: int) -> bytes:
 
 
 def _unlz4_into(frame: bytes, room: bytearray | mmap.mmap) -> int | None:
-    """None: it does not fit."""
+    """None if it does not fit."""
     try:
         return int(cramjam.lz4.decompress_into(frame, room))
     except cramjam.DecompressionError as error:
@@ -158,9 +159,9 @@ def _unlz4_into(frame: bytes, room: bytearray | mmap.mmap) -> int | None:
 
 
 def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
-    # The frame header need not tell the size (streaming producers leave it out), so read up to the
-    # bound. That first asks for what is expected: read() makes room for all that it is asked for,
-    # and 64 MiB of it takes longer than a usual batch's decompression.
+    # The frame header may lack the size (streaming producers omit it), so read up to the bound. The
+    # first read requests only the expected size: read() allocates the whole requested size,
+    # and allocating 64 MiB takes longer than decompressing a usual batch.
     frames = bytes(data)
     size = zstandard.frame_content_size(frames)
     if size > max_bytes:
@@ -171,7 +172,7 @@ def _unzstd(data: bytes | memoryview, max_bytes: int) -> bytes:
         if len(plain) < expected:
             return plain
         rest = reader.read(max_bytes + 1 - expected)
-    if len(plain) + len(rest) > max_bytes:  # Not to be put together first.
+    if len(plain) + len(rest) > max_bytes:  # Checked before the concatenation.
         raise TooLarge(f"zstd payload is larger than {max_bytes} bytes when decompressed")
     return plain + rest
 

@@ -1,22 +1,22 @@
 """Share state in control records of the topic partition itself: the format of
-kbroker.persister=control-records.
+`kbroker.persister=control-records`.
 
-This is the design of an early draft of KIP-932, with the fields that the five verbs of a persister
-need: the state is what `__share_group_state` holds in released Kafka (formats/share_records.py). A
-control batch is a record batch with bit 5 of its attributes set; it has no timestamps (-1) and no
-producer, and clients skip it. One batch holds what one call of a verb changed.
+The design is that of an early draft of KIP-932, with the fields that the five methods of a
+persister need. The state is the same as in `__share_group_state` of released Kafka
+(formats/share_records.py). A control batch is a record batch with bit 5 of its attributes set; it
+has no timestamps (-1) and no producer, and clients skip it. One batch has the changes of one call.
 
     record key                        version (2) = 0, type (2): 5 SHARE_CHECKPOINT, 6 SHARE_DELTA
-    record value, SHARE_CHECKPOINT    version (2) = 1, group str, ShareSnapshot; nothing in its
-                                      place: the state is deleted
+    record value, SHARE_CHECKPOINT    version (2) = 1, group str, ShareSnapshot (empty: the state
+                                      is deleted)
     record value, SHARE_DELTA         version (2) = 1, group str, back offset (8), ShareUpdate
 
-A group's state is its newest checkpoint and the deltas after it, which are found backwards: a
-delta's back offset is that of the delta or checkpoint of the same group before it. Both have the
+A group's state is its newest checkpoint and the deltas after it. They are found by walking
+backwards: a delta's back offset is that of the group's previous delta or checkpoint. Both have the
 same snapshot epoch (the draft's checkpoint epoch).
 
 `str` is length (2) and UTF-8. Version 0 of the values is the draft's. This module must not know
-where batches are kept, nor what state means.
+where batches are stored, nor what the state means.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _VALUE_HEAD = struct.Struct(">hH")
 
 
 class ControlType(IntEnum):
-    """The record types of share state, as the draft numbers them."""
+    """The record types of share state, with the draft's numbers."""
 
     SHARE_CHECKPOINT = 5
     SHARE_DELTA = 6
 
 
 class ShareControl(NamedTuple):
-    """One record. `state` is the encoded ShareSnapshot or ShareUpdate, empty for a deletion;
-    `back_offset` is a delta's."""
+    """One record. `state`: the encoded ShareSnapshot or ShareUpdate, empty for a deletion.
+    `back_offset`: only of a delta."""
 
     type: ControlType
     group_id: str
@@ -69,7 +69,7 @@ class ShareControl(NamedTuple):
         return self.type is ControlType.SHARE_CHECKPOINT and not self.state
 
     def value(self) -> bytes:
-        """Of its record."""
+        """The value of its record."""
         group_id = self.group_id.encode()
         head = _VALUE_HEAD.pack(VALUE_VERSION, len(group_id)) + group_id
         return (
@@ -83,8 +83,8 @@ class ShareControl(NamedTuple):
 
     @classmethod
     def from_record(cls, record: Record) -> ShareControl | None:
-        """None for a control record of another kind (end of a transaction). Raises ValueError for
-        one of these that cannot be read."""
+        """None for a control record of another kind (end of a transaction). Raises ValueError for a
+        record of share state that cannot be read."""
         if record.key is None or len(record.key) < _KEY.size or record.value is None:
             return None
         version, number = _KEY.unpack_from(record.key)
@@ -110,16 +110,16 @@ _KEYS: Final = {kind: _KEY.pack(_KEY_VERSION, kind) for kind in ControlType}
 
 
 def build_control_batch(controls: Sequence[ShareControl]) -> bytes:
-    """At consecutive offsets; whoever appends it stamps the first. Every acknowledgement waits for
-    one."""
+    """A control batch with consecutive offsets; the caller that appends it stamps the base offset.
+    Must be fast, because every acknowledgement waits for a batch."""
     return build_timeless_batch(
         [(_KEYS[control.type], control.value(), NO_HEADERS) for control in controls], attributes=CONTROL
     )
 
 
 def read_controls(data: Buffer, position: int, header: BatchHeader) -> Iterator[tuple[int, ShareControl]]:
-    """(offset, record) of the share state in the control batch at `position`. ValueError,
-    CorruptPayload: it cannot be read."""
+    """(offset, record) of the share state in the control batch at `position`. Raises ValueError or
+    CorruptPayload if it cannot be read."""
     if not crc_is_valid(data, position, header):
         raise ValueError(f"the control batch at offset {header.base_offset} is damaged")
     for record in iter_records(data, position):

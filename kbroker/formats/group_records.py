@@ -1,6 +1,5 @@
 """Kafka's coordinator records for classic groups, consumer groups (KIP-848) and committed offsets,
-byte for byte as in `__consumer_offsets`; how records look in general stands in
-formats/share_records.py.
+byte for byte as in `__consumer_offsets`. Their general form is in formats/share_records.py.
 
     type  key               value                             version
      0/1  (see below)       GroupOffset                       3, not flexible; 1 with an expiry
@@ -12,13 +11,13 @@ formats/share_records.py.
        8  group, member     ConsumerGroupCurrentMember        0
 
 Kafka's key of a committed offset names the topic; here it names the topic's id
-(state_records.GroupOffsetKey), so that a topic that is created anew does not begin at the offsets
-of the old one. Type 4 (partition metadata) is history; type 16 (what a regular expression stands
-for) can be found out at any time and is not kept.
+(state_records.GroupOffsetKey), so that a recreated topic does not begin at the offsets of the old
+one. Type 4 (partition metadata) is obsolete. Type 16 (the topics that match a regular expression)
+can be recomputed at any time and is not stored.
 
-Offsets, some of which are in every commit of a consumer, are packed by hand: the same bytes as
-kio's, which takes eight times as long. As in formats/share_records.py, no `from __future__ import
-annotations`: kio reads the field types at run time.
+Offsets are packed by hand, since every commit of a consumer has some: the bytes are the same as
+kio's, which takes eight times as long. As in formats/share_records.py, there is no `from __future__
+import annotations`: kio reads the field types at run time.
 """
 
 import struct
@@ -42,7 +41,7 @@ from kbroker.formats.share_records import (
 
 _BYTES: Final = {"kafka_type": "bytes"}
 MAX_METADATA_BYTES: Final = 32767
-"""The longest string that a record that is not flexible can hold."""
+"""The longest string in a non-flexible record."""
 
 _OFFSET_HEAD = struct.Struct(">hqih")
 _OFFSET_TAIL = struct.Struct(">q")
@@ -52,8 +51,8 @@ _EXPIRING_TAIL = struct.Struct(">qq")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOffset(Message):
-    """OffsetCommitValue: an offset that a group committed for a partition: the next record to read.
-    `leader_epoch` -1: not stated."""
+    """OffsetCommitValue: the offset that a group committed for a partition, which is that of the
+    next record to read. `leader_epoch` -1: not stated."""
 
     __version__: ClassVar[i16] = i16(3)
     __flexible__: ClassVar[bool] = False
@@ -63,7 +62,8 @@ class GroupOffset(Message):
     commit_timestamp: int = field(metadata=INT64)
 
     def encode(self, ahead_ms: int = 0) -> bytes:
-        """`ahead_ms`: how far the clock of stored times is ahead of that of `commit_timestamp`."""
+        """`ahead_ms`: how far the clock of stored times is ahead of the clock of
+        `commit_timestamp`."""
         text = self.metadata.encode()
         head = _OFFSET_HEAD.pack(self.__version__, self.offset, self.leader_epoch, len(text))
         return head + text + _OFFSET_TAIL.pack(self.commit_timestamp + ahead_ms)
@@ -71,8 +71,8 @@ class GroupOffset(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiringGroupOffset(Message):
-    """OffsetCommitValue version 1: an offset that its committer wants to be kept until
-    `expire_timestamp` (OffsetCommit v2-4)."""
+    """OffsetCommitValue version 1: an offset that the client wants kept until `expire_timestamp`
+    (OffsetCommit v2-4)."""
 
     __version__: ClassVar[i16] = i16(1)
     __flexible__: ClassVar[bool] = False
@@ -83,7 +83,7 @@ class ExpiringGroupOffset(Message):
     leader_epoch: ClassVar[int] = -1
 
     def encode(self, ahead_ms: int = 0) -> bytes:
-        """`ahead_ms`: as above, of both times."""
+        """`ahead_ms`: as above, for both times."""
         text = self.metadata.encode()
         head = _EXPIRING_HEAD.pack(self.__version__, self.offset, len(text))
         return (
@@ -103,8 +103,12 @@ def decode_group_offset(value: bytes) -> AnyGroupOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicGroupMember(Message):
-    """A member in ClassicGroupMetadata. `rebalance_timeout` and `session_timeout` in milliseconds;
-    `subscription`: its metadata for the group's protocol; `assignment`: what the leader gave it."""
+    """A member in ClassicGroupMetadata.
+
+    - `rebalance_timeout`, `session_timeout`: in milliseconds.
+    - `subscription`: its metadata for the group's protocol.
+    - `assignment`: from the group's leader.
+    """
 
     __version__: ClassVar[i16] = i16(3)
     __flexible__: ClassVar[bool] = False
@@ -120,8 +124,8 @@ class ClassicGroupMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicGroupMetadata(Message):
-    """Type 2, GroupMetadataValue: a generation of a classic group. `current_state_timestamp`: since
-    when it is in its state, -1 unknown."""
+    """Type 2, GroupMetadataValue: a generation of a classic group. `current_state_timestamp`: when
+    the group entered its state, -1 unknown."""
 
     __version__: ClassVar[i16] = i16(3)
     __flexible__: ClassVar[bool] = False
@@ -153,9 +157,9 @@ class ClassicProtocol(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicMember(Message):
-    """What is known of a member that speaks the classic protocol in a consumer group.
-    `session_timeout` in milliseconds. `present`: the byte with which Kafka begins a struct that may
-    be missing; kio leaves it out in front of a tagged one."""
+    """The classic-protocol data of a member of a consumer group. `session_timeout` is in
+    milliseconds. `present`: the byte with which Kafka begins a nullable struct; kio omits it for a
+    tagged one."""
 
     present: int = field(metadata=INT8, default=1)
     session_timeout: int = field(metadata=INT32)
@@ -167,8 +171,9 @@ NOT_CLASSIC: Final = ClassicMember(present=-1, session_timeout=0, supported_prot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupMember(Message):
-    """Type 5, ConsumerGroupMemberMetadata: what a member said of itself. `rebalance_timeout` in
-    milliseconds, -1 unknown; `classic`: NOT_CLASSIC for one that speaks the consumer protocol."""
+    """Type 5, ConsumerGroupMemberMetadata: the data that a member sent about itself.
+    `rebalance_timeout` is in milliseconds, -1 unknown. `classic`: NOT_CLASSIC for a member that
+    speaks the consumer protocol."""
 
     instance_id: str | None = field(metadata=STRING, default=None)
     rack_id: str | None = field(metadata=STRING, default=None)
@@ -183,8 +188,8 @@ class ConsumerGroupMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetMetadata(Message):
-    """Type 6, ConsumerGroupTargetAssignmentMetadata: which group epoch the target assignment is for
-    and when it was made."""
+    """Type 6, ConsumerGroupTargetAssignmentMetadata: the group epoch of the target assignment, and
+    when it was computed."""
 
     assignment_epoch: int = field(metadata=INT32)
     assignment_timestamp: int = field(metadata=INT64 | TAG_0, default=0)
@@ -192,15 +197,15 @@ class ConsumerGroupTargetMetadata(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupTargetMember(Message):
-    """Type 7, ConsumerGroupTargetAssignmentMember: what a member is to have."""
+    """Type 7, ConsumerGroupTargetAssignmentMember: a member's target assignment."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedPartitions(Message):
-    """Partitions of one topic that a member has, and the member epoch at which it got each of them,
-    in the same order (KIP-1251)."""
+    """Partitions of one topic that a member has, and in the same order the member epochs at which
+    they were assigned to it (KIP-1251)."""
 
     topic_id: UUID = field(metadata=UUID_)
     partitions: tuple[int, ...] = field(metadata=INT32)
@@ -209,9 +214,9 @@ class OwnedPartitions(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupCurrentMember(Message):
-    """Type 8, ConsumerGroupCurrentMemberAssignment: what a member has, and what it has to give up.
-    `state` 0: stable, 1: it has to revoke partitions, 2: partitions that it is to have are still
-    others'."""
+    """Type 8, ConsumerGroupCurrentMemberAssignment: the partitions that a member has, and those
+    that it must revoke. `state` 0: stable, 1: it must revoke partitions, 2: some of its target
+    partitions still belong to other members."""
 
     member_epoch: int = field(metadata=INT32)
     previous_member_epoch: int = field(metadata=INT32)

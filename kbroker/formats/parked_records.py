@@ -1,9 +1,9 @@
-"""Keys and values of parked records in the StateStore: jobs that wait outside the in-flight window
+"""Keys and values of parked records in the StateStore: jobs that wait outside of the window
 (share/parked.py).
 
     parked/  topic id (16), partition (4), group str, generation (8), kind (1), and by kind:
 
-    kind       rest of the key          value, behind its flags (1)
+    kind       rest of the key          value, after its flags (1)
     0          -                        how many are parked (8)
     1          offset (8)               lane (1), due (8), delivery count (2), leader epoch (4)
     2, 3, 4    due (8), offset (8)      delivery count (2), leader epoch (4)
@@ -11,18 +11,18 @@
     6          key hash (8), offset (8) -
 
 A parked record has two keys, written together: kind 1, by its offset, and that of its lane, by due
-time. Each has all of it, so that neither order needs a look into the other. Kind 0 counts them.
-One that is `kept` has kind 5 as well: it can be delivered when the log has it no more.
+time. Both have all fields, so a reader of one order does not need the other. Kind 0 counts the
+parked records. A `kept` record also has kind 5, so it can be delivered after the log has lost it.
 
-Where a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8).
+If a group keeps the order of keys, both values end with the 64-bit hash of the record's key (8).
 While such a record waits for its redelivery (lane 2) it has a third key, kind 6, in the same write.
 
-The generation is the one in the share-partition's snapshot (share_records.ShareSnapshot).
-What lies under another one belongs to nobody, and is removed. Flags: bit 0 is `rejected`, bit 1
-says that the hash is there, bit 2 is `expired`, bit 3 is `kept`. A later format sets another bit
-for each member that it adds behind these: a reader that does not know it refuses.
+The generation is the one in the share-partition's snapshot (share_records.ShareSnapshot). Entries
+of any other generation are garbage, and are removed. Flags: bit 0 is `rejected`, bit 1 says that
+there is a hash, bit 2 is `expired`, bit 3 is `kept`. A later format sets another bit for each field
+that it appends; a reader refuses a value with an unknown bit.
 
-This module must not know what a lane means, nor where a store keeps these.
+This module must not know what a lane means, nor where a store keeps the entries.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LANES: Final = (2, 3, 4)
 KEPT_RECORD: Final = 5
 BY_KEY: Final = 6
 BLOCKS_KEY: Final = 2
-"""The lane of records that wait for their redelivery."""
+"""The lane of records that wait for redelivery."""
 
 _LOG = struct.Struct(">16si")
 _GENERATION = struct.Struct(">q")
@@ -70,8 +70,8 @@ class ParkedCount(NamedTuple):
 
 
 class KeptRecord(NamedTuple):
-    """A record that outlives the log's start. `batch`: a record batch of format v2 that holds it
-    alone, plain, at its offset."""
+    """A record that stays available after the log has lost it. `batch`: a record batch of format v2
+    with only this record, uncompressed, at its offset."""
 
     batch: bytes
 
@@ -80,8 +80,12 @@ class KeptRecord(NamedTuple):
 
 
 class ParkedRecord(NamedTuple):
-    """What both keys of a parked record say. `due_ms`: since 1970. `key_hash`: None where no order
-    of keys is kept, and of a null key. `kept`: it has a KeptRecord."""
+    """The fields that both keys of a parked record have.
+
+    - `due_ms`: since 1970.
+    - `key_hash`: None if the group does not keep the order of keys, or for a null key.
+    - `kept`: whether there is a KeptRecord.
+    """
 
     offset: int
     lane: int
@@ -94,14 +98,14 @@ class ParkedRecord(NamedTuple):
     kept: bool = False
 
     def encode(self) -> bytes:
-        """As the value of its kind 1."""
+        """As the value of kind 1."""
         return (
             _BY_OFFSET_VALUE.pack(self._flags, self.lane, self.due_ms, self.delivery_count, self.leader_epoch)
             + self._hash
         )
 
     def encode_place(self) -> bytes:
-        """As the value in its lane."""
+        """As the value of its lane's kind."""
         return _PLACE_VALUE.pack(self._flags, self.delivery_count, self.leader_epoch) + self._hash
 
     @property
@@ -115,7 +119,7 @@ class ParkedRecord(NamedTuple):
 
 
 class BlockedKey(NamedTuple):
-    """The key with that hash waits for the redelivery of this record."""
+    """A record that waits for redelivery, and blocks the other records whose key has this hash."""
 
     key_hash: int
     offset: int
@@ -126,7 +130,7 @@ class BlockedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParkedKey:
-    """`offset`, `due_ms` and `key_hash`: of the kinds that have them."""
+    """A parsed key. `offset`, `due_ms` and `key_hash` are set for the kinds that have them."""
 
     topic_id: UUID
     partition: int
@@ -156,7 +160,7 @@ class ParkedKey:
 
     @classmethod
     def parse(cls, body: bytes) -> ParkedKey | None:
-        """None: of a kind that only a later format knows."""
+        """None for a kind that only later formats know."""
         topic_id, partition = _LOG.unpack_from(body)
         group_id, end = decode_string(body, _LOG.size)
         (generation,) = _GENERATION.unpack_from(body, end)
@@ -194,7 +198,7 @@ class ParkedKey:
 
 
 class Shelf(NamedTuple):
-    """The parked records of one generation of a share-partition; all of their keys begin with
+    """The parked records of one generation of a share-partition. All their keys begin with
     `prefix`."""
 
     topic_id: UUID
@@ -205,7 +209,7 @@ class Shelf(NamedTuple):
 
 
 def shelf_of(key: bytes) -> Shelf:
-    """Whose key it is, of whatever kind. Raises ValueError for one that is broken."""
+    """The shelf of a key of any kind. Raises ValueError for a broken key."""
     start = len(ParkedKey.namespace)
     try:
         topic_id, partition = _LOG.unpack_from(key, start)
@@ -217,12 +221,12 @@ def shelf_of(key: bytes) -> Shelf:
 
 
 def parked_prefix(group_id: str, topic_id: UUID, partition: int) -> bytes:
-    """Of everything parked of a share-partition, whatever its generation."""
+    """Prefix of all entries of a share-partition, in any generation."""
     return ParkedKey.namespace + _LOG.pack(topic_id.bytes, partition) + encode_string(group_id)
 
 
 def parked_topic_prefix(topic_id: UUID) -> bytes:
-    """Of everything parked of one topic."""
+    """Prefix of all entries of one topic."""
     return ParkedKey.namespace + topic_id.bytes
 
 
@@ -232,7 +236,7 @@ def generation_prefix(prefix: bytes, generation: int) -> bytes:
 
 
 def counter_key(prefix: bytes) -> bytes:
-    """This and the next three: `prefix` is a `generation_prefix`."""
+    """In this function and the next four, `prefix` is a `generation_prefix`."""
     return prefix + b"\0"
 
 
@@ -253,7 +257,7 @@ def by_key_key(prefix: bytes, key_hash: int, offset: int) -> bytes:
 
 
 def end_of(prefix: bytes) -> bytes:
-    """The first key behind all that begin with `prefix`."""
+    """The first key after all that begin with `prefix`."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,))
 
@@ -261,7 +265,7 @@ def end_of(prefix: bytes) -> bytes:
 def read_parked_entries(
     entries: Iterable[tuple[bytes, bytes]],
 ) -> Iterator[tuple[ParkedKey, ParkedCount | ParkedRecord | KeptRecord | BlockedKey]]:
-    """Decode what a scan of them gave, leaving out kinds that only a later format knows. Raises
+    """Decode scanned entries, without those of kinds that only later formats know. Raises
     ValueError."""
     for key, value in entries:
         try:
@@ -286,7 +290,7 @@ def decode_count(value: bytes) -> int:
 def record_by_offset(offset: int, value: bytes) -> ParkedRecord:
     (flags, lane, due_ms, delivery_count, leader_epoch), key_hash = _parted(_BY_OFFSET_VALUE, value)
     if lane not in LANES:
-        raise ValueError(f"a parked record in a lane that is not known: {value.hex()}")
+        raise ValueError(f"a parked record in an unknown lane: {value.hex()}")
     return ParkedRecord(
         offset, lane, due_ms, delivery_count, leader_epoch, *_causes(flags), key_hash, is_kept(value)
     )
@@ -306,12 +310,12 @@ def kept_record(value: bytes) -> KeptRecord:
 
 
 def is_kept(value: bytes) -> bool:
-    """Of a value of kind 1 or of a lane."""
+    """Whether the record is kept, by its value of kind 1 or of a lane's kind."""
     return bool(value[0] & _KEPT)
 
 
 def place_of_key(key: bytes) -> tuple[int, int]:
-    """(due, offset) of a key in a lane."""
+    """(due, offset) of a key of a lane's kind."""
     _, due_ms, offset = _PLACE_KEY.unpack(key[-_PLACE_KEY.size :])
     return due_ms, offset
 
@@ -333,7 +337,7 @@ def _causes(flags: int) -> tuple[bool, bool]:
 
 
 def _parted(form: struct.Struct, value: bytes) -> tuple[tuple[int, ...], int | None]:
-    """The members of a value, flags first, and the hash behind them."""
+    """The fields of a value, flags first, and the hash after them."""
     if value[:1] and value[0] & ~(_REJECTED | _HAS_HASH | _EXPIRED | _KEPT):
         raise ValueError(f"a parked record of a later version: {value.hex()}")
     if not value[:1] or not value[0] & _HAS_HASH:

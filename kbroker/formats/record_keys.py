@@ -1,9 +1,9 @@
-"""Keys of records as 64-bit hashes, for groups that keep the order of keys
+"""64-bit hashes of record keys, for groups that keep the order of keys
 (`kbroker.queue.ordering=key`).
 
-The hash of a key is stored with records that wait, so it never changes: BLAKE2b of 8 bytes,
-big-endian. Two keys of one hash are delivered as if they were one, which costs time and breaks
-nothing.
+The hash of a key is stored with parked records, so the function must never change: BLAKE2b of 8
+bytes, big-endian. Records of two keys with the same hash are ordered as if the keys were equal:
+slower, but correct.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def hash_of_key(key: bytes) -> int:
 
 
 class BatchKeys:
-    """Hashes of the keys in one batch, in the order of offsets; 12 bytes for each."""
+    """Hashes of the keys in one batch, in offset order; 12 bytes for each."""
 
     __slots__ = ("_base_offset", "_deltas", "_hashes")
 
@@ -41,7 +41,7 @@ class BatchKeys:
         self._hashes.append(hash_of_key(key))
 
     def between(self, first: int, last: int) -> dict[int, int]:
-        """By offset, those of the offsets first..last that have keys."""
+        """Hashes by offset, of the records first..last that have keys."""
         base = self._base_offset
         i, j = (
             bisect_left(self._deltas, max(0, first - base)),
@@ -54,8 +54,8 @@ class BatchKeys:
 
 
 def keys_of(stored: memoryview, payload: bytes | None = None) -> BatchKeys:
-    """Of a stored batch, whose `payload` may be at hand. Of one that cannot be read, as far as it
-    can: the rest is delivered as if it had no keys."""
+    """The keys of a stored batch; `payload`: its uncompressed records, if at hand. If the batch is
+    damaged, only the keys before the damage: the rest is delivered as if it had no keys."""
     keys = BatchKeys(read_header(stored).base_offset)
     try:
         for record in stored_records(stored, payload=payload):

@@ -1,11 +1,11 @@
-"""Records that are scheduled: headers that say when a work queue delivers them
+"""Scheduled records: the headers that say when a work queue delivers a record
 (`kbroker.queue.scheduling`).
 
     kbroker-deliver-at    milliseconds since 1970, as decimal text
     kbroker-delay-ms      milliseconds from the record's timestamp on, as decimal text
 
-`kbroker-deliver-at` wins over the other, and of one name the last header counts. Ordinary consumers
-see such records at once. Nothing here knows a clock.
+`kbroker-deliver-at` takes precedence, and of several headers with one name the last one applies.
+Ordinary consumers see such records at once. This module must not know a clock.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from kbroker.formats.compression import CorruptPayload
 DELIVER_AT: Final = "kbroker-deliver-at"
 DELAY_MS: Final = "kbroker-delay-ms"
 DEAD_LETTER_PREFIX: Final = "__dlq.errors."
-"""Of the headers of a dead letter (share/dead_letter.py). It may have kept those that scheduled its
-record: they count no more."""
+"""Prefix of the headers of a dead letter (share/dead_letter.py). A dead letter may also have its
+record's schedule headers, which are then ignored."""
 MARK: Final = b"kbroker-de"
 """A payload without these bytes has neither header."""
 _DIGITS_AT_MOST: Final = 18
 _BEYOND_ALL_MS: Final = 10**_DIGITS_AT_MOST
-"""Stands for each number of more digits: later than any bound allows."""
+"""Stands for all numbers with more digits: later than any bound allows."""
 
 
 class Oddity(Enum):
-    """What is wrong with such a header; the label of a metric."""
+    """A fault of a schedule header; also the label of a metric."""
 
     MALFORMED = "malformed"
     TOO_FAR = "too_far"
 
 
 class Schedule(NamedTuple):
-    """`due_ms`: since 1970; None: at once."""
+    """`due_ms`: since 1970, or None to deliver at once."""
 
     due_ms: int | None
     oddity: Oddity | None = None
@@ -48,8 +48,8 @@ _AT_ONCE = Schedule(None)
 
 
 def schedule_of(record: Record, now_ms: int, max_delay_ms: int) -> Schedule:
-    """`now_ms`: the wall clock. What cannot be read is delivered at once; what is too far away is
-    brought as near as is allowed."""
+    """The schedule of a record. `now_ms`: the wall clock. A record with an unreadable header is
+    delivered at once; a due time that is too late is reduced to the latest one allowed."""
     due_ms, oddity = due_of(record, now_ms)
     if due_ms is None:
         return Schedule(None, oddity)
@@ -59,8 +59,8 @@ def schedule_of(record: Record, now_ms: int, max_delay_ms: int) -> Schedule:
 
 
 def due_of(record: Record, now_ms: int) -> Schedule:
-    """What its headers ask for, whether that has passed or is too far away. `now_ms`: the time of a
-    record without a timestamp."""
+    """The due time that the headers request, even if it has passed or is too late. `now_ms`: used
+    for a record without a timestamp."""
     found: dict[str, bytes | None] = {
         name: value for name, value in record.headers if name in (DELIVER_AT, DELAY_MS)
     }
@@ -83,9 +83,9 @@ def _number(value: bytes | None) -> int | None:
 
 
 def offsets_without(mark: bytes, data: Buffer, payload: bytes) -> list[int]:
-    """Of the stored batch with this payload, the offsets of records in whose bytes `mark` does not
-    occur. The others are not decoded, which takes a tenth of the time. CorruptPayload when
-    the bytes are not those of a batch."""
+    """The offsets of the records of a stored batch whose bytes do not contain `mark`; `payload`:
+    the batch's uncompressed records. Takes a tenth of the time of decoding the records. Raises
+    CorruptPayload if the bytes are not those of a batch."""
     header = read_header(data)
     base_offset, last_offset = header.base_offset, header.last_offset
     found: list[int] = []

@@ -1,5 +1,5 @@
-"""Kafka's coordinator records, byte for byte: what `__consumer_offsets` and `__share_group_state`
-hold for share groups (for the other groups: formats/group_records.py).
+"""Kafka's coordinator records for share groups, byte for byte as in `__consumer_offsets` and
+`__share_group_state`. For the other groups see formats/group_records.py.
 
     key     record type (2)   fields, encoded as a non-flexible message
     value   version 0 (2)     fields, encoded as a flexible message: compact lengths, tagged fields
@@ -20,13 +20,13 @@ hold for share groups (for the other groups: formats/group_records.py).
         | per batch: first (8) last (8) state (1) delivery count (2) 00
         | 00, or 01 00 04 and the delivery-complete count (4)
 
-kio has no schemas for these records, so the messages are declared here the way kio declares its own
-and are written and read by kio. Only ShareUpdate, which is written with every acknowledgement, and
-ShareSnapshot, with every 500th, are packed by hand (`encode_share_update`,
+kio has no schemas for these records. So the messages are declared here in the form that kio uses
+for its own, and kio encodes and decodes them. Only ShareUpdate, written with every acknowledgement,
+and ShareSnapshot, written with every 500th, are packed by hand (`encode_share_update`,
 `encode_share_snapshot`).
 
-A topic's name in record 15 is what it was called at the time; a topic's id is what counts. No `from
-__future__ import annotations` here: kio reads the field types at run time.
+A topic is identified by its id; its name in record 15 is the name at the time of the write. There
+is no `from __future__ import annotations` here: kio reads the field types at run time.
 """
 
 import io
@@ -46,11 +46,11 @@ from kio.static.primitive import i16
 
 VALUE_VERSION: Final = 0
 UNKNOWN_COUNT: Final = -1
-"""A delivery-complete count that nobody stated (records of Kafka before 4.2; a start offset that is
-not decided)."""
+"""An unknown delivery-complete count: in records of Kafka before 4.2, or while the start offset is
+undecided."""
 UNKNOWN_EPOCH: Final = -1
 UNCHANGED_OFFSET: Final = -1
-"""ShareUpdate.start_offset that leaves the start where it is."""
+"""ShareUpdate.start_offset: the start offset does not change."""
 
 _I16 = struct.Struct(">h")
 _UPDATE_HEAD = struct.Struct(">hiiq")
@@ -101,15 +101,16 @@ STRING: Final = {"kafka_type": "string"}
 UUID_: Final = {"kafka_type": "uuid"}
 TAG_0: Final[dict[str, Any]] = {"tag": 0}
 _TAG_OF_OURS: Final[dict[str, Any]] = {"tag": 1000}
-"""Far from those that Kafka may come to use; its readers skip what they do not know."""
+"""Far from the tags that Kafka may use later. Kafka's readers skip unknown tags."""
 _TAG_OF_OURS_HEAD: Final = b"\xe8\x07\x04"
-"""It as a varint, and that its value has four bytes."""
+"""The tag as a varint, the length of its value (4)."""
 _PARKED_TAG: Final[dict[str, Any]] = {"tag": 1001}
 _PARKED_TAG_HEAD: Final = b"\xe9\x07\x08"
 
 
 class Message:
-    """What kio wants to know of a message; `encode` and `decode` are those of a record's value."""
+    """The attributes that kio needs of a message. `encode` and `decode` are for the value of a
+    record."""
 
     __slots__ = ()
     __type__: ClassVar[EntityType] = EntityType.data
@@ -125,7 +126,7 @@ class Message:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Raises ValueError for anything that is not exactly one such value in its version, without
+        """Raises ValueError unless `value` is exactly one such value, in its version and without
         tags of a later format."""
         if value[:2] != _I16.pack(cls.__version__):
             raise ValueError(f"{cls.__name__}: not version {cls.__version__}: {value[:2].hex()}")
@@ -143,7 +144,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class StateBatchRecord(Message):
-    """StateBatches of the two records below."""
+    """An element of StateBatches in the two records below."""
 
     first_offset: int = field(metadata=INT64)
     last_offset: int = field(metadata=INT64)
@@ -153,10 +154,14 @@ class StateBatchRecord(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareSnapshot(Message):
-    """The whole state of a share-partition. `start_offset` -1: not decided yet. `written_in` (not
-    Kafka's): the newest leader epoch whose log start offset and batches speak of; -1: they speak of
-    no record, the start offset is one that somebody asked for. `parked_generation` (not Kafka's):
-    under which its parked records lie (parked_records.py); 0: it never had any."""
+    """The whole state of a share-partition.
+
+    - `start_offset`: -1 while it is undecided.
+    - `written_in` (not Kafka's): the newest leader epoch whose log the start offset and the batches
+      refer to. -1: they refer to no record, since the start offset was set by a request.
+    - `parked_generation` (not Kafka's): the generation of its parked records (parked_records.py); 0
+      if it never had any.
+    """
 
     snapshot_epoch: int = field(metadata=INT32)
     state_epoch: int = field(metadata=INT32)
@@ -172,8 +177,8 @@ class ShareSnapshot(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareUpdate(Message):
-    """What changed since the snapshot with that epoch or the update before. `leader_epoch` -1 and
-    `start_offset` -1: unchanged."""
+    """The changes since the previous update, or since the snapshot with the same epoch.
+    `leader_epoch` -1 and `start_offset` -1: unchanged."""
 
     snapshot_epoch: int = field(metadata=INT32)
     leader_epoch: int = field(metadata=INT32)
@@ -278,7 +283,7 @@ class NamedTopic(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupMember(Message):
-    """Type 10, ShareGroupMemberMetadata: what a member said of itself."""
+    """Type 10, ShareGroupMemberMetadata: the data that a member sent about itself."""
 
     rack_id: str | None = field(metadata=STRING, default=None)
     client_id: str = field(metadata=STRING)
@@ -297,8 +302,8 @@ class ShareGroupMetadata(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupTargetMetadata(Message):
-    """Type 12, ShareGroupTargetAssignmentMetadata: which group epoch the target assignment is for
-    and when it was made."""
+    """Type 12, ShareGroupTargetAssignmentMetadata: the group epoch of the target assignment, and
+    when it was computed."""
 
     assignment_epoch: int = field(metadata=INT32)
     assignment_timestamp: int = field(metadata=INT64 | TAG_0, default=0)
@@ -306,15 +311,15 @@ class ShareGroupTargetMetadata(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupTargetMember(Message):
-    """Type 13, ShareGroupTargetAssignmentMember: what a member is to have."""
+    """Type 13, ShareGroupTargetAssignmentMember: a member's target assignment."""
 
     topic_partitions: tuple[TopicPartitions, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupCurrentMember(Message):
-    """Type 14, ShareGroupCurrentMemberAssignment: what a member was told to have. `state` is always
-    0 (stable)."""
+    """Type 14, ShareGroupCurrentMemberAssignment: the assignment that a member was sent. `state` is
+    always 0 (stable)."""
 
     member_epoch: int = field(metadata=INT32)
     previous_member_epoch: int = field(metadata=INT32)
@@ -324,8 +329,8 @@ class ShareGroupCurrentMember(Message):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupPartitions(Message):
-    """Type 15, ShareGroupStatePartitionMetadata: for which partitions the group has share state, or
-    is about to (not) have."""
+    """Type 15, ShareGroupStatePartitionMetadata: the partitions for which the group's share state
+    exists, is being initialized, or is being deleted."""
 
     initializing_topics: tuple[NamedTopicPartitions, ...]
     initialized_topics: tuple[NamedTopicPartitions, ...]
@@ -343,14 +348,14 @@ SHARE_GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {
 
 
 def encode_string(text: str) -> bytes:
-    """Length (2) and UTF-8: a string as keys hold it."""
+    """Length (2) and UTF-8: the form of strings in keys."""
     out = io.BytesIO()
     write_legacy_string(out, text)
     return out.getvalue()
 
 
 def decode_string(key: bytes, start: int) -> tuple[str, int]:
-    """The string at `start` and where it ends. Raises ValueError."""
+    """The string at `start`, and the position after it. Raises ValueError."""
     try:
         text, size = read_legacy_string(key, start)
     except SerialError as error:

@@ -1,8 +1,8 @@
-"""Keys and values of everything in the StateStore, for the broker, the command line and
-readers such as Spark.
+"""Keys and values of everything in the StateStore, for the broker, the command line and readers
+such as Spark.
 
-A key is a namespace, "/" and a body whose numbers are big-endian, so that keys sort by what they
-name. Strings are UTF-8; `str` below is length (2) and UTF-8. Numbers in keys are never negative.
+A key is a namespace, "/" and a body. Its numbers are big-endian and never negative, so that keys
+sort in numeric order. Strings are UTF-8; `str` below is length (2) and UTF-8.
 
     namespace      body                                              value
     meta/          name                                              generation, producer_ids: JSON
@@ -19,17 +19,17 @@ name. Strings are UTF-8; `str` below is length (2) and UTF-8. Numbers in keys ar
     share_control/ topic id (16), partition (4)                      ControlHint: JSON
     parked/        topic id (16), partition (4), group str, ...      parked_records.ParkedRecord
 
-The JSON values are in state_values.py, and can be imported from here too. Later formats add
-namespaces, meta names and group record types; readers skip those that they do not know (`parse_key`
-returns None). A value that cannot be read is a ValueError.
+The JSON values are defined in state_values.py, and can be imported from here too. Later formats may
+add namespaces, meta names and group record types; readers skip those that they do not know
+(`parse_key` returns None). A value that cannot be read raises ValueError.
 
-Group records, offsets and share state hold Kafka's own bytes (formats/share_records.py,
-formats/group_records.py). Their keys begin with what they are looked up by. So one scan finds all
-records of a group, all its offsets, a share-partition's snapshot with its updates in order, or
-everything of a topic.
+The values of group records, offsets and share state are Kafka's own bytes
+(formats/share_records.py, formats/group_records.py). Their keys begin with the fields that they are
+looked up by. So one scan finds all records of a group, all its offsets, a share-partition's
+snapshot and updates in order, or all share state of a topic.
 
-No key is longer than MAX_KEY_BYTES, the most that LMDB takes: the broker refuses group ids longer
-than MAX_GROUP_ID_BYTES.
+No key is longer than MAX_KEY_BYTES, LMDB's limit: the broker refuses group ids longer than
+MAX_GROUP_ID_BYTES.
 
 This module must not know where a store keeps the keys, nor what the broker does with them.
 """
@@ -127,7 +127,7 @@ __all__ = [
 MAX_KEY_BYTES: Final = 511
 MAX_GROUP_ID_BYTES: Final = 255
 MAX_MEMBER_ID_BYTES: Final = 200
-"""With both the longest key has 467 bytes."""
+"""With both at their maximum, the longest key has 467 bytes."""
 
 _LOG = struct.Struct(">16si")
 _EPOCH = struct.Struct(">16sii")
@@ -138,7 +138,7 @@ _NUMBER = struct.Struct(">q")
 
 @dataclass(frozen=True, slots=True)
 class MetaKey:
-    """One of META_VALUES."""
+    """`name`: one of META_VALUES."""
 
     name: str
     namespace: ClassVar[bytes] = b"meta/"
@@ -183,7 +183,7 @@ class TopicKey:
 
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
-    """`name`: the topic's name, the broker's id or "" for all brokers, the group's id."""
+    """`name`: a topic's name, a broker's id ("" for all brokers), or a group's id."""
 
     resource_type: ResourceType
     name: str
@@ -261,7 +261,7 @@ GROUP_VALUES: Final[dict[RecordType, type[Message]]] = {**CONSUMER_GROUP_VALUES,
 
 @dataclass(frozen=True, slots=True)
 class GroupKey:
-    """A record of a group. `member_id` is None but for the types of MEMBER_RECORD_TYPES."""
+    """A record of a group. `member_id` is None except for the types in MEMBER_RECORD_TYPES."""
 
     record_type: RecordType
     group_id: str
@@ -289,7 +289,7 @@ class GroupKey:
 
 
 def group_prefix(group_id: str) -> bytes:
-    """Scan this for all records of one group."""
+    """The prefix of all records of one group."""
     return GroupKey.namespace + encode_string(group_id)
 
 
@@ -316,7 +316,7 @@ class GroupOffsetKey:
 
 
 def group_offsets_prefix(group_id: str) -> bytes:
-    """Scan this for all offsets of one group; followed by `group_offset_key_end` it is a key."""
+    """The prefix of all offsets of one group; with `group_offset_key_end` appended it is a key."""
     return GroupOffsetKey.namespace + encode_string(group_id)
 
 
@@ -326,8 +326,8 @@ group_offset_key_end: Final = _LOG.pack
 
 @dataclass(frozen=True, slots=True)
 class ShareStateKey:
-    """Number 0 is the share-partition's snapshot, 1, 2, ... are the updates since then, to be
-    merged in this order."""
+    """Number 0 is the share-partition's snapshot; 1, 2, ... are the later updates, which are merged
+    in this order."""
 
     topic_id: UUID
     partition: int
@@ -356,13 +356,13 @@ class ShareStateKey:
 
 
 def share_partition_prefix(group_id: str, topic_id: UUID, partition: int) -> bytes:
-    """Scan this for a share-partition's snapshot and updates; followed by `share_state_number` it
+    """The prefix of a share-partition's snapshot and updates; with `share_state_number` appended it
     is a key."""
     return ShareStateKey.namespace + _LOG.pack(topic_id.bytes, partition) + encode_string(group_id)
 
 
 def share_topic_prefix(topic_id: UUID) -> bytes:
-    """Scan this for the share state of all groups on one topic."""
+    """The prefix of the share state of all groups on one topic."""
     return ShareStateKey.namespace + topic_id.bytes
 
 
@@ -395,7 +395,7 @@ class DeadLetterKey:
 
 
 def dead_letter_topic_prefix(topic_id: UUID) -> bytes:
-    """Scan this for the cursors of all groups on one topic."""
+    """The prefix of the cursors of all groups on one topic."""
     return DeadLetterKey.namespace + topic_id.bytes
 
 
@@ -420,7 +420,7 @@ class ControlHintKey:
 
 
 def control_hint_topic_prefix(topic_id: UUID) -> bytes:
-    """Scan this for the hints of all partitions of one topic."""
+    """The prefix of the hints of all partitions of one topic."""
     return ControlHintKey.namespace + topic_id.bytes
 
 
@@ -446,8 +446,8 @@ _PARSERS: Final[dict[bytes, Callable[[bytes], StateKey | None]]] = {
 
 
 def parse_key(key: bytes) -> StateKey | None:
-    """What `key` names; None for what only a later format knows. Raises ValueError for a known
-    namespace with a broken body."""
+    """The parsed key; None if only later formats know it. Raises ValueError for a known namespace
+    with a broken body."""
     namespace, slash, body = key.partition(b"/")
     parse = _PARSERS.get(namespace + slash)
     if parse is None:
@@ -459,7 +459,7 @@ def parse_key(key: bytes) -> StateKey | None:
 
 
 def read_entries(entries: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[StateKey, StateValue]]:
-    """Decode what a scan gave, leaving out what only a later format knows."""
+    """Decode scanned entries, without those that only later formats know."""
     for key, value in entries:
         parsed = parse_key(key)
         if parsed is not None:

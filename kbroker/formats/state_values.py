@@ -1,7 +1,7 @@
-"""The values in the StateStore that are JSON; formats/state.py has their keys.
+"""The JSON values in the StateStore; formats/state.py has their keys.
 
-JSON is compact UTF-8. Readers ignore members that they do not know: later formats add them. A value
-that cannot be read is a ValueError.
+The JSON is compact and UTF-8. Readers ignore unknown members, since later formats may add some. A
+value that cannot be read raises ValueError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _decode_next = json.JSONDecoder().raw_decode
 
 
 class JsonValue:
-    """A value kept as a JSON object whose members are the dataclass's fields."""
+    """A value stored as a JSON object whose members are the dataclass's fields."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -39,28 +39,28 @@ class JsonValue:
 
 @dataclass(frozen=True, slots=True)
 class Generation(JsonValue):
-    """meta/generation: raised at each start; every log's leader epoch and the owner epoch of the
-    stores."""
+    """meta/generation: incremented at each start. Used as the leader epoch of every log, and as the
+    owner epoch of the stores."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIds(JsonValue):
-    """meta/producer_ids: no producer id at or above `next_id` was ever handed out."""
+    """meta/producer_ids: no producer id at or above `next_id` was ever assigned."""
 
     next_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class PersisterName(JsonValue):
-    """meta/persister: who has kept the share state of the groups that there are."""
+    """meta/persister: the persister that has stored the share state of the existing groups."""
 
     name: str
 
 
 class TopicState(StrEnum):
-    """LIVE, or DELETING: the tombstone that allows recovery to finish the removal of the topic's
+    """LIVE, or DELETING: a tombstone, which lets recovery finish the removal of the topic's
     logs."""
 
     LIVE = "live"
@@ -69,8 +69,8 @@ class TopicState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic(JsonValue):
-    """A topic. Among live topics a name is unique; topics being deleted may share it with a live
-    one."""
+    """A topic. Names of live topics are unique; a topic that is being deleted may have the same
+    name as a live one."""
 
     name: str
     partitions: int
@@ -91,15 +91,15 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Config(JsonValue):
-    """What was set for one resource: config name to value, defaults left out."""
+    """The configs set for one resource, name to value, without defaults."""
 
     entries: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class LogStart(JsonValue):
-    """The log start offset (DeleteRecords, retention); it may lie inside the first batch that is
-    still there."""
+    """The log start offset (DeleteRecords, retention). It may lie inside the first remaining
+    batch."""
 
     offset: int
 
@@ -122,7 +122,7 @@ class ProducerBatch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """What a log remembers of an idempotent producer."""
+    """The state that a log keeps for an idempotent producer."""
 
     producer_id: int
     producer_epoch: int
@@ -131,11 +131,11 @@ class Producer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerSnapshot(JsonValue):
-    """A log's producer state, all offsets below the one in the key included. As JSON: arrays in the
-    order of the fields.
+    """A log's producer state as of the offset in the key, which is not included. As JSON: arrays in
+    the order of the fields.
 
-    A log may have tens of thousands of producers. A thread that encodes or decodes them works in
-    pieces, so that others may run.
+    A log may have tens of thousands of producers. A thread encodes and decodes them in pieces, so
+    that other threads can run in between.
     """
 
     producers: tuple[Producer, ...]
@@ -163,9 +163,9 @@ class ProducerSnapshot(JsonValue):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterCursor(JsonValue):
-    """Where to look, after a crash, which records of a share-partition have their dead letter
-    already: from `offset` on in this partition. It is there as long as a record may be ARCHIVING.
-    `topic_id` None: nothing was written yet."""
+    """Where recovery looks for dead letters that were already written for a share-partition: in
+    this partition, from `offset` on. The cursor exists as long as a record may be ARCHIVING.
+    `topic_id` None: no dead letter was written yet."""
 
     topic_id: UUID | None
     topic: str
@@ -178,8 +178,8 @@ class DeadLetterCursor(JsonValue):
 
 
 class ControlChain(NamedTuple):
-    """Where a group's newest SHARE_CHECKPOINT is, and its newest control record, that one or a
-    SHARE_DELTA after it."""
+    """The offsets of a group's newest SHARE_CHECKPOINT and of its newest control record, which is
+    the checkpoint itself or a later SHARE_DELTA."""
 
     checkpoint: int
     newest: int
@@ -187,9 +187,9 @@ class ControlChain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlHint(JsonValue):
-    """Where a log has share state in control records (control_records.py): `groups` as of `offset`,
-    all below it included. From `offset` on there may be more if `is_open`, and none if not. A log
-    without a hint has none at all."""
+    """Where a log has share state in control records (control_records.py). `groups` covers all
+    records below `offset`. From `offset` on there are none, unless `is_open`. A log without a hint
+    has none at all."""
 
     offset: int
     is_open: bool

@@ -15,6 +15,7 @@ DONE = (
     "kbroker/broker/commits",
     "kbroker/broker/logs",
     "kbroker/clock.py",
+    "kbroker/formats",
     "kbroker/inspection",
     "kbroker/metrics_export",
     "kbroker/redrive",
