@@ -130,9 +130,12 @@ class _Produce:
             if self._is_odd:
                 self._check_odd(records)
             if topic.name not in INTERNAL_TOPICS:
+                partition = topic.partitions[index]
                 if self._request.broker.disk_floor.is_short:
+                    if partition not in self._request.broker.append_queues.queues:
+                        partition.note_refused(records, self._now_ms)
                     raise self._request.broker.disk_floor.refusal()
-                return topic.partitions[index]
+                return partition
             raise KafkaError(ErrorCode.invalid_topic_exception)
         raise KafkaError(
             ErrorCode.unknown_topic_id

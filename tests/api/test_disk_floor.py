@@ -14,6 +14,7 @@ from kbroker.broker.broker import open_broker
 from kbroker.broker.logs.disk_floor import DiskFloor
 from kbroker.broker.options import StartOptions
 from kbroker.errors import ErrorCode
+from kbroker.formats.batches import ProducerInfo, Record, build_batch
 from kbroker.settings.altering import BrokerConfig
 from tests.api.conftest import Client
 from tests.api.share_consumers import ACCEPT, Member, acquired, prepare, set_up_group
@@ -35,12 +36,12 @@ def free_bytes(disk: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-async def produce(client: Client, topic: str) -> ErrorCode:
-    rows = [{"index": 0, "records": batch(900_000)}]
+async def produce(client: Client, topic: str, records: bytes | None = None) -> ErrorCode:
+    rows = [{"index": 0, "records": batch(900_000) if records is None else records}]
     topics = [{"name": topic, "partition_data": rows}]
     answer = await client.call("produce", 9, transactional_id=None, acks=-1, timeout=1000, topic_data=topics)
     (row,) = answer.responses[0].partition_responses
-    if row.error_code is not ErrorCode.none:
+    if row.error_code == ErrorCode.kafka_storage_error:
         assert "kbroker.disk.min.free.bytes" in row.error_message
     return ErrorCode(row.error_code)
 
@@ -78,6 +79,37 @@ async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str
                 while broker.disk_floor.is_short:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             assert await produce(client, "more") is ErrorCode.none
+
+
+async def test_a_new_producer_begins_with_what_the_floor_refused(tmp_path: Path) -> None:
+    """Its next batch may be under way already when there is room again. If that were taken, the
+    retry of the first one would be a sequence error, which is fatal."""
+    options = StartOptions(
+        data_dir=tmp_path / "data",
+        storage="segment",
+        state_storage="segment",
+        config=BrokerConfig({"kbroker.disk.min.free.bytes": "0"}),
+        listen=("127.0.0.1", 9092),
+    )
+    async with open_broker(options) as broker:
+        client = Client(broker)
+        await client.create_topic("orders")
+
+        async def send(producer_id: int, sequence: int) -> ErrorCode:
+            producer = ProducerInfo(producer_id, 0, sequence)
+            records = build_batch([Record(0, 1000, None, b"job", ())], producer=producer)
+            return await produce(client, "orders", records)
+
+        assert await send(7, 0) is ErrorCode.none  # the producers are loaded
+        broker.disk_floor.is_short = True
+        assert await send(7, 1) is ErrorCode.kafka_storage_error
+        assert await send(9, 0) is ErrorCode.kafka_storage_error
+        assert await send(9, 1) is ErrorCode.kafka_storage_error
+        broker.disk_floor.is_short = False
+        assert await send(9, 1) is ErrorCode.out_of_order_sequence_number
+        assert await send(7, 2) is ErrorCode.out_of_order_sequence_number
+        assert [await send(9, sequence) for sequence in (0, 1)] == [ErrorCode.none] * 2
+        assert await send(7, 1) is ErrorCode.none
 
 
 class TestLooks:

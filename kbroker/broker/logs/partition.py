@@ -26,7 +26,7 @@ from kbroker.broker.commits.waiting import OnDone, Waiters
 from kbroker.broker.logs.leader_epochs import LeaderEpochs
 from kbroker.broker.logs.producer_state import ProducerStates
 from kbroker.broker.logs.reading import ReadablePartition
-from kbroker.broker.logs.validation import BatchRules, validate
+from kbroker.broker.logs.validation import BatchRules, read_batch, validate
 from kbroker.errors import ErrorCode, KafkaError
 from kbroker.formats.batches import (
     CONTROL,
@@ -224,6 +224,13 @@ class Partition(ReadablePartition):
         view = memoryview(records)[: header.batch_length + LENGTH_END]
         batch = bytearray(view) if view.readonly else view
         return self._stamped(batch, header, has_producer, now_ms, on_done, on_written)
+
+    def note_refused(self, records: bytes | memoryview | None, now_ms: int) -> None:
+        """Note that a batch was refused for lack of space: a producer that is still unknown must
+        repeat it before it sends others. Raises BadBatch."""
+        header = read_batch(records)
+        if header.has_producer and self.producers is not None:
+            self.producers.note_refused(header, now_ms)
 
     def append_control(self, batch: bytes, on_done: OnDone) -> int:
         """Stamp and queue a batch of the broker's own control records, without timestamp or

@@ -134,6 +134,13 @@ class ProducerStates:
             if append.before is None:
                 self._refused[append.producer_id] = append
 
+    def note_refused(self, header: BatchHeader, now_ms: int) -> None:
+        """As `undo`, for a batch that was refused before it was appended."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        known = self._refused.get(producer_id)
+        if producer_id not in self._entries and (known is None or known.producer_epoch < epoch):
+            self._refused[producer_id] = _Unsettled(producer_id, None, epoch, header.base_sequence, now_ms)
+
     def expire(self, oldest_ms: int) -> int:
         """Forget producers whose last batch is older (producer.id.expiration.ms). Returns how many.
 
