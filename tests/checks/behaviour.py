@@ -1,9 +1,12 @@
-"""Which test shows which rule of docs/behaviour.md. `python -m tests.checks.behaviour` prints a
-table, `--json` the same for programs, `--missing` only the rules that no test names.
+"""Shows which test covers which rule of docs/behaviour.md.
+
+    python -m tests.checks.behaviour [--json|--missing]
+
+Prints a table; `--json`: the same for programs; `--missing`: only the rules that no test names.
 
 A test names rules in its docstring, in a comment right above it or up to its `def` line, or, for a
-script of tests/differential, in `@script("SES-3", ...)`. A class names the rules that all of it
-shows. `GRP-4..12` names a run of rules. Sources are only read, so that nothing has to be
+script of tests/differential, in `@script("SES-3", ...)`. A class names the rules that it shows as a
+whole. `GRP-4..12` names a run of rules. Sources are only parsed, so that nothing has to be
 importable.
 """
 
@@ -36,7 +39,7 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 @dataclass(frozen=True)
 class Rule:
-    """`kbroker` is what kbroker does otherwise, empty if nothing."""
+    """`kbroker`: how kbroker differs; empty if it does not."""
 
     id: str
     text: str
@@ -54,14 +57,14 @@ def rules(document: str) -> list[Rule]:
 
 
 def not_yet_shown(document: str) -> list[str]:
-    """The ids that the document's end lists."""
+    """The ids in the list at the document's end."""
     _, _, tail = document.partition(OPEN_HEADING)
     return [match.group() for match in re.finditer(r"\b[A-Z]+-\d+\b", tail)]
 
 
 def ids_in(text: str, prefixes: frozenset[str]) -> list[str]:
-    """Rule ids in a text; runs as `GRP-4..12` are written out. Other things that look like ids
-    (KIP-932) are not."""
+    """Rule ids in a text; runs such as `GRP-4..12` are expanded. Other ids of this form (KIP-932)
+    are ignored."""
     found: list[str] = []
     for prefix, first, last in _ID.findall(text):
         if prefix in prefixes:
@@ -87,7 +90,7 @@ def _named_in(source: str, prefixes: frozenset[str]) -> Iterator[tuple[str, str]
     }
     for name, node in _definitions(ast.parse(source)):
         start = min([node.lineno, *(each.lineno for each in node.decorator_list)])
-        while comments.get(start - 1, ""):  # the lines right above it
+        while comments.get(start - 1, ""):  # the lines directly above it
             start -= 1
         texts = [
             ast.get_docstring(node) or "",
@@ -106,7 +109,7 @@ def _definitions(parent: ast.AST, outer: str = "") -> Iterator[tuple[str, _Defin
 
 
 def _of_script(node: _Definition) -> list[str]:
-    """All strings in `@script(...)` count as rule ids, so that a wrong id is found."""
+    """All strings in `@script(...)` are taken as rule ids, so that a wrong id is found."""
     calls = [
         each
         for each in node.decorator_list
@@ -130,7 +133,7 @@ def without_a_test(known: list[Rule], named: Mapping[str, object]) -> list[str]:
 @click.option("--json", "as_json", is_flag=True, help="For programs: a list of rules, each with its tests.")
 @click.option("--missing", is_flag=True, help="Only the rules without a test.")
 def main(as_json: bool, missing: bool) -> None:
-    """Which test shows which rule of docs/behaviour.md."""
+    """Show which test covers which rule of docs/behaviour.md."""
     known = rules(DOCUMENT.read_text())
     named = named_rules(prefixes_of(known))
     lacking = set(without_a_test(known, named))

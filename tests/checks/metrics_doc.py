@@ -1,5 +1,5 @@
-"""docs/metrics.md from the table of metrics. `python -m tests.checks.metrics_doc` (or `make docs`)
-writes it."""
+"""Generates docs/metrics.md from the table of metrics: `python -m tests.checks.metrics_doc` (or
+`make docs`)."""
 
 from __future__ import annotations
 

@@ -58,7 +58,9 @@ PHRASES = {
     r"(?= (?:at once|when|until|already|only|from|also|if)\b|[,.;:)])": "is durable, is visible",
     r"none of ours": "not one of kbroker's",
 }
-ALLOWED: dict[str, tuple[str, ...]] = {}
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "tests/differential/scripts/share_session_ends.py": ("anew",),  # the value of a recorded record
+}
 """File -> its phrases that stay, each with the reason behind it."""
 
 _MATCHERS = [

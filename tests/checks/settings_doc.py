@@ -1,5 +1,5 @@
-"""docs/settings.md from the tables of settings. `python -m tests.checks.settings_doc` (or `make
-docs`) writes it."""
+"""Generates docs/settings.md from the tables of settings: `python -m tests.checks.settings_doc` (or
+`make docs`)."""
 
 from __future__ import annotations
 

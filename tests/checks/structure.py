@@ -40,7 +40,7 @@ def imports(trees: Mapping[str, ast.Module]) -> Graph:
 
 
 def _only_renames(tree: ast.Module) -> bool:
-    """A docstring, imports and a list of names."""
+    """Whether a module has only a docstring, imports and a list of names."""
     rest = [
         node
         for node in tree.body[1:]
@@ -147,7 +147,7 @@ def getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
 
 
 def spi_getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
-    """Those of getattrs() with the name of a member of an SPI."""
+    """The getattrs() with the name of a member of an SPI."""
     members = {
         name
         for module in SPIS
@@ -160,7 +160,7 @@ def spi_getattrs(trees: Mapping[str, ast.Module]) -> list[str]:
 
 
 def _holds_data(owner: ast.ClassDef) -> bool:
-    """A NamedTuple, a dataclass or an exception."""
+    """Whether a class is a NamedTuple, a dataclass or an exception."""
     kinds = " ".join(map(ast.unparse, (*owner.bases, *owner.decorator_list)))
     return any(kind in kinds for kind in ("NamedTuple", "dataclass", "Error", "Exception"))
 
@@ -182,7 +182,7 @@ def calls_of(trees: Mapping[str, ast.Module], method: str) -> list[str]:
 
 
 def wired(trees: Mapping[str, ast.Module]) -> list[str]:
-    """Attributes of a part that the composition root sets after the part was made."""
+    """Attributes of a part that the composition root sets after constructing it."""
     return [
         ast.unparse(target)
         for node in ast.walk(trees["kbroker.broker.broker"])

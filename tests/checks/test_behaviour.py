@@ -1,5 +1,5 @@
-"""docs/behaviour.md and the tests agree: ids are unique, what a test names is there, and what no
-test shows is listed or left out."""
+"""docs/behaviour.md and the tests agree: ids are unique, each rule that a test names exists, and
+each rule that no test shows is listed or left out."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_rule_that_a_test_names_is_there() -> None:
 
 
 def test_what_is_not_shown_is_listed() -> None:
-    """A new test takes its rules off the list; a new rule without a test is added to it."""
+    """A new test removes its rules from the list; a new rule without a test is added to it."""
     missing, listed = without_a_test(RULES, NAMED), not_yet_shown(TEXT)
     assert (sorted(set(missing) - set(listed)), sorted(set(listed) - set(missing))) == ([], [])
     assert len(listed) == len(set(listed))

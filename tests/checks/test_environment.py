@@ -1,4 +1,4 @@
-"""Making the Makefile's environments: an unsuitable Python is refused in one line, and an
+"""Creating the Makefile's environments: an unsuitable Python is refused in one line, and an
 incomplete or broken environment is recreated."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / ".ci" / "environment.py"
 NOTHING_NEW = ("--quiet", "--no-index", "--disable-pip-version-check", "pip")
-"""Arguments of pip with which it succeeds and fetches nothing."""
+"""Arguments of pip with which it succeeds and downloads nothing."""
 NOT_THERE = ("--quiet", "--no-index", "--disable-pip-version-check", "no-such-distribution")
 
 PRETEND = """
@@ -22,7 +22,7 @@ sys.version_info = (3, 10, 13, "final", 0)
 sys.argv = [{script!r}, *sys.argv[1:]]
 runpy.run_path({script!r}, run_name="__main__")
 """
-"""Runs the script as a Python 3.10 would, on machines that have none."""
+"""Runs the script as a Python 3.10 would, on machines without one."""
 
 
 WITHOUT_VENV = """
@@ -32,7 +32,7 @@ importlib.util.find_spec = lambda name: None if name == "ensurepip" else there(n
 sys.argv = [{script!r}, *sys.argv[1:]]
 runpy.run_path({script!r}, run_name="__main__")
 """
-"""As a Debian without python3-venv does."""
+"""Behaves as Debian does without python3-venv."""
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
@@ -102,7 +102,7 @@ def test_what_is_half_made_or_broken_is_made_anew(tmp_path: Path) -> None:
     assert not left.exists()
 
     (packages,) = venv.glob("lib/python*/site-packages")
-    (packages / "kbroker.pth").write_text(f"{ROOT}\n")  # installed from this checkout: now it can be used
+    (packages / "kbroker.pth").write_text(f"{ROOT}\n")  # installed from this checkout: now it is usable
     left.touch()
     assert "up to date" in make_environment(venv, *NOTHING_NEW).stdout
     assert left.exists(), "what can be used is kept"
@@ -117,14 +117,14 @@ def test_what_is_half_made_or_broken_is_made_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("environment", [".venv", ".venv-run", ".venv-spark"])
 def test_make_notices_an_environment_that_does_not_run(tmp_path: Path, environment: str) -> None:
-    """A stamp that is newer than everything it depends on is not enough."""
+    """A stamp newer than everything it depends on is not enough."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "spark").mkdir()
     shutil.copy(ROOT / "spark" / "pyproject.toml", tmp_path / "spark")
     python = tmp_path / environment / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\nexit 0\n")  # stands for one that runs
+    python.write_text("#!/bin/sh\nexit 0\n")  # stands in for a working one
     python.chmod(0o755)
     (tmp_path / environment / ".ready").touch()
     question = ("make", "-C", tmp_path, "--no-print-directory", "-n", f"{environment}/.ready")

@@ -1,5 +1,5 @@
-"""docs/internals/moved.md: each name on its right side is there, and none on its left side, but for
-the listed ones."""
+"""docs/internals/moved.md: each new name exists, and no old name does, except for the listed
+ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT = {
 
 
 def is_there(name: str) -> bool:
-    """A module, or a class in one."""
+    """Whether a module, or a class in one, exists."""
     try:
         if importlib.util.find_spec(name) is not None:
             return True

@@ -1,5 +1,5 @@
-"""The files pyproject.toml and constraints.txt hold together: every range has a pin within it,
-every entry point names something."""
+"""pyproject.toml and constraints.txt agree: every range has a pin within it, and every entry point
+names something that exists."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_entry_points_name_something(group: str, name: str, target: str) -> None
 
 
 def test_one_version() -> None:
-    """Spark's distribution reads formats on disk, so it is of the broker's version."""
+    """Spark's distribution reads formats on disk, so it has the broker's version."""
     assert kbroker.__version__ == PROJECT["version"] == SPARK["version"]

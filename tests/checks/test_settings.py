@@ -1,5 +1,4 @@
-"""Settings and their documentation are the same list, and every setting is read by code that does
-something with it."""
+"""Settings and their documentation are the same list, and code reads every setting."""
 
 from __future__ import annotations
 

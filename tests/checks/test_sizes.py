@@ -1,5 +1,5 @@
-"""Size limits for every Python file of the repository: 600 lines a file, 60 lines a function (its
-decorators not counted)."""
+"""Size limits for every Python file of the repository: 600 lines a file, 60 lines a function
+(without its decorators)."""
 
 from __future__ import annotations
 

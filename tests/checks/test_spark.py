@@ -1,7 +1,7 @@
-"""Spark's distribution reads files: what it may import of the broker, and that its parts depend on
-each other in one direction.
+"""Spark's distribution only reads files: which modules of the broker it may import, and that its
+parts depend on each other in one direction.
 
-Read from the sources, as neither Spark nor Arrow is installed where these checks run.
+The sources are parsed, as neither Spark nor Arrow is installed where these checks run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FORMATS_AND_STORES = {
     "share_state",
     "storage",
 }
-"""Parts of kbroker that decide purely, and those that know what is on disk."""
+"""The parts of kbroker that only decide, and those that read and write files."""
 ABOVE = {"kbroker_spark": ("kbroker_pipeline", "pyspark_kbroker"), "kbroker_pipeline": ("pyspark_kbroker",)}
 """What a package must not import; the packages that Spark looks for (pyspark_kbroker*) import
 kbroker_spark."""
@@ -33,7 +33,7 @@ RUNS_A_BROKER = {"kbroker_pipeline/demo.py", "kbroker_pipeline/demo_work.py"}
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Modules, or what is imported from them, in dots: `from a import b` is a.b."""
+    """Modules, or the names imported from them, in dots: `from a import b` is a.b."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,5 +1,5 @@
-"""Bounds for the figures of tests/checks/structure.py. A bound may fall; one that rises needs a
-reason in its commit."""
+"""Bounds for the figures of tests/checks/structure.py. A bound may fall; a commit that raises one
+needs a reason."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ DISTRIBUTIONS = {
     "kbroker_sqlite": ("plugins/kbroker-sqlite", "kbroker_sqlite"),
     "pyspark_kbroker": ("spark", "src"),
 }
-"""By the name that their wheels begin with: the folder, and what lies in it beside the files for
-the build."""
+"""By the prefix of their wheels: the folder, and its other contents beside the files for the
+build."""
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
@@ -58,7 +58,7 @@ def test_a_wheel_has_what_the_checkout_has_and_leaves_nothing_there(tmp_path: Pa
 
 
 def test_a_wheel_has_the_pages_and_shows_them(tmp_path: Path) -> None:
-    """As pip installs it: the checkout is out of sight. In a checkout kbroker/docs is a link."""
+    """As pip installs it, without the checkout, in which kbroker/docs is a link."""
     checkout, wheels, installed = (tmp_path / name for name in ("checkout", "wheels", "installed"))
     shutil.copytree(
         ROOT / "kbroker",
@@ -107,7 +107,7 @@ runpy.run_path("setup.py", run_name="__main__")
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_for_an_old_python_nothing_is_required_but_another_one(tmp_path: Path, name: str) -> None:
-    """Where a requirement is not there for the old Python, most versions of pip report that
+    """If a requirement does not exist for the old Python, most versions of pip report that
     instead."""
     folder, package = DISTRIBUTIONS[name]
     checkout, target = copy_for_the_build(folder, package, tmp_path / "checkout"), tmp_path / "metadata"

@@ -1,4 +1,4 @@
-"""One broker for all tests of commands, and a way to run a command that says what it printed."""
+"""One broker for all tests of commands, and a way to run a command and get its output."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ Command = Callable[..., Ran]
 
 @pytest.fixture(scope="session")
 def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
-    """On the engine that a test asks for by `indirect` parameters; most do not care."""
-    # no three seconds for the first member of each consumer group
+    """On the engine that a test selects by `indirect` parameters; most accept any."""
+    # without the delay of three seconds for the first member of each consumer group
     config = {"group.initial.rebalance.delay.ms": "0"}
     with open_test_broker(
         storage=require_engine(getattr(request, "param", "segment")), config=config
@@ -54,8 +54,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
 def command(
     broker: RunningBroker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Command]:
-    """Runs a command line against the broker, in this process; one that never ends is interrupted
-    by an alarm."""
+    """Runs a command line against the broker, in this process; an alarm interrupts one that does
+    not end."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)
     previous = signal.signal(signal.SIGALRM, _too_long)
 

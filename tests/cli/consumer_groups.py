@@ -1,5 +1,5 @@
-"""Consumer groups for tests of commands: members that stay, offsets that were committed, and which
-brokers such tests run on."""
+"""Consumer groups for tests of commands: members that stay, committed offsets, and the brokers that
+such tests run on."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ON_EACH_ENGINE = pytest.mark.parametrize(
 )
 PROTOCOLS = ("classic", "consumer")
 EITHER_PROTOCOL = ("classic", pytest.param("consumer", marks=pytest.mark.full))
-"""Where processes are started, which takes its time: in the full run with both."""
+"""For tests that start processes, which are slow: both protocols in the full run only."""
 PATIENCE_S = 60.0
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ def until(what: str, found: Callable[[], T | None]) -> T:
 
 
 def commit(broker: RunningBroker, group: str, offsets: Mapping[tuple[str, int], int]) -> str:
-    """Offsets of a group without members."""
+    """Commit offsets of a group without members."""
     with broker.connect() as connection:
         assert (
             consumer_group_admin.commit_offsets(
@@ -67,7 +67,7 @@ def committed(broker: RunningBroker, group: str) -> dict[tuple[str, int], int]:
 def member(
     broker: RunningBroker, group: str, topic: str, protocol: str = "classic", **settings: Any
 ) -> Iterator[Consumer]:
-    """A member that has its partitions; its library keeps it alive while nobody polls."""
+    """A member that has its partitions; its library keeps it alive without polls."""
     names = {name.replace("_", "."): value for name, value in settings.items()}
     config = {
         "bootstrap.servers": broker.bootstrap,
@@ -92,11 +92,11 @@ def member(
 
 @contextmanager
 def consuming(broker: RunningBroker, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`kbroker consume` as a process of its own; one that lives for very long is killed."""
+    """`kbroker consume` in a separate process, killed if it lives for very long."""
     command = [sys.executable, "-m", "kbroker", "consume", *arguments, "-b", broker.bootstrap]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children would ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children of background jobs ignore it
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        watchdog = threading.Timer(PATIENCE_S, process.kill)  # so that nobody reads for ever
+        watchdog = threading.Timer(PATIENCE_S, process.kill)  # so that no read blocks forever
         watchdog.start()
         try:
             yield process

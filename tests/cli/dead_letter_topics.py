@@ -1,4 +1,5 @@
-"""Topics full of dead letters, written as KIP-1191 describes them, and what came back from them."""
+"""Topics full of dead letters, written as KIP-1191 describes them, and the records that a redrive
+sent back."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def read(broker: RunningBroker, topic: str) -> dict[int, list[Record]]:
 
 def fill(broker: RunningBroker, source: str, count: int, *, copy: bool = True, group: str = "workers") -> str:
     """`count` records in each partition of the source, all of them dead: every third one rejected.
-    The dead letter topic's name."""
+    Returns the dead letter topic's name."""
     name = f"dlq.{source}"
     broker.create_topic(name, partitions=2)
     for partition in range(PARTITIONS):
@@ -67,7 +68,7 @@ def mark(record: Record) -> dict[str, object]:
 
 
 def redriven(broker: RunningBroker, source: str, name: str) -> Counter[tuple[int, bytes | None]]:
-    """How often each record came back, by partition and value."""
+    """How often each record was sent back, by partition and value."""
     found = read(broker, source)
     return Counter(
         (p, each.value) for p, records in found.items() for each in records if mark(each).get("name") == name

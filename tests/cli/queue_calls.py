@@ -1,4 +1,4 @@
-"""Requests of a command that change something: counted, or cut off as by a kill before or after one
+"""Counts the requests by which a command changes something, or simulates a kill before or after one
 of them."""
 
 from __future__ import annotations
@@ -62,5 +62,5 @@ class Changes:
 
 
 def queue_name(request: pytest.FixtureRequest) -> str:
-    """One that no other test has, nor its topic."""
+    """A name unique to the test, for queue and topic."""
     return "q-" + re.sub(r"[^\w.-]+", "-", request.node.name).strip("-")

@@ -1,4 +1,4 @@
-"""Lines of a page for the shell, run as they stand."""
+"""Shell lines of a page, run unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ _SETUP = f'set -eu -o pipefail; kbroker() {{ "{sys.executable}" -m kbroker "$@";
 
 
 def run_lines(lines: Sequence[str], bootstrap: str) -> str:
-    """What they print. `kbroker` is the one under test, and its broker the one at `bootstrap`."""
+    """Returns their output. `kbroker` is the one under test, and its broker the one at
+    `bootstrap`."""
     env = {**os.environ, "KBROKER_BOOTSTRAP": bootstrap}
     command = ["bash", "-c", _SETUP + "\n".join(lines)]
     ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)

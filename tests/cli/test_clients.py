@@ -1,4 +1,4 @@
-"""What the commands make of a broker that goes away, for a while or for good."""
+"""How the commands behave when a broker disappears, for a while or permanently."""
 
 from __future__ import annotations
 

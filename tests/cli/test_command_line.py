@@ -391,7 +391,7 @@ def test_bad_addresses(text: str) -> None:
     ],
 )
 def test_times(text: str, since_1970_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """UTC without a zone, wherever the person is."""
+    """UTC without a zone, whatever the local time zone is."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:

@@ -152,7 +152,7 @@ def test_a_second_redrive_leaves_out_what_was_redriven(
 
 
 def test_what_was_scheduled_does_not_wait_again(broker: RunningBroker, command: Command, topic: str) -> None:
-    """Unless that is asked for; the option is a part of the redrive."""
+    """Unless an option of the redrive says so."""
     letters = f"dlq.{topic}"
     broker.create_topic(letters, partitions=1)
     own = (("kbroker-deliver-at", b"4102444800000"), ("own", b"header"), ("kbroker-delay-ms", b"3600000"))
@@ -222,7 +222,7 @@ def test_refusals(broker: RunningBroker, command: Command, topic: str) -> None:
 
 
 def test_too_large_for_the_topic(broker: RunningBroker, command: Command, topic: str) -> None:
-    """A record that a smaller max.message.bytes does not let back in is named; the others of its
+    """A record that is refused because of a smaller max.message.bytes is named; the others of its
     batch are sent."""
     letters = fill(broker, topic, 3)
     origin = Origin(topic, 0, 7, "workers", 5, EXHAUSTED)
@@ -238,8 +238,7 @@ def test_too_large_for_the_topic(broker: RunningBroker, command: Command, topic:
 def test_a_record_that_came_compressed_goes_back_compressed(
     broker: RunningBroker, command: Command, topic: str
 ) -> None:
-    """max.message.bytes is about compressed bytes, when a producer sends it as when it is
-    redriven."""
+    """max.message.bytes limits compressed bytes, both for the producer and for the redrive."""
     letters = fill(broker, topic, 3)
     origin = Origin(topic, 0, 7, "workers", 5, EXHAUSTED)
     command("configs", "set", "--topic", letters, "max.message.bytes=4000000")
@@ -253,8 +252,8 @@ def test_a_record_that_came_compressed_goes_back_compressed(
 def test_an_interrupted_redrive_goes_on(
     broker: RunningBroker, command: Command, topic: str, kills: int
 ) -> None:
-    """Killed at random moments, before its first note and behind its last record among them; every
-    chosen record comes back once."""
+    """Killed at random moments, including before its first note and after its last record; every
+    chosen record is sent back once."""
     random_ = random.Random(kills)
     count = 60 * kills
     letters = fill(broker, topic, count, copy=False)

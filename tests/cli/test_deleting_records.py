@@ -1,5 +1,5 @@
-"""Commands that grow topics and delete records for good: `topics alter`, `topics delete-records`,
-`dead-letters count` and `purge`."""
+"""Commands that grow topics and delete records permanently: `topics alter`, `topics
+delete-records`, `dead-letters count` and `purge`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def filled(command: Command, topic: str, tmp_path: Path) -> str:
 
 
 def at_a_terminal(broker: RunningBroker, answer: bytes, arguments: Sequence[str]) -> tuple[int, str, str]:
-    """Exit code, stdout and what was asked; the person types `answer`."""
+    """Exit code, stdout and the prompt; the user types `answer`."""
     person, terminal = pty.openpty()
     command = [sys.executable, "-m", "kbroker", *arguments, "-b", broker.bootstrap]
     process = subprocess.Popen(
@@ -166,7 +166,7 @@ def test_a_person_is_asked(
 def test_groups_that_are_not_done_are_named_first(
     broker: RunningBroker, command: Command, filled: str
 ) -> None:
-    """Those that are done, or elsewhere, are not."""
+    """Groups that are done, or read other partitions, are not."""
     commit(broker, f"{filled}-late", {(filled, 0): 3, (filled, 1): 4})
     commit(broker, f"{filled}-done", {(filled, 0): 8})
     for name, offset in (("share", "5"), ("finished", "9")):
@@ -193,7 +193,7 @@ def test_groups_that_are_not_done_are_named_first(
 def test_a_group_that_starts_beyond_the_end_takes_nothing_from_a_warning(
     broker: RunningBroker, command: Command, filled: str
 ) -> None:
-    """Its lag in partition 0 is negative: it has finished none of partition 1 all the same."""
+    """Its lag in partition 0 is negative, but it still has finished nothing of partition 1."""
     delete = ("topics", "delete-records", filled, "--to-end", "--dry-run")
     for offsets, warned in (({0: 1003}, []), ({0: 1003, 1: 1}, ["3"])):
         with broker.connect() as connection:
@@ -265,7 +265,8 @@ def test_purging_all(broker: RunningBroker, command: Command, topic: str) -> Non
 
 
 def test_what_is_not_chosen_is_never_deleted(broker: RunningBroker, command: Command, topic: str) -> None:
-    """Two of partition 0 go, the third stays behind one of another group."""
+    """Two records of partition 0 are deleted; the third stays, since it follows one of another
+    group."""
     letters = f"dlq.{topic}"
     broker.create_topic(letters)
     groups = ("mine", "mine", "others", "mine")

@@ -1,4 +1,5 @@
-"""`kbroker demo` in small: after two kills the tally must be exact, and the lag on disk zero."""
+"""`kbroker demo` on a small scale: after two kills the tally must be exact, and the lag on disk
+zero."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from kbroker.cli.demo.view import open_bars
 
 
 def test_the_tally_is_exact_after_two_kills() -> None:
-    """A consumer and the broker are killed while orders are in flight; each order is finished all
-    the same, and once."""
+    """A consumer and the broker are killed while orders are in flight; each order is still
+    finished, and once."""
     shown, summary = run_demo("--orders", "3000", "--consumers", "2")
     fates = Counter((handle(order, 1), handle(order, 2)) for order in orders(3000))
     flaky = fates[Verdict.RELEASE, Verdict.ACCEPT]
@@ -53,7 +54,7 @@ def test_the_tally_is_exact_after_two_kills() -> None:
 
 @pytest.mark.parametrize(("count", "consumers"), [(1, 1), (10, 3)])
 def test_a_demo_with_hardly_any_orders(count: int, consumers: int) -> None:
-    """Both kills strike although one poll brings everything, and one consumer is all there is."""
+    """Both kills happen although one poll returns all orders, and there is only one consumer."""
     _, summary = run_demo("--orders", str(count), "--consumers", str(consumers))
     in_hand = summary["in hand when the consumer was killed"]
     assert in_hand == f"{number(in_hand)}, all delivered again"
@@ -112,8 +113,7 @@ def test_a_demo_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
 
 
 def run_demo(*arguments: str) -> tuple[str, dict[str, str]]:
-    """What it printed, every line short enough for a small terminal, and the rows of its
-    summary."""
+    """Returns its output, whose lines all fit a small terminal, and the rows of its summary."""
     command = [sys.executable, "-m", "kbroker", "demo", *arguments]
     ended = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, "COLUMNS": "80"}

@@ -1,4 +1,4 @@
-"""The demo's orders: the same in every run, with every fate among them."""
+"""The demo's orders: the same in every run, and every outcome is among them."""
 
 from __future__ import annotations
 

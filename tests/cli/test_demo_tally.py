@@ -1,5 +1,5 @@
-"""The demo's tally: exact whatever was killed, and wrong for a broker that delivers what is
-finished."""
+"""The demo's tally: exact whatever was killed, and wrong for a broker that delivers finished
+records."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_every_page_is_listed_with_its_title(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT / "docs")))
 def test_a_page_is_printed_as_it_is(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By its name, and as the readers of a text may have it before them."""
+    """By its name, and by the names that a text may use for it."""
     name = str(path.relative_to(ROOT / "docs"))
     for page in (name_of(path), f"docs/{name}", f"{name}#a-section"):
         assert run(["docs", page]) == OK
@@ -78,7 +78,7 @@ def test_an_installation_without_pages(
 
 
 def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
-    """With tables drawn to its width, and links that name pages."""
+    """Tables are drawn to its width, and links name pages."""
     pager, paged = tmp_path / "pager", tmp_path / "paged"
     pager.write_text(f"#!/bin/sh\ncat > {paged}\n")
     pager.chmod(0o755)
@@ -99,8 +99,8 @@ def test_a_terminal_gets_a_pager(tmp_path: Path) -> None:
 
 
 def strings(path: Path) -> Iterator[str]:
-    """Of a module, without docstrings of modules, classes and attributes. A command's docstring is
-    its help."""
+    """All strings of a module, without docstrings of modules, classes and attributes. A command's
+    docstring is its help text."""
     tree = ast.parse(path.read_text())
     commands = {
         id(node.body[0].value)

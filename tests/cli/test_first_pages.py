@@ -1,4 +1,4 @@
-"""The first pages that a newcomer reads: their snippets run as they stand, and librdkafka logs what
+"""The first pages that a newcomer reads: their snippets run unchanged, and librdkafka logs what
 they say it logs."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.cli.snippets import run_lines
 
 ROOT = Path(__file__).parents[2]
 PAGES = {"docs/consumer-groups.md": 1, "PACKAGE.md": 1}
-"""Snippets of clients that each page has."""
+"""How many client snippets each page has."""
 PREVIEW = 'The share consumer is in "Preview"'
 
 
@@ -47,8 +47,8 @@ def test_snippets_run_as_they_stand(page: str) -> None:
 
 
 def test_sixty_seconds(tmp_path: Path) -> None:
-    """README's worker, run twice, takes the jobs of README's queue; the job of the one that is
-    killed goes to the other one."""
+    """README's worker, run twice, processes README's queue; when one is killed, its job goes to the
+    other."""
     text = (ROOT / "README.md").read_text()
     (code,) = (
         code for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "ShareConsumer" in code
@@ -67,7 +67,7 @@ def test_sixty_seconds(tmp_path: Path) -> None:
             process.kill()
             process.wait()
             first = begun(tmp_path / workers[dies], "1")
-            found = until("its job comes again", lambda: begun(tmp_path / workers[lives], "2"))
+            found = until("its job is redelivered", lambda: begun(tmp_path / workers[lives], "2"))
             assert found == first
             assert '"bert begins job ... delivery 2"' in text
             assert PREVIEW in (tmp_path / workers[lives]).read_text()
@@ -85,7 +85,7 @@ def start_worker(folder: Path, name: str, log: str) -> subprocess.Popen[bytes]:
 
 
 def begun(log: Path, delivery: str) -> str | None:
-    """The last job that a worker has begun with this delivery."""
+    """The last job that a worker has begun with this delivery count."""
     return next(
         iter(reversed(re.findall(rf"begins job (\d+) delivery {delivery}$", log.read_text(), re.MULTILINE))),
         None,

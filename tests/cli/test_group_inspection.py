@@ -1,5 +1,5 @@
-"""What `kbroker storage inspect` sees of groups of all types and of what they have committed, on
-the memory stores."""
+"""`kbroker storage inspect` on groups of all types and their committed offsets, with the memory
+stores."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_groups_of_all_types_and_their_members(directory: Directory) -> None:
 
 
 def test_offsets_and_lag(directory: Directory) -> None:
-    """A topic that a broker had no time to forget the offsets of is no problem: the next start does
-    that."""
+    """A deleted topic whose offsets the broker had no time to remove is not a problem: the next
+    start does it."""
     commit(directory, "g", GroupOffset(offset=4, leader_epoch=2, metadata="m", commit_timestamp=5))
     commit(directory, "g", ExpiringGroupOffset(offset=3, commit_timestamp=6, expire_timestamp=7), GONE, 1)
     commit(directory, "beyond", GroupOffset(offset=40, commit_timestamp=8))
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_a_problem(directory: Directory) -> None:
 
 
 def test_a_group_of_several_types_is_a_problem(directory: Directory) -> None:
-    """No broker starts on it."""
+    """No broker starts with it."""
     put(directory, RecordType.CONSUMER_GROUP_METADATA, "g", ConsumerGroupMetadata(epoch=1))
     put(directory, RecordType.SHARE_GROUP_METADATA, "g", ShareGroupMetadata(epoch=1, metadata_hash=0))
     assert seen(directory).problems == ["group g has records of several types: consumer, share"]

@@ -1,5 +1,5 @@
-"""`kbroker groups` against a real broker: what is shown of consumer groups of both protocols, and
-what deleting does."""
+"""`kbroker groups` against a real broker: describing consumer groups of both protocols, and
+deleting them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`kbroker consume --group` against a real broker, in both protocols: where it begins, what it
-commits, and how it ends."""
+"""`kbroker consume --group` against a real broker, in both protocols: where it begins, which
+offsets it commits, and how it ends."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ def test_a_signal_ends_it_with_its_offsets_committed_and_the_group_left(
 def is_full(pipe: IO[str]) -> bool:
     unread = array("i", [0])
     fcntl.ioctl(pipe, termios.FIONREAD, unread)
-    return unread[0] > 60_000  # of 64 KiB
+    return unread[0] > 60_000  # records of 64 KiB
 
 
 @pytest.fixture
 def many(command: Command, topic: str, tmp_path: Path) -> str:
-    """The topic with 2000 records of 1 KB in partition 0: more than one batch, and a batch is more
-    than a pipe takes."""
+    """The topic with 2000 records of 1 KB in partition 0: more than one batch, and a batch is
+    larger than a pipe's buffer."""
     (tmp_path / "many").write_text("".join(f"{number:05}{'x' * 995}\n" for number in range(2000)))
     assert command("produce", topic, tmp_path / "many", "-p", "0").code == OK
     return topic
@@ -168,8 +168,8 @@ def many(command: Command, topic: str, tmp_path: Path) -> str:
 def test_what_was_not_printed_is_never_committed(
     broker: RunningBroker, many: str, signals: tuple[signal.Signals, ...], code: int
 ) -> None:
-    """The reader takes one line and waits: the pipe is full when the command is killed, or is told
-    twice to end."""
+    """The reader takes one line and waits: the pipe is full when the command is killed, or gets a
+    second signal to end."""
     with consuming(broker, many, "--group", many, "--from-beginning") as process:
         output = process.stdout
         assert output is not None
@@ -185,7 +185,8 @@ def test_what_was_not_printed_is_never_committed(
 def test_a_member_that_was_expelled_says_what_comes_again(
     command: Command, broker: RunningBroker, many: str, as_member: tuple[str, ...]
 ) -> None:
-    """It cannot commit the batch that it was printing."""
+    """It cannot commit the batch that it was printing, and says which records will be
+    redelivered."""
     with consuming(broker, many, *as_member, "--from-beginning", "-n", "700") as process:
         output, errors = process.stdout, process.stderr
         assert output is not None
@@ -221,7 +222,7 @@ def expel(broker: RunningBroker, group: str, member_id: str, protocol: str) -> N
 def test_a_reader_that_leaves_early(
     command: Command, broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """What it did not take is not committed."""
+    """Records that the reader did not take are not committed."""
     (tmp_path / "many").write_text("".join(f"{'x' * 200}\n" for _ in range(5000)))
     assert command("produce", topic, tmp_path / "many", "-p", "0").code == OK
     line = (
@@ -240,8 +241,8 @@ def test_a_member_without_partitions_ends_when_nothing_comes(
     as_member: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In the new protocol the client library does not say that it has joined where it has got
-    nothing."""
+    """In the new protocol the client library does not report that it has joined if no partition is
+    assigned to it."""
     monkeypatch.setattr(consumed, "JOINING_S", 1.0)
     arguments = (filled, *as_member, "--from-beginning")
     with consuming(broker, *arguments), consuming(broker, *arguments), consuming(broker, *arguments):

@@ -1,5 +1,5 @@
-"""`kbroker groups` where a broker refuses a part of what is asked, or something happens in between:
-answers by a fake broker."""
+"""`kbroker groups` when a broker refuses part of a request, or the group changes in between: a fake
+broker answers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rebalancing(request: Any) -> dict[str, Any]:
 
 
 def offset_fetch(request: Any) -> dict[str, Any]:
-    """One partition that is there, and one of a topic that is gone."""
+    """One existing partition, and one of a deleted topic."""
     row = {
         "partition_index": 0,
         "committed_offset": 1,

@@ -1,5 +1,5 @@
-"""`kbroker groups reset-offsets` against a real broker: where each target leads, what it refuses,
-and what a group then reads."""
+"""`kbroker groups reset-offsets` against a real broker: where each target leads, what is refused,
+and what a group reads afterwards."""
 
 from __future__ import annotations
 

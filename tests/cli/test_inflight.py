@@ -94,7 +94,7 @@ def test_a_character_for_every_offset_and_a_row_for_what_a_member_holds() -> Non
 
 
 def held_by(*holders: dict[str, Any], member_ids: bool = False) -> list[list[str]]:
-    """The last columns of the table, where each holder has one record."""
+    """The last columns of the table when each holder has one record."""
     ranges = [{**in_flight(n, n, "acquired", 1, "M", 1000), **holder} for n, holder in enumerate(holders)]
     lines = draw(
         {"group": GROUP, "now_ms": 1, "share_partitions": [window(*ranges)]}, 60, member_ids=member_ids
@@ -103,7 +103,7 @@ def held_by(*holders: dict[str, Any], member_ids: bool = False) -> list[list[str
 
 
 def test_holders_are_told_apart() -> None:
-    """Most clients keep the id that their library gives them."""
+    """Most clients keep the default client id of their library."""
     rows = held_by(
         {"member_id": "aaaabb1", "client_id": "rdkafka", "client_host": "h1"},
         {"member_id": "aaaabb2", "client_id": "rdkafka", "client_host": "h1"},
@@ -149,7 +149,7 @@ def test_every_state_has_a_symbol_of_its_own() -> None:
 
 
 def test_a_window_wider_than_the_terminal() -> None:
-    """Each character shows what matters most among its offsets."""
+    """Each character shows the most important state among its offsets."""
     ranges = [
         in_flight(0, 49, "acknowledged"),
         in_flight(50, 50, "acquired", 1, "M", 1),
@@ -208,13 +208,13 @@ def admin_broker() -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def admin(admin_broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The endpoint's address, and the commands' broker is the one it belongs to."""
+    """The endpoint's address; it belongs to the broker of the commands."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", admin_broker.bootstrap)
     return admin_broker.ready_line.rpartition("admin http://")[2].rstrip(")")
 
 
 def acquire_three(connection: Connection) -> dict[str, str]:
-    """M1 joins and holds three records. Its member."""
+    """M1 joins and holds three records. Returns the member."""
     member = {"group_id": GROUP, "member_id": "M1"}
     joined = connection.call(
         "share_group_heartbeat",

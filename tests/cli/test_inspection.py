@@ -1,5 +1,5 @@
-"""What `kbroker storage inspect` sees, on the memory stores: every figure, and every kind of damage
-it must name."""
+"""`kbroker storage inspect` with the memory stores: every figure, and every kind of damage it must
+name."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_a_damaged_batch_is_found_by_its_crc(directory: Directory, position: int
 
 
 class ChangingState:
-    """A state reader beside a live broker: what the first snapshot shows is older than what `get`
+    """A state reader beside a live broker: its first snapshot is older than the values that `get`
     finds."""
 
     def __init__(self, state: StateStore, now: dict[bytes, bytes | None]) -> None:

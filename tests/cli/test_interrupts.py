@@ -1,4 +1,5 @@
-"""Ctrl-C while the client library runs, and while a process starts: quiet, and never lost."""
+"""Ctrl-C while the client library runs, and while a process starts: it causes no traceback and is
+never lost."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from tests.cli.conftest import PATIENCE_S, Command
 
 @pytest.fixture
 def _ctrl_c_interrupts() -> Iterator[None]:
-    # a background job's children would ignore it
+    # background jobs ignore it, and children would inherit that
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("_ctrl_c_interrupts")
 
 
 class Interrupted(Outcome):
-    """Ctrl-C strikes while the library reports the first record as confirmed."""
+    """Ctrl-C arrives while the library reports the first record as confirmed."""
 
     def __call__(self, error: KafkaError | None, message: Message) -> None:
         super().__call__(error, message)
@@ -99,7 +100,7 @@ def test_a_consumer_that_starts_does_not_take_ctrl_c(
     broker: RunningBroker, topic: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its interpreter begins with the signal blocked; it leaves its group and ends as if there had
-    been none."""
+    been no signal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with Team(broker.bootstrap, topic, topic, Deferred()) as team:
         team.hire()

@@ -1,4 +1,4 @@
-"""`kbroker perf` against a real broker, in windows too short for a figure."""
+"""`kbroker perf` against a real broker, in windows too short for meaningful figures."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from kbroker.testing.broker import RunningBroker
 from tests.cli.conftest import Command
 
 NOTHING_COMES_MS = "1000"
-"""Long enough for a member to join and to be given something, if there were something."""
+"""Long enough for a member to join and receive records, if there were any."""
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_group_whose_name_steers_terminals(command: Command, filled: str) -> N
 @contextmanager
 def share_consumer(broker: RunningBroker, topic: str, group: str) -> Iterator[subprocess.Popen[str]]:
     arguments = [sys.executable, "-m", "kbroker", "share-consume", topic, "-g", group, "-b", broker.bootstrap]
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's children would ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children of background jobs ignore it
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process

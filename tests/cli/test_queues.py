@@ -1,5 +1,5 @@
-"""`kbroker queues` against a real broker: looking at queues, filling, emptying and deleting
-them."""
+"""`kbroker queues` against a real broker: listing, describing, filling, purging and deleting
+queues."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def http(broker: RunningBroker) -> str:
 
 @pytest.fixture
 def queue(request: pytest.FixtureRequest, command: Command) -> str:
-    """A new queue, whose jobs come back without a wait."""
+    """A new queue, whose jobs are redelivered without a wait."""
     name = queue_name(request)
     assert command("queues", "create", name, "--delay", "0").code == OK
     return name
@@ -197,8 +197,8 @@ VERDICTS = {
 
 @pytest.fixture
 def at_work(command: Command, broker: RunningBroker, queue: str, http: str) -> Iterator[dict[str, Any]]:
-    """The description of a queue of six jobs: one is done, one was given up, one waits for its
-    redelivery, one or two are held by a worker, and the rest is ready."""
+    """The description of a queue of six jobs: one is done, one is dead, one waits for its
+    redelivery, one or two are held by a worker, and the others are ready."""
     line = f"queues create {queue} --prefetch 2 --delay 1h --max-delay 2h --update"
     assert command(*line.split()).code == OK
     command("queues", "send", queue, "accept", "reject", "release", "hold", "x", "y")
@@ -255,7 +255,7 @@ def test_without_the_endpoint_it_stays_open_who_holds_what(command: Command, que
 def test_the_oldest_job_is_the_first_that_is_not_finished(
     command: Command, broker: RunningBroker, queue: str, http: str
 ) -> None:
-    """What was finished out of order, or gone by before, does not count, and no job at all is no
+    """Jobs that were finished out of order, or removed, do not matter, and without jobs there is no
     age."""
     command("queues", "send", queue, "first")
     first_ms = command("queues", "peek", queue, "--json").json[0]["timestamp_ms"]
@@ -375,7 +375,7 @@ def test_a_queue_that_does_not_exist(command: Command, arguments: list[str]) -> 
 def test_a_queue_that_is_made_in_part(
     command: Command, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its topic jobs can be sent; without it the line says what to do."""
+    """If it has its topic, jobs can be sent; otherwise the line says what to do."""
     name = queue_name(request)
     changes = Changes(monkeypatch)
     changes.at(3, before=True)
@@ -397,7 +397,7 @@ def test_a_queue_that_is_made_in_part(
 def test_a_paused_queue_delivers_nothing_until_it_is_resumed(
     command: Command, broker: RunningBroker, queue: str
 ) -> None:
-    """The worker finishes what it holds."""
+    """The worker finishes the jobs that it holds."""
     command("queues", "send", queue, "a", "b")
     with worker(broker, queue) as consumer:
         held = taken(consumer)
@@ -456,7 +456,7 @@ def test_purge_asks_first(command: Command, broker: RunningBroker, queue: str) -
 def test_a_queue_with_workers_is_purged_with_force_only(
     command: Command, broker: RunningBroker, queue: str
 ) -> None:
-    """The workers come back by themselves, and what they held is not theirs any more."""
+    """The workers resume by themselves, but lose the jobs that they held."""
     command("queues", "send", queue, "a", "b", "c")
     with worker(broker, queue) as consumer:
         message = taken(consumer)

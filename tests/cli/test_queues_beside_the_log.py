@@ -1,5 +1,5 @@
-"""`kbroker queues describe` where jobs are kept beside the log, or groups hold it; and jobs without
-a timestamp."""
+"""`kbroker queues describe` if jobs are kept beside the log, or groups hold it; and jobs without a
+timestamp."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.cli.test_queues import answer, sent_ms, taken, worker
 
 @pytest.fixture(scope="module")
 def admin_broker() -> Iterator[RunningBroker]:
-    """A broker that serves HTTP, and looks at its logs often."""
+    """A broker that serves HTTP and checks its logs often."""
     args = ["--admin", "0", "--config", "log.retention.check.interval.ms=200"]
     with open_test_broker(storage=require_engine("segment"), extra_args=args) as running:
         yield running
@@ -60,7 +60,7 @@ def test_a_job_without_a_timestamp_has_no_age(
 def test_the_oldest_job_may_lie_beside_the_log(
     command: Command, broker: RunningBroker, queue: str, http: str
 ) -> None:
-    """A job for later does not keep the log, and is the oldest one all the same."""
+    """A scheduled job does not hold the log, and is still the oldest."""
     for each in ("internal.segment.bytes=2000", "retention.ms=-1"):
         assert command("configs", "set", "--topic", queue, each).code == OK
     assert command("queues", "send", queue, "later", "--delay", "1h").code == OK
@@ -81,7 +81,7 @@ def test_the_oldest_job_may_lie_beside_the_log(
 
 
 def test_who_holds_the_log_is_shown(command: Command, broker: RunningBroker, queue: str, http: str) -> None:
-    """One group alone, or several of which none does it alone."""
+    """One group alone, or several of which none holds it alone."""
     assert command("configs", "set", "--topic", queue, "internal.segment.bytes=2000").code == OK
     for number in range(5):
         command("queues", "send", queue, *(f"{number:0100}" for number in range(10)))

@@ -1,5 +1,5 @@
-"""`kbroker queues create` against a real broker: what it makes, run again, cut off anywhere, and
-where something is there already."""
+"""`kbroker queues create` against a real broker: what it creates, when run again, when aborted
+anywhere, and when parts exist already."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.cli.queue_calls import Changes, queue_name
 STEPS = ["create_topics", "incremental_alter_configs", "create_topics", "alter_share_group_offsets"]
 """Dead letter topic, configs of the share group, topic, share state."""
 GROUP_CONFIGS = sum(each.part is Part.GROUP for each in SETTINGS.values()) + len(ALWAYS[Part.GROUP]) + 1
-"""So many has the share group of a new queue; the dead letter topic's name is the last one."""
+"""The number of configs of a new queue's share group; the dead letter topic's name is the last
+one."""
 
 
 @pytest.fixture
@@ -199,8 +200,8 @@ def test_the_broker_is_killed_at_any_step(
 def test_a_worker_that_comes_between_topic_and_share_state(
     command: Command, broker: RunningBroker, queue: str, changes: Changes
 ) -> None:
-    """The broker refuses to alter the offsets of a group with members; these have the share state
-    made, from the first job on."""
+    """The broker refuses to alter the offsets of a group with members. The members have initialized
+    the share state, from the first job on."""
     changes.at(4, before=True)
     assert command("queues", "create", queue).code == INTERRUPTED
     assert command("queues", "send", queue, "early").code == OK
@@ -277,7 +278,7 @@ def another_makes_it(broker: RunningBroker, changes: Changes, queue: str, before
 def test_two_at_once(
     command: Command, broker: RunningBroker, changes: Changes, queue: str, before: int
 ) -> None:
-    """Another command makes the queue just before this one makes a topic of it."""
+    """Another command creates the queue just before this one turns a topic into it."""
     another_makes_it(broker, changes, queue, before)
     ran = command("queues", "create", queue, "--ttl", "5m")
     assert (ran.code, ran.lines[-1]) == (OK, f"queue {queue} exists; nothing is to be changed")
@@ -340,7 +341,7 @@ def test_a_dead_letter_topic_that_went_missing(command: Command, broker: Running
     assert found(broker, queue).own(Part.DEAD_LETTERS)["errors.deadletterqueue.group.enable"] == "true"
 
 
-# --- what is there already ---
+# --- parts that exist already ---
 
 
 def test_a_topic_that_exists_is_made_a_queue_on_demand_only(
@@ -468,7 +469,7 @@ def test_nothing_is_made_where_a_later_step_would_be_refused(
         ("..", "Topic name is invalid"),
         ("__share_group_state", "names that begin with __ are for topics of brokers"),
         ("x" * 250, "is not 1 to 249 characters"),
-        ("x" * 248, "is not 1 to 249 characters"),  # dlq. in front of it
+        ("x" * 248, "is not 1 to 249 characters"),  # the prefix dlq. is added
     ],
 )
 def test_bad_names(command: Command, changes: Changes, name: str, text: str) -> None:
@@ -494,8 +495,8 @@ def test_a_queue_is_not_its_own_dead_letter_topic(command: Command, queue: str, 
 def test_more_partitions_would_break_the_order_of_keys(
     command: Command, broker: RunningBroker, queue: str
 ) -> None:
-    """Also of a topic that has another name than the share group, and with Kafka's tools it is not
-    known."""
+    """Also for a topic with another name than the share group. With Kafka's tools the restriction
+    is not enforced."""
     assert command("queues", "create", queue, "--ordering", "key").code == OK
     why = f"share group {queue} keeps the order of keys on topic {queue}, and more partitions break it"
     for refused in (

@@ -1,5 +1,5 @@
 """Queues in a TOML file: what `create --from` makes of it, what it refuses, and that `export`
-writes what makes the same queues."""
+writes a file that creates the same queues."""
 
 from __future__ import annotations
 

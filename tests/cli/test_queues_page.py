@@ -1,4 +1,4 @@
-"""docs/queues.md: its worker and its other snippets run as they stand, and its tables are complete.
+"""docs/queues.md: its worker and its other snippets run unchanged, and its tables are complete.
 
 The worker is the file that readers save: it is taken from the page, and only the broker's address
 comes from outside, by the environment variable that it reads.
@@ -34,7 +34,7 @@ PATIENCE_S = 60
 
 
 class Worker:
-    """A process that runs the page's worker; its stderr is a file, which never blocks a reader."""
+    """A process that runs the page's worker; its stderr is a file, so that writing never blocks."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self._said = folder / f"stderr-{number}"
@@ -45,7 +45,7 @@ class Worker:
         return self._said.read_text()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> str:
-        """What it wrote on stderr."""
+        """Stop it; returns its stderr."""
         self.process.send_signal(number)
         assert self.process.wait(PATIENCE_S) == 0, self.said()
         return self.said()
@@ -65,14 +65,14 @@ def worker_code() -> str:
 
 @pytest.fixture
 def broker() -> Iterator[RunningBroker]:
-    """Each test has one of its own, as the queue of the page has one name."""
+    """A new broker for each test, as the page's queue has a fixed name."""
     with open_test_broker(storage=require_engine("segment"), extra_args=["--admin", "0"]) as running:
         yield running
 
 
 @pytest.fixture
 def start(broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts workers of the page; those that a test leaves behind are killed."""
+    """Starts workers of the page; those that a test leaves running are killed."""
     monkeypatch.setenv("KBROKER_BOOTSTRAP", broker.bootstrap)
     (tmp_path / "worker.py").write_text(worker_code())
     started: list[Worker] = []
@@ -89,7 +89,7 @@ def start(broker: RunningBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def look(command: Command, broker: RunningBroker) -> Callable[[], dict[str, Any]]:
-    """What `describe` says of the queue."""
+    """The output of `describe` for the queue."""
 
     def described() -> dict[str, Any]:
         admin = broker.ready_line.rpartition("admin http://")[2].rstrip(")")
@@ -154,8 +154,8 @@ def test_a_stopped_worker_finishes_its_job_and_touches_no_other(
 def test_a_killed_worker_and_a_killed_broker(
     command: Command, broker: RunningBroker, start: Start, look: Callable[[], dict[str, Any]]
 ) -> None:
-    """The job of a killed worker goes to another one; a worker whose answer the broker cannot take
-    says so, and works on when the broker is back."""
+    """The job of a killed worker goes to another one. A worker whose acknowledgement fails logs
+    that, and continues when the broker is back."""
     assert command("queues", "create", QUEUE, "--delay", "10ms").code == OK
     send(command, '{"seconds": 4}')
     first = start()
@@ -172,13 +172,13 @@ def test_a_killed_worker_and_a_killed_broker(
 
 
 def held_by(found: dict[str, Any], worker: Worker) -> int | None:
-    """How many jobs; None: it is no member yet."""
+    """How many jobs; None: not a member yet."""
     jobs = {each["client_id"]: each["jobs"] for each in found["workers"]}
     return jobs.get(f"worker-{worker.process.pid}")
 
 
 def test_the_snippets_for_sending(command: Command, broker: RunningBroker) -> None:
-    """Those for the shell begin with the queue's creation."""
+    """The shell snippets begin with creating the queue."""
     lines = re.findall(r"^    (kbroker queues (?:create|send)[^\n]*|seq [^\n]*)", PAGE, re.MULTILINE)
     run_lines(lines[:3], broker.bootstrap)
     (code,) = (each for each in snippets() if "Producer" in each)
@@ -197,7 +197,7 @@ def test_the_snippets_for_sending(command: Command, broker: RunningBroker) -> No
 
 
 def test_the_snippets_for_later(command: Command, broker: RunningBroker) -> None:
-    """The page's time is replaced by one that has not passed."""
+    """The page's time is replaced by one in the future."""
     assert command("queues", "create", QUEUE).code == OK
     section = PAGE.partition("## Later, and again\n")[2].partition("\n## ")[0]
     lines = re.findall(r"^    (kbroker queues send [^\n]*)", section, re.MULTILINE)

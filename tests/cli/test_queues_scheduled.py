@@ -1,5 +1,5 @@
-"""Jobs for later: `kbroker queues send --delay` and `--at`, how they are shown, and when they
-come."""
+"""Scheduled jobs: `kbroker queues send --delay` and `--at`, how they are shown, and when they are
+delivered."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_warning_counts_jobs_that_wait(
 def test_jobs_for_later_come_when_they_are_due(
     command: Command, broker: RunningBroker, queue: str, http: str
 ) -> None:
-    """And are seen meanwhile: behind those for now, the next one first."""
+    """Meanwhile they are listed after the immediate jobs, the next one first."""
     began_ms = wall_clock_ms()
     assert command("queues", "send", queue, "in an hour", "--delay", "1h").code == OK
     assert command("queues", "send", queue, "soon", "--delay", "4s", "--header", "origin=test").code == OK
@@ -107,7 +107,7 @@ def test_jobs_for_later_come_when_they_are_due(
 
 
 def test_jobs_for_a_time(command: Command, broker: RunningBroker, queue: str) -> None:
-    """One in the past is a job for now."""
+    """One in the past is an immediate job."""
     assert command("queues", "send", queue, "past", "--at", "2001-02-03T04:05").code == OK
     in_a_day = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86_400))
     assert command("queues", "send", queue, "tomorrow", "--at", in_a_day).code == OK
@@ -123,7 +123,7 @@ def test_jobs_for_a_time(command: Command, broker: RunningBroker, queue: str) ->
 def test_a_job_that_was_given_back_is_held_again(
     command: Command, broker: RunningBroker, queue: str, http: str
 ) -> None:
-    """It waited outside the window, and describe and inflight tell who has it."""
+    """It waited outside the window; describe and inflight show which member has it."""
     assert command("queues", "create", queue, "--delay", "1500ms", "--update").code == OK
     assert command("queues", "send", queue, "job", "other").code == OK
     with worker(broker, queue, "worker-8") as consumer:
@@ -145,7 +145,7 @@ def test_a_job_that_was_given_back_is_held_again(
 
 
 def test_a_queue_without_scheduling_refuses(command: Command, queue: str) -> None:
-    """Its jobs would come at once. The line says what to do, and that does it."""
+    """Its jobs would be delivered at once. The error says what to do, and that works."""
     assert command("queues", "create", queue, "--scheduling", "false", "--update").code == OK
     switch = f"kbroker queues create {queue} --scheduling true --update"
     line = f"kbroker: queue {queue} would deliver these jobs at once: `{switch}` lets it wait\n"

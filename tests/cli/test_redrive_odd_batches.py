@@ -1,5 +1,5 @@
-"""Dead letters and redrives beside batches whose payload contradicts their header: in each topic
-that they read, they end nothing."""
+"""Dead letters and redrives beside batches whose payload contradicts their header: in no topic that
+they read do these stop them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_redrive_tells_once_what_it_left_out(broker: RunningBroker, command: C
 def test_in_the_topic_that_records_go_back_to(
     broker: RunningBroker, command: Command, topic: str, kind: str
 ) -> None:
-    """What another producer has sent there since the redrive was started, and since it was
+    """Batches that another producer has sent there since the redrive was started, and since it was
     interrupted."""
     letters = fill(broker, topic, 300)
     with broker.connect() as connection:
@@ -76,7 +76,7 @@ def test_in_the_topic_that_records_go_back_to(
 
 
 def test_a_damaged_batch_of_its_own(broker: RunningBroker, command: Command, topic: str) -> None:
-    """Nobody can tell what was in it: the rest of that partition is named, not sent twice."""
+    """Its records are unknown: the rest of that partition is named, and not sent twice."""
     letters = fill(broker, topic, 300)
     with broker.connect() as connection:
         (found, source) = (admin.topics(connection, [each])[0] for each in (letters, topic))

@@ -1,5 +1,5 @@
-"""Redrives that meet what nobody wished for: lost logs and notes, foreign notes, rivals, odd
-timestamps and many dead letters."""
+"""Redrives in trouble: lost logs and notes, foreign notes, concurrent redrives, odd timestamps and
+many dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Interrupted(Exception):
 
 
 def _interrupt(broker: RunningBroker, letters: str, name: str) -> None:
-    """A redrive that dies behind its first batch."""
+    """A redrive that dies after its first batch."""
 
     def die(done: int, of: int) -> None:
         raise Interrupted
@@ -50,8 +50,8 @@ def _id_of(broker: RunningBroker, topic: str) -> UUID:
 
 
 def test_sent_records_that_were_deleted(broker: RunningBroker, command: Command, topic: str) -> None:
-    """What the dead process has sent cannot be told any more: those dead letters are named, the
-    others sent, and the redrive ends."""
+    """The records sent by the dead process can no longer be identified: those dead letters are
+    named, the others sent, and the redrive ends."""
     letters = fill(broker, topic, 300)
     _interrupt(broker, letters, "mine")
     (lost,) = (partition for partition, records in read(broker, topic).items() if len(records) > 300)
@@ -67,7 +67,8 @@ def test_sent_records_that_were_deleted(broker: RunningBroker, command: Command,
 
 
 def test_what_was_sent_may_be_deleted_meanwhile(broker: RunningBroker, topic: str) -> None:
-    """As by retention: what the topic has taken from this process is sent."""
+    """For instance by retention: records that the topic accepted from this process count as
+    sent."""
     letters = fill(broker, topic, 300)
 
     def delete(done: int, of: int) -> None:
@@ -86,8 +87,8 @@ def test_what_was_sent_may_be_deleted_meanwhile(broker: RunningBroker, topic: st
 def test_a_rival_sends_between_asking_for_the_end_and_reading(
     broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch behind the end that was asked for has a sequence number, but its records are not
-    looked at: it must not be seen at all."""
+    """A batch after the queried end has a sequence number, but its records are not read: the
+    redrive must ignore it entirely."""
     letters = fill(broker, topic, 400)
     _interrupt(broker, letters, "mine")
     rivals: list[Summary] = []
@@ -133,7 +134,7 @@ def test_foreign_and_broken_notes(broker: RunningBroker, command: Command, topic
 def test_notes_outlive_a_topic_that_was_created_by_hand(
     broker: RunningBroker, command: Command, topic: str
 ) -> None:
-    """With retention as other topics have it, the notes would go, and every record would be sent
+    """With the retention of other topics the notes would be removed, and every record sent
     again."""
     letters = fill(broker, topic, 2)
     command("topics", "delete", NOTES_TOPIC)
@@ -149,7 +150,7 @@ def test_notes_outlive_a_topic_that_was_created_by_hand(
 
 
 def test_a_lost_start_note(broker: RunningBroker, command: Command, topic: str) -> None:
-    """What is still noted as sent is not sent again, and the redrive cannot go on."""
+    """Records still noted as sent are not sent again, and the redrive cannot be resumed."""
     letters = fill(broker, topic, 2)
     note = {
         "note": "progress",
@@ -187,7 +188,7 @@ def test_an_unfinished_redrive_keeps_others_waiting(
 def test_of_two_started_at_the_same_moment_the_first_goes_on(
     broker: RunningBroker, command: Command, topic: str
 ) -> None:
-    """Neither saw the other one's note before it wrote its own."""
+    """Neither saw the other's note before it wrote its own."""
     letters = fill(broker, topic, 2)
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [letters])
@@ -205,8 +206,8 @@ def test_of_two_started_at_the_same_moment_the_first_goes_on(
 
 
 def test_dead_letters_that_a_power_cut_took(broker: RunningBroker, command: Command, topic: str) -> None:
-    """With durability `os` the dead letter topic may end before where it ended when the redrive was
-    started: the rest is redriven."""
+    """With durability `os` the dead letter topic may end before its end at the start of the
+    redrive: the rest is redriven."""
     letters = fill(broker, topic, 2)
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [letters])
@@ -233,7 +234,8 @@ def test_notes_of_scattered_dead_letters(broker: RunningBroker) -> None:
 
 
 def test_notes_of_earlier_versions(broker: RunningBroker) -> None:
-    """They say nothing of schedules; and where none is kept, ours are as theirs."""
+    """They have nothing about schedules; and if schedules are not kept, the new notes have the same
+    format."""
     with broker.connect() as connection:
         notes = Notes(connection)
         for name, keep_schedule in (("early", False), ("late", True)):
@@ -266,7 +268,7 @@ def test_any_timestamp(broker: RunningBroker, command: Command, topic: str) -> N
 
 
 def test_header_names_that_are_no_utf_8(broker: RunningBroker, command: Command, topic: str) -> None:
-    """No broker looks at them: they come back as they were."""
+    """No broker checks them: they are sent back unchanged."""
     headers = headers_of(Origin(topic, 0, 7, "workers", 1, EXHAUSTED))
     append(broker, topic, 0, [Record(0, 0, None, b"v", (*headers, ("\udcff", b"own")))])
     shown = command("dead-letters", "show", topic, "0:0", "--json").json
@@ -277,7 +279,7 @@ def test_header_names_that_are_no_utf_8(broker: RunningBroker, command: Command,
 
 
 def test_sources_with_a_record_in_each_batch(broker: RunningBroker, command: Command, topic: str) -> None:
-    """They are read ahead; every other one is dead."""
+    """They are read ahead; every other record is dead."""
     for offset in range(60):
         append(broker, topic, 0, [Record(0, 1, None, b"%d" % offset)])
     dead = [*range(30), *range(31, 60, 2)]

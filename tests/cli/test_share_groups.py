@@ -1,5 +1,5 @@
-"""`kbroker share-groups` and `kbroker groups` against a real broker: what is shown of groups, and
-what deleting them does."""
+"""`kbroker share-groups` and `kbroker groups` against a real broker: describing share groups, and
+deleting them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def used(command: Command, topic: str, group: str, count: int = 4) -> str:
 
 
 def test_offsets_and_lag(command: Command, one_log: str) -> None:
-    """The saved start offset may stay behind what is finished; the lag does not."""
+    """The saved start offset may lag behind the finished records; the displayed lag does not."""
     used(command, one_log, "half-way")
     lines = [line.split() for line in command("share-groups", "describe", "half-way").lines]
     assert lines[0] == ["GROUP", "TOPIC", "PARTITION", "START-OFFSET", "LAG"]

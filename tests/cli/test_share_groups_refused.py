@@ -1,5 +1,5 @@
-"""`kbroker share-groups` where a broker refuses a part of what is asked, or knows groups of other
-types: answers by a fake broker."""
+"""`kbroker share-groups` when a broker refuses part of a request, or has groups of other types: a
+fake broker answers."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def list_groups(request: Any) -> dict[str, Any]:
 
 
 def describe_offsets(request: Any) -> dict[str, Any]:
-    """Partition 0 is in use, 1 was never used, of 2 the end of the log is not known."""
+    """Partition 0 is in use, 1 was never used, the end of the log of 2 is unknown."""
     rows = [
         {"partition_index": 0, "start_offset": 5, "leader_epoch": 1, "lag": 3, **FINE},
         {"partition_index": 1, "start_offset": -1, "leader_epoch": 0, "lag": -1, **FINE},
@@ -219,7 +219,7 @@ def test_a_group_of_another_type_is_not_reset(
 def test_a_group_of_another_type_is_not_deleted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DeleteGroups would take it."""
+    """DeleteGroups would delete it."""
     with broker(monkeypatch) as running:
         assert run(["share-groups", "delete", "g"]) == REFUSED
     why = "it is a consumer group; use `kbroker groups delete g`"

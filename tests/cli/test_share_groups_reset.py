@@ -1,5 +1,5 @@
-"""`kbroker share-groups reset-offsets` against a real broker: every place to go to, what is
-refused, and that consumers follow."""
+"""`kbroker share-groups reset-offsets` against a real broker: every target, the refusals, and that
+consumers follow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dated(broker: RunningBroker, topic: str) -> str:
 
 @pytest.fixture
 def group(command: Command, dated: str, request: pytest.FixtureRequest) -> str:
-    """Stands at offset 4 of partition 0, and at 0, the end, of the others."""
+    """Its offset is 4 in partition 0, and 0, the end, in the others."""
     name = f"g-{request.node.name}"
     assert (
         command("share-groups", "reset-offsets", name, "--topic", dated, "--to-offset", "4", "--execute").code
@@ -40,7 +40,7 @@ def group(command: Command, dated: str, request: pytest.FixtureRequest) -> str:
 
 
 def new_offsets(command: Command, group: str, *arguments: str | Path) -> dict[int, int]:
-    """New offset by partition, as a dry run says."""
+    """New offset by partition, from a dry run."""
     ran = command("share-groups", "reset-offsets", group, *arguments, "--dry-run", "--json")
     assert ran.code == OK
     return {row["partition"]: row["new_offset"] for row in ran.json}
@@ -180,7 +180,7 @@ def test_what_is_exported_can_be_brought_back(
 
 def test_a_file_with_several_groups(command: Command, dated: str, group: str, tmp_path: Path) -> None:
     rows = f'other,"{dated}",0,1\n\n{group},"{dated}",0,2\n'
-    (tmp_path / "plan").write_text(rows, encoding="utf-8-sig")  # as spreadsheets write it
+    (tmp_path / "plan").write_text(rows, encoding="utf-8-sig")  # as spreadsheets save it
     assert new_offsets(command, group, "--from-file", tmp_path / "plan") == {0: 2}
 
 

@@ -140,7 +140,7 @@ def test_a_data_directory_of_another_engine(tmp_path: Path) -> None:
 def test_what_is_not_installed_is_refused_before_the_directory_is_made(
     tmp_path: Path, arguments: tuple[str, str], installed: str
 ) -> None:
-    """A directory notes its engines for good: the next start, with the right one, must find
+    """A directory records its engines permanently: the next start, with the right one, must find
     none."""
     code, err = refused("--data-dir", tmp_path / "data", *arguments)
     assert code == USAGE

@@ -1,5 +1,5 @@
-"""`kbroker start` from the command line, the environment and the file: which wins, and that an
-error says where the wrong value stands."""
+"""`kbroker start` from the command line, the environment and the file: their precedence, and that
+an error names the place of the wrong value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = [each for each in start_command.params if isinstance(each, StartOption
 
 @contextmanager
 def started(directory: Path, *arguments: str, env: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """In a directory of its own, with nothing in the environment but this."""
+    """In a separate directory, with only these variables in the environment."""
     command = [sys.executable, "-m", "kbroker", "start", *arguments]
     with subprocess.Popen(
         command,
@@ -52,7 +52,7 @@ def default_partitions(process: subprocess.Popen[str]) -> int:
 
 
 def test_everything_comes_from_the_environment(tmp_path: Path) -> None:
-    """What says where clients connect is not for it."""
+    """Variables for clients' connections do not affect it."""
     env = {
         "KBROKER_START_DATA_DIR": "from-env",
         "KBROKER_START_STORAGE": "lmdb",
@@ -94,7 +94,7 @@ def test_everything_comes_from_the_file(tmp_path: Path) -> None:
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
-    """Each option for itself, and each setting of the broker for itself."""
+    """Each option separately, and each setting of the broker separately."""
     settings = "num.partitions=2\nauto.create.topics.enable=false\nlog.retention.hours=5\n"
     (tmp_path / "f").write_text(
         f"data-dir=from-file\nstorage=memory\ndurability=os\nlisten=nowhere\n{settings}"
@@ -255,7 +255,7 @@ def test_errors_name_the_file_and_the_line(
 def test_a_value_that_does_not_count_is_not_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next stronger place has the option."""
+    """A place with higher precedence has the option."""
     monkeypatch.setenv("KBROKER_START_LISTEN", "nowhere")
     (tmp_path / "f").write_text("durability=hope\n")
     arguments = ["--listen", "h:1", "--durability", "os", "--config-file", str(tmp_path / "f")]

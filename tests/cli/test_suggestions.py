@@ -1,5 +1,5 @@
-"""What a wrong command or option may have meant is said in the one line of the refusal. No broker
-is needed."""
+"""A wrong command or option is refused in one line, which suggests the likely one. No broker is
+needed."""
 
 from __future__ import annotations
 

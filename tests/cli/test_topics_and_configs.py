@@ -144,7 +144,7 @@ def test_what_a_topic_has_from_the_broker(command: Command, topic: str) -> None:
 
 
 def test_configs_of_a_group_with_sources_and_defaults(command: Command) -> None:
-    """The names of dead letters among them."""
+    """Including the names of dead letter settings."""
     values = {
         "errors.deadletterqueue.topic.name": "dlq.orders",
         "errors.deadletterqueue.copy.record.enable": "true",
@@ -196,7 +196,7 @@ def test_configs_of_all_brokers(command: Command) -> None:
 
 
 def test_deleting_configs_that_are_not_set(command: Command, topic: str) -> None:
-    """Refused with the place where the value is set, and whatever else was named is kept."""
+    """Refused with the place where the value is set; all other named configs are kept."""
     retention = "log.retention.ms"
 
     def refused(*arguments: str) -> str:

@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 @click.group()
 def main() -> None:
-    """Scripts of requests, answered by Apache Kafka (recorded) and by kbroker."""
+    """Run scripts of requests against Apache Kafka (recorded) and kbroker."""
 
 
 @main.command("record")
 @click.argument("names", nargs=-1)
 def record_kafka(names: tuple[str, ...]) -> None:
-    """Run scripts (all, or those whose name begins with NAMES) against Apache Kafka and keep its
+    """Run scripts (all, or those whose name begins with NAMES) against Apache Kafka and store its
     answers."""
     with tempfile.TemporaryDirectory() as home, running_kafka(Path(home), BROKER_CONFIG) as port:
         failed = _each(
@@ -56,7 +56,8 @@ def record_kafka(names: tuple[str, ...]) -> None:
 def compare(storage: str, names: tuple[str, ...]) -> None:
     """Run scripts against kbroker and compare its answers with Kafka's.
 
-    Ends with 1 if a script fails, or differs in what known_differences.py does not explain."""
+    Ends with 1 if a script fails, or if an answer differs without an entry in known_differences.py.
+    """
     met: dict[str, list[Found]] = {}
     unexplained: list[Found] = []
 
@@ -118,7 +119,7 @@ def _chosen(names: tuple[str, ...]) -> list[Script]:
 
 
 def _each(scripts: list[Script], work: Callable[[Script], T], tell: Callable[[T], str]) -> int:
-    """Run all, many at once, and print a line for each in order; how many raised."""
+    """Run all, many at once, and print a line for each in order; returns how many raised."""
     failed = 0
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for script, future in [(script, pool.submit(work, script)) for script in scripts]:

@@ -1,8 +1,8 @@
-"""A real Apache Kafka, one node in KRaft mode, from Maven: what recorded answers come from, and the
-home of Kafka's tools.
+"""A real Apache Kafka, one node in KRaft mode, from Maven: the source of recorded answers, and of
+Kafka's tools.
 
-Needs Java and Maven on the PATH; nothing else in the project does. The jars stay in kafka/libs, out
-of the repository.
+Needs Java and Maven on the PATH; nothing else in the project does. The jars stay in kafka/libs,
+outside the repository.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ START_TIMEOUT_S = 90.0
 
 
 class KafkaFailed(Exception):
-    """Maven, the formatting of the directory or the broker itself failed; the text ends with what
-    it printed."""
+    """Maven, formatting the directory, or the broker itself failed; the text ends with the
+    output."""
 
 
 def class_path() -> str:
-    """The class path of the released broker and tools, fetched at first use."""
+    """The class path of the released broker and tools, fetched on first use."""
     if not any(LIBS.glob("kafka_2.13-*.jar")):
         _run(
             "mvn", "-q", "-B", "-f", str(HERE / "kafka" / "pom.xml"), "dependency:copy-dependencies",
@@ -38,7 +38,7 @@ def class_path() -> str:
 
 
 def version() -> str:
-    """Of the broker in kafka/libs, as in "4.3.1"."""
+    """The version of the broker in kafka/libs, such as "4.3.1"."""
     class_path()
     (jar,) = LIBS.glob("kafka_2.13-*.jar")
     return jar.stem.removeprefix("kafka_2.13-")
@@ -46,7 +46,7 @@ def version() -> str:
 
 @contextmanager
 def running_kafka(home: Path, config: Mapping[str, str]) -> Iterator[int]:
-    """Start a broker on an empty directory below `home`; gives its port; kills it at the end."""
+    """Start a broker on an empty directory below `home`; yields its port; kills it at the end."""
     port, controller = free_port(), free_port()
     properties = home / "server.properties"
     properties.write_text(

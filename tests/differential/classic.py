@@ -1,13 +1,13 @@
-"""Members of classic consumer groups for scripts: the client's side of the protocol of JoinGroup,
-SyncGroup, Heartbeat, LeaveGroup.
+"""Members of classic consumer groups, for scripts: the client's side of JoinGroup, SyncGroup,
+Heartbeat and LeaveGroup.
 
     group = classic_group(s)
     a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")
     form(a, b)                                 # not part of the transcript; generation 2, a leads
     b.heartbeat(generation=1)
 
-A member's name is its client id on a connection of its own, so that ids that the broker makes of it
-read `a(1)`.
+A member's name is its client id on a separate connection, so that ids that the broker derives from
+it read `a(1)`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Answer = Callable[[], Entity]
 
 
 def classic_group(s: Session, name: str = "g") -> str:
-    """A group id of this script, once its coordinator is ready: a fresh Kafka makes its topic when
-    it is asked for it."""
+    """A group id of this script, once its coordinator is ready: a fresh Kafka creates the
+    coordinator's topic on the first request."""
     group_id = f"{s.name}-{name}"
 
     def ready() -> bool:
@@ -41,7 +41,7 @@ def _described(s: Session, group_id: str) -> Entity:
 
 
 def until_state(s: Session, group_id: str, state: str, members: int | None = None) -> None:
-    """Wait until the group is in this state, and has this many members."""
+    """Wait until the group is in this state and has this many members."""
 
     def reached() -> bool:
         group = _described(s, group_id)
@@ -83,7 +83,7 @@ def protocols(*names: str, metadata: bytes | None = None) -> list[dict[str, Valu
 
 @dataclass
 class ClassicMember:
-    """Remembers the id and generation that it was given. `quiet`: the step is not part of the
+    """Remembers its id and generation from the responses. `quiet`: the step is not part of the
     transcript."""
 
     session: Session
@@ -100,7 +100,7 @@ class ClassicMember:
         return self.begin_join(version, quiet=quiet, **changed)()
 
     def begin_join(self, version: int = 9, *, quiet: bool = False, **changed: Value) -> Answer:
-        """A JoinGroup that is only sent. `changed`: fields other than the usual ones."""
+        """Only send a JoinGroup. `changed`: fields other than the usual ones."""
         values: dict[str, Value] = {
             "group_id": self.group_id, "session_timeout": self.session_ms,
             "rebalance_timeout": self.rebalance_ms,
@@ -122,7 +122,7 @@ class ClassicMember:
         return joined
 
     def enter(self, *, quiet: bool = True, **changed: Value) -> Answer:
-        """Take a member id, then join with it; that JoinGroup is only sent."""
+        """Get a member id, then join with it; that JoinGroup is only sent."""
         if not self.member_id and self.instance_id is None:
             self.join(quiet=quiet, **changed)
         return self.begin_join(quiet=quiet, **changed)
@@ -135,7 +135,7 @@ class ClassicMember:
     def begin_sync(
         self, *assigned: ClassicMember, version: int = 5, quiet: bool = False, **changed: Value
     ) -> Answer:
-        """A SyncGroup that is only sent; each of `assigned` gets its name as its assignment."""
+        """Only send a SyncGroup; each of `assigned` gets its name as its assignment."""
         latest = (
             {"protocol_type": "consumer", "protocol_name": self.protocol or "range"} if version >= 5 else {}
         )
@@ -160,7 +160,7 @@ class ClassicMember:
         return self._begin("heartbeat", version, values | changed, quiet)()
 
     def leave(self, version: int = 5, *, quiet: bool = False, **changed: Value) -> Entity:
-        """As clients leave: up to v2 by the member id alone."""
+        """Leave as clients do: up to v2 by the member id alone."""
         if version < 3:
             values: dict[str, Value] = {"group_id": self.group_id, "member_id": self.member_id}
         else:
@@ -192,12 +192,12 @@ class ClassicMember:
 
 
 def identity(member_id: str, instance_id: str | None = None) -> dict[str, Value]:
-    """A row of LeaveGroup."""
+    """The member's row in LeaveGroup."""
     return {"member_id": member_id, "group_instance_id": instance_id}
 
 
 def commit_rows(version: int, offsets: dict[Topic, dict[int, int]], **more: Value) -> list[dict[str, Value]]:
-    """Topics of OffsetCommit: offsets by topic and partition; `more`: further fields of every row,
+    """Topics of OffsetCommit: offsets by topic and partition. `more`: further fields of every row;
     `committed_metadata` is empty."""
     row = {"committed_metadata": "", **({"committed_leader_epoch": -1} if version >= 6 else {}), **more}
     return [
@@ -213,14 +213,14 @@ def commit_rows(version: int, offsets: dict[Topic, dict[int, int]], **more: Valu
 
 
 def topic_key(version: int, topic: Topic) -> dict[str, Value]:
-    """How OffsetCommit and OffsetFetch name a topic: by its id from v10 on."""
+    """The topic in OffsetCommit and OffsetFetch: by its id from v10 on, by name before."""
     return {"topic_id": topic.topic_id} if version >= 10 else {"name": topic.name}
 
 
 def form(*members: ClassicMember, **joined: Value) -> None:
-    """Have members, none of whom has joined before, join one after the other: the group is stable,
-    the first one leads, the generation is their number. Not part of the transcript. `joined`:
-    fields of JoinGroup other than the usual ones."""
+    """Let new members join one after the other: the group is stable, the first one leads, the
+    generation is the number of members. Not part of the transcript. `joined`: fields of JoinGroup
+    other than the usual ones."""
     for count in range(1, len(members) + 1):
         present = members[:count]
         waiting = [present[-1].enter(**joined)]

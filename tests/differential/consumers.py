@@ -1,5 +1,5 @@
-"""Members of consumer groups (KIP-848), for scripts: each heartbeat is a step; waiting for what the
-broker must know first is not."""
+"""Members of consumer groups (KIP-848), for scripts: each heartbeat is a step; waiting for the
+broker to know topics and groups is not."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import TypeAlias
 from tests.differential.script import Entity, Session, Topic, Value
 
 COORDINATOR_PARTITIONS = 4
-"""Kafka's recorder has so many: each learns of topics for itself."""
+"""The number that Kafka's recorder has; each partition learns of topics independently."""
 _NOT_YET = (14, 15, 16)
 Owned: TypeAlias = Mapping[Topic, Sequence[int]]
 
 
 def group_of(s: Session, name: str = "g", *topics: Topic) -> str:
-    """A group id of this script, for which the coordinator is ready and has heard of these
-    topics."""
+    """A group id of this script, whose coordinator is ready and knows these topics."""
     group = f"{s.name}-{name}"
 
     def ready() -> bool:
@@ -36,8 +35,8 @@ def group_of(s: Session, name: str = "g", *topics: Topic) -> str:
 
 
 def wait_for_partitions(s: Session, group: str, topic: Topic, count: int | None = None) -> None:
-    """Until the coordinator of `group` knows the topic: `count` partitions, 0 once it is deleted
-    (default: any)."""
+    """Until the coordinator of `group` knows the topic: with `count` partitions, 0 after its
+    deletion (default: any)."""
     candidates = (f"{s.name}-probe{index}" for index in range(1000))
     probe = next(name for name in candidates if _coordinator_partition(name) == _coordinator_partition(group))
 
@@ -54,7 +53,7 @@ def wait_for_partitions(s: Session, group: str, topic: Topic, count: int | None 
 
 
 def _coordinator_partition(group: str) -> int:
-    """As Kafka chooses it: String.hashCode without its sign, modulo the partitions."""
+    """Kafka's choice: String.hashCode without its sign, modulo the partitions."""
     code = 0
     for character in group:
         code = (31 * code + ord(character)) & 0xFFFFFFFF
@@ -67,7 +66,7 @@ def owned_rows(owned: Owned) -> list[dict[str, Value]]:
 
 @dataclass
 class Consumer:
-    """A member that sends the epoch it was told last, unless the script says another one."""
+    """A member that sends the epoch of the last response, unless the script passes another one."""
 
     session: Session
     group_id: str
@@ -78,7 +77,7 @@ class Consumer:
     instance_id: str | None = None
 
     def join(self, *topics: Topic | str, **values: Value) -> Entity:
-        """Epoch 0 with a whole request: no partitions, a rebalance timeout of a minute, these
+        """Epoch 0 with a full request: no partitions, a rebalance timeout of a minute, these
         topics."""
         names = [topic if isinstance(topic, str) else topic.name for topic in topics]
         return self.beat(
@@ -92,7 +91,7 @@ class Consumer:
         )
 
     def beat(self, epoch: int | None = None, owns: Owned | None = None, **values: Value) -> Entity:
-        """A heartbeat in which what is not given has not changed. `owns`: the partitions that the
+        """A heartbeat in which omitted fields have not changed. `owns`: the partitions that the
         member reports."""
         if owns is not None:
             values["topic_partitions"] = owned_rows(owns)
@@ -107,7 +106,7 @@ class Consumer:
         return self.beat(epoch, **values)
 
     def silently(self, epoch: int | None = None, **values: Value) -> Entity:
-        """As `beat`, but no step of the transcript."""
+        """Like `beat`, but not a step of the transcript."""
         request = self._request(epoch, {"topic_partitions": () if epoch == 0 else None, **values})
         answer = self.session.prepare("consumer_group_heartbeat", self.version, on=self.on, **request)
         if answer.error_code.value == 0:

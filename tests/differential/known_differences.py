@@ -1,9 +1,9 @@
-"""Where kbroker answers otherwise than Apache Kafka on purpose: each has its reason in
-docs/differences.md under the same id.
+"""Where kbroker deliberately answers differently from Apache Kafka: each difference has its reason
+in docs/differences.md under the same id.
 
-A difference is matched by the script, the place in the answers and both values. Anything else that
-differs is a bug. One that no script meets any more is a bug as well: the list tells what is, not
-what was.
+A difference is matched by the script, the place in the answers, and both values. Any other
+difference is a bug. So is an entry that no script meets any more: the list has present differences
+only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _GROUP_SOURCE = 8
 
 @dataclass(frozen=True)
 class Difference:
-    """`path`: a regular expression found in the place; `scripts`: patterns of names; `holds`: of
-    Kafka's value and kbroker's."""
+    """`path`: a regular expression found in the place. `scripts`: patterns of names. `holds`: a
+    condition on Kafka's value and kbroker's."""
 
     id: str
     path: str
@@ -44,7 +44,7 @@ def values(kafka: Json, kbroker: Json) -> Callable[[Json, Json], bool]:
 
 
 def kafka_says(*wanted: Json) -> Callable[[Json, Json], bool]:
-    """Kafka gives one of these, kbroker something else."""
+    """Kafka answers one of these, kbroker something else."""
     return lambda theirs, ours: theirs in wanted
 
 
@@ -57,14 +57,14 @@ def _starts_with_an_empty_range(theirs: Json, ours: Json) -> bool:
 
 
 def _no_rows_but_one_with(field: str, wanted: Callable[[Json], bool]) -> Callable[[Json, Json], bool]:
-    """Kafka's answer has no rows at all, kbroker's some row whose `field` is as wanted."""
+    """Kafka's answer has no rows at all, kbroker's has some row with this value of `field`."""
     return lambda theirs, ours: (
         theirs == [] and any(wanted(row[field]) for topic in ours for row in topic["partitions"])
     )
 
 
 def _only_here(theirs: Json, ours: Json) -> bool:
-    """Kafka gives nothing, kbroker something."""
+    """Kafka's answer is empty, kbroker's is not."""
     return theirs == [] and bool(ours)
 
 
@@ -73,12 +73,12 @@ def _only_there(theirs: Json, ours: Json) -> bool:
 
 
 def _more_rows(theirs: Json, ours: Json) -> bool:
-    """Kafka gives some of kbroker's rows."""
+    """Kafka answers some of kbroker's rows."""
     return len(theirs) < len(ours) and all(row in ours for row in theirs)
 
 
 def _part_of(theirs: Json, ours: Json) -> bool:
-    """A lower last offset, or some of the same records that lie together."""
+    """A lower last offset, or a contiguous part of the same records."""
     if isinstance(theirs, int):
         return bool(ours < theirs)
     return any(theirs[at : at + len(ours)] == ours for at in range(len(theirs) - len(ours) + 1)) and bool(
@@ -96,8 +96,8 @@ def _settings_of_dead_letters_besides(theirs: Json, ours: Json) -> bool:
 
 
 def _share_groups_settings_may_be_altered(theirs: Json, ours: Json) -> bool:
-    """The same rows, but that groups' defaults and bounds are not read-only; beside rows of dead
-    letters."""
+    """The same rows, but groups' defaults and bounds are not read-only; kbroker also has the rows
+    of dead letters."""
     moved = {f"group.share.{end}{triple}" for end in ("", "min.", "max.") for triple in GROUP_SHARE_TRIPLES}
     rows = [row for row in ours if not row["name"].startswith("errors.deadletterqueue.")]
     fixed_there = {row["name"] for row in theirs if row["read_only"]} & moved
@@ -113,7 +113,7 @@ def _without_the_group_s_own(theirs: Json, ours: Json) -> bool:
 
 
 def _features_of_newer_kafka(theirs: Json, ours: Json) -> bool:
-    """The three that kbroker has, with 4.4's levels."""
+    """The three that kbroker has too, with the levels of 4.4."""
     newer = {"metadata.version": {30: 31}, "group.version": {}, "share.version": {1: 2}}
     return bool(
         ours
@@ -481,7 +481,7 @@ KNOWN: Sequence[Difference] = (
         "share_offsets.altered share_offsets.consuming_from_below_zero share_state.initial_start_offsets",
     ),
     Difference(
-        "DIF-85",  # What was there before stays.
+        "DIF-85",  # the previous offset stays
         r"^[27]\.describe_share_group_offsets\..*\.(start_offset|lag)$|^6\.read_share_group_state_summary\..*\.(state_epoch|start_offset)$",
         any_of(values(-5, -1), values(9, -1), values(3, 2), values(-7, 0)),
         "share_offsets.altered share_offsets.consuming_from_below_zero share_state.initial_start_offsets",
@@ -496,6 +496,6 @@ KNOWN: Sequence[Difference] = (
 
 
 def explain(found: Found) -> str | None:
-    """The id of the difference that explains this one, or None: a bug of ours, or a difference that
+    """The id of the difference that explains this one. None: a bug of kbroker, or a difference that
     is not listed yet."""
     return next((known.id for known in KNOWN if known.explains(found)), None)

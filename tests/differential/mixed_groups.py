@@ -1,5 +1,5 @@
-"""Classic members of consumer groups for scripts: what real consumers put into JoinGroup and
-SyncGroup, where brokers look into it.
+"""Classic members of consumer groups, for scripts: the content of JoinGroup and SyncGroup that real
+consumers send and brokers parse.
 
 ConsumerProtocolSubscription and ConsumerProtocolAssignment: a version (2 bytes), then arrays and
 strings of the oldest encoding.
@@ -54,7 +54,7 @@ def offered(metadata: bytes, *names: str) -> list[dict[str, Value]]:
 def classic_with(
     s: Session, topic: Topic, *names: str, instance_id: str | None = None, **how: int
 ) -> ClassicMember:
-    """The only member, called a, of a stable classic group g: it has all partitions of a topic of
+    """The only member, named a, of a stable classic group g: it has all partitions of a topic with
     two. Not part of the transcript."""
     group = classic_group(s)
     wait_for_partitions(s, group, topic)

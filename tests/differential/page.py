@@ -1,5 +1,5 @@
-"""The tables of docs/differences.md: what differs on purpose, and what only Kafka 4.4 has, so that
-no recording can show it."""
+"""The tables of docs/differences.md: deliberate differences, and features of Kafka 4.4 that no
+recording of 4.3 can show."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEWER_HEADING = "## What only Kafka 4.4 has"
 
 
 class Listed(NamedTuple):
-    """A difference on purpose."""
+    """A deliberate difference."""
 
     id: str
     kafka: str
@@ -25,7 +25,7 @@ class Listed(NamedTuple):
 
 
 class Newer(NamedTuple):
-    """Something of 4.4's, by rules of docs/behaviour.md; `tests`: files below tests/ that show
+    """A feature of Kafka 4.4, by rules of docs/behaviour.md; `tests`: files below tests/ that show
     it."""
 
     what: str

@@ -1,6 +1,6 @@
-"""Runs scripts against a broker, keeps Kafka's transcripts as data, compares.
+"""Runs scripts against a broker, stores Kafka's transcripts as data, compares.
 
-python -m tests.differential record [NAME …]     against Apache Kafka, anew (make record-kafka)
+python -m tests.differential record [NAME …]     against Apache Kafka (make record-kafka)
 python -m tests.differential compare [NAME …]    against kbroker (make differential)
 """
 
@@ -18,7 +18,7 @@ from tests.differential.transcript import Json
 
 RECORDED = Path(__file__).parent / "recorded"
 AT_ONCE = 12
-"""Scripts that run side by side: most of their time is waiting."""
+"""Scripts that run concurrently: most of their time is waiting."""
 _IDENTITY = (
     "name",
     "topic",
@@ -46,7 +46,8 @@ BROKER_CONFIG = {
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.max.size": "6",
 }
-"""Both brokers': bounds low enough for scripts that wait for a lock or a session to expire."""
+"""The config of both brokers: bounds low enough for scripts that wait for a lock or a session to
+expire."""
 
 
 def load_scripts() -> dict[str, Script]:
@@ -56,8 +57,8 @@ def load_scripts() -> dict[str, Script]:
 
 
 def run(script: Script, port: int) -> list[Json]:
-    """The transcript of one script. Raises whatever the script raises, AssertionError where it
-    could not do its work."""
+    """The transcript of one script. Raises any exception of the script, AssertionError if it could
+    not run as intended."""
     session = Session(script.name.replace("_", "-"), port)
     try:
         script.run(session)
@@ -80,7 +81,7 @@ def record(script: Script, port: int, kafka_version: str) -> list[Json]:
 
 
 class NotRecorded(Exception):
-    """There is no transcript of Kafka's for this script, or one of another state of the script."""
+    """There is no transcript of Kafka for this script, or one of another version of the script."""
 
 
 def recorded(script: Script) -> list[Json]:
@@ -120,7 +121,7 @@ def _answer(step: Json) -> Json:
 
 
 def _by_identity(rows: list[Json]) -> list[Json]:
-    """Rows that tell of the same thing in the same place, whatever else differs in them."""
+    """Rows about the same thing in the same place, whatever else differs in them."""
     if not all(isinstance(row, dict) for row in rows):
         return rows
     return sorted(rows, key=lambda row: [json.dumps(row.get(field)) for field in _IDENTITY])

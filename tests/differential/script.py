@@ -1,15 +1,15 @@
-"""What a script is, and what it has in its hands: connections, topics, share-group members, and a
-transcript of what was answered.
+"""Scripts, and the session that each one gets: connections, topics, share-group members, and a
+transcript of the answers.
 
     @script("SF-3")
     def acknowledgements_on_epoch_zero(s: Session) -> None:
         topic = s.topic()
         s.share_fetch("g", "m", 0, {topic: {0: [(0, 0, [ACCEPT])]}})
 
-A script runs unchanged against either broker, on topics and groups of its own (their names begin
-with the script's). Every `call` is a step of the transcript. Preparation, and waiting for what
-Kafka does in the background, is `prepare`d or polled for: it is not in the transcript. The names in
-`@script(...)` are the rules of docs/behaviour.md that it shows.
+A script runs unchanged against either broker, on its own topics and groups (their names begin with
+the script's). Every `call` is a step of the transcript. Preparation, and waiting for background
+work of Kafka, is `prepare`d or polled for: it is not in the transcript. The names in `@script(...)`
+are the rules of docs/behaviour.md that the script shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.differential.transcript import Json, Names, transcribe
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 PATIENCE_S = 40.0
-"""How long a poll may take: Kafka initialises a share-partition with the second heartbeat and
+"""How long a poll may take: Kafka initializes a share-partition with the second heartbeat, and
 retries some things after 30 s."""
 
 Value: TypeAlias = Any
@@ -54,8 +54,8 @@ SCRIPTS: dict[str, Script] = {}
 def script(
     *rules: str, seconds: float = 1.0
 ) -> Callable[[Callable[[Session], None]], Callable[[Session], None]]:
-    """Register a script under `module.function`. `seconds`: about how long it takes where it waits
-    for locks or sessions."""
+    """Register a script under `module.function`. `seconds`: about how long it takes if it waits for
+    locks or sessions."""
 
     def registered(run: Callable[[Session], None]) -> Callable[[Session], None]:
         name = f"{run.__module__.rsplit('.', 1)[-1]}.{run.__name__}"
@@ -89,8 +89,7 @@ class Session:
         self._open.close()
 
     def connection(self, name: str = "a", client_id: str = "differential") -> Connection:
-        """Connections have names; each is opened at its first use, which decides on the client
-        id."""
+        """Connections have names; each is opened on first use, which decides its client id."""
         if name not in self._connections:
             opened = Connection("127.0.0.1", self.port, client_id=client_id, timeout_s=PATIENCE_S)
             self._connections[name] = self._open.enter_context(opened)
@@ -100,22 +99,22 @@ class Session:
         self._connections.pop(name).close()
 
     def prepare(self, api: str, version: int, /, on: str = "a", **values: Value) -> Entity:
-        """A request whose answer is not part of the transcript."""
+        """A request whose response is not part of the transcript."""
         return self.connection(on).call(api, version, **values)
 
     def call(
         self, api: str, version: int, /, on: str = "a", keep: Keep | None = None, **values: Value
     ) -> Entity:
-        """A request and its answer: a step of the transcript. A connection that the broker closes
-        instead is an answer, too. `keep`: what of the answer goes into the transcript (`only`),
-        where it tells of other scripts' things as well."""
+        """A request and its response: a step of the transcript. A connection that the broker closes
+        instead is an answer too. `keep`: the part of the answer that goes into the transcript
+        (`only`), if it also lists other scripts' things."""
         return self.begin(api, version, on, keep, **values)()
 
     def begin(
         self, api: str, version: int, /, on: str = "a", keep: Keep | None = None, **values: Value
     ) -> Callable[[], Entity]:
-        """As `call`, but only sent: what is returned waits for the answer. Meanwhile the connection
-        takes no other request."""
+        """Like `call`, but only sent: the returned function waits for the answer. Meanwhile the
+        connection takes no other request."""
         step = {
             "api": api,
             "version": version,
@@ -140,7 +139,7 @@ class Session:
         return answer
 
     def attempt(self, api: str, version: int, /, on: str = "a", **values: Value) -> Entity:
-        """`prepare` with an API that a broker may not have: None where the connection was
+        """Like `prepare`, for an API that a broker may not have: None if the connection was
         closed."""
         try:
             return self.prepare(api, version, on, **values)
@@ -149,7 +148,7 @@ class Session:
             return None
 
     def note(self, what: str, value: Json) -> None:
-        """Something that was found out otherwise, for instance by a real client, as a step."""
+        """Record an observation as a step, for instance one by a real client."""
         self.steps.append({"note": what, "value": transcribe(value, self.names)})
 
     # Topics and records
@@ -196,7 +195,7 @@ class Session:
         return Topic(name, row.topic_id)
 
     def gone(self, topic: Topic) -> bool:
-        """Whether the broker does not know the id of a deleted topic any more."""
+        """Whether the broker no longer knows the id of a deleted topic."""
         answer = self.prepare(
             "metadata", 12, topics=[{"topic_id": topic.topic_id, "name": None}],
             allow_auto_topic_creation=False, include_topic_authorized_operations=False,
@@ -204,7 +203,7 @@ class Session:
         return bool(answer.topics[0].error_code.value == 100)
 
     def _has_logs(self, name: str, partitions: int) -> bool:
-        """Kafka tells of a new topic a moment before it takes requests for it."""
+        """Kafka lists a new topic a moment before it accepts requests for it."""
         rows = [
             {
                 "name": name,
@@ -267,7 +266,7 @@ class Session:
         return all(found.get(name) == value for name, value in wanted.items())
 
     def join(self, group_id: str, member_id: str, *topics: Topic, partitions: int = 1, on: str = "a") -> int:
-        """Heartbeat until the member has `partitions` partitions; its epoch."""
+        """Send heartbeats until the member has `partitions` partitions; returns its epoch."""
         wanted = [topic.name for topic in topics]
         epoch, assigned = 0, 0
 
@@ -278,7 +277,7 @@ class Session:
                 rack_id=None, subscribed_topic_names=wanted,
             )  # fmt: skip
             if answer.error_code.value:
-                # a fresh Kafka makes its coordinator's topic when it is asked for it
+                # a fresh Kafka creates its coordinator's topic on the first request
                 if answer.error_code.value in (14, 15, 16):
                     self.prepare("find_coordinator", 4, on=on, key_type=0, coordinator_keys=[group_id])
                     return False
@@ -294,9 +293,9 @@ class Session:
         return epoch
 
     def load(self, group_id: str, *topics: Topic, partitions: int = 1) -> None:
-        """Have the share-partitions loaded, by a session that stays open and holds nothing. Topics
-        must still be empty, and the group's offsets initialised (`join`): Kafka loads in the
-        background, so the first rows of a session may be missing."""
+        """Load the share-partitions, by a session that stays open and holds nothing. Topics must
+        still be empty, and the group's offsets initialized (`join`): Kafka loads in the background,
+        so the first rows of a session may be missing."""
         rows = topic_rows({topic: {index: () for index in range(partitions)} for topic in topics})
 
         def all_rows() -> bool:
@@ -326,7 +325,7 @@ class Session:
     # Waiting
 
     def until(self, probe: Callable[[], Value], what: str, every_s: float = 0.05) -> Value:
-        """Poll until `probe` gives something true, and return that."""
+        """Poll until `probe` returns a true value, and return that."""
         deadline = time.monotonic() + PATIENCE_S
         while not (found := probe()):
             if time.monotonic() > deadline:
@@ -335,12 +334,12 @@ class Session:
         return found
 
     def wait(self, seconds: float) -> None:
-        """Let a time pass that is the very subject of the script: a lock's or a session's."""
+        """Wait for the time that the script is about: a lock's or a session's."""
         time.sleep(seconds)
 
 
 def only(table: str, field: str, *wanted: str) -> Keep:
-    """Keeps of an answer's table the rows whose `field` matches one of the patterns."""
+    """Keep the rows of an answer's table whose `field` matches one of the patterns."""
 
     def kept(answer: Json) -> Json:
         rows = answer[table] or ()
@@ -374,7 +373,7 @@ def ack_rows(acks: Acks) -> list[dict[str, Value]]:
 
 @dataclass
 class Member:
-    """A share consumer that counts its session's epoch as clients do, and can be told another
+    """A share consumer that counts its session's epoch as clients do, and can be set to another
     one."""
 
     session: Session
@@ -384,7 +383,7 @@ class Member:
     epoch: int = 0
 
     def other(self, member_id: str = "other") -> Member:
-        """Another member of the group, over a connection of its own."""
+        """Another member of the group, with a separate connection."""
         return Member(self.session, self.group_id, member_id, member_id)
 
     def fetch(self, rows: Rows | None = None, **how: Value) -> Entity:
@@ -402,8 +401,8 @@ class Member:
         wait_ms: int = 0,
         **more: Value,
     ) -> Callable[[], Entity]:
-        """A ShareFetch that is only sent. `wait_ms` 0 is only repeatable for share-partitions that
-        are loaded (`Session.load`)."""
+        """Only send a ShareFetch. With `wait_ms` 0 the answer is repeatable only for
+        share-partitions that are loaded (`Session.load`)."""
         sent = self.epoch if epoch is None else epoch
         values: dict[str, Value] = {
             "topics": topic_rows(rows or {}),

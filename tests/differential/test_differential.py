@@ -1,7 +1,7 @@
 """Every script against kbroker, its answers compared with those recorded from Apache Kafka.
 
-Scripts are independent of each other and mostly wait, so all run at once on one broker before the
-first test looks at its result.
+Scripts are independent of each other and mostly wait, so all run concurrently on one broker before
+the first test checks its result.
 """
 
 from __future__ import annotations

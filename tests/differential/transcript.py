@@ -70,7 +70,7 @@ class Names:
 
     def member(self, member_id: str) -> str:
         """Counted for each client id, so that names do not depend on the order of rows in a table
-        of several clients' members."""
+        with members of several clients."""
         made = _MADE_MEMBER_ID.fullmatch(member_id)
         client = made[1] if made else "member" if _UUID_IN_BASE_64.fullmatch(member_id) else None
         if client is None:
@@ -80,7 +80,7 @@ class Names:
 
 
 def transcribe(value: Any, names: Names, field: str = "") -> Json:
-    """An entity of kio, or what a request was built of, as JSON."""
+    """An entity of kio, or its request in built-in types, as JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         rows = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         return {name: _as_set(name, transcribe(inner, names, name)) for name, inner in rows.items()}
@@ -130,7 +130,7 @@ def _moment(ms: int) -> Json:
 
 
 def _sorted(rows: list[Json]) -> list[Json]:
-    """Rows of tables in a fixed order; runs of offsets and acknowledge types keep theirs."""
+    """Rows of tables in a fixed order; runs of offsets and acknowledge types keep their order."""
     if (
         rows
         and all(isinstance(row, dict) for row in rows)
@@ -160,7 +160,7 @@ def _batches(data: bytes, names: Names) -> Json:
             row["records"] = [
                 [_text(record.key), _text(record.value)] for record in iter_records(data, position)
             ]
-        except (CorruptPayload, ValueError, LookupError, struct.error):  # scripts send what is malformed, too
+        except (CorruptPayload, ValueError, LookupError, struct.error):  # scripts also send malformed data
             row["records"] = "unreadable"
         if header.is_control:
             row["control"] = True

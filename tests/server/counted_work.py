@@ -4,7 +4,8 @@ each request, in every thread of a broker.
 Counts do not depend on how busy a machine is, unlike seconds. A broker runs in a thread of this
 process, with a profile hook in that thread and in every thread that it starts. Requests
 (hot_requests.py) come over a socket from a thread without a hook. The cost of a request is the
-least of several windows, as a background task or one more turn of the loop mostly adds to it.
+minimum over several windows, since a background task or one more turn of the loop usually adds to
+it.
 
     python -m tests.server.counted_work
         print the counts, beside those of counted_work.txt
@@ -46,12 +47,12 @@ BROKERS: Mapping[str, tuple[str, Durability]] = {
 _WARM_UP = 5
 _WINDOWS, _REQUESTS = 3, 20
 _BURST_WINDOWS = 12
-"""Requests of one burst each: on a busy machine some arrive in two pieces."""
+"""Windows of one burst each: on a busy machine some bursts arrive in two pieces."""
 _PACKAGES = ("kbroker", "trio", "kio")
 _CONFIG = {"kbroker.sync.interval.ms": "60000", "log.retention.check.interval.ms": "600000"}
 """Periodic work, which belongs to no request, is not counted."""
 _WRITES = {"Files.pwritev": 1.0, "Rdict.write": 1.0, "LmdbEnvironment.write": 0.5}
-"""The last is a generator, which is entered and left."""
+"""The last is a generator, which is entered and left: two calls."""
 _SYNCS = ("Files.fdatasync", "Files.syncfs", "Rdict.flush_wal")
 
 Calls: TypeAlias = Counter[str]
@@ -71,7 +72,7 @@ class Work(NamedTuple):
 
 
 class Counts:
-    """The hook and its counts since `start`."""
+    """The hook, and its counts since `start`."""
 
     def __init__(self) -> None:
         self._is_counting = False
@@ -95,7 +96,7 @@ class Counts:
         sys.setprofile(count)
 
     def of(self, ask: Callable[[], None]) -> Calls:
-        """Count the calls while `ask` runs."""
+        """Count the calls during `ask`."""
         for python, c in self._of_threads:
             python.clear()
             c.clear()

@@ -74,8 +74,8 @@ class Requests:
         self._send([self._produce_frame(topic_id, batches)])
 
     def _send(self, frames: list[bytes]) -> None:
-        """All at once; of the answers only their sizes are looked at, which tells a refusal where
-        all rows are alike."""
+        """Send all at once. Only the sizes of the answers are checked: where all rows are alike,
+        they reveal a refusal."""
         self.connection.send_raw(b"".join(frames))
         sizes = {len(self.connection.read_frame()) for _ in frames}
         assert len(sizes) == 1, sizes
@@ -122,8 +122,8 @@ class Requests:
         return fetch
 
     def fetching_what_is_produced(self) -> Series:
-        """A Fetch that waits for the next record, and the Produce that brings it: what delivers a
-        record at once."""
+        """A Fetch that waits for the next record, and the Produce that sends it: the cost of
+        immediate delivery."""
         frame = self._produce_frame(self.topic_id, {0: batch()})
         self.connection.send_raw(frame)
         offset = (
@@ -183,8 +183,8 @@ class Requests:
     # ----------------------------------------------------------------------------------------------
 
     def share_fetching(self, idle: int = 0) -> Series:
-        """One record at a time: the acknowledgement of the record before travels with the request
-        for the next one. In the session are `idle` partitions without records as well."""
+        """One record at a time: each request acknowledges the previous record. The session also has
+        `idle` partitions without records."""
         epochs, offsets = count(), count()
         if idle:
             idle_id = self._create_topic("idle", idle)
@@ -208,8 +208,8 @@ class Requests:
         return fetch
 
     def fetching_jobs(self, verdict: int = _ACCEPT) -> Series:
-        """The same from a work queue as `kbroker queues create` makes it. A job that is released
-        waits for a minute."""
+        """The same from a work queue as `kbroker queues create` configures it. A released job waits
+        for a minute."""
         name = f"jobs-{verdict}"
         for step in plan(self.connection, Wish(name, settings={"delay": "60000"})).steps:
             step.run(self.connection)
@@ -235,7 +235,7 @@ class Requests:
         """Until all of them are loaded and have had their row."""
         rows = [{"partition_index": index, "acknowledgement_batches": []} for index in range(partitions)]
         seen: set[int] = set()
-        # Of one that is not loaded by then nothing is said before it has records.
+        # A partition that is not loaded by then gets no row before it has records.
         for wait_ms in (_LOAD_MS, *[100] * 50):
             topics = [] if seen else [{"topic_id": topic_id, "partitions": rows}]
             answer = self._share_fetch(group_id, next(epochs), 1, topics, wait_ms=wait_ms)
@@ -252,7 +252,7 @@ class Requests:
         )
 
     def share_fetching_what_is_produced(self) -> Series:
-        """A ShareFetch that waits, and the Produce that brings it a record."""
+        """A ShareFetch that waits, and the Produce that sends it a record."""
         topic_id = self._create_topic("shared", 1)
         group_id = self._share_group("counted-waiting", "shared")
         frame = self._produce_frame(topic_id, {0: batch()})
@@ -296,7 +296,7 @@ class Requests:
 
     def _share_group(self, group_id: str, *topics: str) -> str:
         """A group that reads the topics (without any: the queue) from their start, with one member
-        that has them."""
+        to which they are assigned."""
         configs = [{"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}]
         resource = {"resource_type": _GROUP_RESOURCE, "resource_name": group_id, "configs": configs}
         answer = self.connection.call(
@@ -441,4 +441,4 @@ SERIES: Mapping[str, tuple[Callable[[Requests], Series], int]] = {
     "heartbeat": (Requests.classic_heartbeats, 1),
     "share heartbeat": (Requests.share_heartbeats, 1),
 }
-"""By name: what makes the series, and how many requests each call of it sends."""
+"""By name: the function that makes the series, and how many requests each call of it sends."""

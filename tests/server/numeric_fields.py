@@ -35,7 +35,7 @@ _SIZES = {
 _YEAR_10000_MS = 253_402_300_800_000
 PARTITIONS = 2
 _NUMBERS = count(1)
-"""For names: a broker serves several tests."""
+"""For names: one broker serves several tests."""
 
 
 class Topic(NamedTuple):
@@ -117,7 +117,7 @@ def batch() -> bytes:
 
 
 def _of_topic(world: World, *rows: Values, key: str = "partitions") -> list[Values]:
-    """Named and by id: each version takes what it knows."""
+    """By name and by id: each version uses the field that it has."""
     name, topic_id = world.topic
     return [{"topic_id": topic_id, "name": name, "topic": name, "topic_name": name, key: list(rows)}]
 

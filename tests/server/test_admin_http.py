@@ -1,5 +1,5 @@
-"""The admin HTTP endpoint: its views, the clients that may read them, its limits, and that nothing
-in it blocks or ends the broker."""
+"""The admin HTTP endpoint: its views, access control, limits, and that no client can block or end
+the broker through it."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_what_is_no_request(broker: RunningBroker, request_bytes: bytes, status:
 
 
 def exchange(address: tuple[str, int], sent: bytes) -> list[tuple[int, bytes]]:
-    """What a connection answers to these bytes, until it is closed: (status, body) each."""
+    """The answers to these bytes until the connection is closed: (status, body) each."""
     with socket.create_connection(address, timeout=30) as sock:
         sock.sendall(sent)
         received = b""
@@ -242,7 +242,7 @@ def test_an_address_in_use_is_one_line(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def serving(view: View) -> AsyncIterator[tuple[AdminHttp, partial[AsyncIterator[trio.SocketStream]]]]:
-    """The server, and how to open connections to it."""
+    """The server, and a function that opens connections to it."""
     listener = bind(("127.0.0.1", 0))
     server = AdminHttp(listener, view)
     async with trio.open_nursery() as nursery:

@@ -12,8 +12,8 @@ from tests.metrics.world import opened
 
 
 async def test_in_flight_is_given_a_share_partition_at_a_time(tmp_path: Path) -> None:
-    """So that others have their turn; one that is deleted meanwhile is left out, and what is given
-    stays one line of JSON."""
+    """So that other tasks can run in between. A share-partition that is deleted meanwhile is left
+    out, and the output stays one line of JSON."""
     async with opened(tmp_path, FAST) as world:
         topic_id, _ = await prepare(world.client, 1, partitions=4)
         for partition in range(1, 4):

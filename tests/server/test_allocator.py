@@ -1,4 +1,5 @@
-"""Freed memory stays with the broker, where the C library is glibc."""
+"""Where the C library is glibc, freed memory stays with the broker instead of going back to the
+kernel."""
 
 from __future__ import annotations
 

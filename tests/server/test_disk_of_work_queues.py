@@ -1,4 +1,4 @@
-"""A work queue that workers drain takes little disk, even if some jobs stay parked or held: a real
+"""A work queue that workers drain needs little disk, even if some jobs stay parked or held: a real
 broker, gigabytes of jobs."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 class Member:
-    """A share consumer that takes whole batches, and tells the coordinator that it lives."""
+    """A share consumer that acquires whole batches, and sends heartbeats to the coordinator."""
 
     def __init__(self, connection: Connection, group: str, member_id: str, topic_id: UUID) -> None:
         self._connection, self._group, self._member_id, self._topic_id = (
@@ -60,7 +60,7 @@ class Member:
         self._member_epoch, self._beats_from = answer.member_epoch, int(time.monotonic()) + 1
 
     def fetch(self, max_records: int = 256, wait_ms: int = 200) -> list[tuple[int, int, int]]:
-        """(first, last, delivery count) of what it is given; what was given before is accepted."""
+        """(first, last, delivery count) of the acquired records; the previous ones are accepted."""
         self.beat()
         batches = [
             {"first_offset": first, "last_offset": last, "acknowledge_types": [1]}
@@ -90,7 +90,7 @@ class Member:
 
 
 class Traffic:
-    """One producer, and in each group one member that takes all it is given."""
+    """One producer, and in each group one member that accepts everything it acquires."""
 
     def __init__(self, broker: RunningBroker, topic_id: UUID, total_bytes: int) -> None:
         self.broker, self.topic_id = broker, topic_id
@@ -156,7 +156,7 @@ def send(connection: Connection, topic_id: UUID, batch: bytes) -> None:
 
 
 def size_of(directory: Path) -> int:
-    """What it takes of the disk. Segments are removed meanwhile."""
+    """The disk space that it uses. Segments are removed meanwhile."""
     total = 0
     for parent, _, names in os.walk(directory):
         for name in names:
@@ -172,7 +172,7 @@ def lag(connection: Connection, group: str) -> int:
 
 
 def drain(broker: RunningBroker, total_bytes: int) -> tuple[int, int]:
-    """The most that the log took, and the state."""
+    """The largest sizes of the log and of the state meanwhile."""
     config = {"kbroker.queue.retention": "workqueue", "segment.bytes": str(SEGMENT_BYTES)}
     broker.create_topic("jobs", config=config)
     for group in GROUPS:
@@ -210,8 +210,8 @@ def drain(broker: RunningBroker, total_bytes: int) -> tuple[int, int]:
 
 @pytest.mark.full
 def test_a_drained_queue_takes_less_than_three_segments() -> None:
-    """With a job that is parked for a month and one that a worker holds, both from the first batch
-    on, and two groups: none of the others waits, comes twice, or is lost."""
+    """One job is parked for a month and one is held by a worker, both from the first batch, in two
+    groups. None of the other jobs waits, is redelivered, or is lost."""
     with open_test_broker(storage="segment") as broker:
         began = time.monotonic()
         most, state = drain(broker, TRAFFIC_BYTES)

@@ -1,5 +1,5 @@
-"""Extreme numbers in every numeric field of every served API: each gets an answer, and the state
-that it leaves behind does no harm.
+"""Extreme numbers in every numeric field of every served API: each gets an answer, and the
+resulting state does no harm.
 
 A real broker process. It may refuse a number, but the connection stays open. Requests that read the
 changed state are answered as well, before and after a restart, since the broker may compute with a
@@ -33,7 +33,7 @@ from tests.server.numeric_fields import (
 )
 
 WAITS = frozenset({"max_wait"})
-"""As long as a client wants: an answer need not come."""
+"""The client chooses how long the request waits: an answer need not arrive."""
 WAITS_S = 0.3
 STORES = frozenset(
     {
@@ -42,7 +42,7 @@ STORES = frozenset(
         "read_share_group_state", "share_acknowledge", "write_share_group_state",
     }
 )  # fmt: skip
-"""The state that they leave behind is read after each number."""
+"""The state that they leave is read after each number."""
 
 
 class Client:
@@ -60,8 +60,8 @@ class Client:
         self._socket.close()
 
     def ask(self, field: Numeric, frame: bytes, number: int) -> None:
-        """Raises AssertionError if the broker closes the connection, or answers what cannot be
-        read."""
+        """Raises AssertionError if the broker closes the connection, or if the answer cannot be
+        decoded."""
         what = f"{field.api.module} v{field.version} {field.name} = {number}"
         self._socket.sendall(frame)
         if field.api.module == "produce" and field.name == "acks" and number == 0:
@@ -94,7 +94,7 @@ class Client:
 
 
 class Probes:
-    """Everybody's questions about one case: all must be answered, whatever the answer is."""
+    """Requests of all kinds about one case: each must be answered, whatever the answer is."""
 
     def __init__(self, world: World, admin_port: int) -> None:
         self._world = world
@@ -149,7 +149,7 @@ class Probes:
                 connection.request("GET", path)
                 answer = connection.getresponse()
                 answer.read()
-                assert answer.status in (200, 404), path  # There may be no such group.
+                assert answer.status in (200, 404), path  # The group may not exist.
 
 
 @pytest.fixture(scope="module")
@@ -231,20 +231,21 @@ def batch_with(numbers: Mapping[str, int]) -> bytes:
     "names", [*HEADER_FIELDS, "base_timestamp max_timestamp", "record_count last_offset_delta"]
 )
 def test_every_number_in_a_batchs_header_is_answered(world: World, admin_port: int, names: str) -> None:
-    """Readers by offset, readers by time and queues live with what is taken."""
+    """Consumers by offset, look-ups by time, and queues can read the accepted batches."""
     first, *others = names.split()
     probes = Probes(world, admin_port)
     for number in Numeric(APIS[0], 13, (), 8 * HEADER_FIELDS[first][1]).extremes:
         world.begin_case(APIS[0])
         numbers = {first: number, **dict.fromkeys(others, number)}
-        if "last_offset_delta" in others:  # Only then the two agree.
+        if "last_offset_delta" in others:  # Only then do the two agree.
             numbers["last_offset_delta"] = max(number - 1, -(1 << 31))
         records = batch_with(numbers)
         for _ in range(2):
             data = [{"topic_id": world.topic.topic_id, "partition_data": [{"index": 0, "records": records}]}]
             values = {"acks": -1, "timeout": 1000, "transactional_id": None, "topic_data": data}
             world.connection.send_raw(world.connection.encode("produce", 13, values))
-            # A repeat's has the batch's timestamp, which this client's decoder may refuse.
+            # The response to a duplicate has the batch's timestamp, which this client's decoder may
+            # refuse.
             assert world.connection.read_frame()
         world.connection.call("alter_share_group_offsets", 0, **REQUESTS["alter_share_group_offsets"](world))
         probes.run()
@@ -253,7 +254,7 @@ def test_every_number_in_a_batchs_header_is_answered(world: World, admin_port: i
 
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_what_is_stored_survives_a_restart(broker: RunningBroker, admin_port: int, kill: bool) -> None:
-    """After the tests above: everything that they left is loaded, and shown."""
+    """After the tests above: everything that they left is loaded and can be described."""
     broker.kill() if kill else broker.stop()
     broker.start()
     with broker.connect() as connection:

@@ -46,7 +46,7 @@ def frame(
 
 
 def is_closed(sock: socket.socket) -> bool:
-    """Reads until the end of the stream; a reset counts as well."""
+    """Reads until the end of the stream; a reset also means closed."""
     try:
         while sock.recv(65536):
             pass
@@ -109,7 +109,7 @@ def test_a_bad_frame_ends_its_connection_only(broker: RunningBroker, name: str) 
 
 
 def test_one_log_line_for_a_bad_frame() -> None:
-    with open_test_broker() as broker:  # Of its own: bad frames of one host get one line a minute.
+    with open_test_broker() as broker:  # A separate broker: bad frames of one host get one line a minute.
         before = len(broker.logs().splitlines())
         with connect(broker) as sock:
             sock.sendall(struct.pack(">i", -12345))
@@ -203,7 +203,7 @@ def test_announced_bytes_that_never_come_cost_nothing(broker: RunningBroker) -> 
 
 @pytest.fixture
 def many_files() -> Iterator[None]:
-    """This process may open as many files as the machine allows, as a broker may."""
+    """Raise this process's limit of open files to the machine's, as a broker does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2200:
         pytest.skip(f"2 000 connections need as many open files, and the machine allows {hard}")

@@ -48,8 +48,8 @@ async def test_who_waits_hears_that_the_peer_has_gone(
 
 
 async def test_long_waits_leave_nothing_behind_for_long(autojump_clock: trio.testing.MockClock) -> None:
-    """A wait ends with its time, however long that is; those of clients that have gone are
-    forgotten in a minute."""
+    """A wait ends when its time is over, however long that is; waits of clients that have gone are
+    removed within a minute."""
     deadlines, day = Deadlines(), 86_400.0
     connections = [Connection(number, "client", deadlines) for number in range(50)]
     waited: list[float] = []

@@ -72,7 +72,7 @@ def test_idle_connections_are_closed_and_busy_ones_are_not() -> None:
 
 def test_a_peer_that_never_reads_its_answers_counts_as_idle() -> None:
     with open_test_broker(config={"connections.max.idle.ms": "1500"}) as broker, connect(broker) as deaf:
-        with suppress(ConnectionError):  # It may be closed before all is sent.
+        with suppress(ConnectionError):  # It may be closed before everything is sent.
             deaf.sendall(API_VERSIONS_0 * 50_000)
         while "idle for connections.max.idle.ms" not in broker.logs():
             with connect(broker) as other:
@@ -80,7 +80,7 @@ def test_a_peer_that_never_reads_its_answers_counts_as_idle() -> None:
 
 
 def test_a_burst_of_costly_requests_leaves_the_others_their_turn() -> None:
-    """A megabyte of requests whose answers, all made at once, would take the better part of a
+    """A megabyte of requests whose answers, all built at once, would take the better part of a
     minute and hundreds of megabytes."""
     describe_broker = (
         struct.pack(">hhih", 32, 1, 7, -1)
@@ -100,7 +100,7 @@ def test_a_burst_of_costly_requests_leaves_the_others_their_turn() -> None:
 
 
 def test_frames_that_have_begun_are_bounded_and_all_end() -> None:
-    """Twice what fits: the second half waits until the first is through, and everybody is
+    """Twice as many as fit: the second half waits until the first is finished, and all are
     answered."""
     body = b"x" * (MEGABYTE - 11)
     frame = struct.pack(">ihhih", len(body) + 10, 18, 0, 7, -1) + body
@@ -130,7 +130,7 @@ def test_a_request_as_large_as_allowed_and_one_byte_more() -> None:
 
 
 def test_a_stopping_broker_answers_what_waits(tmp_path: Path) -> None:
-    """A fetch that waits for a minute does not hold up the end, and is answered."""
+    """A fetch that waits for a minute does not delay the stop, and is answered."""
     with open_test_broker() as broker:
         broker.create_topic("orders")
         with connect(broker) as sock:
@@ -146,7 +146,7 @@ def test_a_stopping_broker_answers_what_waits(tmp_path: Path) -> None:
 
 
 def test_a_client_that_leaves_with_requests_behind_a_waiting_one_is_noticed() -> None:
-    """The fetch may wait for 24 days; the next client gets the place all the same."""
+    """The fetch may wait for 24 days; the next client still gets the connection."""
     topic = b"\x00\x06orders" + struct.pack(">iiqi", 1, 0, 0, 1000)
     body = struct.pack(">iiiib", -1, (1 << 31) - 1, 1, 1000, 0) + struct.pack(">i", 1) + topic
     with open_test_broker(config={"max.connections": "2"}) as broker:
@@ -157,7 +157,7 @@ def test_a_client_that_leaves_with_requests_behind_a_waiting_one_is_noticed() ->
                 ask(sock)
                 sock.sendall(struct.pack(">ihhih", 10 + len(body), 1, 4, 7, -1) + body)
                 for _ in range(2):
-                    ask(other)  # Now the fetch has been read, and what follows stays in the socket.
+                    ask(other)  # Now the fetch has been read, and later requests stay in the socket.
                 sock.sendall(API_VERSIONS_0)
             while True:
                 try:

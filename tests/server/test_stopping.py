@@ -1,5 +1,5 @@
-"""A stopping broker carries out the requests that it has received, and their answers arrive. It
-does not wait for clients that read nothing."""
+"""A stopping broker handles the requests that it has received, and their answers arrive. It does
+not wait for clients that read nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def serving(tmp_path: Path) -> AsyncIterator[Serving]:
 
 
 def answers(received: bytes) -> list[int]:
-    """The correlation ids of the whole answers; anything left over fails."""
+    """The correlation ids of the complete answers; any remaining bytes fail the test."""
     found = []
     while received:
         size, correlation_id = struct.unpack(">ii", received[:8])
@@ -99,8 +99,8 @@ async def read_to_end(sock: trio.socket.SocketType) -> bytes:
 
 
 async def test_a_request_that_lies_in_the_socket_is_answered(tmp_path: Path) -> None:
-    """Regression: its connection was shut down as idle in both directions; the request was done and
-    its answer could not be sent."""
+    """Regression: the connection was shut down as idle in both directions; the request was handled
+    and its answer could not be sent."""
     async with serving(tmp_path) as running:
         with trio.fail_after(30), socket.create_connection(running.address) as client:
             while not running.server.statistics().connections:
@@ -114,7 +114,7 @@ async def test_a_request_that_lies_in_the_socket_is_answered(tmp_path: Path) -> 
 async def test_a_client_that_reads_nothing_does_not_hold_up_the_end(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    """Regression: it took all of the grace."""
+    """Regression: it used up the whole grace period."""
     async with serving(tmp_path) as running:
         with await running.connect(receive_buffer=4096) as deaf:
             async with trio.open_nursery() as nursery:
@@ -142,11 +142,12 @@ async def test_a_client_that_does_not_close_does_not_hold_up_the_end(
 
 
 async def test_unread_requests_do_not_cost_a_client_its_last_answer(tmp_path: Path) -> None:
-    """Regression: the socket was closed with bytes in it, which resets the connection and throws
-    away what is still on its way.
+    """Regression: the socket was closed with unread bytes in it, which resets the connection and
+    drops data that is still in flight.
 
-    The fetch waits when the broker stops, more requests lie behind it, and the answer is larger
-    than what the client can receive."""
+    The fetch waits when the broker stops, more requests follow it, and the answer is larger than
+    what the client can receive.
+    """
     async with serving(tmp_path) as running:
         await fill(running.broker)
         with trio.fail_after(60), await running.connect(receive_buffer=4096) as client:

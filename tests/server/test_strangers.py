@@ -1,4 +1,4 @@
-"""Clients at the wrong port: the log names their protocol and their port, once; curl shows a
+"""Clients on the wrong port: the log names their protocol and their port, once; curl shows a
 sentence."""
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_what_is_no_protocol_at_the_admin_port_is_no_warning(broker: RunningBrok
 
 
 def knock(broker: RunningBroker, *sent: bytes) -> None:
-    """Each over a connection of its own, which the broker closes."""
+    """Each over its own connection, which the broker closes."""
     for each in sent:
         with socket.create_connection((broker.host, broker.port), timeout=30) as sock:
             sock.sendall(each)
@@ -102,8 +102,8 @@ def knock(broker: RunningBroker, *sent: bytes) -> None:
 
 
 def test_those_who_come_again_and_again_do_not_fill_the_log(broker: RunningBroker) -> None:
-    """Of each kind one line; numbers that a client chooses make no kind, so that another one is
-    seen at once."""
+    """One line for each kind. Numbers chosen by a client do not make a new kind, so that a really
+    new one is logged at once."""
     for _ in range(30):
         knock(broker, BAD_FRAMES["http"], BAD_FRAMES["size 0"], b"\x16\x03\x01\x02\x00\x01")
     assert len(warnings_of(broker)) == 3

@@ -1,5 +1,5 @@
-"""Requests that wait, on real sockets: they end with their time or with their peer, even if bytes
-of a later request are unread."""
+"""Requests that wait, on real sockets: they end when their time is over or their peer hangs up,
+even if bytes of a later request are unread."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ async def test_a_fetch_ends_with_its_peer(tmp_path: Path, behind: bytes, how: in
 
 
 async def test_each_fetch_of_a_connection_has_its_own_time(tmp_path: Path) -> None:
-    """A later one may have less, or more, than the timer of an earlier one has left."""
+    """A later fetch may wait for less, or more, than the rest of an earlier one's timer."""
     async with served(tmp_path) as (world, stream, topic_id):
         await stream.send_all(fetch_frame(topic_id, 600_000))
         await until_waiting(world, 1)

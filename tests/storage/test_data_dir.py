@@ -1,4 +1,4 @@
-"""The data directory: made, locked, described, and refused with a line that says what to do."""
+"""The data directory: created, locked, described, and refused with a line that says what to do."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""kill -9 at a random moment, every engine: what a process was told is kept is there when the store
-is opened again.
+"""kill -9 at a random moment, on every engine: writes that were confirmed to the process are there
+after reopening the store.
 
-A child writes without end and reports each return of write() on a pipe; it is killed after a random
-number of reports, three times on the same directory. Each log must then be the beginning of what
-the child writes, whole batches only, at least as long as reported; state must be that of one
-write() call, the last reported one or the one after it.
+A child writes endlessly and reports each return of write() on a pipe. It is killed after a random
+number of reports, three times on the same directory. Each log must then be a prefix of the child's
+writes, whole batches only, at least as long as reported. State must be that after one write() call:
+the last reported one or the next.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SETTINGS = LogSettings(segment_bytes=50_000)
 KEYS = [b"key%d" % number for number in range(5)]
 ONCE = [b"once", ON_DISK + b"once"]
 OPTIONS = {"segment": {"overlay_changes": "10"}, "lmdb": {"redo_bytes": "2000"}}
-"""So that keys of ON_DISK are moved on while it writes."""
+"""So that keys of ON_DISK are moved while the child writes."""
 ROUNDS = 3
 SYNC_EVERY = 5
 
 
 def batches_at(step: int) -> list[StampedBatch]:
-    """What the write() call number `step` writes: one to three batches in each log, some of them
+    """The batches of the write() call number `step`: one to three in each log, some of them
     large."""
     written = []
     for log in LOGS:
@@ -46,7 +46,7 @@ def batches_at(step: int) -> list[StampedBatch]:
 
 
 def steps_in(offset: int) -> int:
-    """How many whole calls the first `offset` offsets hold."""
+    """How many whole calls fit into the first `offset` offsets."""
     step = 0
     while offset > 0:
         offset -= 1 + step % 3

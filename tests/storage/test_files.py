@@ -1,4 +1,4 @@
-"""The door to the file system, and the one that fails on command."""
+"""The access to the file system, and the variant that fails on demand."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def test_load_reads_what_is_not_resident(files: Files, tmp_path: Path) -> None:
 def test_load_reads_nothing_behind_the_range(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the disk's read-ahead is, which the kernel would use even to answer whether a page
-    is there."""
+    """Whatever the disk's read-ahead is. The kernel would use it even to answer whether a page is
+    cached."""
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
     calls: list[tuple[object, ...]] = []
@@ -112,8 +112,8 @@ def test_load_reads_nothing_behind_the_range(
 def test_loads_one_behind_the_other_leave_nothing_out(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second begins in the page in which the first ended: that this one is there says nothing
-    of those behind it."""
+    """The second range begins in the page in which the first ended: that this page is cached says
+    nothing about the next ones."""
     path = tmp_path / "file"
     path.write_bytes(bytes(1 << 20))
     loaded: set[int] = set()

@@ -1,7 +1,7 @@
-"""A really full disk, every engine: the refused call leaves nothing, reading goes on, writing works
-again when there is space.
+"""A really full disk, on every engine: the refused call changes nothing, reads still work, and
+writes work again when there is space.
 
-On a small tmpfs, so it needs the right to mount one; skipped without it.
+Uses a small tmpfs, so it needs the right to mount one; skipped without it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from tests.small_disk import small_disk
 ENGINES = ["segment", "lmdb", "rocksdb"]
 DISK_BYTES = 56 << 20
 BALLAST_BYTES = 32 << 20
-"""With it gone there is room for all that was written once more, and an eighth of the disk: what
-RocksDB asks for to be opened again."""
+"""Once it is removed, there is room to write everything again, plus an eighth of the disk, which
+RocksDB needs to be reopened."""
 SETTINGS = LogSettings(segment_bytes=1 << 20)
 
 
@@ -35,7 +35,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_an_index_on_a_full_disk(disk: Path) -> None:
-    """In a process of its own: through a mapping it would be a SIGBUS."""
+    """In a separate process: through a mapping it would be a SIGBUS."""
     ballast = disk / "ballast"
     with pytest.raises(OSError, match="No space"):
         ballast.write_bytes(bytes(2 * DISK_BYTES))
@@ -63,7 +63,7 @@ def test_logs_on_a_full_disk(engine: str, disk: Path) -> None:
         fill_logs(store)
     offset = store.bounds(LOG).end_offset
     assert offset > 50
-    for _ in range(3):  # still full, and still as it was
+    for _ in range(3):  # still full, and still unchanged
         with pytest.raises(NoSpace):
             store.write([sized_batch(offset + number, 500_000) for number in range(8)], now_ms=0)
         check_as_written(store, offset)
@@ -128,7 +128,7 @@ def fill_state(store: StateStore) -> None:
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb"])
 def test_retention_makes_space_on_a_full_disk(engine: str, disk: Path) -> None:
-    """Not so on RocksDB: its deletions need room first."""
+    """Not with RocksDB: its deletions need space first."""
     store: LogStore = plugins.log_store_factory(engine).open(disk / "log", {}, 1)
     for log in (LOG, OTHER):
         store.create(log, SETTINGS)

@@ -1,5 +1,5 @@
-"""Plugins written before the SPIs were base classes: an engine or a persister that derives from
-nothing works by an adapter, or is refused with the name of the method that it lacks."""
+"""Plugins written before the SPIs were base classes: an engine or a persister without a base class
+works through an adapter, or is refused with the name of the missing method."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kbroker.testing.state_store_contract import StateStoreContract
 
 
 class Delegating:
-    """Everything that it has is a method of its own, and nothing is optional."""
+    """Every method is its own, and no optional one exists."""
 
     def __init__(self, store: Any) -> None:
         self.inner = store
@@ -155,7 +155,7 @@ def test_a_class_with_a_missing_method_is_refused_by_its_name(tmp_path: Path) ->
 
 
 class OldPersister:
-    """The five verbs, and none of the others."""
+    """The five required methods only."""
 
     def __init__(self, persister: Persister) -> None:
         self.initialize, self.read, self.write = persister.initialize, persister.read, persister.write

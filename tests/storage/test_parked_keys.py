@@ -1,5 +1,5 @@
-"""Keys of ON_DISK in the segment engine: what a kill leaves between any two steps, full and failing
-disks, readers, memory.
+"""Keys of ON_DISK in the segment engine: the state after a kill between any two steps, full and
+failing disks, readers, memory.
 
 The contract runs in segment_state/test_store.py, with three sizes of the overlay; power cuts are in
 tests/powercut/test_parked_keys.py.
@@ -54,7 +54,7 @@ def everything(reader: StateReader) -> dict[bytes, bytes]:
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Segments, rewritings and transactions that a short test goes through many times."""
+    """Segments, rewritings and transactions small enough that a short test has many of them."""
     monkeypatch.setattr(log_state_store, "SETTINGS", LogSettings(segment_bytes=2048, segment_ms=1 << 62))
     monkeypatch.setattr(log_state_store, "SMALLEST_DEAD_BYTES", 3000)
     monkeypatch.setattr(log_state_store, "PIECE_BYTES", 400)
@@ -63,7 +63,7 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def some_changes(rng: random.Random, step: int) -> list[Change]:
-    """A count, other keys, and keys on disk that come and go."""
+    """A count, other keys, and keys on disk that are added and removed."""
     own: list[Change] = [
         (key_of(rng.randrange(40)), None if rng.random() < 0.4 else b"%030d" % step)
         for _ in range(rng.randrange(6))
@@ -75,8 +75,8 @@ def some_changes(rng: random.Random, step: int) -> list[Change]:
 
 
 class Kills:
-    """Looks, before and after each step of the store, at what a kill -9 would leave there: a copy
-    is opened and compared."""
+    """Before and after each step of the store, copies the files as a kill -9 would leave them,
+    opens the copy and compares."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, look_every: int = 1) -> None:
         self._directory, self._copy = directory, directory.with_name("copy")
@@ -131,7 +131,7 @@ class Kills:
                 expected = {**found, b"key-after": b"1", key_of(999): b"1"}
                 expected.pop(key_of(1), None)
                 if everything(left) != expected:
-                    self.wrong.append(f"{where}: does not go on")
+                    self.wrong.append(f"{where}: does not continue")
         finally:
             shutil.rmtree(self._copy)
             self._looking = False
@@ -170,10 +170,10 @@ def test_a_kill_between_any_two_steps_loses_nothing(
 
 @pytest.mark.usefixtures("small_limits")
 @pytest.mark.parametrize(
-    "fault", ["overlays are not written anew", "a removal is forgotten", "the position comes first"]
+    "fault", ["overlays are not rewritten", "a removal is forgotten", "the position comes first"]
 )
 def test_what_is_done_wrong_is_caught(tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test above finds stores that are broken on purpose."""
+    """The test above detects stores that are broken on purpose."""
     apply, write = OverlaidMap.apply, OnDiskMap.write
 
     def without_removals(self: OverlaidMap, changes: list[Change]) -> None:
@@ -185,7 +185,7 @@ def test_what_is_done_wrong_is_caught(tmp_path: Path, fault: str, monkeypatch: p
 
     kills = Kills(tmp_path / "living", monkeypatch, look_every=7)
     with opened(tmp_path / "living", "25" if fault.startswith("overlays") else "6") as store:
-        if fault == "overlays are not written anew":
+        if fault == "overlays are not rewritten":
             monkeypatch.setattr(store, "_rewrite_overlaid", lambda rewrite: False)
         elif fault == "a removal is forgotten":
             monkeypatch.setattr(OverlaidMap, "apply", without_removals)
@@ -221,7 +221,7 @@ def test_the_directory_is_no_log_and_no_cause_for_a_warning(
 
 
 def test_a_full_disk_keeps_them_in_memory(tmp_path: Path) -> None:
-    """A really full one: the log has its space already when the map finds none."""
+    """A really full one: the log already has its space when the map finds none."""
     with small_disk(tmp_path / "disk", 40 << 20) as disk, opened(disk / "state", "50") as store:
         model: dict[bytes, bytes] = {}
         for number in range(20):
@@ -263,7 +263,7 @@ def test_a_full_disk_keeps_them_in_memory(tmp_path: Path) -> None:
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Says whether LMDB finds space: the log can have some when LMDB has none."""
+    """Simulates whether LMDB finds space: the log can have some when LMDB has none."""
     is_full = False
     write = OnDiskMap.write
 
@@ -307,8 +307,8 @@ def test_too_much_that_waits_is_refused_and_nothing_else(
 def test_the_log_is_rewritten_while_moves_find_no_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: Callable[[bool], None]
 ) -> None:
-    """What is in no map yet lives in the log alone, and its frozen part has a position that the
-    log's beginning has passed."""
+    """Keys that are not yet in the map exist in the log alone, and the position of its frozen part
+    is below the log's start."""
     kills = Kills(tmp_path / "living", monkeypatch, look_every=5)
     reader = STATE_STORE.open_reader(tmp_path / "living")
     with opened(tmp_path / "living", "6") as store:
@@ -435,7 +435,7 @@ store.close()
 
 
 def _memory_of(what: str, engine: str, directory: Path, count: int, options: str = "") -> tuple[int, int]:
-    """Keys found, and by how many MiB anonymous memory has grown."""
+    """Keys found, and the growth of anonymous memory in MiB."""
     command = [sys.executable, "-c", _PROGRAM, what, engine, str(directory), str(count), options]
     found, grown, _, _ = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     print(f"{engine}, {what} of {count}: {grown} MiB of anonymous memory")

@@ -1,5 +1,5 @@
-"""What one ShareFetch acquires: both modes, batch sizes, the limit of records in flight, what comes
-back in between."""
+"""ShareFetch, the acquired records: both modes, batch sizes, the limit of records in flight, and
+redelivered records between new ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Produce: bits, producers, timestamps, bytes behind a batch, and payloads of every codec."""
+"""Produce: attribute bits, producers, timestamps, bytes after a batch, and payloads of every
+codec."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ FUTURE = 4_000_000_000_000
 
 
 def attributes_of(s: Session, topic: Topic) -> None:
-    """What the stored batches' attributes and greatest timestamps are, as a step."""
+    """The attributes and greatest timestamps of the stored batches, as a step."""
     rows = wanted((0, 0), limit=1 << 22)
     answer = s.prepare(
         "fetch", 12, max_wait=0, min_bytes=1, max_bytes=1 << 22, isolation_level=0, session_id=0,
@@ -55,7 +56,7 @@ def log_append_time_set_by_a_client(s: Session) -> None:
 
 @script("BASE-33")
 def records_out_of_bounds(s: Session) -> None:
-    """Which records of a batch are named."""
+    """Which records of a batch are named in the error."""
     topic = s.topic(**PAST, message_timestamp_after_max_ms="1000", message_timestamp_before_max_ms="3600000")
     now = wall_clock_ms()
     times = (now, FUTURE, now, 5, -1, FUTURE)
@@ -91,8 +92,8 @@ def producers_that_are_none(s: Session) -> None:
 
 @script("BASE-35", "BASE-37", "BASE-39")
 def an_epoch_of_none(s: Session) -> None:
-    """Producer epoch -1: any sequence may follow, also that of another epoch; repeats are known all
-    the same."""
+    """Producer epoch -1: any sequence may follow, also that of another epoch; duplicates are still
+    recognized."""
     topic = s.topic(**PAST)
     for sequence in (0, 5, 5, 1, 0):
         produce(s, topic, batch_of("one", producer=(7_000_023, -1, sequence)))
@@ -140,7 +141,7 @@ def codecs_in_old_versions(s: Session) -> None:
 
 @script("BASE-23")
 def large_payloads(s: Session) -> None:
-    """What kbroker compresses is what Kafka takes, also where a codec works block by block."""
+    """Kafka accepts what kbroker compresses, even if a codec works block by block."""
     topic = s.topic(**PAST, max_message_bytes="4000000")
     noise = random.Random(0)
     values = {

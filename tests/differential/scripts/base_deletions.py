@@ -1,5 +1,4 @@
-"""DeleteTopics: names and ids that are one topic, rows that are listed twice, and what else may be
-in a request."""
+"""DeleteTopics: names and ids of the same topic, duplicate rows, and odd requests."""
 
 from __future__ import annotations
 

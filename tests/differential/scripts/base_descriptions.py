@@ -28,7 +28,7 @@ def with_operations(s: Session, version: int, *rows: tuple[UUID | None, str | No
 
 @script("BASE-9", "BASE-10")
 def ids_and_names(s: Session) -> None:
-    """Names count for nothing beside an id."""
+    """A name beside an id is ignored."""
     topic, other = s.topic(), s.topic()
     asked: Sequence[Rows] = (
         [(None, topic.name), (other.topic_id, None)],
@@ -50,7 +50,7 @@ def ids_and_names(s: Session) -> None:
 
 @script("BASE-10")
 def ids_in_versions_without(s: Session) -> None:
-    """Versions 10 and 11 have the field and may not use it."""
+    """Versions 10 and 11 have the field but must not use it."""
     topic, other = s.topic(), s.topic()
     for version in (10, 11):
         metadata(s, (topic.topic_id, None), version=version)
@@ -130,7 +130,7 @@ def limits_of_partitions(s: Session) -> None:
 
 
 def sizes_unknown(answer: Json) -> Json:
-    """How large a disk is, is the machine's."""
+    """The size of a disk depends on the machine."""
 
     def known(result: Json) -> Json:
         return {

@@ -1,5 +1,4 @@
-"""Fetch: which error comes first, which one does not wait, and what rows that belong together look
-like."""
+"""Fetch: which error takes precedence, which error does not wait, and the rows of one topic."""
 
 from __future__ import annotations
 
@@ -74,8 +73,8 @@ def unknown_isolation_levels_in_sessions(s: Session) -> None:
 
 @script("BASE-46", "BASE-48")
 def read_committed(s: Session) -> None:
-    """Without transactions there is nothing aborted: the list is empty where records are read, and
-    null in rows of errors."""
+    """Without transactions nothing is aborted: the list is empty where records are read, and null
+    in rows with errors."""
     topic = filled(s, 2)
     s.produce_batch(topic, batch_of("other"), partition=1)
     fetch(s, (topic, wanted((0, 0), (1, 0))), isolation=READ_COMMITTED)
@@ -104,7 +103,7 @@ def limits_around_a_batch(s: Session) -> None:
 
 @script("BASE-48")
 def limits_below_zero(s: Session) -> None:
-    """Noticed only where there is something to read."""
+    """Noticed only if there is something to read."""
     topic = filled(s, 2)
     fetch(s, (topic, wanted((0, 4), limit=-1)))
     fetch(s, (topic, wanted((0, 99), limit=-1)))
@@ -116,7 +115,7 @@ def limits_below_zero(s: Session) -> None:
 
 @script("BASE-45", seconds=15.0)
 def what_does_not_wait(s: Session) -> None:
-    """An error of the log itself ends the wait; a topic or partition that there is not does not."""
+    """An error of the log itself ends the wait; a missing topic or partition does not."""
     topic = filled(s, 2)
     beside = wanted((1, 0))
     asked = {
@@ -137,7 +136,7 @@ def what_does_not_wait(s: Session) -> None:
 
 @script()
 def topics_taken_apart(s: Session) -> None:
-    """Rows of one topic that stand together are answered together."""
+    """Consecutive rows of one topic are answered together."""
     one, two = filled(s, 2), filled(s)
     fetch(s, (one, wanted((0, 3))), (two, wanted((0, 3))), (one, wanted((1, 0))))
     fetch(s, (one, wanted((0, 3))), (one, wanted((1, 0))))
@@ -183,7 +182,7 @@ def a_log_start_that_moves_in_a_session(s: Session) -> None:
 
 @script()
 def replicas(s: Session) -> None:
-    """Whoever says to be a replica, or a debugger."""
+    """Requests that claim to come from a replica or a debugger."""
     topic = filled(s)
     fetch_in(s, 11, (topic, wanted((0, 3))), replica=-2)
 
@@ -198,7 +197,7 @@ def ids_in_a_session(s: Session) -> None:
 
 @script()
 def last_fetched_epochs(s: Session) -> None:
-    """What a replica compares its log by; consumers leave it out."""
+    """Replicas compare their log by it; consumers leave it out."""
     topic = filled(s)
     for epoch in (-2, -1, 0, 99):
         for offset in (0, 4, 5):

@@ -1,4 +1,4 @@
-"""Fields that are null or have a negative length, where that may be and where not."""
+"""Fields that are null or have a negative length, where that is allowed and where it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking for offsets: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
+"""Looking up offsets: ListOffsets, OffsetForLeaderEpoch, DeleteRecords."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def delete_records(s: Session, topic: Topic | str, *rows: tuple[int, int]) -> En
 
 
 def epoch_ends(s: Session, topic: Topic | str, *rows: tuple[int, int, int]) -> Entity:
-    """Partition, current leader epoch, leader epoch asked for."""
+    """Partition, current leader epoch, requested leader epoch."""
     partitions = [
         {"partition": index, "current_leader_epoch": current, "leader_epoch": asked}
         for index, current, asked in rows

@@ -1,5 +1,5 @@
-"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: which error comes first, rows that are
-listed twice, and empty logs."""
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: which error takes precedence, duplicate
+rows, and empty logs."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def delete_in(s: Session, version: int, *topics: tuple[Topic | str, list[tuple[i
 
 @script("BASE-54", "BASE-55", "BASE-56")
 def records_deleted_twice(s: Session) -> None:
-    """The last row of a partition is the one that counts."""
+    """The last row of a partition takes effect."""
     topic = filled(s)
     missing = f"{s.name}-missing"
     delete_records(s, topic, (0, 99), (0, 1))

@@ -1,5 +1,4 @@
-"""Versions and frames, producer ids, coordinators, the cluster, and what concerns no API in
-particular."""
+"""Versions and frames, producer ids, coordinators, the cluster, and behavior common to all APIs."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ BASE = (0, 1, 2, 3, 10, 16, 19, 20, 32, 42)
 
 
 def sent(s: Session, what: str, frame: bytes, on: str = "raw") -> None:
-    """A frame as it is, and whether there was an answer, as a step."""
+    """An unmodified frame, and whether there was an answer, as a step."""
     connection = s.connection(on)
     connection.send_raw(frame)
     try:
@@ -144,7 +143,7 @@ def producer_ids(s: Session) -> None:
 
 @script("BASE-41")
 def own_producer_ids(s: Session) -> None:
-    """Only whether there is a new id: which one it is counts others' requests, too."""
+    """Only whether there is a new id: its value depends on other scripts' requests too."""
     values = {"transactional_id": None, "transaction_timeout": 60_000}
     s.until(lambda: not s.prepare("init_producer_id", 4, **values).error_code.value, "there are producer ids")
     for version in (3, 4, 5):
@@ -234,7 +233,7 @@ def a_topic_as_dead_letter_queue(s: Session) -> None:
 
 @script("BASE-6")
 def answers_in_order(s: Session) -> None:
-    """A fetch that waits, and behind it something that does not."""
+    """A fetch that waits, followed by a request that does not."""
     topic = s.topic()
     connection = s.connection()
     rows = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]

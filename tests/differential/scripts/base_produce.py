@@ -1,4 +1,4 @@
-"""Produce: what a batch must be, who may send it, and what is answered."""
+"""Produce: valid batches, allowed senders, and the responses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def produce(
 
 
 def has_offsets_topic(s: Session) -> None:
-    """A fresh Kafka makes it when it is asked for a coordinator."""
+    """A fresh Kafka creates it on the first request for a coordinator."""
 
     def found() -> bool:
         answer = s.prepare("find_coordinator", 4, key_type=0, coordinator_keys=["x"])
@@ -70,7 +70,7 @@ def end_of(s: Session, topic: Topic) -> Entity:
 
 
 def latest(s: Session, topic: Topic) -> int:
-    """The high watermark, not as a step."""
+    """The high watermark; not a step."""
     offset: int = s.prepare("list_offsets", 6, **_latest(topic)).topics[0].partitions[0].offset
     return offset
 
@@ -153,7 +153,7 @@ def acks(s: Session) -> None:
 
 @script("BASE-29")
 def acks_0(s: Session) -> None:
-    """Good records, and then an error: the connection is closed, which the next request on it
+    """Good records, and then an error: the broker closes the connection, as the next request on it
     shows."""
     topic = s.topic(**PAST)
     for batch in (batch_of("one"), altered(batch_of("two"), crc=1)):

@@ -1,4 +1,4 @@
-"""Produce: which of several things that are wrong is answered, and which rows it concerns."""
+"""Produce: which of several errors is answered, and for which rows."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def errors_by_version(s: Session) -> None:
 
 @script("BASE-22", "BASE-37")
 def refused_by_a_log_that_begins_later(s: Session) -> None:
-    """Rows that the log refuses name its start."""
+    """Rows that the log refuses have its start offset."""
     topic, good = s.topic(**PAST), batch_of("one", producer=(7_000_012, 0, 0))
     produce(s, topic, good)
     produce(s, topic, batch_of("two", "three"))
@@ -172,7 +172,7 @@ def refused_by_a_log_that_begins_later(s: Session) -> None:
 
 @script("BASE-29")
 def errors_with_acks_0(s: Session) -> None:
-    """Each closes the connection, which the next request on it shows."""
+    """Each closes the connection, as the next request on it shows."""
     topic, good = s.topic(2, **PAST), batch_of("one")
     bad = {
         "no such partition": [(9, good)],

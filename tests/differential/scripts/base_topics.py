@@ -1,4 +1,4 @@
-"""Making, growing, describing and removing topics."""
+"""Creating, growing, describing and deleting topics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def wanted(
 
 
 def without_defaults(answer: Json) -> Json:
-    """Which defaults a broker lists among a new topic's configs is the subject of other scripts."""
+    """The defaults that a broker lists among a new topic's configs are the subject of other
+    scripts."""
     topics = [
         {
             **row,
@@ -223,7 +224,7 @@ def metadata_of_nothing(s: Session) -> None:
 
 @script("BASE-11")
 def metadata_of_all(s: Session) -> None:
-    """What others have made is not looked at, only whether there is any."""
+    """Other scripts' topics are not compared, only whether there are any."""
     topic = s.topic()
     for version, topics in ((0, ()), (1, ()), (1, None), (12, ()), (12, None)):
         more = (

@@ -1,4 +1,4 @@
-"""Looking at classic groups and removing them: DescribeGroups, ListGroups, DeleteGroups,
+"""Describing and deleting classic groups: DescribeGroups, ListGroups, DeleteGroups,
 FindCoordinator."""
 
 from __future__ import annotations

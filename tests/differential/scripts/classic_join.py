@@ -1,4 +1,4 @@
-"""JoinGroup of those who are not members yet: who is let in, and how refusals look like."""
+"""JoinGroup of clients that are not members yet: which ones are admitted, and the refusals."""
 
 from __future__ import annotations
 

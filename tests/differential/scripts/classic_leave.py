@@ -1,4 +1,4 @@
-"""LeaveGroup: one and several members, by id and by instance id, and what is left of the group."""
+"""LeaveGroup: one and several members, by id and by instance id, and the group afterwards."""
 
 from __future__ import annotations
 

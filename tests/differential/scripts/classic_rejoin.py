@@ -1,5 +1,5 @@
-"""JoinGroup of members: the same and other metadata in each state of the group, and what it means
-for the others."""
+"""JoinGroup of members: with the same and other metadata in each state of the group, and the effect
+on the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pair(s: Session) -> tuple[str, ClassicMember, ClassicMember]:
 
 
 def completing(s: Session) -> tuple[str, ClassicMember, ClassicMember]:
-    """The same two in generation 3, of which nobody has sent SyncGroup yet."""
+    """The same two in generation 3, before any SyncGroup."""
     group, a, b = pair(s)
     answer = a.begin_join(quiet=True)
     until_state(s, group, "PreparingRebalance")

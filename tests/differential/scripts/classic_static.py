@@ -1,4 +1,4 @@
-"""Static members: instance ids, fencing, and coming back under a new member id."""
+"""Static members: instance ids, fencing, and returning under a new member id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def static_pair(s: Session) -> tuple[str, ClassicMember, ClassicMember]:
 
 
 def successor(s: Session, of: ClassicMember, name: str) -> ClassicMember:
-    """A client that has the instance id of another one, and no member id yet."""
+    """A client with the instance id of another one, and no member id yet."""
     return ClassicMember(s, of.group_id, name, of.instance_id, generation=of.generation, protocol=of.protocol)
 
 
@@ -121,7 +121,7 @@ def leader_comes_back_with_other_metadata(s: Session) -> None:
 
 
 def choosing(s: Session) -> tuple[str, ClassicMember, ClassicMember]:
-    """Two static members who both know two protocols, and use the first one, "range"."""
+    """Two static members that both know two protocols and use the first one, "range"."""
     group = classic_group(s)
     a, b = ClassicMember(s, group, "a", "first"), ClassicMember(s, group, "b", "second")
     form(a, b, protocols=protocols("range", "sticky"))

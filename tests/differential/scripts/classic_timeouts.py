@@ -1,5 +1,4 @@
-"""What happens to members who do not come in time: sessions, rebalances, ids that were never joined
-with, syncs."""
+"""Members that miss a deadline: sessions, rebalances, ids that never joined, syncs."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tests.differential.scripts.classic_rejoin import NEW
 
 SHORT_MS, SHORT_S = 1_500, 1.5
 LONG_ENOUGH_S = 3.5
-"""After this time something that takes SHORT_S has happened."""
+"""After this time an event due after SHORT_S has happened."""
 
 
 @script(seconds=3)

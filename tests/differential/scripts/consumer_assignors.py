@@ -1,7 +1,7 @@
-"""What the assignors uniform and range give to whom. Targets follow from earlier targets, so nobody
+"""The targets of the assignors uniform and range. Targets follow from earlier targets, so no member
 has to give anything up here.
 
-Where Kafka goes by the order of topic ids, which are random, only what does not depend on it is
+If Kafka depends on the order of topic ids, which are random, only what is independent of it is
 noted.
 """
 
@@ -30,7 +30,7 @@ def totals(found: Targets) -> Json:
 
 
 def kept(before: Targets, after: Targets) -> Json:
-    """How many partitions each member of both has kept."""
+    """How many partitions each of the members in both has kept."""
     return {
         member: sum(len({*each} & {*after[member].get(topic, ())}) for topic, each in rows.items())
         for member, rows in before.items()
@@ -113,7 +113,7 @@ def uniform_of_different_subscriptions(s: Session) -> None:
 
 @script()
 def uniform_of_one_topic_and_another(s: Session) -> None:
-    """One topic's partitions alone move here, so that the order of topics does not matter."""
+    """Only partitions of one topic move here, so that the order of topics does not matter."""
     one, two = s.topic(6), s.topic(1)
     group = group_of(s, "g", one, two)
     joined(s, group, "a", one)

@@ -12,8 +12,8 @@ INTERVAL, OFFLOAD = "consumer.assignment.interval.ms", "consumer.assignor.offloa
 
 @script()
 def names(s: Session) -> None:
-    """All that there are, of whatever kind of group, without the streams groups', which are another
-    matter."""
+    """All settings of any kind of group, except those of streams groups, which kbroker does not
+    have."""
     resource = {"resource_type": GROUP, "resource_name": f"{s.name}-g", "configuration_keys": None}
     answer = s.prepare(
         "describe_configs", 4, resources=[resource], include_synonyms=False, include_documentation=False
@@ -121,7 +121,7 @@ def an_assignment_interval(s: Session) -> None:
     n.join(topic)
     m.beat()
     s.wait(2.0)
-    s.until(lambda: m.silently().assignment is not None, "m is told to give up a partition")
+    s.until(lambda: m.silently().assignment is not None, "m must give up a partition")
     m.beat(owns={topic: [0]})
     n.beat()
 
@@ -144,7 +144,7 @@ def a_short_session(s: Session) -> None:
 
 @script(seconds=3.0)
 def a_session_that_was_long(s: Session) -> None:
-    """The new timeout counts from the next heartbeat on."""
+    """The new timeout applies from the next heartbeat on."""
     group = group_of(s)
     m, n = Consumer(s, group, "m"), Consumer(s, group, "n")
     m.join("missing")

@@ -1,4 +1,4 @@
-"""Looking at consumer groups and removing them: ConsumerGroupDescribe, ListGroups, DescribeGroups,
+"""Describing and deleting consumer groups: ConsumerGroupDescribe, ListGroups, DescribeGroups,
 DeleteGroups."""
 
 from __future__ import annotations

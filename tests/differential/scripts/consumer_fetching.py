@@ -1,5 +1,5 @@
-"""What consumers meet when topics come and go: Metadata by id, Fetch by ids that nobody knows or
-that were deleted, coordinators."""
+"""Consumers whose topics appear and disappear: Metadata by id, Fetch by unknown or deleted ids,
+coordinators."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def an_id_that_was_deleted(s: Session) -> None:
 
 @script("BASE-8")
 def asking_for_a_topic_to_be_made(s: Session) -> None:
-    """The broker does not make topics of its own accord, whoever asks."""
+    """The broker never creates topics by itself, whichever API asks for them."""
     metadata(s, (UUID(int=0), f"{s.name}-missing"), version=13, make=True)
     metadata(s, (UUID(int=0), "a b"), (UUID(int=0), ""), version=13, make=True)
     metadata(s, (NOBODY, None), version=13, make=True)
@@ -142,7 +142,7 @@ def offsets_of_topics_that_are_not_there(s: Session) -> None:
 
 
 def _is_unknown(s: Session, topic: Topic) -> bool:
-    """Whether fetches in a session of their own are refused: the log goes a moment after the
+    """Whether fetches in a session of their own are refused: the log is removed a moment after the
     name."""
     answer = s.prepare(
         "fetch", 17, on="probe", max_wait=0, min_bytes=1, max_bytes=1, isolation_level=0, session_id=0,

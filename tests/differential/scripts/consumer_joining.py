@@ -1,5 +1,5 @@
-"""ConsumerGroupHeartbeat: who is let in, what a first heartbeat must say, and what each epoch is
-answered."""
+"""ConsumerGroupHeartbeat: which members are admitted, the required fields of a first heartbeat, and
+the answer to each epoch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Partitions that go from one member to another: revoked, given up, assigned; who is told what at
-which epoch, and for how long."""
+"""Partitions that move from one member to another: revoked, given up, assigned; which member gets
+which answer at which epoch, and for how long."""
 
 from __future__ import annotations
 

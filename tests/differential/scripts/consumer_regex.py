@@ -1,8 +1,8 @@
 """Subscriptions by a regular expression: RE2's syntax, whole names, alone or beside a list of
 names.
 
-Expressions are resolved in the background; `an_expression` shows what heartbeats answer meanwhile,
-the others wait for the result.
+Expressions are resolved in the background. `an_expression` shows the answers to heartbeats
+meanwhile, the others wait for the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def topics(s: Session, *names: str) -> list[Topic]:
 
 
 def resolved(s: Session, member: Consumer, partitions: int) -> None:
-    """Heartbeats until the member has been assigned so many partitions; the last answer is a
+    """Send heartbeats until so many partitions are assigned to the member; the last answer is a
     step."""
 
     def count() -> bool:
@@ -153,7 +153,7 @@ def an_expression_and_names(s: Session) -> None:
 
 @script(seconds=2.0)
 def two_members_with_one_expression(s: Session) -> None:
-    """Who gets which topic goes by their random ids."""
+    """Their random ids decide which member gets which topic."""
     one, two = topics(s, "one", "two")
     group = group_of(s, "g", one, two)
     m, n = Consumer(s, group, "m"), Consumer(s, group, "n")

@@ -1,5 +1,5 @@
-"""Static members of consumer groups: gone for a while, back under another member id, and those who
-take a name that is in use."""
+"""Static members of consumer groups: absent for a while, back under another member id, and members
+that take an instance id in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics of consumer groups that come, grow and go, and what members are told of it."""
+"""Topics of consumer groups that appear, grow and disappear, and the resulting assignments."""
 
 from __future__ import annotations
 

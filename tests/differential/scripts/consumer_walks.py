@@ -1,5 +1,4 @@
-"""Long histories of a consumer group: members do what comes to mind, in an order that is random and
-always the same."""
+"""Long histories of a consumer group: members act in a random but repeatable order."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ STEPS = 60
 
 @dataclass
 class Walker:
-    """A member that remembers what it was told, as clients do, and is not always honest about
-    it."""
+    """A member that remembers the answers, as clients do, and sometimes sends false ones."""
 
     consumer: Consumer
     topics: dict[str, Topic]
@@ -89,7 +87,7 @@ class Walker:
         if answer.error_code.value == 0 and answer.assignment is not None:
             by_id = {topic.topic_id: topic for topic in self.topics.values()}
             told = {by_id[row.topic_id]: sorted(row.partitions) for row in answer.assignment.topic_partitions}
-            # the dice are cast in this order
+            # the order in which random numbers are drawn
             self.told = dict(sorted(told.items(), key=lambda row: row[0].name))
 
 

@@ -36,8 +36,8 @@ def share_configs(*names: str) -> Keep:
 
 
 def shown(s: Session, group: str, *names: str, synonyms: bool = True) -> Entity:
-    """DescribeConfigs of these settings; asked for without keys, so that all settings come, and
-    these are kept."""
+    """DescribeConfigs of these settings; requested without keys, so that all settings are returned,
+    and these are kept."""
     resource = {"resource_type": GROUP, "resource_name": group, "configuration_keys": None}
     return s.call(
         "describe_configs",
@@ -50,7 +50,7 @@ def shown(s: Session, group: str, *names: str, synonyms: bool = True) -> Entity:
 
 
 def settled(s: Session, group: str, name: str, value: str | None) -> None:
-    """Wait until a change is seen: Kafka's brokers learn of it from the controller."""
+    """Wait until a change takes effect: Kafka's brokers get it from the controller."""
 
     def seen() -> bool:
         resource = {"resource_type": GROUP, "resource_name": group, "configuration_keys": [name]}
@@ -321,7 +321,7 @@ def settings_outlive_the_group(s: Session) -> None:
 
 @script("CFG-11")
 def broker_settings_that_cannot_be_altered(s: Session) -> None:
-    """Refused, so that nothing changes for the others."""
+    """Refused, so that nothing changes for the other scripts."""
     for name in (
         "group.share.delivery.count.limit",
         "group.share.max.size",

@@ -1,4 +1,4 @@
-"""Looking at share groups and removing them: ShareGroupDescribe, ListGroups, DeleteGroups."""
+"""Describing and deleting share groups: ShareGroupDescribe, ListGroups, DeleteGroups."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def the_same_id_twice(s: Session) -> None:
 
 @script("GRP-51")
 def assigned_partitions(s: Session) -> None:
-    """Whose epochs depend on the time that initialising took."""
+    """Epochs are not compared: they depend on how long the initialization took."""
     topic, other, group = s.topic(3), s.topic(1), s.group()
     s.join(group, "m", topic, other, partitions=4)
     answer = s.prepare("share_group_describe", 1, group_ids=[group], include_authorized_operations=False)
@@ -165,7 +165,7 @@ def a_deleted_group_begins_from_nothing(s: Session) -> None:
     member.fetch({topic: {0: ()}}, wait_ms=10_000)
     member.acknowledge({topic: {0: [(0, 1, [1, 1])]}})
     member.fetch(epoch=-1)
-    s.disconnect("user")  # the group's last session: Kafka forgets what it keeps in memory
+    s.disconnect("user")  # the group's last session: Kafka drops its state in memory
     s.prepare(
         "share_group_heartbeat",
         1,

@@ -1,5 +1,5 @@
-"""Classic members who join consumer groups, and consumer groups that become classic ones as the
-last member of the new protocol goes."""
+"""Classic members that join consumer groups, and consumer groups that become classic ones as their
+last member of the new protocol leaves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def consumers(s: Session) -> tuple[str, Topic, Consumer]:
 
 
 def entered(a: ClassicMember, topic: Topic, *names: str) -> Entity:
-    """Takes a member id and joins with it: steps."""
+    """Gets a member id and joins with it: steps."""
     a.join(protocols=offered(subscribed(topic), *names))
     return a.join(protocols=offered(subscribed(topic), *names))
 

@@ -1,5 +1,5 @@
-"""Heartbeats of share groups: who is let in, at which epoch, and what is said to those who are
-not."""
+"""Heartbeats of share groups: which members are admitted, at which epoch, and the errors for the
+others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def heartbeat(
 
 
 def ready(s: Session) -> None:
-    """A fresh Kafka makes its coordinator's topic when it is asked for it."""
+    """A fresh Kafka creates its coordinator's topic on the first request."""
     topic = s.topic()
     s.join(s.group("ready"), "m", topic)
 
@@ -164,7 +164,7 @@ def two_members(s: Session) -> None:
 
 @script("GRP-37", "GRP-34", "GRP-32")
 def a_second_member_finds_partitions_initialised(s: Session) -> None:
-    """Epochs depend on how long the first topic's state takes, so these are not looked at."""
+    """Epochs depend on how long the first topic's state takes, so these are not compared."""
     topic, group = s.topic(2), s.group()
     s.join(group, "m", topic, partitions=2)
     epochs = []

@@ -1,4 +1,4 @@
-"""Topics that go, come back and grow while groups use them."""
+"""Topics that are deleted, recreated and grown while groups use them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def grow(s: Session, topic: Topic, count: int) -> None:
 
 
 def assigned(s: Session, group: str, member: str, partitions: int, topic: Topic) -> None:
-    """Heartbeats with topics until the member's assignment has that many partitions; the assignment
-    is a step."""
+    """Send heartbeats with topics until that many partitions are assigned to the member; the
+    assignment is a step."""
     found: list[object] = []
 
     def settled() -> bool:
@@ -84,7 +84,7 @@ def a_topic_is_made_after_it_was_subscribed_to(s: Session) -> None:
 
 @script("INIT-4", "GRP-30")
 def a_topic_grows(s: Session) -> None:
-    """Records that came before the group knows of the new partition are consumed, whatever the
+    """Records that arrive before the group knows of the new partition are consumed, whatever the
     reset policy, since 4.4."""
     topic, group = s.topic(), s.group()
     s.join(group, "m", topic)

@@ -1,4 +1,4 @@
-"""Group ids are one namespace: what groups of another type say to requests for a share group, and
+"""Group ids are one namespace: how groups of another type answer requests for a share group, and
 the other way round."""
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def transactions_and_a_share_group(s: Session) -> None:
 
 
 def _producer_of(s: Session, transactional_id: str) -> int:
-    """Of a transactional producer, or -1; a fresh Kafka makes the coordinator's topic when it is
-    asked for it."""
+    """Of a transactional producer, or -1; a fresh Kafka creates the coordinator's topic on the
+    first request."""
 
     def answered() -> Entity:
         s.attempt("find_coordinator", 4, on="txn", key_type=1, coordinator_keys=[transactional_id])

@@ -1,5 +1,5 @@
-"""Classic groups that become consumer groups as members of the new protocol join them, and what
-their classic members are told."""
+"""Classic groups that become consumer groups as members of the new protocol join them, and the
+answers to their classic members."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.differential.scripts.offset_commits import commit, fetch
 
 
 def mixed(s: Session, *names: str, native: str = "n") -> tuple[ClassicMember, Consumer, Topic]:
-    """A classic member a with both partitions of a topic, and n, of the new protocol, who has just
-    joined. The member id "o" comes last in Kafka's hash tables, too, for scripts in which both
+    """A classic member a with both partitions of a topic, and n, of the new protocol, which has
+    just joined. The member id "o" comes last in Kafka's hash tables, too, for scripts in which both
     compete for free partitions."""
     topic = s.topic(2)
     a = classic_with(s, topic, *names)
@@ -133,7 +133,7 @@ def assignments_that_cannot_be_read(s: Session) -> None:
 
 @script()
 def user_data_in_an_assignment(s: Session) -> None:
-    """A classic assignor of one's own, which the broker's cannot stand in for."""
+    """A custom classic assignor, which the broker's assignors cannot replace."""
     topic = s.topic(2)
     group = group_of(s, "g", topic)
     a = ClassicMember(s, group, "a")
@@ -192,7 +192,7 @@ def heartbeats_in_the_name_of_the_other(s: Session) -> None:
 
 @script()
 def a_classic_member_changes_over(s: Session) -> None:
-    """The same process, restarted with the new protocol, under the member id it had."""
+    """The same process, restarted with the new protocol, under its old member id."""
     topic = s.topic(2)
     a = classic_with(s, topic)
     n = Consumer(s, a.group_id, a.member_id)

@@ -45,7 +45,7 @@ def a_classic_member_subscribes_to_more(s: Session) -> None:
 
 @script()
 def a_cooperative_member_subscribes_to_less(s: Session) -> None:
-    """What it has still to give up is taken away first, then it joins again."""
+    """The partitions that it still has to give up are revoked first, then it joins again."""
     a, n, topic = mixed(s, "cooperative-sticky")
     other = s.topic()
     group_of(s, "g", other)
@@ -67,7 +67,7 @@ def a_cooperative_member_subscribes_to_less(s: Session) -> None:
 
 @script()
 def subscriptions_of_older_versions(s: Session) -> None:
-    """The assignment comes in the version of the subscription."""
+    """The assignment has the version of the subscription."""
     a, n, topic = mixed(s)
     for version in (0, 1, 2):
         a.join(protocols=offered(subscribed(topic, version=version)))
@@ -127,7 +127,8 @@ def more_members_than_a_consumer_group_may_have(s: Session) -> None:
 
 @script()
 def more_members_than_a_classic_group_may_have(s: Session) -> None:
-    """The last native member leaves five classic ones, which are too many for a classic group."""
+    """When the last native member leaves, five classic ones remain, too many for a classic
+    group."""
     topic = s.topic()
     group = group_of(s, "g", topic)
     n = Consumer(s, group, "n")
@@ -165,7 +166,7 @@ def upgraded_and_downgraded_again(s: Session) -> None:
 
 @script()
 def a_native_member_after_the_downgrade(s: Session) -> None:
-    """It was frozen meanwhile, say, and knows nothing of it."""
+    """For instance it was frozen meanwhile and missed the downgrade."""
     a, n, _ = mixed(s)
     epoch = n.epoch
     n.leave()

@@ -1,4 +1,4 @@
-"""Classic groups that become consumer groups in the middle of a rebalance."""
+"""Classic groups that become consumer groups during a rebalance."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def while_a_follower_waits_for_the_leader(s: Session) -> None:
 
 @script()
 def a_follower_waits_and_assignments_cannot_be_read(s: Session) -> None:
-    """The group stays classic, but who waits is told to join again."""
+    """The group stays classic, but the waiting member must join again."""
     topic = s.topic(2)
     group = group_of(s, "g", topic)
     a, b = ClassicMember(s, group, "a"), ClassicMember(s, group, "b")

@@ -18,8 +18,8 @@ def delete_before(s: Session, topic: Topic, offset: int) -> None:
 
 
 def noticed(s: Session, member: Member, *, max_records: int = 500) -> None:
-    """What two fetches bring together after the log's start has moved: whether it is the first or
-    the second is the subject of `window_empty` alone."""
+    """What two fetches together return after the log's start has moved: which of the two notices is
+    the subject of `window_empty` alone."""
     common = {
         "group_id": member.group_id,
         "member_id": member.member_id,

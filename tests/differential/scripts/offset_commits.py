@@ -1,5 +1,5 @@
-"""OffsetCommit: of members in every state of the group, of consumers without a group, of topics and
-partitions that are not there."""
+"""OffsetCommit: from members in every state of the group, from consumers without a group, and for
+missing topics and partitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def commit(
     generation: int = -1,
     **more: Value,
 ) -> Entity:
-    """Of nobody in particular, as tools and consumers that assign partitions themselves do."""
+    """Without a member, as tools do, and consumers that assign partitions themselves."""
     values: dict[str, Value] = {
         "group_id": group, "generation_id_or_member_epoch": generation, "member_id": "",
         "group_instance_id": None,
@@ -48,8 +48,7 @@ def fetch(
     partitions: int = 1,
     stable: bool = False,
 ) -> Entity:
-    """OffsetFetch of the first partitions of some topics, or (None) of everything that is
-    committed."""
+    """OffsetFetch of the first partitions of some topics, or (None) of all committed offsets."""
     rows = None
     if topics is not None:
         rows = [
@@ -173,7 +172,7 @@ def to_a_group_without_members(s: Session) -> None:
 def blank_group_ids(s: Session) -> None:
     classic_group(s)
     topic = s.topic()
-    # a group id that scripts share: no other script uses it, and nothing of it is left in the end
+    # a group id that scripts share: no other script uses it, and nothing of it remains at the end
     describe(s, "")
     for version in (2, 9):
         commit(s, "", {topic: {0: 1}}, version)

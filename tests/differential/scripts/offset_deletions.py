@@ -1,4 +1,5 @@
-"""How committed offsets end: OffsetDelete, DeleteGroups, and the deletion of their topic."""
+"""How committed offsets are removed: OffsetDelete, DeleteGroups, and the deletion of their
+topic."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def remove(s: Session, topic: Topic) -> None:
 
 
 def subscribed(s: Session, *topics: Topic) -> ClassicMember:
-    """The only member of a stable group, by its metadata subscribed to these topics."""
+    """The only member of a stable group, subscribed to these topics by its metadata."""
     a = ClassicMember(s, classic_group(s), "a")
     form(a, protocols=protocols("range", metadata=subscription(*topics)))
     return a

@@ -1,5 +1,5 @@
-"""OffsetFetch: by topic and of everything, of one and several groups, for members and for those who
-only look."""
+"""OffsetFetch: by topic and of everything, of one and several groups, for members and for other
+clients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def of_groups(s: Session, *groups: dict[str, Value], version: int = 9, stable: b
 
 
 def row(version: int, group: str, topics: dict[Topic, list[int]] | None, **more: Value) -> dict[str, Value]:
-    """A group of OffsetFetch v8+; None: all topics."""
+    """A group in OffsetFetch v8+; None: all topics."""
     rows = (
         None
         if topics is None

@@ -1,4 +1,4 @@
-"""Deliveries near the limit: what is given in smaller answers, alone, or not any more."""
+"""Deliveries near the limit: records that are delivered in smaller batches, alone, or no more."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.differential.script import ACCEPT, REJECT, RELEASE, Member, Session, 
 def delivered(
     s: Session, times: int, *, limit: int = 5, records: int = 8, per_batch: int | None = None
 ) -> tuple[Topic, Member]:
-    """A member that got all records `times` times and released them each time."""
+    """A member that received all records `times` times and released them each time."""
     topic, member = s.share(share_delivery_count_limit=str(limit))
     s.produce(topic, *(f"{index}" for index in range(records)), per_batch=per_batch)
     for turn in range(times):

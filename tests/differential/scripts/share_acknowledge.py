@@ -1,5 +1,5 @@
-"""ShareAcknowledge: batches good and bad, of one's own records and of others', renewals and locks
-that ran out."""
+"""ShareAcknowledge: valid and invalid batches, of the member's records and of others', renewals and
+expired locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ShareFetch: what a request may say, and the rows that it is answered with."""
+"""ShareFetch: allowed requests, and the rows of the answers."""
 
 from __future__ import annotations
 
@@ -237,8 +237,8 @@ def too_few_bytes(s: Session) -> None:
 
 
 def refused_for_good(s: Session, group_id: str, topic: Topic) -> None:
-    """Wait until what has no state is refused as such: a fresh Kafka looks for the share
-    coordinator first."""
+    """Wait until a partition without state is refused with its final error: a fresh Kafka first
+    looks for the share coordinator."""
 
     def settled() -> bool:
         answer = s.prepare(

@@ -93,7 +93,7 @@ def left(s: Session, group: str, member: str = "m") -> None:
         rack_id=None,
         subscribed_topic_names=None,
     )
-    s.disconnect("user")  # the group's last session: what the leader keeps of it is forgotten
+    s.disconnect("user")  # the group's last session: the leader drops its state of the group
 
 
 @script("OFF-1", "OFF-9", "OFF-11", "RPC-4")
@@ -251,7 +251,7 @@ def consuming_from_below_zero(s: Session) -> None:
 
 
 def _acquires(s: Session, group: str, topic: Topic) -> bool:
-    """Kafka needs a fetch to notice that the log begins elsewhere."""
+    """Kafka notices the log's new start only with a fetch."""
     rows = [
         {"topic_id": topic.topic_id, "partitions": [{"partition_index": 0, "acknowledgement_batches": ()}]}
     ]
@@ -280,8 +280,8 @@ def consuming_from_beyond_the_end(s: Session) -> None:
 
 @script("OFF-13")
 def altered_to_the_same_offset_again(s: Session) -> None:
-    """What was accepted since the first time counts no more, although neither epoch nor offset
-    changes."""
+    """Records accepted since the first time are no longer accepted, although neither epoch nor
+    offset changes."""
     topic, group = used(s)
     alter(s, group, {topic.name: {0: 0}})
     s.until(lambda: _fetched(s, group, topic, 2), "records were accepted")
@@ -352,7 +352,7 @@ def a_partition_that_does_not_exist(s: Session) -> None:
 
 
 def in_use(s: Session) -> tuple[Topic, str, Member]:
-    """Nobody is in the group, but a session is open, and its member holds three records."""
+    """The group has no members, but a session is open, and its member holds three records."""
     topic, group = s.topic(), s.group()
     s.produce(topic, "one", "two", "three")
     s.join(group, "m", topic)

@@ -1,5 +1,5 @@
-"""How share sessions end other than by epoch -1: with their connection, piece by piece, and when a
-topic in them is deleted."""
+"""How share sessions end other than by epoch -1: with their connection, partition by partition, and
+by the deletion of a topic in them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ NOBODY_S_EPOCH, SETTLED_S = 77, 0.3
 
 
 def disconnected(s: Session, *connections: str, ended: Member) -> None:
-    """Close connections and wait until the session of `ended` is gone with the last of them. Kafka
-    forgets share-partitions a moment later, and tells nobody."""
+    """Close connections and wait until the last of them has ended the session of `ended`. Kafka
+    drops share-partitions a moment later, without a notification."""
 
     def is_gone() -> bool:
         answer = s.prepare(
@@ -76,7 +76,7 @@ def two_sessions_over_one_connection(s: Session) -> None:
 
 @script("SES-27", seconds=2)
 def forgotten_before_the_end(s: Session) -> None:
-    """The lock outlasts the script, so that what comes was released with the session."""
+    """The lock outlasts the script, so that redelivered records were released with the session."""
     topic, member = s.share()
     s.produce(topic, "one")
     member.fetch({topic: {0: ()}}, wait_ms=10_000)

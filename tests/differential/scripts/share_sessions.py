@@ -1,4 +1,4 @@
-"""Share sessions: epochs, what opens, closes and refuses one."""
+"""Share sessions: epochs, and the requests that open, close and refuse a session."""
 
 from __future__ import annotations
 

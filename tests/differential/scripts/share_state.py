@@ -14,8 +14,8 @@ ZERO = UUID(int=0)
 
 
 def ready(s: Session, partitions: int = 1) -> tuple[Topic, str]:
-    """A topic, and a group that has no members: its state is the script's to make. Leader epochs
-    are far above real ones."""
+    """A topic, and a group that has no members: only the script writes its state. Leader epochs are
+    far above real ones."""
     topic, group = s.topic(partitions), f"{s.name}-g"
 
     def known() -> bool:
@@ -64,7 +64,7 @@ def write(
     *, dcc: int | None = None,
     partition: int = 0,
 ) -> Entity:  # fmt: skip
-    """`epochs`: of the state and of the leader. Without a delivery complete count in version 0."""
+    """`epochs`: of the state and of the leader. Version 0 has no delivery complete count."""
     rows = [
         {"first_offset": a, "last_offset": b, "delivery_state": state, "delivery_count": count}
         for a, b, state, count in batches
@@ -88,7 +88,8 @@ def summary(s: Session, group: str, topic: Topic | UUID, version: int = 1, parti
 
 
 def summary_of_used(s: Session, group: str, topic: Topic, partition: int = 0) -> None:
-    """Start offset and count alone: the epochs depend on how many heartbeats initialising took."""
+    """Start offset and count alone: the epochs depend on how many heartbeats the initialization
+    took."""
     rows = [{"partition": partition, "leader_epoch": -1}]
     answer = s.prepare(
         "read_share_group_state_summary",
@@ -253,7 +254,7 @@ def deleted_and_made_again(s: Session) -> None:
 
 @script("SC-39", seconds=3.0)
 def many_updates(s: Session) -> None:
-    """More than there are between two snapshots."""
+    """More updates than there are between two snapshots."""
     topic, group = ready(s)
     initialize(s, group, topic, 5, 0)
     read(s, group, topic, 30)

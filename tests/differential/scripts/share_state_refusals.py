@@ -1,4 +1,4 @@
-"""What the share coordinator refuses, and in which order; keys by which it is looked for."""
+"""Refusals of the share coordinator and their order; the keys by which it is looked up."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def state_that_makes_no_sense(s: Session) -> None:
 @script("SC-4", "SC-5", "SC-6", "SC-7")
 def finding_coordinators(s: Session) -> None:
     _, group = ready(s)
-    # topics need not exist, and real ids would be others in each run
+    # topics need not exist, and real ids would differ in each run
     key = urlsafe_b64encode(UUID(int=1 << 64).bytes).decode().rstrip("=")
     s.call("find_coordinator", 6, key_type=2, coordinator_keys=[f"{group}:{key}:0"])
     s.call(

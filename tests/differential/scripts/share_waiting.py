@@ -1,4 +1,4 @@
-"""ShareFetch that waits: what wakes it, and what does not before its time."""
+"""ShareFetch that waits: which events end the wait, and which do not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONG_MS, SETTLED_S = 9_000, 0.5
 
 
 def woken(s: Session, topic: Topic, member: Member, event: Callable[[], object], **how: int) -> None:
-    """Send a ShareFetch, have the event while it waits, and note whether the answer came long
+    """Send a ShareFetch, trigger the event while it waits, and note whether the answer came long
     before MaxWaitMs."""
     began = time.monotonic()
     answer = member.begin_fetch({topic: {0: ()}}, wait_ms=LONG_MS, **how)

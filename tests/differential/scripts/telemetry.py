@@ -1,5 +1,5 @@
-"""Client telemetry as a broker without a receiver of metrics answers it: GetTelemetrySubscriptions,
-PushTelemetry, and what names them."""
+"""Client telemetry, as answered by a broker without a metrics receiver: GetTelemetrySubscriptions,
+PushTelemetry, and their settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLIENT_METRICS = 16
 
 
 def client_of(s: Session, which: object = 0) -> UUID:
-    """An id of this script's own: brokers remember clients."""
+    """A separate id for this script: brokers remember clients."""
     return uuid5(NAMESPACE_DNS, f"{s.name}-{which}")
 
 

@@ -1,4 +1,4 @@
-"""Chunks and the decisions over them, where the contract suites do not reach: sizes beyond a chunk,
+"""Chunks and the computations on them that the contract suites do not reach: sizes beyond a chunk,
 holes, odd cuts."""
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def test_a_chunk_ends_before_it_is_too_large(
 def test_truncation_into_holes(
     factory: LogStoreFactory, tmp_path: Path, per_call: int, segment_bytes: int
 ) -> None:
-    """To every offset at which the log may be cut, those in a hole included; also when the log is
-    opened again."""
+    """To every offset at which the log may be cut, including those in a hole; also after reopening
+    the log."""
     offsets = [0, 10, 11, 20, 40, 41, 60, 90]
     written = [batch(offset, 1 if offset % 10 == 0 else 3, timestamp_ms=offset) for offset in offsets]
     ends = sorted(

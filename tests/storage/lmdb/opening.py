@@ -1,10 +1,9 @@
-"""A reader that opens a sub-database while another thread is in a write transaction; for a process
-of its own, as the two may keep each other from going on with the GIL held, which nothing in that
-process survives.
+"""A reader that opens a sub-database while another thread is in a write transaction. It runs as a
+separate process: the two may deadlock with the GIL held, which no code in that process survives.
 
     python -m tests.storage.lmdb.opening DIRECTORY
 
-DIRECTORY holds an environment with the sub-database "s1". Prints what the reader has read.
+DIRECTORY holds an environment with the sub-database "s1". Prints the value that the reader read.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ GIVE_UP_S = 60
 
 
 class WatchedLock:
-    """A lock that tells when somebody has to wait for it."""
+    """A lock that reports when a thread has to wait for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""LMDB: the shipped contracts, then what is LMDB's own: handles, the map, keys beyond its limit,
+"""LMDB: the shipped contracts, then its specifics: handles, the map, keys beyond its limit,
 readers, failures."""
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ def test_any_other_error_stops_all_writes(store: LmdbLogStore) -> None:
 
 
 def test_a_full_disk_that_broke_the_environment_stops_all_writes(store: LmdbLogStore) -> None:
-    """LMDB panics when it could not write its meta page: whatever the first error was, nothing more
-    may be written."""
+    """LMDB panics when it could not write its meta page: whatever the first error was, all later
+    writes must be refused."""
     store.create(LOG, SETTINGS)
     real = store._env._env
     errors: list[Exception] = [lmdb.DiskError("mdb_txn_commit"), lmdb.PanicError("mdb_txn_begin")]
@@ -226,7 +226,7 @@ def test_a_full_disk_that_broke_the_environment_stops_all_writes(store: LmdbLogS
 
 
 def test_a_reader_in_another_process_follows_a_live_store(store: LmdbLogStore, tmp_path: Path) -> None:
-    """Also over trims: names of dropped sub-databases are looked up no more."""
+    """Also over trims: names of dropped sub-databases are no longer looked up."""
     store.create(LOG, LogSettings(segment_bytes=1000))
     program = (
         "import sys; from pathlib import Path; from kbroker.storage.lmdb.engine import LOG_STORE;"
@@ -333,7 +333,7 @@ def test_state_that_is_only_in_the_redo_log_is_there_after_a_kill(tmp_path: Path
 
 
 def test_a_redo_log_that_lost_what_the_map_has_goes_on_behind_it(tmp_path: Path) -> None:
-    """A power cut may take unsynced writes of the log that were moved meanwhile."""
+    """A power cut may lose unsynced writes of the log that were moved to the map meanwhile."""
     store = STATE_STORE.open(tmp_path / "state", {"redo_bytes": "0"}, 1)
     store.write([(b"%d" % number, b"1") for number in range(10)])
     store.sync()
@@ -390,7 +390,7 @@ def test_a_file_whose_end_is_missing_is_refused(tmp_path: Path, kept_bytes: int)
 
 
 def test_a_log_whose_last_chunk_is_missing_is_refused(tmp_path: Path) -> None:
-    """The chunk has pages of its own, which nothing but a read of that chunk touches."""
+    """The chunk has its own pages, which only a read of that chunk touches."""
     store = LOG_STORE.open(tmp_path, {}, 0)
     store.create(LOG, SETTINGS)
     store.write([sized_batch(0, 1 << 20)], now_ms=0)
@@ -403,7 +403,7 @@ def test_a_log_whose_last_chunk_is_missing_is_refused(tmp_path: Path) -> None:
 
 
 def test_free_pages_may_be_missing_at_the_end(tmp_path: Path) -> None:
-    """LMDB does not write pages that the transaction which allocated them gave back."""
+    """LMDB does not write pages that were freed by the transaction that allocated them."""
     env = open_environment(tmp_path, read_only=False, map_bytes=1 << 30, max_handles=0)
     keys = [b"%05d" % number for number in range(300)]
     for changes in (
@@ -412,7 +412,7 @@ def test_free_pages_may_be_missing_at_the_end(tmp_path: Path) -> None:
         [(b"a", b"0")],
         [(b"a", b"0")],
     ):
-        # leaves free pages, so that the end of the file is taken for the large value alone
+        # leaves free pages, so that only the large value extends the file
         _put(env, changes)
     _put(env, [(b"a", b"1"), (b"b", bytes(8 << 20)), (b"b", None)])
     file_bytes = env.statistics().file_bytes

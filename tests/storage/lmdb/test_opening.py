@@ -16,9 +16,9 @@ from kbroker.storage.lmdb.environment import LmdbEnvironment, open_environment
 
 
 def test_opening_a_sub_database_waits_for_a_writer_without_the_gil(tmp_path: Path) -> None:
-    """A broker stood still for good when a read of an older segment met a commit: the reader waited
-    with the GIL held for LMDB's writer lock, and the writer, between two calls of its transaction,
-    for the GIL."""
+    """Regression: a broker deadlocked when a read of an older segment met a commit. The reader
+    waited for LMDB's writer lock with the GIL held, and the writer, between two calls of its
+    transaction, waited for the GIL."""
     env = open_environment(tmp_path, read_only=False, map_bytes=1 << 30, max_handles=128)
     with env.write() as transaction:
         transaction.put(b"key", b"was there", db=env.handle_in(transaction, b"s1"))
@@ -45,7 +45,7 @@ def made_by_a_write(env: LmdbEnvironment) -> None:
 def test_a_sub_database_that_another_thread_opens_meanwhile(
     tmp_path: Path, other: Callable[[LmdbEnvironment], None]
 ) -> None:
-    """LMDB gives a read transaction no cursor there: it began before."""
+    """LMDB gives the read transaction no cursor there, since it began earlier."""
     env = open_environment(tmp_path, read_only=False, map_bytes=1 << 30, max_handles=128)
     with env.write() as transaction:
         transaction.put(b"key", b"was there", db=env.handle_in(transaction, b"s1"))

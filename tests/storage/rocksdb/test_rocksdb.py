@@ -1,5 +1,5 @@
-"""RocksDB: the shipped contracts, then what is RocksDB's own: chunks, readers' snapshots, failures,
-coming back from a full disk."""
+"""RocksDB: the shipped contracts, then its specifics: chunks, readers' snapshots, failures,
+recovery from a full disk."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_failed_sync_stops_all_writes(store: RocksdbLogStore) -> None:
 
 
 def test_a_sync_that_meets_a_full_disk_is_a_failed_sync(store: RocksdbLogStore) -> None:
-    """What could not be synced may be gone: that it is synced later proves nothing."""
+    """Data that could not be synced may be gone: a later successful sync proves nothing."""
     repair = break_database(store, flush_wal="IO error: No space left on device: While fdatasync: 000004.log")
     with pytest.raises(StoreFailed):
         store.sync()
@@ -128,7 +128,7 @@ def test_a_failed_write_stops_all_writes(store: RocksdbLogStore) -> None:
 
 
 class HeldUpRdict(FailingRdict):
-    """Holds up `count` writes before it lets them through."""
+    """Delays `count` writes before it lets them through."""
 
     def __init__(self, db: Rdict, count: int) -> None:
         super().__init__(db)
@@ -146,8 +146,8 @@ class HeldUpRdict(FailingRdict):
 def test_a_held_up_write_is_tried_again(
     store: RocksdbLogStore, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    """As when memtables fill faster than they are written out. Left to RocksDB, a full disk held a
-    write up for good."""
+    """As when memtables fill faster than they are flushed. Left to RocksDB, a full disk stalled a
+    write forever."""
     monkeypatch.setattr(rocksdb_database, "MAX_STALLS", 10)
     database = store._database
     real = database._db
@@ -246,8 +246,8 @@ def test_it_is_not_opened_again_under_a_snapshot(tmp_path: Path) -> None:
 
 
 def test_reading_state_writes_no_tables(tmp_path: Path) -> None:
-    """Each read waited for a table file to be written and synced, and the whole broker with it, as
-    the GIL was held meanwhile."""
+    """Regression: each read waited for a table file to be written and synced, and the whole broker
+    with it, since the GIL was held meanwhile."""
     store = STATE_STORE.open(tmp_path, {}, 1)
     for number in range(5):
         store.write([(b"%d" % number, b"value")])
@@ -283,8 +283,8 @@ def test_snapshots_of_readers_are_removed(tmp_path: Path) -> None:
 
 
 def test_what_a_killed_reader_left_goes_with_the_next_reader(tmp_path: Path) -> None:
-    """Beside a broker that goes on for months; and by the lock, as process ids mean nothing in
-    another container."""
+    """Beside a broker that runs for months. Ownership is decided by a lock, as process ids mean
+    nothing in another container."""
     store = LOG_STORE.open(tmp_path, {}, 1)
     store.create(LOG, SETTINGS)
     left_over = tmp_path / "readers" / f"{os.getpid()}-left-over"
@@ -303,7 +303,7 @@ def test_what_a_killed_reader_left_goes_with_the_next_reader(tmp_path: Path) -> 
 def test_readers_in_other_processes_see_no_holes(
     store: RocksdbLogStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Memtables are written out and compacted while the reader makes its copies."""
+    """Memtables are flushed and compacted while the reader makes its copies."""
     program = (
         "import sys; from pathlib import Path; from kbroker.storage.rocksdb.engine import LOG_STORE\n"
         "from kbroker.testing.log_store_model import base_offsets\n"
@@ -341,7 +341,7 @@ def test_a_directory_without_a_database_is_refused_in_one_line(tmp_path: Path) -
 
 
 def test_a_reader_that_asks_again_sees_what_is_new(store: RocksdbLogStore, tmp_path: Path) -> None:
-    """Asking for every log once costs one copy, however many logs there are."""
+    """Querying every log once costs one copy, however many logs there are."""
     store.create(OTHER, LogSettings())
     reader = LOG_STORE.open_reader(tmp_path)
     store.write([batch(0), batch(0, log=OTHER)], now_ms=0)

@@ -1,4 +1,4 @@
-"""A segment store whose process is gone, and the store that is opened after it."""
+"""A segment store whose process has died, and the store that is opened afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kbroker.testing.faulty_files import FaultyFiles
 
 
 def crash(store: SegmentLogStore) -> None:
-    """The process is gone: nothing is synced, saved or removed any more."""
+    """Simulate the end of the process: nothing is synced, saved or removed any more."""
     if not store._failures.closed:
         store._failures.closed = True
         store._release()

@@ -1,5 +1,5 @@
-"""Checkpoints of unsealed segments: they save reading after a crash, and whatever becomes of them,
-no record is lost or made up."""
+"""Checkpoints of unsealed segments: they save reading after a crash, and however they are damaged,
+no record is lost or invented."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def reopened(directory: Path, files: FaultyFiles | None = None) -> AbstractConte
 def synced(
     directory: Path, files: FaultyFiles | None = None, options: dict[str, str] = ALWAYS
 ) -> SegmentLogStore:
-    """BATCHES in LOG, the checkpoint written in several pieces."""
+    """BATCHES in LOG, with the checkpoint written in several pieces."""
     store = SegmentLogStore(directory, options, files=files)
     store.create(LOG, SETTINGS)
     for start in range(0, len(BATCHES), 3):
@@ -186,7 +186,7 @@ def test_every_damaged_byte_of_a_checkpoint_costs_reading_only(tmp_path: Path) -
 
 
 def go_on(directory: Path) -> None:
-    """All batches are there, and what is written next survives a crash as well."""
+    """All batches are there, and later writes survive a crash as well."""
     store = SegmentLogStore(directory, ALWAYS)
     assert read_all(store) == joined(BATCHES)
     store.create(LOG, SETTINGS)
@@ -198,8 +198,8 @@ def go_on(directory: Path) -> None:
 
 
 def test_a_piece_behind_a_torn_one_never_counts_again(directory: Path) -> None:
-    """Once the torn piece is written anew, byte for byte, what lay behind it must not join it:
-    other batches are there by now."""
+    """When the torn piece is rewritten byte for byte, the pieces after the old one must not become
+    valid again: other batches are in the log by now."""
     crash(synced(directory))
     content = checkpoint_path(directory).read_bytes()
     end = len(content) - (8 + 2 * 32)
@@ -221,8 +221,8 @@ def test_a_piece_behind_a_torn_one_never_counts_again(directory: Path) -> None:
 def test_data_that_does_not_fit_its_checkpoint_is_left_as_it_is(
     directory: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was on disk once, so something else than a crash changed it: nothing is cut, and new
-    records go behind it."""
+    """It was on disk once, so something other than a crash changed it: nothing is cut, and new
+    records are written after it."""
     crash(synced(directory))
     data = segment_path(directory) / "data.ninja"
     size = len(joined(BATCHES))
@@ -261,8 +261,7 @@ def test_a_file_that_is_shorter_than_its_checkpoint_is_read_as_a_whole(
 
 
 def test_a_truncated_segment_begins_a_new_checkpoint(directory: Path) -> None:
-    """Batches of the same size and time take the place of others: only the bytes tell them
-    apart."""
+    """Batches of the same size and time replace others: only their bytes differ."""
     store = synced(directory)
     old = checkpoint_path(directory).read_bytes()
     store.truncate(LOG, 3)

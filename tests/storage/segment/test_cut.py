@@ -1,5 +1,5 @@
-"""What recovery keeps of bytes that it cuts off a log: whole batches are not destroyed, whoever
-damaged what lies before them."""
+"""What recovery keeps of the bytes that it cuts off a log: whole batches are never destroyed,
+whatever damaged the bytes before them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def directory(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def data(directory: Path) -> Path:
-    """Of a log with BATCHES whose process is gone."""
+    """Data of a log with BATCHES whose process has died."""
     store = SegmentLogStore(directory)
     store.create(LOG, SETTINGS)
     store.write(BATCHES, now_ms=0)
@@ -81,7 +81,7 @@ def test_batches_behind_damage_are_kept_aside(
 def test_a_torn_end_is_cut_without_a_word_of_batches(
     directory: Path, data: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What every kill -9 may leave."""
+    """What any kill -9 may leave."""
     overwrite(data, len(joined(BATCHES)) - 1000, bytes(900) + b"x" * 100)
     with reopened(directory) as store:
         assert read_all(store) == joined(BATCHES[:-1])
@@ -90,7 +90,7 @@ def test_a_torn_end_is_cut_without_a_word_of_batches(
 
 
 def test_reserved_space_is_not_searched(directory: Path, data: Path) -> None:
-    """Many MiB that were taken ahead and never written."""
+    """Many MiB that were preallocated and never written."""
     with data.open("r+b") as file:
         file.truncate(64 << 20)
     overwrite(data, len(joined(BATCHES)), b"torn")
@@ -102,8 +102,8 @@ def test_reserved_space_is_not_searched(directory: Path, data: Path) -> None:
 
 
 def test_the_search_is_bounded(directory: Path, data: Path) -> None:
-    """Bytes that look like headers of large batches everywhere: what would take too long to search
-    is kept."""
+    """Bytes that look like headers of large batches everywhere: bytes that would take too long to
+    search are kept."""
     size = 600_000
     header = HEADER.pack(50, 300_000, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 1)
     overwrite(data, len(KEPT), header * (size // len(header)))
@@ -157,7 +157,7 @@ def test_segments_behind_the_damage_are_kept_as_well(
 
 
 def test_a_first_segment_that_is_gone_stops_the_start(directory: Path) -> None:
-    """Rather than remove a log with records."""
+    """The alternative would be to remove a log with records."""
     store = SegmentLogStore(directory)
     store.create(LOG, LogSettings(segment_bytes=1))
     store.write(BATCHES[:3], now_ms=0)

@@ -1,5 +1,4 @@
-"""What the segment engine does beyond the contract: its files, full and broken disks, bounds on
-handles."""
+"""The segment engine beyond the contract: its files, full and broken disks, bounds on handles."""
 
 from __future__ import annotations
 
@@ -109,7 +108,7 @@ def test_what_was_written_is_loaded_before_it_is_mapped(
     store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have left the page cache, and through the mapping the kernel would read zeros around
-    it. Once for each mapping."""
+    it. Loaded once for each mapping."""
     loaded: list[tuple[int, int]] = []
     monkeypatch.setattr(files, "load", lambda path, start, end: loaded.append((start, end)))
     store.create(LOG, LogSettings(segment_bytes=1 << 20))
@@ -123,7 +122,7 @@ def test_what_was_written_is_loaded_before_it_is_mapped(
 def test_a_range_that_cannot_be_loaded_is_not_mapped(
     store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its pages would end the process."""
+    """Its pages would end the process with SIGBUS."""
 
     def fail(path: Path, start: int, end: int) -> None:
         raise OSError(errno.EIO, "damaged")
@@ -191,7 +190,7 @@ def test_no_space_in_a_new_segment_leaves_no_trace(
 def test_no_space_anywhere_in_a_roll(
     store: SegmentLogStore, files: FaultyFiles, operation: str, number: int, after: int
 ) -> None:
-    """Wherever the space ends: either nothing was needed there, or the call is refused as a
+    """Wherever the space ends: either no space was needed there, or the call is refused as a
     whole."""
     store.create(LOG, LogSettings(segment_bytes=300))
     store.create(OTHER, LogSettings(segment_bytes=300))
@@ -361,8 +360,7 @@ def test_sync_touches_what_is_dirty_and_nothing_else(store: SegmentLogStore, fil
 def test_a_write_during_a_sync_waits_for_the_next_one(
     store: SegmentLogStore, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They may overlap in the broker's durability `os`: the second write must not be taken for
-    synced."""
+    """They may overlap with the durability `os`: the second write must not be treated as synced."""
     store.create(LOG, SETTINGS)
     store.write([batch(0)], now_ms=0)
     real = files.fdatasync

@@ -1,5 +1,5 @@
-"""A reader on the segment engine's files: beside a live writer, over torn ends, while segments come
-and go."""
+"""A reader on the segment engine's files: beside a live writer, over torn ends, while segments are
+added and removed."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_sealing_goes_unnoticed(store: SegmentLogStore, reader: SegmentLogReader
 def test_a_new_segment_waits_for_the_end_of_the_one_before(
     store: SegmentLogStore, reader: SegmentLogReader, directory: Path
 ) -> None:
-    """write() makes new segments first: between that and the last bytes of the old one there must
-    be no gap to see."""
+    """write() creates new segments first: until the last bytes of the old one are written, readers
+    must not see a gap."""
     store.create(LOG, LogSettings(segment_bytes=len(joined([batch(0), batch(1)]))))
     written = [batch(offset) for offset in range(3)]
     store.write(written, now_ms=0)
@@ -187,7 +187,7 @@ store.close()
 
 
 def test_reading_beside_writing_sealing_and_retention(directory: Path, reader: SegmentLogReader) -> None:
-    """What is read is whole and without gaps, from wherever the log begins at that moment."""
+    """The reader's records are whole and without gaps, from the log's start at that moment."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(directory)], stdout=subprocess.PIPE, text=True
     ) as writer:

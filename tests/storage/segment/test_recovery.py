@@ -1,5 +1,5 @@
-"""What the segment engine makes of what a crash left behind: torn tails, unfinished removals,
-missing and wrong indexes."""
+"""How the segment engine recovers from a crash: torn tails, unfinished removals, missing and wrong
+indexes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_every_torn_end_of_the_last_batch_is_cut(tmp_path: Path) -> None:
 
 
 def test_what_was_cut_does_not_come_back(directory: Path) -> None:
-    """A shorter batch over a torn one must not let the torn one's rest look like batches."""
+    """After a shorter batch has overwritten a torn one, the rest of the torn one must not look like
+    batches."""
     store = SegmentLogStore(directory)
     store.create(LOG, SETTINGS)
     inner = joined(batch(offset) for offset in range(10, 20))
@@ -118,7 +119,7 @@ def test_offsets_that_fall_end_the_log(directory: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 61, 4096])
 def test_a_file_that_lost_its_length(directory: Path, size: int) -> None:
-    """After a power cut the file may be as short as it was made."""
+    """After a power cut the file may be as short as when it was created."""
     crash(written(directory))
     with (segment_path(directory, 0) / "data.ninja").open("r+b") as file:
         file.truncate(size)
@@ -148,7 +149,7 @@ def test_large_batches_are_read_again(directory: Path) -> None:
 
 
 def test_what_was_recovered_is_synced_before_open_returns(directory: Path) -> None:
-    """The process that wrote it did not live to sync it, and from now on it is visible."""
+    """The process that wrote it did not live to sync it, and from now on readers see it."""
     crash(written(directory, SMALL))
     files = FaultyFiles()
     files.has_syncfs = False
@@ -218,7 +219,8 @@ def test_time_rolls_go_on_after_restart(directory: Path) -> None:
 
 
 def test_segments_behind_lost_bytes_are_removed(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A power cut may keep a later file and lose an earlier one; what is left must be a prefix."""
+    """A power cut may keep a later file and lose an earlier one; the recovered log must be a
+    prefix."""
     crash(written(directory, TWO_SEGMENTS))
     assert segment_path(directory, 5).exists()
     overwrite(segment_path(directory, 0) / "data.ninja", len(THREE[0].data), bytes(len(THREE[1].data)))
@@ -320,7 +322,8 @@ def test_a_bad_index_is_made_anew(directory: Path, damage: Callable[[Path], None
 def test_bytes_that_are_no_batches_stay_in_a_sealed_segment(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Synced once, so it is damage and not a torn write: nothing is cut, and somebody is told."""
+    """They were synced once, so it is damage and not a torn write: nothing is cut, and the log
+    reports it."""
     store = written(directory, TWO_SEGMENTS)
     store.sync()
     store.close()
@@ -380,8 +383,8 @@ def test_a_crash_at_every_operation(tmp_path: Path, name: str, syncs: int) -> No
 
 
 def crash_at_each(tmp_path: Path, name: str, syncs: int, every: int) -> None:
-    """The step is cut off at its first operation, its second, and so on; what is found afterwards
-    is the state before the step, the one after it, or one on the way that promises nothing more
+    """The step is aborted at its first operation, its second, and so on. Afterwards recovery finds
+    the state before the step, the one after it, or an intermediate one that promises nothing more
     than before."""
     step, ends = STEPS[name]
     for after in range(0, 1000, every):
@@ -403,8 +406,8 @@ def crash_at_each(tmp_path: Path, name: str, syncs: int, every: int) -> None:
 
 
 def prepare(directory: Path, files: FaultyFiles, syncs: int) -> SegmentLogStore:
-    """LOG in six segments, OTHER in one; a third log is empty. One sync seals some segments, two
-    seal all, and every sync writes checkpoints."""
+    """LOG in six segments, OTHER in one; a third log is empty. The first sync seals some segments,
+    two syncs seal all, and every sync writes checkpoints."""
     store = SegmentLogStore(directory, {"checkpoint_bytes": "0"}, files=files)
     for log, settings in ((LOG, SMALL), (OTHER, SETTINGS), (LogId(TOPIC, 3), SETTINGS)):
         store.create(log, settings)

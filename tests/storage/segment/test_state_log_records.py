@@ -1,5 +1,5 @@
-"""The one pass over a batch of state changes: it must say what the records say, and of damage what
-everybody's reader says."""
+"""The single-pass reader of a batch of state changes: it must return what the general record reader
+returns, and report damage as that one does."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def fast(data: Buffer) -> list[Change]:
 
 
 def told(read: Callable[[Buffer], list[Change]], data: Buffer) -> object:
-    """What was read, or how it was refused."""
+    """The records, or the error."""
     try:
         return read(data)
     except ERRORS as error:
@@ -99,11 +99,11 @@ def test_damage_is_told_as_everywhere(written: list[Change], data: st.DataObject
         "",
         "00",
         "01",
-        "ffffffffff",  # a length that does not end
+        "ffffffffff",  # a varint that does not end
         "80808080808001",
         "fffffffff0",
         "feffffff0f",  # of 2 GiB
-        "10 00 00 00 02",  # behind the end
+        "10 00 00 00 02",  # beyond the end
         "0e 00 00 00 02 61 ff",
         "0e 00 00 00 02 61 feffffff0f 00",
         "0c 00 00 808080808000 02 61 01 00",
@@ -140,7 +140,7 @@ def test_what_is_compressed_or_has_other_headers_is_read_too() -> None:
 
 
 def test_a_start_opens_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The state's usual keys and values of every size are read in the one pass."""
+    """The usual keys and values of state, of every size, are read in the single pass."""
     monkeypatch.delattr(state_log_records, "iter_records")
     written: list[Change] = [
         (ShareStateKey(TOPIC, 3, "g", number).encode(), bytes(number * 20) if number % 3 else None)

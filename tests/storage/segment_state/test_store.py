@@ -134,7 +134,7 @@ def test_the_log_stays_short_and_says_the_same(tmp_path: Path) -> None:
 
 
 def test_a_reader_of_a_store_that_was_never_written_finds_nothing(tmp_path: Path) -> None:
-    """A broker that was killed in its first start leaves the folder without a log in it."""
+    """A broker that was killed during its first start leaves the folder without a log in it."""
     reader = STATE_STORE.open_reader(tmp_path)
     assert list(reader.scan(b"")) == []
     assert reader.get(b"key") is None
@@ -164,7 +164,8 @@ def test_the_log_is_rewritten_beside_writes(tmp_path: Path) -> None:
 
 
 class _CutLog(MemoryLogStore):
-    """Remembers what the log held after every call that changed it: what a crash may leave."""
+    """Remembers the log's content after every call that changed it: the possible results of a
+    crash."""
 
     def __init__(self) -> None:
         self.contents: dict = {}
@@ -208,7 +209,8 @@ def test_a_crash_at_any_point_of_a_rewriting_loses_nothing() -> None:
 
 
 class _UnsyncedLog(_CutLog):
-    """Knows what a power cut leaves, and calls `beside` in the middle of every sync."""
+    """Tracks the content that a power cut would leave, and calls `beside` in the middle of every
+    sync."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,10 +232,11 @@ class _UnsyncedLog(_CutLog):
 def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut(
     tmp_path: Path, overlay_changes: int | None
 ) -> None:
-    """Once wrong: it removed the keys that a rewriting had left to write, and their values went
+    """Regression: it removed the keys that a rewriting had yet to write, and their values were lost
     before the write was synced.
 
-    With a size of the overlay: keys go to and fro between memory and LMDB, in one write each."""
+    With an overlay size: keys move between memory and LMDB, both ways in each write.
+    """
     log = _UnsyncedLog()
     living, left_over = tmp_path / "living", tmp_path / "left"
     some, others = (b"y", b"b") if overlay_changes is None else (b"y", ON_DISK)
@@ -253,8 +256,8 @@ def test_a_write_beside_a_sync_is_whole_or_not_there_after_a_power_cut(
         seen.append(dict(store.scan(b"")))
 
     def work() -> None:
-        """Mostly overwrite keys that sort first; now and then move what those that sort last have,
-        or back."""
+        """Mostly overwrite keys that sort first; occasionally move the values of the last ones to
+        disk, or back."""
         nonlocal moves
         if rng.random() < 0.7:
             change([(b"a%02d" % rng.randrange(20), rng.randbytes(40)) for _ in range(8)])
@@ -304,8 +307,8 @@ def test_a_full_disk_postpones_the_rewriting() -> None:
 
 
 def test_zeros_in_a_state_log_are_damage(tmp_path: Path) -> None:
-    """Once wrong: they pass for empty batches with a right CRC and the offset 0, and opening began
-    anew behind those for ever."""
+    """Regression: zeros pass for empty batches with a right CRC and the offset 0, and opening
+    restarted after them forever."""
     store = STATE_STORE.open(tmp_path, {}, 1)
     for number in range(3):
         store.write([(b"%d" % number, b"1")])
