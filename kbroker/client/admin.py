@@ -1,8 +1,9 @@
-"""What the command line and tests ask of a broker, as plain functions over a Connection: topics,
-their offsets, configs.
+"""Requests about topics, offsets and configs, as plain functions over a Connection, for the command
+line and tests.
 
-Each sends one or two requests, turns rows into small values of ours and an error code into
-KafkaError. No printing, no retry. What is asked of groups is in group_admin.py.
+Each function sends one or two requests, converts response rows to named tuples, and raises
+KafkaError for an error code. Nothing is printed or retried. Requests about groups are in
+group_admin.py.
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ class Topic(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """`value` None: sensitive, or unset. `source` as in SOURCES.
+    """One config of a resource.
 
-    `default`: what holds where the resource sets no value of its own; None also where the broker
-    does not say it. `is_own`: it was set for this resource itself.
+    - `value`: None if sensitive or unset.
+    - `source`: a key of SOURCES.
+    - `default`: the value in force if the resource sets none itself; None if the broker does not
+      report it.
+    - `is_own`: the value was set on this resource itself.
     """
 
     name: str
@@ -68,8 +72,8 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     validate_only: bool = False,
 ) -> None:
-    """`partitions` -1: the broker's num.partitions. `validate_only`: only find out whether it could
-    be made. Raises KafkaError, for instance topic_already_exists."""
+    """`partitions` -1: the broker's num.partitions. `validate_only`: check whether the topic could
+    be created, and create nothing. Raises KafkaError, for instance topic_already_exists."""
     row = {
         "name": name,
         "num_partitions": partitions,
@@ -89,8 +93,8 @@ def delete_topic(connection: Connection, name: str) -> None:
 
 
 def grow_topic(connection: Connection, name: str, partitions: int, *, validate_only: bool = False) -> None:
-    """Give a topic this many partitions in all. Raises KafkaError, for instance invalid_partitions
-    where it has as many or more."""
+    """Raise a topic's partition count to `partitions`. Raises KafkaError, for instance
+    invalid_partitions if it has as many already."""
     row = {"name": name, "count": partitions, "assignments": None}
     answer = connection.call(
         "create_partitions", topics=[row], timeout=_TIMEOUT_MS, validate_only=validate_only
@@ -102,8 +106,8 @@ def grow_topic(connection: Connection, name: str, partitions: int, *, validate_o
 def delete_records(
     connection: Connection, topic: str, offsets: Mapping[int, int]
 ) -> dict[int, int | KafkaError]:
-    """Delete what lies below an offset, by partition, for good. The log start offset of each
-    partition then, or why it was refused."""
+    """Delete the records of each partition below its offset. Returns the new log start offset of
+    each partition, or the error with which it was refused."""
     rows = [{"partition_index": partition, "offset": offset} for partition, offset in offsets.items()]
     if not rows:
         return {}
@@ -119,8 +123,8 @@ def delete_records(
 
 
 def topics(connection: Connection, names: Sequence[str] | None = None) -> list[Topic]:
-    """All topics, or those named, by name; never creates one. Raises KafkaError for one that does
-    not exist."""
+    """All topics, or the named ones, sorted by name; never creates a topic. Raises KafkaError for a
+    name that does not exist."""
     wanted = None if names is None else [{"name": name, "topic_id": None} for name in names]
     answer = connection.call(
         "metadata", topics=wanted, allow_auto_topic_creation=False, **_NO_AUTHORIZED_OPERATIONS
@@ -134,7 +138,7 @@ def topics(connection: Connection, names: Sequence[str] | None = None) -> list[T
 
 
 def _refusal(name: str, code: ErrorCode) -> str:
-    """A Metadata answer has no words of the broker's."""
+    """Metadata responses carry no error message, so the text is made here."""
     match code:
         case ErrorCode.unknown_topic_or_partition:
             return f"there is no topic {name}"
@@ -146,8 +150,8 @@ def _refusal(name: str, code: ErrorCode) -> str:
 def list_offsets(
     connection: Connection, topic: str, partitions: Iterable[int], timestamp_ms: int
 ) -> dict[int, int]:
-    """Offset by partition of the first record at or after `timestamp_ms`, or EARLIEST or LATEST.
-    Raises KafkaError."""
+    """For each partition, the offset of the first record at or after `timestamp_ms`. EARLIEST and
+    LATEST give the log's start and end. Raises KafkaError."""
     found = find_offsets(connection, {topic: partitions}, timestamp_ms)
     offsets = {}
     for (_, partition), offset in found.items():
@@ -160,8 +164,8 @@ def list_offsets(
 def find_offsets(
     connection: Connection, partitions: Mapping[str, Iterable[int]], timestamp_ms: int
 ) -> dict[tuple[str, int], int | KafkaError]:
-    """As list_offsets, of partitions of several topics, by topic and partition; errors in their
-    places."""
+    """Like list_offsets for several topics, by topic and partition. An error stands in the place of
+    its offset."""
     wanted = [
         {
             "name": topic,
@@ -186,7 +190,7 @@ def find_offsets(
 
 
 def describe_configs(connection: Connection, kind: ResourceType, name: str) -> list[ConfigEntry]:
-    """All configs of a resource, by name. Raises KafkaError."""
+    """All configs of a resource, sorted by name. Raises KafkaError."""
     resource = {"resource_type": int(kind), "resource_name": name, "configuration_keys": None}
     answer = connection.call("describe_configs", resources=[resource], include_synonyms=True)
     result = answer.results[0]
@@ -210,8 +214,8 @@ def alter_configs(
     delete_configs: Iterable[str] = (),
     validate_only: bool = False,
 ) -> None:
-    """Set some configs of a resource and put others back to their default, all or none.
-    `validate_only`: only find out whether that could be done. Raises KafkaError."""
+    """Set some configs of a resource and reset others to their defaults, all or none.
+    `validate_only`: check the changes without making them. Raises KafkaError."""
     rows: list[dict[str, Any]] = [
         {"name": k, "config_operation": _SET, "value": v} for k, v in (set_configs or {}).items()
     ]
@@ -222,13 +226,13 @@ def alter_configs(
 
 
 def groups_with_configs(connection: Connection) -> list[str]:
-    """Ids of the groups that have configs of their own; such a group need not exist."""
+    """Ids of the groups on which configs are set; such a group need not exist."""
     answer = connection.call("list_config_resources", resource_types=(int(ResourceType.GROUP),))
     check(answer.error_code)
     return sorted(row.resource_name for row in answer.config_resources)
 
 
 def has_group_config(connection: Connection, group_id: str, config_name: str) -> bool:
-    """Whether the group sets this config itself, instead of having the broker's value."""
+    """Whether this config is set on the group itself, rather than inherited from the broker."""
     entries = describe_configs(connection, ResourceType.GROUP, group_id)
     return any(entry.name == config_name and entry.is_own for entry in entries)

@@ -1,4 +1,4 @@
-"""What the error code of an answer, or of a row of one, means to who asked."""
+"""Error codes of responses and their rows, as exceptions and as text."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def check(code: ErrorCode, message: str | None = None) -> None:
 
 
 def reason(code: ErrorCode, message: str | None = None) -> str:
-    """For a person: the broker's own words, or else the code's name."""
+    """Text for a person: the broker's message, or else the code's name."""
     return message or code.name.replace("_", " ")

@@ -1,13 +1,12 @@
-"""A broker of one's own: a subprocess with its own port and data directory, which may be killed and
-restarted.
+"""A private broker for tests and the demo: a subprocess with its own port and data directory, which
+can be killed and restarted.
 
-For tests and the demo. A subprocess and not a task, because what is asked of it (kill -9, a frozen
-process, a restart on the same directory) is the business of processes. It is spoken to as anyone
-does: command line, ready line, port, signals.
+It is a subprocess and not a task because callers kill it with SIGKILL, freeze it, and restart it on
+the same directory. They control it only through its command line, ready line, port and signals.
 
-Ports are chosen below the range that the kernel gives to outgoing connections. A client that keeps
-trying to reach a killed broker on a port of that range may be connected to itself, and the
-restarted broker then finds its port taken.
+Ports are chosen below the kernel's range for outgoing connections. A client that keeps connecting
+to a killed broker's port in that range may connect to itself. The restarted broker then finds its
+port taken.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ STOP_TIMEOUT_S = 60.0
 
 
 class BrokerStartFailed(Exception):
-    """The process ended, or stayed silent for too long, before its ready line; the text ends with
-    what it logged."""
+    """The process ended or timed out before its ready line. The message ends with the end of its
+    log."""
 
     def __init__(self, text: str, exit_code: int | None) -> None:
         super().__init__(text)
@@ -41,11 +40,11 @@ class BrokerStartFailed(Exception):
 
 
 class RunningBroker:
-    """One broker over its lives. `home` holds the log file, and the data directory unless another
-    one is given.
+    """One broker over all its starts (lives).
 
-    `command` replaces `python -m kbroker` (a wrapper, for instance); `env` is added to the
-    environment of the process.
+    - `home` holds the log file, and the data directory unless `data_dir` is given.
+    - `command` replaces `python -m kbroker`, for instance by a wrapper.
+    - `env` is added to the environment of the process.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class RunningBroker:
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT, as clients want it for `bootstrap.servers`."""
+        """HOST:PORT, for the client setting `bootstrap.servers`."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -105,7 +104,7 @@ class RunningBroker:
         """Returns when connections are accepted. Raises BrokerStartFailed."""
         assert not self.is_running, "this broker is running already"
         if self._process is not None:
-            self._ended(self._process)  # It has ended by itself; its pipe is still open.
+            self._ended(self._process)  # It ended by itself; its pipe is still open.
         command = [*(self._command or [sys.executable, "-m", "kbroker"]), *self.arguments()]
         env = {**_environment(), **(self._env or {})}
         with self.log_file.open("ab") as log:
@@ -135,27 +134,26 @@ class RunningBroker:
         )
 
     def stop(self) -> None:
-        """SIGTERM, and wait. Raises AssertionError unless the broker ends by itself with exit code
-        0."""
+        """Send SIGTERM and wait. Raises AssertionError unless the exit code is 0."""
         code = self.terminate()
         assert code == 0, (
             f"the broker ended with exit code {code} on SIGTERM; its log ends:\n{self.log_tail()}"
         )
 
     def terminate(self) -> int:
-        """SIGTERM, and wait; returns the exit code (negative: the signal that ended it)."""
+        """Send SIGTERM and wait. Returns the exit code (negative: the signal that ended it)."""
         process = self._running()
         process.send_signal(signal.SIGCONT)
         process.terminate()
         return self._ended(process)
 
     def wait(self) -> int:
-        """Until the process has ended by itself; returns the exit code."""
+        """Wait until the process ends by itself; returns the exit code."""
         assert self._process is not None
         return self._ended(self._process)
 
     def kill(self) -> None:
-        """SIGKILL: nothing is flushed. No error if the broker has ended already."""
+        """Send SIGKILL: the broker flushes nothing. No error if it has ended already."""
         if self._process is not None:
             self._process.kill()
             self._ended(self._process)
@@ -163,25 +161,25 @@ class RunningBroker:
     kill9 = kill
 
     def restart(self) -> None:
-        """Stop if running, then start on the same port and directory."""
+        """Stop the broker if it runs, then start it on the same port and directory."""
         if self.is_running:
             self.stop()
         self.start()
 
     def tell_stacks(self) -> None:
-        """What its threads do goes to its log (`kbroker start` prints it on SIGQUIT): for a broker
-        that does not answer."""
+        """Let the broker log the stacks of its threads (`kbroker start` does so on SIGQUIT). For a
+        broker that does not respond."""
         self._running().send_signal(signal.SIGQUIT)
 
     def sigstop(self) -> None:
-        """Freeze the process: its connections stay open and nothing is answered."""
+        """Freeze the process: its connections stay open, and requests get no response."""
         self._running().send_signal(signal.SIGSTOP)
 
     def sigcont(self) -> None:
         self._running().send_signal(signal.SIGCONT)
 
     def logs(self) -> str:
-        """Everything that all lives of this broker logged on stderr."""
+        """The stderr output of all lives of this broker."""
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
     def anonymous_memory_bytes(self) -> int:
@@ -235,14 +233,14 @@ class RunningBroker:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what is meant for the broker that a person starts: this one is told everything
-    by its command line."""
+    """This process's environment without KBROKER_START_*. Those are options for a broker that a
+    person starts; this one gets all its options on the command line."""
     return {name: value for name, value in os.environ.items() if not name.startswith("KBROKER_START_")}
 
 
 def free_port() -> int:
-    """A free port of 127.0.0.1 outside the kernel's range for outgoing connections (see the head of
-    this file)."""
+    """A free port of 127.0.0.1 below the kernel's range for outgoing connections (see the module
+    docstring)."""
     chooser = random.SystemRandom()
     for _ in range(100):
         port = chooser.randrange(12_000, 32_000)

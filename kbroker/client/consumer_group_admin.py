@@ -1,12 +1,11 @@
-"""What the command line and tests ask of a broker about consumer groups, classic ones and those of
-KIP-848: members and offsets.
+"""Requests about consumer groups, classic and KIP-848: their members and offsets.
 
-As in group_admin.py: plain functions over a Connection; an error of a whole answer is raised as
-KafkaError, refusals of single rows are returned. Groups of both kinds come as the same values; what
-only one of them has is None in the other.
+Plain functions over a Connection, as in group_admin.py. An error of the whole response is raised as
+KafkaError; errors of single rows are returned. Groups of both kinds have the same type here. Fields
+that only one kind has are None for the other.
 
-Offsets are asked for with topic names: version 10 of OffsetFetch and OffsetCommit knows topics by
-id only, and deleted ones not at all.
+Requests about offsets use topic names. From version 10, OffsetFetch and OffsetCommit identify
+topics by id only, which leaves out deleted topics.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ CLASSIC = "classic"
 CONSUMER = "consumer"
 EMPTY = "Empty"
 OTHER_TYPES = ("share", "streams")
-_DEAD = "Dead"  # how DescribeGroups answers before version 6 for a group that does not exist
-_NAMES_ONLY = 9
-_SEVERAL_GROUPS = 8  # the first version of OffsetFetch that asks for more than one group
+_DEAD = "Dead"  # before version 6, DescribeGroups returns this state for a group that does not exist
+_NAMES_ONLY = 9  # the last version of OffsetFetch and OffsetCommit with topic names
+_SEVERAL_GROUPS = 8  # the first version of OffsetFetch that takes several groups
 _NOBODY: Mapping[str, Any] = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
 _CLASSIC_MEMBER = 0
 Assignment: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -35,9 +34,9 @@ Assignment: TypeAlias = Mapping[str, tuple[int, ...]]
 
 
 class ConsumerMember(NamedTuple):
-    """`member_epoch`, `subscribed_regex`, `target_assignment` and `is_classic` belong to groups of
-    KIP-848. `is_classic`: the member speaks the classic protocol in such a group; None also where
-    the broker does not tell it (ConsumerGroupDescribe 0)."""
+    """`member_epoch`, `subscribed_regex`, `target_assignment` and `is_classic` are None in classic
+    groups. `is_classic`: the member uses the classic protocol in a KIP-848 group; None if the
+    broker does not report it (ConsumerGroupDescribe 0)."""
 
     member_id: str
     instance_id: str | None
@@ -53,8 +52,8 @@ class ConsumerMember(NamedTuple):
 
 
 class ConsumerGroup(NamedTuple):
-    """`type`: CLASSIC or CONSUMER. `assignor`: empty while a classic group has none. Epochs: None
-    in classic groups."""
+    """`type`: CLASSIC or CONSUMER. `assignor`: empty if a classic group has not chosen one. Epochs
+    are None in classic groups."""
 
     group_id: str
     type: str
@@ -72,8 +71,8 @@ class CommittedOffset(NamedTuple):
 
 
 def consumer_groups(connection: Connection, states: Sequence[str] = ()) -> list[Group]:
-    """All that Kafka's tools call consumer groups: those of KIP-848, classic ones of consumers, and
-    those that only hold offsets."""
+    """The groups that Kafka's tools call consumer groups: KIP-848 groups, classic groups of
+    consumers, and groups that only store offsets."""
     found = groups(connection, types=(), states=states)
     return [
         each
@@ -85,8 +84,8 @@ def consumer_groups(connection: Connection, states: Sequence[str] = ()) -> list[
 def describe_consumer_groups(
     connection: Connection, group_ids: Sequence[str]
 ) -> list[ConsumerGroup | KafkaError]:
-    """One for each id, in this order; group_id_not_found for what does not exist or is no consumer
-    group."""
+    """One result for each id, in order. An id without a group gets group_id_not_found; a group that
+    is no consumer group gets that or inconsistent_group_protocol."""
     found: dict[str, ConsumerGroup | KafkaError] = {}
     if group_ids and key_of("consumer_group_describe") in connection.served_versions():
         answer = connection.call(
@@ -97,7 +96,7 @@ def describe_consumer_groups(
         answer = connection.call("describe_groups", groups=tuple(others), include_authorized_operations=False)
         for row in answer.groups:
             classic = _classic_group(row)
-            # else the first answer says better what it is instead
+            # Otherwise the first response names the group's type, which this one does not.
             if row.group_id not in found or not _is_not_found(classic):
                 found[row.group_id] = classic
     return [found[each] for each in group_ids]
@@ -159,7 +158,7 @@ def _classic_member(row: Entity) -> ConsumerMember:
     topics: tuple[str, ...] = ()
     rack_id: str | None = None
     assigned: dict[str, tuple[int, ...]] = {}
-    with suppress(ValueError):  # No consumer's bytes, or none at all.
+    with suppress(ValueError):  # Not a consumer's bytes, or empty.
         subscription = read_subscription(row.member_metadata)
         topics, rack_id = tuple(sorted(subscription.topics)), subscription.rack_id
     with suppress(ValueError):
@@ -183,8 +182,8 @@ def _classic_member(row: Entity) -> ConsumerMember:
 
 
 def committed_offsets(connection: Connection, group_id: str) -> dict[TopicPartition, CommittedOffset]:
-    """All that the group has committed, by topic and partition. A group that does not exist has
-    none. Raises KafkaError."""
+    """The group's committed offsets, by topic and partition; empty for a group that does not exist.
+    Raises KafkaError."""
     version = connection.common_version("offset_fetch", at_most=_NAMES_ONLY)
     if version < _SEVERAL_GROUPS:
         group = connection.call("offset_fetch", version, group_id=group_id, topics=None)
@@ -212,10 +211,10 @@ def _committed(row: Entity) -> CommittedOffset:
 def commit_offsets(
     connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, KafkaError]:
-    """Let a group without members go on from these offsets; makes the group where there is none.
+    """Commit offsets for a group without members; creates the group if it does not exist.
 
-    Returns the refused partitions, which are all where the group has members (unknown_member_id) or
-    is of another type (group_id_not_found); the others are committed, durably.
+    Returns the refused partitions; the offsets of all others are durable. All are refused if the
+    group has members (unknown_member_id) or another type (group_id_not_found).
     """
     version = connection.common_version("offset_commit", at_most=_NAMES_ONLY)
     rows = [
@@ -238,11 +237,11 @@ def commit_offsets(
 def delete_offsets(
     connection: Connection, group_id: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, KafkaError]:
-    """Forget the group's offsets of these partitions: used again, they begin where
-    auto.offset.reset says.
+    """Delete the group's offsets of these partitions. A consumer that reads them later begins where
+    its auto.offset.reset says.
 
-    Returns the refused partitions, of topics that the group is subscribed to among others; the
-    others are done, durably. Raises KafkaError where nothing was deleted.
+    Returns the refused partitions, for instance those of topics that the group is subscribed to.
+    The deletion of all others is durable. Raises KafkaError if nothing was deleted.
     """
     wanted = by_topic(partitions)
     rows = [

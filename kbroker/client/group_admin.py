@@ -1,9 +1,8 @@
-"""What the command line and tests ask of a broker about groups: list, describe, delete, and the
-offsets of share groups.
+"""Requests about groups: list, describe and delete them, and the offsets of share groups.
 
-As in admin.py: plain functions over a Connection that send one request, turn rows into small values
-of ours and an error code of the whole answer into KafkaError. Where rows are refused one by one,
-the refusals are returned.
+Plain functions over a Connection, as in admin.py. Each sends one request and converts response rows
+to named tuples. An error of the whole response is raised as KafkaError; errors of single rows are
+returned.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from kbroker.errors import ErrorCode, KafkaError
 
 _GROUP_KEY = 0  # FindCoordinator's key type of all groups, share groups included
 UNKNOWN = -1
-"""Instead of an offset. As a start offset: nobody has used the share-partition yet, and the group's
-reset policy will decide."""
+"""In place of an offset. As a start offset it means that the share-partition has no state yet: the
+group's reset policy will decide where it begins."""
 
 
 class Group(NamedTuple):
@@ -63,7 +62,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Numbers of partitions by topic, in the order in which they come."""
+    """Partition numbers by topic, in the order of `places`."""
     numbers: dict[str, list[int]] = {}
     for place in places:
         numbers.setdefault(place.topic, []).append(place.partition)
@@ -71,8 +70,8 @@ def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 class ShareOffset(NamedTuple):
-    """Where a share-partition stands. None: not known. `lag` also is None where the broker serves
-    version 0 only."""
+    """The start offset and lag of a share-partition. None: not known. `lag` is also None if the
+    broker serves only version 0."""
 
     topic: str
     partition: int
@@ -85,8 +84,8 @@ class ShareOffset(NamedTuple):
 def groups(
     connection: Connection, types: Sequence[str] = ("share",), states: Sequence[str] = ()
 ) -> list[Group]:
-    """Groups of these types and states, by id; none given: of all. `type` and `state` are empty
-    where a broker is too old to say them."""
+    """Groups of these types and states, sorted by id; an empty sequence means all. `type` and
+    `state` are empty if the broker is too old to report them."""
     answer = connection.call("list_groups", states_filter=tuple(states), types_filter=tuple(types))
     check(answer.error_code)
     return sorted(
@@ -106,7 +105,8 @@ def group_types(connection: Connection) -> dict[str, str]:
 
 
 def find_coordinators(connection: Connection, group_ids: Sequence[str]) -> dict[str, Coordinator]:
-    """The broker that coordinates each group, existing or not. Raises KafkaError."""
+    """The broker that coordinates each group, whether the group exists or not. Raises
+    KafkaError."""
     answer = connection.call("find_coordinator", key_type=_GROUP_KEY, coordinator_keys=tuple(group_ids))
     for row in answer.coordinators:
         check(row.error_code, row.error_message)
@@ -114,8 +114,7 @@ def find_coordinators(connection: Connection, group_ids: Sequence[str]) -> dict[
 
 
 def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
-    """Raises KafkaError(group_id_not_found) for a group that does not exist or is of another
-    type."""
+    """Raises KafkaError(group_id_not_found) if the group does not exist or has another type."""
     (group,) = describe_share_groups(connection, [group_id])
     if isinstance(group, KafkaError):
         raise group
@@ -123,8 +122,8 @@ def describe_share_group(connection: Connection, group_id: str) -> ShareGroup:
 
 
 def describe_share_groups(connection: Connection, group_ids: Sequence[str]) -> list[ShareGroup | KafkaError]:
-    """One for each id, in this order; group_id_not_found for what does not exist or is of another
-    type."""
+    """One result for each id, in order; group_id_not_found if the group does not exist or has
+    another type."""
     answer = connection.call(
         "share_group_describe", group_ids=tuple(group_ids), include_authorized_operations=False
     )
@@ -148,8 +147,8 @@ def _share_member(row: Entity) -> ShareMember:
 
 
 def delete_groups(connection: Connection, group_ids: Iterable[str]) -> dict[str, KafkaError]:
-    """Delete groups of any type with all that is stored of them; what is not among the refused is
-    gone for good."""
+    """Delete groups of any type, with their state and offsets. Returns the refused ones; the
+    deletion of all others is durable."""
     answer = connection.call("delete_groups", groups_names=tuple(group_ids))
     return {row.group_id: refusal(row) for row in answer.results if row.error_code is not ErrorCode.none}
 
@@ -157,8 +156,8 @@ def delete_groups(connection: Connection, group_ids: Iterable[str]) -> dict[str,
 def describe_share_group_offsets(
     connection: Connection, group_id: str, partitions: Mapping[str, Iterable[int]] | None = None
 ) -> list[ShareOffset]:
-    """Of these partitions, by topic, or of all that the group has. A group that does not exist has
-    none. Raises KafkaError."""
+    """Offsets of these partitions, or of all that the group has; sorted by topic and partition, and
+    empty if the group does not exist. Raises KafkaError."""
     wanted = (
         None
         if partitions is None
@@ -176,7 +175,7 @@ def describe_share_group_offsets(
 
 
 def _share_offset(topic: str, row: Entity) -> ShareOffset:
-    """Behind an error nothing else counts: Kafka fills start offset 0 in there."""
+    """With an error the other fields are ignored: Kafka sets start offset 0 then."""
     if row.error_code is not ErrorCode.none:
         return ShareOffset(topic, row.partition_index, None, None, None, refusal(row))
     if row.start_offset == UNKNOWN:
@@ -194,12 +193,12 @@ def _place(offset: ShareOffset) -> tuple[str, int]:
 def alter_share_group_offsets(
     connection: Connection, group_id: str, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, KafkaError]:
-    """Begin these partitions at new offsets, UNKNOWN: where the reset policy says; makes the group
-    where there is none.
+    """Set the start offsets of these partitions; creates the group if it does not exist. UNKNOWN:
+    the reset policy decides.
 
-    Records that were acquired, released or finished are forgotten. Returns the refused partitions:
-    all others are altered and durable. Raises KafkaError where nothing was altered, for instance
-    non_empty_group.
+    The state of records that were acquired, released or finished is dropped. Returns the refused
+    partitions; the change of all others is durable. Raises KafkaError if nothing was altered, for
+    instance non_empty_group.
     """
     rows = [
         {
@@ -224,10 +223,11 @@ def alter_share_group_offsets(
 def delete_share_group_offsets(
     connection: Connection, group_id: str, topics: Iterable[str]
 ) -> dict[str, KafkaError]:
-    """Forget all that the group has of these topics: used again, they begin as for a new group.
+    """Delete the group's state of these topics. If the group reads them again, they begin as for a
+    new group.
 
-    Returns the refused topics: all others are done, durably. Raises KafkaError where nothing was
-    deleted.
+    Returns the refused topics; the deletion of all others is durable. Raises KafkaError if nothing
+    was deleted.
     """
     answer = connection.call(
         "delete_share_group_offsets", group_id=group_id, topics=[{"topic_name": name} for name in topics]
@@ -237,6 +237,6 @@ def delete_share_group_offsets(
 
 
 def refusal(row: Entity) -> KafkaError:
-    """The error of a row that has one, in the broker's own words where it sends some."""
+    """The error of a refused row, with the broker's message if the row has one."""
     code = row.error_code
     return KafkaError(code, reason(code, getattr(row, "error_message", None)))

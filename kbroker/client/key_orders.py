@@ -1,6 +1,8 @@
-"""Share groups that keep the order of keys on a topic (`kbroker.queue.ordering`): more partitions
-would send keys to other partitions, where nothing waits for what is left of them in the old
-ones."""
+"""Share groups that keep the order of keys on a topic (`kbroker.queue.ordering`).
+
+Adding partitions breaks that order: producers then send a key to another partition, whose records
+do not wait for the key's unfinished records in the old one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from kbroker.settings.queue import ORDERING
 
 
 def ordered_groups(connection: Connection, topic: str) -> list[str]:
-    """Those that have the setting themselves, and read the topic or have its name. Raises
+    """Groups on which the setting is set and which read the topic or have its name. Raises
     KafkaError."""
     return [
         group_id
@@ -25,9 +27,8 @@ def why_not_to_grow(topic: str, groups: list[str]) -> str:
     verb = "keeps" if len(groups) == 1 else "keep"
     return (
         f"share group {names} {verb} the order of keys on topic {topic}, and more partitions break it: "
-        "records of a key go to another "
-        "partition while older ones of it are not done. Once all records are done it does no harm: add "
-        "--force then"
+        "new records of a key may go to another partition while older ones are unfinished. Once all "
+        "records are finished it is safe: use --force then"
     )
 
 

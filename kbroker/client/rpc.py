@@ -1,9 +1,10 @@
-"""One blocking connection to a broker: a request by name and fields, its response as kio's entity.
+"""One blocking connection to a broker. A request is a name and fields; the response is an entity of
+kio.
 
-For administration, tests and scripts, where one request at a time is enough: no pipelining, no
-pool, no retry, no cluster. Fields are given in kio's names with nested structures as dicts and
-lists, times in milliseconds; the version's entity classes are found here. It knows nothing of what
-requests mean (that is `admin`) and prints nothing.
+For administration, tests and scripts, where one request at a time is enough: no pipelining, pool,
+retry or cluster. Fields have kio's names, nested structures are dicts and lists, and times are in
+milliseconds. The entity classes of the version are found here. What requests mean is not known here
+(see admin.py and group_admin.py), and nothing is printed.
 
     frame: length (4) | api key (2) | version (2) | correlation id (4) | client id
            | tag section (header v2) | body
@@ -31,8 +32,8 @@ API_KEYS: Mapping[str, int] = {name: key for key, name in api_key_map.items()}
 API_VERSIONS = API_KEYS["api_versions"]
 _API_VERSIONS_VERSION = 3  # the first with the client's software name; brokers have served it since 2019
 Entity: TypeAlias = Any
-"""An instance, or a class, of kio's schemas: one per message and version, so that no narrower type
-can be named here."""
+"""An instance or a class of kio's schemas. There is one class per message and version, so no
+narrower type fits."""
 FieldValue: TypeAlias = Any
 _SIZE = struct.Struct(">i")
 _HTTP = b"HTTP"
@@ -40,7 +41,7 @@ _NOTHING: tuple[Any, ...] = (None, 0, "", False, (), [], b"", -1)
 
 
 class BrokerUnreachable(OperatorError):
-    """No connection, no answer in time, or a connection that ended: one line for a person."""
+    """No connection, no response in time, or a closed connection: one line for a person."""
 
 
 class ConnectionClosed(BrokerUnreachable):
@@ -53,11 +54,11 @@ class VersionRange(NamedTuple):
 
 
 class Connection:
-    """Connects at once. Raises BrokerUnreachable, here and in every method that waits for the
-    broker.
+    """Connects on construction. The constructor and every method that waits for the broker raise
+    BrokerUnreachable.
 
-    After any error but KafkaError the connection is of no more use. `timeout_s` bounds each wait
-    for bytes.
+    After any error but KafkaError the connection must not be used again. `timeout_s` bounds each
+    wait for bytes.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Connection:
         self._served: dict[int, VersionRange] | None = None
         try:
             self._socket = socket.create_connection((host, port), timeout=timeout_s)
-        except (OSError, UnicodeError) as error:  # UnicodeError: no resolver can be asked for such a name
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
             reason = getattr(error, "strerror", None) or str(error)
             raise BrokerUnreachable(
                 f"cannot connect to {self.address}: {reason}; is the broker running there?"
@@ -89,7 +90,7 @@ class Connection:
         self._socket.close()
 
     def served_versions(self) -> Mapping[int, VersionRange]:
-        """Versions that the broker answers for, by api key; asked once per connection."""
+        """Versions that the broker serves, by api key; requested once per connection."""
         if self._served is None:
             answer = self.call(
                 API_VERSIONS,
@@ -110,10 +111,11 @@ class Connection:
         """Send a request and wait for its response entity.
 
         `api`: an api key, or its name as in "create_topics" or "CreateTopics". `version` None: the
-        highest that both sides know. Error codes inside the response are the caller's to judge.
-        Raises TypeError for a field that no version has, or that is missing and has no default;
-        KafkaError(unsupported_version) for a field set to something that this version cannot carry,
-        and where there is no common version.
+        highest that both sides know. The caller checks the error codes inside the response.
+
+        Raises TypeError for a field that no version has, and for a missing one without a default.
+        Raises KafkaError(unsupported_version) if this version cannot carry a field's value, or if
+        there is no common version.
         """
         api_key = key_of(api)
         if version is None:
@@ -124,7 +126,7 @@ class Connection:
 
     def common_version(self, api: str | int, at_most: int | None = None) -> int:
         """The highest version that both sides know, not above `at_most`. Raises
-        KafkaError(unsupported_version) where there is none."""
+        KafkaError(unsupported_version) if there is none."""
         api_key = key_of(api)
         name = api_key_map[api_key]
         served = self.served_versions().get(api_key)
@@ -140,7 +142,7 @@ class Connection:
         return max(common)
 
     def encode(self, api: str | int, version: int, values: Mapping[str, Any]) -> bytes:
-        """The frame of a request, length included; takes the next correlation id."""
+        """The frame of a request, including its length; uses the next correlation id."""
         api_key = key_of(api)
         self._correlation_id += 1
         schema = request_schema(api_key, version)
@@ -157,7 +159,7 @@ class Connection:
         return _SIZE.pack(len(payload)) + payload
 
     def send_raw(self, data: bytes) -> None:
-        """Bytes as they are: whole frames of `encode`, or garbage."""
+        """Send bytes as they are: frames from `encode`, or anything that a test wants to send."""
         try:
             self._socket.sendall(data)
         except TimeoutError as error:
@@ -170,7 +172,7 @@ class Connection:
     def read_frame(self) -> bytes:
         """The next frame from the broker, without its length."""
         head = self._read_exactly(_SIZE.size)
-        if head == _HTTP:  # As a size it would be above 1 GiB, which no answer has.
+        if head == _HTTP:  # Read as a size it is above 1 GiB, larger than any response.
             raise BrokerUnreachable(
                 f"{self.address} is an HTTP port, not a Kafka broker's; is it the admin port? "
                 "give the address of --listen instead"
@@ -183,13 +185,13 @@ class Connection:
         frame = self.read_frame()
         schema = response_schema(api_key, version)
         if api_key == API_VERSIONS and _is_unsupported_version(frame):
-            # as Kafka answers a version of ApiVersions that it does not know
+            # A broker answers an ApiVersions version that it does not know in version 0.
             schema = response_schema(api_key, 0)
         header, header_size = entity_reader(schema.__header_schema__)(frame, 0)
         if header.correlation_id != self._correlation_id:
             raise BrokerUnreachable(
-                f"{self.address} answered request {header.correlation_id} where {self._correlation_id} was "
-                "asked; is it a Kafka broker?"
+                f"{self.address} answered request {header.correlation_id} instead of "
+                f"{self._correlation_id}; is it a Kafka broker?"
             )
         body, _ = entity_reader(schema)(frame, header_size)
         return body
@@ -214,7 +216,7 @@ class Connection:
 
 
 def key_of(api: str | int) -> int:
-    """An api key from itself, "create_topics" or "CreateTopics"."""
+    """The api key for a key, "create_topics" or "CreateTopics"."""
     if isinstance(api, int):
         return api
     return API_KEYS[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api).lower()]
@@ -233,8 +235,8 @@ def _strict_entity(api_key: int, version: int, values: Mapping[str, Any]) -> Ent
 
 
 def _refuse_unknown(api_key: int, version: int, schema: Entity, values: Mapping[str, Any]) -> None:
-    """Check every field against the version, nested rows included: what it cannot carry may be
-    dropped only at its default."""
+    """Check every field against the version, including nested rows. A field that the version does
+    not have may be dropped only if it has its default value."""
     known = {field.name: field for field in fields(schema)}
     for name, value in values.items():
         if name in known:
@@ -264,8 +266,8 @@ def _nested_schema(hint: object) -> Entity:
 
 
 def _is_default(api_key: int, class_name: str, field_name: str, value: FieldValue) -> bool:
-    """Whether `value` says no more than leaving the field out, by the newest version that has it.
-    Raises TypeError if none has."""
+    """Whether `value` equals the field's default in the newest version that has the field. Raises
+    TypeError if no version has it."""
     for version in sorted(schema_name_map[api_key_map[api_key]], reverse=True):
         module = sys.modules[request_schema(api_key, version).__module__]
         entity = getattr(module, class_name, None)

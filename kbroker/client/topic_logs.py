@@ -1,9 +1,9 @@
-"""Topic partitions as logs, for tools that look at every record once: reading from an offset to
-another, and appending a batch.
+"""Topic partitions as logs: read a range of offsets, and append a batch. For tools that look at
+every record once.
 
-Ordinary producing and consuming is a Kafka client library's business. This is for what none of them
-can do: to read batch headers beside the records, and to choose a producer id and sequence numbers,
-so that a repeated append is refused by the broker (KIP-98). Knows no commands, prints nothing.
+Use a Kafka client library to produce and consume. This module does what none of them can: it
+returns batch headers with the records, and lets the caller choose the producer id and sequence
+numbers, so that the broker recognises a repeated append (KIP-98). Prints nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Bounds(NamedTuple):
 
 
 class LogBatch(NamedTuple):
-    """`records` are those in front of `damage`, what is wrong with the batch; None: all of them."""
+    """`damage`: why the batch cannot be read to its end; `records` are then those before it. None:
+    `records` are complete."""
 
     header: BatchHeader
     records: list[Record]
@@ -38,7 +39,7 @@ class LogBatch(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A batch that cannot be read, or not to its end."""
+    """A batch that cannot be read at all, or not to its end."""
 
     topic: str
     partition: int
@@ -49,15 +50,15 @@ class Damage(NamedTuple):
     def __str__(self) -> str:
         first, last = self.first_offset, self.last_offset
         offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"
-        return f"what cannot be read of {self.topic}-{self.partition}, {offsets}, is left out: {self.reason}"
+        return f"left out unreadable records of {self.topic}-{self.partition}, {offsets}: {self.reason}"
 
 
 def ignore_damage(damage: Damage) -> None:
-    """For callers whom it does not concern."""
+    """For callers that need not report damage."""
 
 
 def bounds(connection: Connection, topic: Topic) -> dict[int, Bounds]:
-    """Log start and high watermark of every partition."""
+    """Log start offset and high watermark of every partition."""
     starts = list_offsets(connection, topic.name, topic.partitions, EARLIEST)
     ends = list_offsets(connection, topic.name, topic.partitions, LATEST)
     return {partition: Bounds(starts[partition], ends[partition]) for partition in topic.partitions}
@@ -72,14 +73,15 @@ def read_batches(
     *,
     fetch_bytes: int = _FETCH_BYTES,
 ) -> Iterator[LogBatch]:
-    """Batches with the records from `start` on and below `end`; without control batches, and no
-    batch from `end` on. What is below the log start is left out. `fetch_bytes`: how much one
-    request gets; never less than a whole batch.
+    """The batches that hold records from `start` up to, but not including, `end`, with only those
+    records. Control batches are left out. A `start` below the log start is raised to it.
 
-    A batch whose payload contradicts its header ends nothing: any producer may have written it.
+    `fetch_bytes`: the size of one fetch, which always returns at least one whole batch.
 
-    Raises KafkaError, unknown_topic_id among others where the topic is not the one any more that
-    `topic` says.
+    A batch whose payload contradicts its header does not end the iteration, since any producer can
+    write one; it comes with `damage`.
+
+    Raises KafkaError, for instance unknown_topic_id if the topic was recreated meanwhile.
     """
     while start < end:
         row = _fetch(connection, topic, partition, start, fetch_bytes)
@@ -93,7 +95,7 @@ def read_batches(
         data = bytes(row.records or b"")
         next_offset = start
         for position, header in iter_headers(data):
-            if header.base_offset >= end:  # written since the caller asked where the log ends
+            if header.base_offset >= end:  # written after the caller looked up the end of the log
                 return
             next_offset = max(next_offset, header.last_offset + 1)
             if not header.is_control:
@@ -127,8 +129,8 @@ def read_records(
     *,
     fetch_bytes: int = _FETCH_BYTES,
 ) -> Iterator[Record]:
-    """As read_batches; each batch that is damaged is told, behind those of its records that can be
-    read."""
+    """Like read_batches, record by record. Calls `on_damage` for each damaged batch, after its
+    readable records."""
     for header, records, damage in read_batches(
         connection, topic, partition, start, end, fetch_bytes=fetch_bytes
     ):
@@ -138,7 +140,7 @@ def read_records(
 
 
 def append(connection: Connection, topic: Topic, partition: int, batch: bytes) -> int:
-    """Append one batch with acks=all; its base offset. Raises KafkaError."""
+    """Append one batch with acks=all and return its base offset. Raises KafkaError."""
     row = {"index": partition, "records": batch}
     wanted = {"topic_id": topic.topic_id, "partition_data": [row]}
     answer = connection.call(

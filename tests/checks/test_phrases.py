@@ -14,6 +14,7 @@ DONE = (
     "docs/settings.md",
     "kbroker/broker/commits",
     "kbroker/broker/logs",
+    "kbroker/client",
     "kbroker/clock.py",
     "kbroker/formats",
     "kbroker/inspection",

@@ -1,5 +1,8 @@
-"""Emptying a queue, and deleting it: topic, dead letter topic, share group. The group comes last,
-as its configs name the rest: after a crash the same call does what is left."""
+"""Purging a queue, and deleting its topic, dead letter topic and share group.
+
+The group is deleted last, because its configs name the rest: after a crash, the same call finishes
+the deletion.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,13 @@ _MAY_HAVE_LETTERS = "errors.deadletterqueue.group.enable"
 
 
 class Deleted(NamedTuple):
-    """`workers`: how many were put out of the group."""
+    """`workers`: how many were removed from the group."""
 
     workers: int
 
 
 def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> Deleted:
-    """All of it is gone, durably, on return. Raises QueueRefused, before anything is done, and
+    """Delete the queue; durable on return. Raises QueueRefused before it changes anything, and
     KafkaError."""
     workers = check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
     for topic in filter(None, (queue.name, queue.dead_letters if with_dead_letters else "")):
@@ -35,7 +38,7 @@ def delete_queue(connection: Connection, queue: Queue, *, force: bool, with_dead
 
 
 def check_deletion(connection: Connection, queue: Queue, *, force: bool, with_dead_letters: bool) -> int:
-    """How many workers there are. Raises QueueRefused where delete_queue would."""
+    """Returns the number of workers. Raises QueueRefused where delete_queue would."""
     workers = check_workers(connection, queue, force=force)
     letters = queue.dead_letters if with_dead_letters else ""
     if letters:
@@ -53,11 +56,12 @@ def check_deletion(connection: Connection, queue: Queue, *, force: bool, with_de
 
 
 def purge_queue(connection: Connection, queue: Queue, *, force: bool) -> None:
-    """The share group begins, durably on return, behind the last job that was sent before the call.
+    """Move the share group's start to the end of the topic, so that it drops all jobs sent before
+    the call; durable on return.
 
-    With `force` workers are put out of the group for that. They join it again with their next
-    heartbeat; the broker refuses their answers to jobs that they held. Raises QueueRefused and
-    KafkaError; then nothing was dropped.
+    With `force` the workers are first removed from the group. They rejoin with their next
+    heartbeat, and the broker refuses their acknowledgements of jobs that they held. If QueueRefused
+    or KafkaError is raised, no job was dropped.
     """
     check_workers(connection, queue, force=force)
     assert queue.topic is not None
@@ -72,7 +76,8 @@ def purge_queue(connection: Connection, queue: Queue, *, force: bool) -> None:
 
 
 def check_workers(connection: Connection, queue: Queue, *, force: bool) -> int:
-    """How many workers there are. Raises QueueRefused where there are some, without `force`."""
+    """Returns the number of workers. Raises QueueRefused if there are any and `force` is not
+    set."""
     workers = len(_workers(connection, queue))
     if workers and not force:
         raise QueueRefused(f"{has_workers(queue, workers)}: stop them first, or put them out with --force")
@@ -108,8 +113,11 @@ def _delete_group(connection: Connection, queue: Queue, *, force: bool) -> None:
 
 
 def _without_workers(connection: Connection, queue: Queue, act: Callable[[], None], *, force: bool) -> None:
-    """Do what the broker refuses while the group has members. With `force` these are put out first.
-    One that has a heartbeat between that and the request is back: then once more."""
+    """Call `act`, whose request the broker refuses while the group has members.
+
+    With `force` the members are removed first. A heartbeat can bring one back before the request
+    arrives, so both are repeated a few times.
+    """
     for attempt in range(_ATTEMPTS):
         if force:
             _put_out(connection, queue)
@@ -129,7 +137,7 @@ def _without_workers(connection: Connection, queue: Queue, act: Callable[[], Non
 
 
 def _put_out(connection: Connection, queue: Queue) -> None:
-    """Leave the group in the place of each member."""
+    """Send a leave request on behalf of each member."""
     for member_id in _workers(connection, queue):
         connection.call(
             "share_group_heartbeat",

@@ -1,12 +1,10 @@
-"""What is to be done so that a queue is as somebody asks for: the steps, and what each of them
-alters of what there is.
+"""The plan that creates or alters a queue: its steps, and the differences that each step removes.
 
     dead letter topic -> configs of the share group -> topic -> share state from offset 0
 
-The topic comes last of what senders can see, so that no job lies in a queue without its settings;
-the group's configs say where it begins, so that none is skipped before its state is there. Each
-step finds out what is missing: after a crash between any two the same plan is made again and does
-the rest.
+Senders see the topic only when everything else is set, so no job arrives in a queue without its
+settings. The group's configs set its start to the earliest record, so no job is skipped before the
+share state exists. After a crash between two steps, planning again yields the missing steps only.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ _OF_BROKERS = "__"
 
 
 class Difference(NamedTuple):
-    """`config` of a part has a value that is not the one asked for; without `config` it is the part
-    that `present` tells of."""
+    """A config of a part whose value, `present`, is not the `wanted` one. Without `config`,
+    `present` is a sentence about the part as a whole."""
 
     part: Part
     config: str | None
@@ -50,8 +48,8 @@ class Difference(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`done`: what to say then. `check` raises KafkaError where the broker would refuse it, and
-    changes nothing."""
+    """`done`: the text to print after the step. `check` changes nothing and raises KafkaError if
+    the broker would refuse the step."""
 
     done: str
     differences: tuple[Difference, ...]
@@ -61,8 +59,8 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """`left`: settings that were not asked for and have another value than a new queue would; they
-    stay."""
+    """`left`: settings that the wish does not name and whose values differ from those of a new
+    queue. They stay as they are."""
 
     name: str
     is_new: bool
@@ -75,7 +73,7 @@ class Plan:
 
 
 class QueueRefused(Exception):
-    """Nothing that a queue could be made of: a line for a person."""
+    """The queue cannot be created, altered or deleted: one line for a person."""
 
 
 def plan(connection: Connection, wish: Wish) -> Plan:
@@ -116,7 +114,7 @@ def _dead_letters(queue: Queue, wish: Wish) -> str:
 
 
 def _wanted(wish: Wish, part: Part) -> tuple[dict[str, str], dict[str, str]]:
-    """Configs that were asked for, and those that are set where nobody has said anything."""
+    """The configs that the wish names, and the defaults of those that it does not name."""
     rows = [each for each in SETTINGS.values() if each.part is part]
     asked = {each.config: wish.settings[each.name] for each in rows if each.name in wish.settings} | dict(
         wish.configs.get(part, {})
@@ -126,7 +124,8 @@ def _wanted(wish: Wish, part: Part) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _changes(queue: Queue, part: Part, wish: Wish, left: list[Difference]) -> dict[str, str]:
-    """What is to be set of a part that exists, or of the group."""
+    """The configs to set on a part that exists, or on the group. Adds to `left` the values that the
+    wish does not name and that stay."""
     asked, defaults = _wanted(wish, part)
     changes = {
         config: text
@@ -183,10 +182,8 @@ def _group_steps(queue: Queue, wish: Wish, dead_letters: str, left: list[Differe
         changes = _changes(queue, part, wish, left)
     else:
         asked, defaults = _wanted(wish, part)
-        changes = {
-            **defaults,
-            **asked,
-        }  # Also those that hold already: another default of the broker's is not to change the queue.
+        # Also values that equal the broker's defaults: if those change, the queue must not.
+        changes = {**defaults, **asked}
     if queue.own(part).get(DEAD_LETTER_TOPIC) != dead_letters:
         changes[DEAD_LETTER_TOPIC] = dead_letters
     _check_delays(queue, changes)
@@ -198,7 +195,7 @@ def _group_steps(queue: Queue, wish: Wish, dead_letters: str, left: list[Differe
 
 
 def _check_delays(queue: Queue, changes: Mapping[str, str]) -> None:
-    """The broker refuses it, too, but with the names of configs."""
+    """The broker would refuse this too, but its message has the names of configs."""
     values = [
         changes.get(config, queue.value(Part.GROUP, config)) for config in (REDELIVERY_DELAY, REDELIVERY_MAX)
     ]
@@ -210,8 +207,8 @@ def _check_delays(queue: Queue, changes: Mapping[str, str]) -> None:
 
 
 def _not_a_queue(queue: Queue) -> Iterator[Difference]:
-    """Its name is taken by a topic, or by a group of other topics: a line instead of one for each
-    config."""
+    """The name belongs to an existing topic, or to a group of other topics: one line for it instead
+    of one per config."""
     if queue.topic is not None:
         line = f"topic {queue.name} exists already and is no queue: what it holds would become jobs"
         yield Difference(Part.TOPIC, None, line, "")
@@ -252,8 +249,8 @@ def _without_state(queue: Queue) -> list[int]:
 
 
 def _begin(connection: Connection, name: str) -> None:
-    """Give share state to the partitions that have none. Where workers have come meanwhile, they
-    have it made: from the earliest record on, as the group's configs say."""
+    """Create share state for the partitions that have none. If workers have joined meanwhile, the
+    broker has created it for them, from the earliest record, as the group's configs say."""
     missing = _without_state(look(connection, name))
     if not missing:
         return

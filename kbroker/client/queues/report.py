@@ -1,7 +1,7 @@
-"""What there is to say of a queue at one moment: its jobs, who works on them, its dead letters.
+"""The report of a queue at one moment: its jobs, its workers, its dead letters.
 
-How many jobs are not finished is asked over the wire. Which of them are being worked on only the
-broker's HTTP endpoint tells; without it that stays open.
+The number of unfinished jobs comes over the Kafka protocol. Only the broker's HTTP endpoint knows
+which of them workers hold; without its document those fields are None.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from kbroker.errors import KafkaError
 from kbroker.formats.batches import NO_TIMESTAMP
 
 Document: TypeAlias = Mapping[str, Any]
-"""The answer of /v1/share-groups/GROUP/inflight."""
+"""The response of /v1/share-groups/GROUP/inflight."""
 
 _FINAL = frozenset({"acknowledged", "archived"})
 _ONE_BATCH_BYTES = 1
 
 
 class Worker(NamedTuple):
-    """`jobs` None: not asked. `left_ms`: until the first of its locks ends; None: none is known.
-    `in_group` False: it has left, and its jobs come back when its connection or its locks end."""
+    """A member of the share group, or a former member that still holds jobs.
+
+    - `in_group` False: it has left; its jobs are redelivered when its connection or locks end.
+    - `jobs`: how many it holds; None without the endpoint's document.
+    - `left_ms`: time until the first of its locks ends; None if no lock is known.
+    """
 
     member_id: str
     client_id: str
@@ -38,12 +42,17 @@ class Worker(NamedTuple):
 
 
 class Report(NamedTuple):
-    """`sent`: jobs that were ever sent. `unfinished`: those of them that are. Of these `in_flight`
-    are held by workers, `waiting` for their time (a redelivery, or a schedule), `archiving` for
-    their dead letter, and `ready` is the rest; None: not asked. `next_due_ms`: when the next of
-    those comes that wait outside the window (since 1970); None: there is none, or it is due
-    already. `oldest_ms`: when the oldest one was sent; None: there is none, or it cannot be read.
-    `dead_letters`: records in the dead letter topic; None: there is no such topic."""
+    """Counts of jobs; times are milliseconds since 1970.
+
+    - `sent`: all jobs that were ever sent; `unfinished`: those that are not finished.
+    - `in_flight`, `waiting`, `archiving`, `ready` divide the unfinished ones: held by workers,
+      waiting for a due time, waiting for their dead letter, and the rest. None without the
+      endpoint's document.
+    - `next_due_ms`: the next due time of a parked job; None if there is none in the future.
+    - `oldest_ms`: when the oldest unfinished job was sent; None if there is none, or if it cannot
+      be read.
+    - `dead_letters`: records in the dead letter topic; None if the topic does not exist.
+    """
 
     sent: int
     unfinished: int
@@ -76,7 +85,7 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
         if counts is None
         else max(0, unfinished - counts["acquired"] - counts["waiting"] - counts["archiving"])
     )
-    # Kafka puts a slash before an address, and the endpoint does not.
+    # Kafka's responses put a slash before an address; the endpoint does not.
     rows = [
         Worker(each.member_id, each.client_id, each.client_host.removeprefix("/"), True, None, None)
         for each in members
@@ -98,8 +107,7 @@ def report(connection: Connection, queue: Queue, in_flight: Document | None) -> 
 
 
 def unfinished_jobs(connection: Connection, queue: Queue) -> int:
-    """The lag, exact. A partition of which nothing was delivered yet counts with all that it
-    holds."""
+    """The exact lag. A partition without share state counts with all its records."""
     assert queue.topic is not None
     lags = {row.partition for row in queue.offsets if row.lag is not None}
     return _unfinished(
@@ -108,7 +116,7 @@ def unfinished_jobs(connection: Connection, queue: Queue) -> int:
 
 
 def _unfinished(queue: Queue, spans: Mapping[int, Bounds]) -> int:
-    """`spans`: of the partitions without a lag, at least."""
+    """`spans` must have every partition without a lag."""
     assert queue.topic is not None
     lags = {row.partition: row.lag for row in queue.offsets if row.lag is not None}
     unread = [spans[number] for number in queue.topic.partitions if number not in lags]
@@ -118,7 +126,8 @@ def _unfinished(queue: Queue, spans: Mapping[int, Bounds]) -> int:
 
 
 def records_in(connection: Connection, topics: Iterable[Topic]) -> dict[str, int]:
-    """Offsets from start to end of each topic, by name."""
+    """The number of offsets between the start and end of each topic's logs, by name. A partition
+    whose offsets cannot be read adds nothing."""
     found = list(topics)
     wanted = {topic.name: topic.partitions for topic in found}
     starts = admin.find_offsets(connection, wanted, admin.EARLIEST)
@@ -142,7 +151,7 @@ def _by_state(partitions: Iterable[Document]) -> Counter[str]:
             counts[found["state"]] += _size(found)
             counts["waiting"] -= _size(found)
             in_memory += _size(found)
-        # Those that are due and lie in the store alone are ready.
+        # Parked records that are due but are in the store only are ready.
         counts["waiting"] -= max(0, partition.get("parked_due", 0) - in_memory)
     return counts
 
@@ -152,8 +161,8 @@ def _size(found: Document) -> int:
 
 
 def _parked_ranges(partition: Document) -> Iterable[Document]:
-    """Of those that do not lie in the window: what members have, what is due, and what is to be a
-    dead letter."""
+    """Ranges of parked records that are in memory: held by a member, due, or to become dead
+    letters."""
     found: Iterable[Document] = partition.get("parked_ranges", ())
     return found
 
@@ -165,7 +174,7 @@ def _next_due_ms(in_flight: Document | None, partitions: Iterable[Document]) -> 
 
 
 def _with_jobs(workers: list[Worker], partitions: Iterable[Document]) -> list[Worker]:
-    """Each with what it holds, and those that have left the group and hold something still."""
+    """The workers with the jobs that they hold, and former members that still hold some."""
     found: dict[str, Worker] = {each.member_id: each._replace(jobs=0) for each in workers}
     for each in (
         found
@@ -193,10 +202,12 @@ def _oldest_ms(
     partitions: Sequence[Document],
     resting: Sequence[Document],
 ) -> int | None:
-    """The timestamp of the first job that is not finished, the oldest of all partitions. Where the
-    endpoint was not asked, or the broker has not loaded a partition, that is the record at its
-    start offset, which may be finished already. Of a job that is kept beside the log only the
-    endpoint tells it."""
+    """The oldest timestamp among the first unfinished jobs of all partitions.
+
+    For a partition that the endpoint's document does not describe, it is that of the record at the
+    start offset, which may be finished already. Only that document knows the timestamps of jobs
+    that are kept beside the log.
+    """
     assert queue.topic is not None
     starts = {row.partition: row.start_offset for row in queue.offsets}
     known = {each["partition"]: _first_unfinished(each) for each in partitions}

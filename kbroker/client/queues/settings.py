@@ -1,8 +1,8 @@
 """A queue: a topic, the share group of the same name, its dead letter topic, and the settings of
 all three.
 
-The tables say what makes a work queue out of them, and `look` what a broker has of one. What is to
-be done to make one is in queues/plan.py. Knows no commands, prints nothing.
+The tables have the settings that make these a work queue. `look` reads a queue from a broker;
+plan.py creates or alters one. Prints nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from kbroker.settings.topic import TOPIC_CONFIGS
 
 DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 DEAD_LETTER_PREFIX: Final = "dlq."
-"""As errors.deadletterqueue.topic.name.prefix has it by default."""
+"""The default of errors.deadletterqueue.topic.name.prefix."""
 DEFAULT_PARTITIONS: Final = 1
 
 
 class Part(Enum):
-    """What a queue consists of; the values are the words for it."""
+    """The parts of a queue; the values are their names in texts."""
 
     GROUP = "share group"
     TOPIC = "topic"
@@ -50,7 +50,7 @@ class Part(Enum):
 
 
 class Kind(Enum):
-    """How people write a value."""
+    """How a value is written on the command line."""
 
     COUNT = "N"
     FACTOR = "X"
@@ -72,8 +72,13 @@ _KINDS: Final[Mapping[ConfigType, Kind]] = {
 
 
 class Setting(NamedTuple):
-    """`name`: as an option and in a file; `config` of `part`; `default`: of a queue, not of a share
-    group; `doc`: for people."""
+    """A setting of queues.
+
+    - `name`: its name as an option and in a file.
+    - `part`, `config`: the config that it sets.
+    - `default`: the value for new queues, which may differ from the config's default.
+    - `doc`: the help text.
+    """
 
     name: str
     part: Part
@@ -87,7 +92,7 @@ class Setting(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """The config's own definition decides: its choices, its unit, its type."""
+        """Derived from the config's definition: its choices, unit and type."""
         if self.definition.choices:
             return Kind.WORD
         return Kind.DURATION if self.config.endswith(".ms") else _KINDS[self.definition.type]
@@ -106,29 +111,41 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     row[0]: Setting(*row)
     for row in (
         ("prefetch", _GROUP, PREFETCH, "1", "Jobs that a worker holds at a time."),
-        ("delay", _GROUP, REDELIVERY_DELAY, "1000", "Wait of a job that comes back from its first delivery."),
-        ("multiplier", _GROUP, REDELIVERY_MULTIPLIER, "2.0", "The wait grows so with each further delivery."),
+        ("delay", _GROUP, REDELIVERY_DELAY, "1000", "How long a job waits after its first failed delivery."),
+        (
+            "multiplier",
+            _GROUP,
+            REDELIVERY_MULTIPLIER,
+            "2.0",
+            "Factor by which the wait grows with each delivery.",
+        ),
         ("max-delay", _GROUP, REDELIVERY_MAX, "600000", "The longest such wait."),
         (
             "jitter",
             _GROUP,
             REDELIVERY_JITTER,
             "0.1",
-            "A wait is longer by a random part of itself, up to this.",
+            "The largest random part of a wait that is added to it.",
         ),
-        ("deliveries", _GROUP, _DELIVERIES, "10", "So often a job is delivered before it is given up."),
-        ("lock-max", _GROUP, LOCK_MAX, "3600000", "How long a job may take at most while its worker lives."),
-        ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of a worker: all, or a share as in Kafka."),
+        ("deliveries", _GROUP, _DELIVERIES, "10", "Deliveries of a job before it becomes a dead letter."),
+        ("lock-max", _GROUP, LOCK_MAX, "3600000", "How long a live worker may hold a job at most."),
+        ("assignment", _GROUP, ASSIGNMENT, "all", "Partitions of each worker: all, or a share, as in Kafka."),
         (
             "in-flight-limit",
             _GROUP,
             IN_FLIGHT_LIMIT,
             "undecided",
-            "Jobs that the limit of jobs in flight counts.",
+            "Which jobs count toward the limit of jobs in flight.",
         ),
-        ("scheduling", _GROUP, SCHEDULING, "true", "Whether a job that was sent with a delay waits for it."),
+        ("scheduling", _GROUP, SCHEDULING, "true", "Whether jobs that are sent with a due time wait for it."),
         ("ttl", _GROUP, TTL, "0", "How long a job is worth doing; 0s: always."),
-        ("ordering", _GROUP, ORDERING, "none", "key: jobs of one key are done one after another, in order."),
+        (
+            "ordering",
+            _GROUP,
+            ORDERING,
+            "none",
+            "key: jobs with the same key are delivered one at a time, in order.",
+        ),
         (
             "retention",
             Part.TOPIC,
@@ -139,9 +156,9 @@ SETTINGS: Final[Mapping[str, Setting]] = {
         ("keep-dead-letters", _LETTERS, "retention.ms", _MONTH_MS, "How long dead letters are kept."),
     )
 }
-"""What a queue is created with unless the caller says otherwise. A row is all that a setting needs:
-options, files, `export`, `describe` and the comparison with an existing queue follow it. The tests
-then ask for its two lines in docs/cli.md and docs/queues.md."""
+"""The settings of a queue and their defaults. A row is all that a setting needs. Its option, key
+in files, `export`, `describe` and the comparison with an existing queue follow from it. The tests
+then require a line in docs/cli.md and one in docs/queues.md."""
 
 ALWAYS: Final[Mapping[Part, Mapping[str, str]]] = {
     Part.GROUP: {
@@ -152,18 +169,23 @@ ALWAYS: Final[Mapping[Part, Mapping[str, str]]] = {
     Part.TOPIC: {"kbroker.payload.check": "true"},
     Part.DEAD_LETTERS: {"errors.deadletterqueue.group.enable": "true"},
 }
-"""What every queue has, without an option of its own. A batch that clients cannot read would keep a
-worker waiting for as long as locks are prolonged, so none is taken. A dead letter does not keep its
-record's timestamp: it is kept for so long after it was given up, and not after it was sent."""
+"""Configs that every queue has and that have no option.
+
+- `kbroker.payload.check`: a batch that clients cannot read would block a worker for as long as the
+  broker prolongs its locks. So the topic accepts no such batch.
+- Dead letters get timestamps of their own: their retention then begins when the job failed, not
+  when it was sent.
+"""
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody asks of a queue. What is not said is left as it is, or gets its default where
-    there is nothing yet.
+    """A request for a queue. A setting that it does not name keeps its value, or gets its default
+    in a new queue.
 
-    `partitions` None, `dead_letters` None: not said; "": without dead letters. `settings`: texts of
-    configs, by names of SETTINGS. `configs`: further ones.
+    - `partitions`, `dead_letters`: None if not named. `dead_letters` "": no dead letter topic.
+    - `settings`: texts of config values, by names of SETTINGS.
+    - `configs`: further configs, by part.
     """
 
     name: str
@@ -175,9 +197,12 @@ class Wish:
 
 @dataclass(frozen=True)
 class Queue:
-    """What a broker has of a queue. `topic` and `dead_letter_topic` None: there is no such topic.
-    `group_type` None: there is no group of the name, although it may have configs.
-    `dead_letters`: the name that the group's configs say, "" for none."""
+    """The state of a queue on a broker.
+
+    - `topic`, `dead_letter_topic`: None if the topic does not exist.
+    - `group_type`: None if the group does not exist; it may have configs nevertheless.
+    - `dead_letters`: the dead letter topic named by the group's configs, "" for none.
+    """
 
     name: str
     topic: Topic | None
@@ -192,11 +217,11 @@ class Queue:
         return self.topic is not None and self.group_type == "share"
 
     def own(self, part: Part) -> dict[str, str]:
-        """The configs that were set for a part itself; none where it does not exist."""
+        """The configs that are set on a part itself; empty if the part does not exist."""
         return {name: entry.value or "" for name, entry in self.entries.get(part, {}).items() if entry.is_own}
 
     def value(self, part: Part, config: str) -> str | None:
-        """What holds; None where the broker does not say, or does not have the part."""
+        """The value in force; None if the broker does not report it or does not have the part."""
         entry = self.entries.get(part, {}).get(config)
         return None if entry is None else entry.value
 
@@ -215,21 +240,21 @@ def counted(number: int, noun: str) -> str:
 
 
 def has_workers(queue: Queue, workers: int) -> str:
-    """The beginning of a refusal. A worker that was killed is a member until its session ends."""
+    """The beginning of a refusal. A killed worker stays a member until its session ends."""
     timeout_s = int(queue.value(Part.GROUP, "share.session.timeout.ms") or 0) // 1000
     killed = f" (one that was killed counts for {timeout_s} s more)" if timeout_s else ""
     return f"queue {queue.name} has {counted(workers, 'worker')}{killed}"
 
 
 def names(connection: Connection) -> list[str]:
-    """All queues: topics that have a share group of their name."""
+    """All queues: topics with a share group of the same name."""
     groups = {group.group_id for group in group_admin.groups(connection)}
     return [topic.name for topic in admin.topics(connection) if topic.name in groups]
 
 
 def look(connection: Connection, name: str, dead_letters: str | None = None) -> Queue:
-    """What there is of the queue. `dead_letters`: the dead letter topic to look at instead of the
-    one that the configs name."""
+    """Read the state of a queue. `dead_letters`: the dead letter topic to read instead of the one
+    that the configs name."""
     topics = {topic.name: topic for topic in admin.topics(connection)}
     entries = {Part.GROUP: _entries(connection, ResourceType.GROUP, name)}
     if name in topics:
@@ -263,8 +288,8 @@ def same_value(part: Part, config: str, one: str | None, other: str | None) -> b
 
 
 def wish_of(queue: Queue) -> Wish:
-    """What makes the same queue on another broker: every setting with the value that holds, and the
-    configs beside them."""
+    """The wish that creates the same queue on another broker: every setting with its value in
+    force, and the further configs."""
     settings = {
         each.name: value
         for each in SETTINGS.values()
@@ -287,8 +312,8 @@ def wish_of(queue: Queue) -> Wish:
 
 
 def unlike_defaults(queue: Queue) -> dict[str, str | None]:
-    """Settings whose values are not those that a queue is made with, by name; None: the broker does
-    not say."""
+    """Settings whose values differ from the defaults of a new queue, by name; None if the broker
+    does not report the value."""
     parts = set(queue.entries)
     return {
         each.name: value
