@@ -35,6 +35,7 @@ _SEQUENCES = 1 << 31
 _NOTE_EVERY = 1000
 _ATTEMPTS = 20
 _RETRY_S = 0.2
+_TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
 _SENT_BY_OTHERS = (ErrorCode.out_of_order_sequence_number, ErrorCode.duplicate_sequence_number)
 
 
@@ -282,7 +283,7 @@ class Sending:
                 build_batch([record for _, record in chunk], producer=producer, codec=codec),
             )
         except KafkaError as error:
-            if error.code is not ErrorCode.message_too_large:
+            if error.code not in _TOO_LARGE:
                 raise
         else:
             lane.sequence = (lane.sequence + len(chunk)) % _SEQUENCES

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -235,11 +236,15 @@ def test_too_large_for_the_topic(broker: RunningBroker, command: Command, topic:
     assert sum(redriven(broker, topic, "r").values()) == 9
 
 
+@pytest.mark.parametrize("limits", [(), ("max.message.bytes=4000000", "segment.bytes=1048576")])
 def test_a_record_that_came_compressed_goes_back_compressed(
-    broker: RunningBroker, command: Command, topic: str
+    broker: RunningBroker, command: Command, topic: str, limits: Sequence[str]
 ) -> None:
-    """max.message.bytes limits compressed bytes, both for the producer and for the redrive."""
+    """max.message.bytes and segment.bytes limit compressed bytes, both for the producer and for the
+    redrive."""
     letters = fill(broker, topic, 3)
+    if limits:
+        command("configs", "set", "--topic", topic, *limits)
     origin = Origin(topic, 0, 7, "workers", 5, EXHAUSTED)
     command("configs", "set", "--topic", letters, "max.message.bytes=4000000")
     append(broker, letters, 0, [Record(0, 1, None, bytes(3_000_000), headers_of(origin))])
