@@ -506,7 +506,7 @@ def test_more_partitions_would_break_the_order_of_keys(
         answer = command(*refused)
         assert answer.code == REFUSED
         assert answer.err.startswith(f"kbroker: {why}")
-        assert answer.err.endswith("add --force then\n")
+        assert answer.err.endswith("use --force then\n")
         assert answer.err.count("\n") == 1
     assert partitions(broker, queue) == 1
     assert command("topics", "alter", queue, "-p", "2", "--force").code == OK
