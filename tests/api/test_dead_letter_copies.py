@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import trio
 
 from kbroker.broker.logs.retention import apply_retention
 from kbroker.broker.queues import dead_letters
@@ -260,6 +261,31 @@ async def test_a_record_that_cannot_be_copied_stays_in_a_work_queue(
         await all_done(client)
         assert offsets_of(letters_of(client)) == [0, 2, 3, 1]
         assert start_offset(client) == 4
+
+
+async def test_a_record_is_copied_once_it_can_be_read(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often others are rejected meanwhile."""
+    monkeypatch.setattr(dead_letters, "FIRST_RETRY_S", 0.5)
+    async with connect() as client:
+        key = await prepare_dead_letters(client, configs={COPY: "true"})
+        await set_up_topic(client, "orders", {"kbroker.queue.retention": "workqueue"})
+        for _ in range(101):
+            await produce(client, Record(0, wall_clock_ms(), None, b"job"))
+        member = Member(client, "M1")
+        await member.fetch([key], wait_ms=5000)
+        with monkeypatch.context() as failing:
+            fail_reads_at(client, failing, 0)
+            await member.acknowledge({key: [(0, 0, [REJECT])]})
+            await until(lambda: any(work.stuck for work in client.broker.dead_letters._works.values()))
+        for offset in range(1, 101):
+            await member.acknowledge({key: [(offset, offset, [REJECT])]})
+            await until(lambda offset=offset: offset in offsets_of(letters_of(client)))
+            if 0 in offsets_of(letters_of(client)):
+                return
+            await trio.sleep(0.02)
+        pytest.fail("no attempt for two seconds")
 
 
 def fail_reads_at(client: Client, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:

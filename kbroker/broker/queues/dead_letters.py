@@ -26,6 +26,7 @@ are counted and logged.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -271,9 +272,12 @@ class DeadLetters(DeadLetterHooks):
             del self._works[work.key]
 
     async def _run(self, work: _Work) -> None:
-        retry_s = FIRST_RETRY_S
+        retry_s, copy_again_at = FIRST_RETRY_S, math.inf
         while not work.closed:
             work.woken = trio.Event()
+            if trio.current_time() >= copy_again_at:
+                work.stuck, copy_again_at = {}, math.inf
+                retry_s = min(2 * retry_s, LAST_RETRY_S)
             try:
                 loaded = await self._find(work)
                 if loaded is None:
@@ -281,12 +285,11 @@ class DeadLetters(DeadLetterHooks):
                     return
                 has_worked = await self._turn(work, loaded)
             except CannotCopy as error:
-                self._counters(work).delay(str(work), error, retry_s)
-                with trio.move_on_after(retry_s) as time:
+                # Others that are rejected meanwhile do not put it off.
+                copy_again_at = min(copy_again_at, trio.current_time() + retry_s)
+                self._counters(work).delay(str(work), error, copy_again_at - trio.current_time())
+                with trio.move_on_at(copy_again_at):
                     await work.woken.wait()
-                if time.cancelled_caught:
-                    work.stuck = {}
-                    retry_s = min(2 * retry_s, LAST_RETRY_S)
                 continue
             except Exception as error:
                 # It affects this queue only. Raised from here it would end the broker.
