@@ -3,6 +3,7 @@ says that it is done."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +23,9 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 _PROGRESS_INTERVAL_S = 0.1
 
 
+_TOO_LARGE = "MSG_SIZE_TOO_LARGE"
+
+
 class Outcome:
     """Counts what the broker confirmed and refused."""
 
@@ -35,7 +39,14 @@ class Outcome:
             self.confirmed += 1
             return
         self.failed += 1
-        self.first_error = self.first_error or error.str()
+        if self.first_error is None:
+            self.first_error = error.str()
+            if error.name() == _TOO_LARGE:
+                topic = shlex.quote(message.topic() or "")
+                self.first_error += (
+                    f"; max.message.bytes of the topic is the bound: `kbroker configs set --topic {topic} "
+                    "max.message.bytes=...` raises it"
+                )
 
 
 @click.command()

@@ -154,17 +154,23 @@ def _describe(connection: Connection, name: str) -> dict[str, Any]:
 @topics.command()
 @click.argument("topic", nargs=-1, required=True)
 @click.option("--if-exists", is_flag=True, help="Succeed without a change where a topic does not exist.")
+@click.option("--force", is_flag=True, help="Also the topic of a queue that has unfinished jobs.")
 @bootstrap_option
-def delete(topic: tuple[str, ...], if_exists: bool, bootstrap: Address) -> None:
+def delete(topic: tuple[str, ...], if_exists: bool, force: bool, bootstrap: Address) -> None:
     """Delete each TOPIC with all its records and its share state.
 
-    Where a topic could not be deleted, the others are, and the exit code is 1.
+    The topic of a queue that has unfinished jobs is refused without --force. If a topic cannot be
+    deleted, the others are deleted nevertheless, and the exit code is 1.
     """
+    from kbroker.cli.queues.found import why_not_to_delete
     from kbroker.client import admin
 
     problems = []
     with connect(bootstrap) as connection:
         for name in dict.fromkeys(topic):
+            if not force and (reason := why_not_to_delete(connection, name)):
+                problems.append(f"topic {name} was not deleted: {reason}")
+                continue
             try:
                 admin.delete_topic(connection, name)
             except KafkaError as error:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from kbroker.cli.exits import CommandFailed
 from kbroker.cli.group_views import kind_of_group
-from kbroker.client.queues.settings import look
+from kbroker.client.queues.settings import counted, groups_with_dead_letters_in, look
 
 if TYPE_CHECKING:
     from kbroker.client.queues.settings import Queue
@@ -19,8 +19,30 @@ def existing(connection: Connection, name: str) -> Queue:
     """Raises CommandFailed where it does not exist, or only a part of it."""
     queue = look(connection, name)
     if not queue.is_whole:
-        raise CommandFailed(why_missing(queue))
+        letters_of = [] if queue.topic is None else groups_with_dead_letters_in(connection, name)
+        raise CommandFailed(_why_dead_letters(name, letters_of) if letters_of else why_missing(queue))
     return queue
+
+
+def _why_dead_letters(topic: str, groups: list[str]) -> str:
+    return (
+        f"there is no queue {topic}: topic {topic} has the dead letters of {', '.join(groups)}, "
+        f"`kbroker dead-letters list {shlex.quote(topic)}` shows them"
+    )
+
+
+def why_not_to_delete(connection: Connection, name: str) -> str | None:
+    """Why the topic or share group `name` should not be deleted alone: it is part of a queue that
+    has unfinished jobs. None: it is not."""
+    from kbroker.client.queues.report import unfinished_jobs
+
+    queue = look(connection, name)
+    if not queue.is_whole or not (unfinished := unfinished_jobs(connection, queue)):
+        return None
+    return (
+        f"it is part of queue {name}, which has {counted(unfinished, 'unfinished job')}: "
+        f"`kbroker queues delete {shlex.quote(name)}` deletes the queue, --force only this part"
+    )
 
 
 def why_missing(queue: Queue) -> str:

@@ -68,32 +68,41 @@ def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Addres
 
 @share_groups.command()
 @click.argument("group", nargs=-1, required=True, callback=each_not_blank)
+@click.option("--force", is_flag=True, help="Also the group of a queue that has unfinished jobs.")
 @json_option
 @bootstrap_option
-def delete(group: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
+def delete(group: tuple[str, ...], force: bool, as_json: bool, bootstrap: Address) -> None:
     """Delete each GROUP with its offsets and configs.
 
-    A group that has members is refused, and so is a name that is no share group's; the others are
-    deleted nevertheless, and the exit code is 1.
+    A group that has members is refused, and so is a name that is no share group's; the group of a
+    queue that has unfinished jobs is refused without --force. The others are deleted nevertheless,
+    and the exit code is 1.
 
     \b
     Examples:
       kbroker share-groups delete workers
     """
     with connect(bootstrap) as connection:
-        refused = _delete(connection, group)
+        refused = _delete(connection, group, force=force)
     report_deletions("share group", group, refused, as_json=as_json)
 
 
-def _delete(connection: Connection, names: tuple[str, ...]) -> dict[str, str]:
+def _delete(connection: Connection, names: tuple[str, ...], *, force: bool) -> dict[str, str]:
     """Reasons by group that was not deleted. DeleteGroups takes groups of any type: those of other
     types are kept out here."""
+    from kbroker.cli.queues.found import why_not_to_delete
     from kbroker.client import group_admin
 
     types = group_admin.group_types(connection)
-    wanted = [name for name in names if types.get(name) == "share"]
+    reasons = {
+        name: _why_no_share_group(name, types.get(name)) for name in names if types.get(name) != "share"
+    }
+    if not force:
+        for name in names:
+            if name not in reasons and (reason := why_not_to_delete(connection, name)):
+                reasons[name] = reason
+    wanted = [name for name in names if name not in reasons]
     refused = group_admin.delete_groups(connection, wanted) if wanted else {}
-    reasons = {name: _why_no_share_group(name, types.get(name)) for name in names if name not in wanted}
     reasons |= {name: _why_not(error) for name, error in refused.items()}
     return {name: reasons[name] for name in names if name in reasons}
 

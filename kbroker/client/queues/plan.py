@@ -27,12 +27,14 @@ from kbroker.client.queues.settings import (
     Wish,
     counted,
     look,
+    names,
     same_value,
 )
 from kbroker.client.rpc import Connection
 from kbroker.errors import ErrorCode, KafkaError
-from kbroker.settings.queue import REDELIVERY_DELAY, REDELIVERY_MAX
+from kbroker.settings.queue import LOCK_MAX, REDELIVERY_DELAY, REDELIVERY_MAX
 
+_LOCK_DURATION = "share.record.lock.duration.ms"
 _START = 0
 _OF_BROKERS = "__"
 
@@ -93,12 +95,14 @@ def plan(connection: Connection, wish: Wish) -> Plan:
     dead_letters = _dead_letters(queue, wish)
     if dead_letters == wish.name:
         raise QueueRefused(f"queue {wish.name} cannot be its own dead letter topic: choose another one")
+    letters_are_jobs = False
     if dead_letters != queue.dead_letters:
         queue = look(connection, wish.name, dead_letters)
+        letters_are_jobs = dead_letters in names(connection)
     left: list[Difference] = []
     grows = queue.topic is not None and (wish.partitions or 0) > len(queue.topic.partitions)
     steps = [
-        *_dead_letter_steps(queue, wish, dead_letters, left),
+        *_dead_letter_steps(queue, wish, dead_letters, left, are_jobs=letters_are_jobs),
         *_group_steps(queue, wish, dead_letters, left),
         *_topic_steps(queue, wish),
         *_state_steps(queue, grows=grows),
@@ -154,7 +158,10 @@ def _as_differences(
     )
 
 
-def _dead_letter_steps(queue: Queue, wish: Wish, name: str, left: list[Difference]) -> Iterator[Step]:
+def _dead_letter_steps(
+    queue: Queue, wish: Wish, name: str, left: list[Difference], *, are_jobs: bool
+) -> Iterator[Step]:
+    """`are_jobs`: the topic is that of another queue."""
     part = Part.DEAD_LETTERS
     if not name:
         return
@@ -167,13 +174,11 @@ def _dead_letter_steps(queue: Queue, wish: Wish, name: str, left: list[Differenc
         )
         yield _creation(name, f"created dead letter topic {name}", 1, {**defaults, **asked}, missing)
     elif changes := _changes(queue, part, wish, left):
-        yield _alteration(
-            ResourceType.TOPIC,
-            name,
-            f"dead letter topic {name}",
-            changes,
-            _as_differences(queue, part, changes),
-        )
+        differences = _as_differences(queue, part, changes)
+        if are_jobs:
+            line = f"topic {name} is that of a queue: dead letters of {wish.name} would become its jobs"
+            differences = (Difference(part, None, line, ""), *differences)
+        yield _alteration(ResourceType.TOPIC, name, f"dead letter topic {name}", changes, differences)
 
 
 def _group_steps(queue: Queue, wish: Wish, dead_letters: str, left: list[Difference]) -> Iterator[Step]:
@@ -187,6 +192,8 @@ def _group_steps(queue: Queue, wish: Wish, dead_letters: str, left: list[Differe
     if queue.own(part).get(DEAD_LETTER_TOPIC) != dead_letters:
         changes[DEAD_LETTER_TOPIC] = dead_letters
     _check_delays(queue, changes)
+    if LOCK_MAX in changes:
+        _check_lock(queue, changes)
     if changes:
         differences = _as_differences(queue, part, changes, only_own=queue.topic is None)
         if not queue.is_configured and not queue.is_whole:
@@ -203,6 +210,17 @@ def _check_delays(queue: Queue, changes: Mapping[str, str]) -> None:
     if delay_ms > max_ms:
         raise QueueRefused(
             f"queue {queue.name} would have a delay that is longer than its max-delay: ask for both"
+        )
+
+
+def _check_lock(queue: Queue, changes: Mapping[str, str]) -> None:
+    """A lock that ends later than `lock-max` is never prolonged."""
+    values = [changes.get(config, queue.value(Part.GROUP, config)) for config in (_LOCK_DURATION, LOCK_MAX)]
+    lock_ms, most_ms = (int(value or 0) for value in values)
+    if 0 < most_ms < lock_ms:
+        raise QueueRefused(
+            f"queue {queue.name} would have a lock-max of {most_ms} ms, and a lock lasts {lock_ms} ms "
+            f"before it is prolonged ({_LOCK_DURATION}): ask for at least that, or for 0s"
         )
 
 
