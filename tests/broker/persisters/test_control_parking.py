@@ -476,3 +476,25 @@ def test_a_record_that_the_window_says_is_acknowledged_is_not_parked(tmp_path: P
             check_store(broker)
 
     trio.run(run)
+
+
+def test_two_requests_for_a_share_partition_in_one_write_count_once(tmp_path: Path) -> None:
+    """As where an acknowledgement takes along what no client waits for. A number that is too low
+    would in the end be 0, and the next life would not look for the records."""
+
+    async def run() -> None:
+        async with opened(tmp_path, NAME, "segment") as broker:
+            shelf = await before(broker)
+            assert await shelf.write(park(parked(FRESH, NEW))) is ErrorCode.none
+            again = park(parked(MOVED, NEW, count=2), parked(MOVED, OLD).place)
+            requests = [
+                WriteRequest(shelf.partition, 5, LEADER, 100, 0, (), (unpark(parked(ACCEPTED, OLD)),), 2),
+                WriteRequest(shelf.partition, 5, LEADER, 100, 0, (), (again,), 2),
+                WriteRequest(shelf.partition, 5, LEADER, 100, 0, (StateBatch(103, 103, 2, 1),)),
+            ]
+            results = await shelf.asked.persister.write(GROUP, requests)
+            assert [each.code for each in results] == [ErrorCode.none] * 3
+            check_store(broker)
+        assert (await found_in(tmp_path, "segment")).parked == {MOVED: NEW, FRESH: NEW}
+
+    trio.run(run)

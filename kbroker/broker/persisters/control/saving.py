@@ -52,11 +52,9 @@ class SavedOutcome(Generic[R]):
             return
         if self._failure is None:
             self._coordinator.confirm(self._outcome)
-            steps = [
-                self._steps[row.partition]
-                for row in self.results
-                if row.code is ErrorCode.none and row.partition in self._steps
-            ]
+            # One step, although several requests may be for one share-partition.
+            saved = dict.fromkeys(row.partition for row in self.results if row.code is ErrorCode.none)
+            steps = [self._steps[partition] for partition in saved if partition in self._steps]
             if steps and self._parking.submit_removals(steps, self._removed):
                 return
         else:
