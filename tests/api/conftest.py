@@ -1,10 +1,10 @@
 """A real broker in this process, without sockets, and a client that calls its handlers as the
 server does.
 
-Requests and answers go through kio's own encoder and decoder for the version at hand, so a test
-that walks an API's versions shows that every field of every version is there. `connect` opens the
-broker; opened again in the same test it is the same broker after a restart. The default engine is
-`memory`; tests of what a restart keeps ask for `every_engine`.
+Requests and answers go through kio's own encoder and decoder for the given version. A test that
+walks an API's versions therefore shows that every field of every version is filled. `connect` opens
+the broker; opened again in the same test it is the same broker after a restart. The default engine
+is `memory`; tests of restarts request `every_engine`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KEYS = {api.module: api.key for api in APIS.values()}
 
 
 def versions(api: str) -> range:
-    """All versions that are served, from the table that ApiVersions answers from."""
+    """All served versions, from the table that ApiVersions answers from."""
     found = APIS[KEYS[api]]
     return range(found.first, found.last + 1)
 
@@ -49,11 +49,11 @@ class Client:
         self.connection = Connection(connection_id, "127.0.0.1", broker.deadlines)
 
     def another(self, connection_id: int) -> Client:
-        """A client of the same broker on a connection of its own."""
+        """A client of the same broker on a separate connection."""
         return Client(self.broker, connection_id)
 
     def disconnect(self) -> None:
-        """What the server does when the connection ends."""
+        """Does what the server does when the connection ends."""
         self.broker.connection_closed(self.connection)
 
     async def call(self, api: str, version: int, **fields: Any) -> Any:
@@ -95,7 +95,8 @@ class Client:
         return found.partitions[index]
 
     async def append(self, topic: str, *timestamps_ms: int, partition: int = 0) -> int:
-        """One batch with a record for each timestamp; returns its base offset when it counts."""
+        """One batch with a record for each timestamp; returns its base offset once it is
+        visible."""
         return await self.append_raw(
             topic, build_batch(Record(0, each, None, b"x", ()) for each in timestamps_ms), partition
         )

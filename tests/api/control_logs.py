@@ -1,5 +1,5 @@
-"""For tests of the `control-records` persister: a broker that has it, what is in its logs, and
-consumers that take all there is."""
+"""For tests of the `control-records` persister: a broker that has it, the control records in its
+logs, and consumers that accept all records."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def hint(client: Client, key: Key) -> ControlHint | None:
 
 
 async def drain(client: Client, key: Key, group_id: str = GROUP) -> list[int]:
-    """Accept everything there is; the offsets in the order of delivery."""
+    """Accept all records; the offsets in the order of delivery."""
     consumer = Member(client.another(99), "drain", group_id)
     await client.broker.share_partitions.load(group_id, TopicPartition(*key))
     answer = await consumer.fetch([key])
@@ -85,7 +85,7 @@ async def drain(client: Client, key: Key, group_id: str = GROUP) -> list[int]:
 
 
 async def read_state(client: Client, key: Key, group_id: str = GROUP) -> ReadResult:
-    """As the leader reads it that is there."""
+    """As the current leader reads it."""
     request = ReadRequest(TopicPartition(*key), client.partition("orders").leader_epoch)
     return (await persister(client).read(group_id, [request]))[0]
 

@@ -1,4 +1,4 @@
-"""For tests of dead letters: a group with a dead letter queue, and what is in it."""
+"""For tests of dead letters: a group with a dead letter queue, and the records in that queue."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ async def prepare_dead_letters(
     queue_partitions: int = 1,
     configs: Mapping[str, str] | None = None,
 ) -> tuple[UUID, int]:
-    """As `prepare`, with a dead letter queue; `queue`: the topic's configs, or None where there is
-    no such topic; `configs`: the group's."""
+    """As `prepare`, with a dead letter queue. `queue`: the topic's configs, or None if the topic
+    does not exist; `configs`: the group's."""
     key = await prepare(client, *sizes, partitions=partitions)
     if queue is not None:
         await client.create_topic(QUEUE, queue_partitions, configs=queue)
@@ -56,7 +56,7 @@ async def _alter(client: Client, resource_type: int, name: str, configs: Mapping
 
 
 async def reject(client: Client, key: tuple[UUID, int], *offsets: int, member_id: str = "M1") -> Member:
-    """A member that has fetched all there is and rejected these; it still holds the others."""
+    """A member that has fetched all records and rejected these; it still holds the others."""
     member = Member(client, member_id)
     await member.fetch([key], wait_ms=5000)
     answer = await member.acknowledge({key: [(offset, offset, [REJECT]) for offset in offsets]})
@@ -65,7 +65,7 @@ async def reject(client: Client, key: tuple[UUID, int], *offsets: int, member_id
 
 
 def damaged_batch() -> bytes:
-    """One record, with a CRC that is right; no client and no broker can decompress it."""
+    """One record, with a correct CRC, that no client and no broker can decompress."""
     return reframed(build_batch([Record(0, 1, None, bytes(1000))], codec=Codec.GZIP), b"no gzip")
 
 
@@ -89,20 +89,20 @@ def letters_of(client: Client, topic: str = QUEUE, partition: int = 0) -> list[R
 
 
 def offsets_of(records: Sequence[Record]) -> list[int]:
-    """Which offsets of the source the dead letters stand for."""
+    """The source offsets of the dead letters."""
     return [origin.offset for record in records if (origin := origin_of(record.headers)) is not None]
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Something that happens by itself has happened."""
+    """Wait until the broker has done something by itself."""
     with trio.fail_after(20):
         while not condition():
             await trio.lowlevel.checkpoint()
 
 
 async def pass_time(client: Client, clock: MockClock, seconds: float) -> None:
-    """In small steps, after each of which all tasks run: a clock that jumps by itself runs away
-    from the threads that commit."""
+    """In small steps, after each of which all tasks run: a clock that jumps by itself would outrun
+    the threads that commit."""
     for _ in range(round(seconds / _STEP_S)):
         clock.jump(_STEP_S)
         await wait_all_tasks_blocked()
@@ -114,7 +114,7 @@ async def pass_time(client: Client, clock: MockClock, seconds: float) -> None:
 
 
 def is_done(client: Client, group_id: str = GROUP) -> bool:
-    """Nothing of the group is ARCHIVING, or said to be on disk."""
+    """No record of the group is ARCHIVING, in memory or on disk."""
     engines = [
         loaded.engine for loaded in client.broker.share_partitions.loaded() if loaded.key[0] == group_id
     ]

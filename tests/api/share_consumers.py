@@ -1,8 +1,7 @@
-"""A share consumer for tests of the handlers: it keeps its session's epoch, and its answers can be
-looked at.
+"""A share consumer for tests of the handlers: it keeps its session's epoch and makes its answers
+available.
 
-What a test prepares is here as well: a topic with records, and a group that reads it from the
-start.
+Preparations are here as well: a topic with records, and a group that reads it from the start.
 """
 
 from __future__ import annotations
@@ -149,8 +148,8 @@ def rows(answer: Any) -> dict[tuple[UUID, int], Any]:
 
 
 async def prepare(client: Client, *sizes: int, partitions: int = 1) -> tuple[UUID, int]:
-    """A topic with batches of the given sizes, and a group that reads it from the start. Gives the
-    partition."""
+    """A topic with batches of the given sizes, and a group that reads it from the start. Returns
+    the partition."""
     topic = await client.create_topic("orders", partitions)
     offset = 0
     for size in sizes:
@@ -169,7 +168,7 @@ async def set_up_group(client: Client, configs: dict[str, str], group_id: str = 
 
 
 async def initialize(client: Client, topic_id: UUID, partitions: int, group_id: str = GROUP) -> None:
-    """What the group coordinator does when a member subscribes."""
+    """Does what the group coordinator does when a member subscribes."""
     rows = [
         InitializeRequest(TopicPartition(topic_id, index), state_epoch=0, start_offset=-1)
         for index in range(partitions)

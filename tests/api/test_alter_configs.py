@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs and AlterConfigs: topics, groups and the broker; refusals; what is in
+"""IncrementalAlterConfigs and AlterConfigs: topics, groups and the broker; refusals; the values in
 force at once and after a restart."""
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ async def test_bounds_that_were_lowered_clamp_what_a_group_has(
 async def test_an_altered_broker_setting_that_fits_no_more_is_left_out(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And no other one: what was altered beside it holds, such as a retention time."""
+    """Only this one is: other altered settings, such as a retention time, stay in force."""
     async with connect("segment") as client:
         kept = {"log.retention.ms": "-1", "group.share.max.record.lock.duration.ms": "300000"}
         change = resource(BROKER, "", (ASSIGNMENT_INTERVAL, "7"), *kept.items())
@@ -332,8 +332,8 @@ async def test_an_altered_broker_setting_that_fits_no_more_is_left_out(
 async def test_what_is_altered_over_the_start_says_how_to_end_that(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The commands name the layers, this broker's and that of all brokers, that hide what the start
-    says."""
+    """The commands name the layers that override the start's value: this broker's and that of all
+    brokers."""
     ms, size = "log.retention.ms", "log.retention.bytes"
     one, every = {ms: "5", ASSIGNMENT_INTERVAL: "7"}, {ms: "6", size: "2", ASSIGNMENT_INTERVAL: "9"}
     caplog.set_level("INFO")

@@ -1,5 +1,5 @@
-"""Bounds and defaults of share groups, altered on a running broker: in force at once, kept, never
-at odds."""
+"""Bounds and defaults of share groups, altered on a running broker: in force at once, persistent,
+and always consistent."""
 
 from __future__ import annotations
 
@@ -102,8 +102,7 @@ async def test_broker_settings_that_contradict_each_other_are_refused(connect: C
 
 
 async def test_a_group_beyond_a_lowered_bound_can_be_altered(connect: Connect, every_engine: str) -> None:
-    """Its other settings, that is, in any way; the one that is beyond the bound only to a value
-    within."""
+    """Its other settings can be altered freely; the one beyond the bound only to a value within."""
     limit, locks, beat, session = (
         f"share.{name}"
         for name in (
@@ -127,7 +126,7 @@ async def test_a_group_beyond_a_lowered_bound_can_be_altered(connect: Connect, e
             ((code, message),) = await alter(client, resource(GROUP, "g", (limit, "7"), refused))
             assert code is ErrorCode.invalid_config, refused
             assert f"{refused[0]} must be less than or equal to group.share.max." in (message or "")
-        # Related settings are judged together although one of the two is altered alone.
+        # Related settings are validated together although only one of the two is altered.
         least = f"group.share.min.{session.removeprefix('share.')}"
         assert await alter(client, resource(BROKER, "1", *narrow, (least, "5000"))) == [OK]
         ((code, message),) = await alter(client, resource(GROUP, "g", (session, "9000")))
@@ -155,15 +154,13 @@ async def test_a_timeout_that_the_broker_made_too_short_keeps_nothing_from_being
 async def test_what_lock_reports_advise_is_accepted(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Followed until the lock lasts as long as it can: the bound is reached, raised, and at its own
-    end."""
+    """The advice is followed until the lock has its longest duration: the bound is reached, raised,
+    and finally at its own limit."""
     advised = re.compile(r"kbroker configs set --(group|broker) (\S+) (\S+)=(\d+)")
     kinds = {"group": GROUP, "broker": BROKER}
     steps = []
     async with connect(config={MOST: "50000"}) as client:
-        reports = LockReports(
-            client.broker.configs.share_settings, client.broker.configs.longest_lock_ms
-        )
+        reports = LockReports(client.broker.configs.share_settings, client.broker.configs.longest_lock_ms)
         while True:
             caplog.clear()
             reports.ran_out("g", RanOut(1, 0, 0))

@@ -1,5 +1,5 @@
-"""The `control-records` persister in a real broker: what it puts into the logs, and that nobody
-notices."""
+"""The `control-records` persister in a real broker: what it writes to the logs, and that clients do
+not notice."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def test_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_it_does_not_feed_itself(tmp_path: Path, engine: str) -> None:
-    """Once all is acknowledged, further fetches change nothing, and control records of other groups
-    are no lag."""
+    """Once all records are acknowledged, further fetches change nothing, and control records of
+    other groups are not lag."""
     groups = [f"g{number}" for number in range(4)]
     async with opened(tmp_path, engine) as client:
         key = await prepare(client, 5, 5)
@@ -197,8 +197,8 @@ async def test_lag_that_an_administrator_sees(tmp_path: Path) -> None:
 async def test_lag_above_a_log_start_that_has_moved(
     tmp_path: Path, engine: str, accepted: int, kept: int
 ) -> None:
-    """Before a restart and after it: what went with the log's start is no lag, records or control
-    records."""
+    """Before a restart and after it: records and control records that were removed with the log's
+    start are not lag."""
     async with opened(tmp_path, engine) as client:
         key = await prepare(client, *[4] * 3)
         member = Member(client, "M1")
@@ -243,8 +243,8 @@ async def test_lag_above_a_log_start_among_records_that_are_done(tmp_path: Path)
 
 @pytest.mark.parametrize("engine", ["segment", "rocksdb"])
 async def test_dead_letters_are_written_once(tmp_path: Path, engine: str) -> None:
-    """With a restart after each of them, clean or as a crash leaves it; the dead letter topic is a
-    queue of its own, with control records between the dead letters."""
+    """With a restart after each of them, clean or as after a crash; the dead letter topic is itself
+    a queue, with control records between the dead letters."""
     home = tmp_path / "0"
     letters: list[int] = []
     key: Key | None = None

@@ -1,5 +1,5 @@
-"""Share consuming with the `control-records` persister: the tests of the default one once more, on
-logs that hold the share state, too."""
+"""Share consuming with the `control-records` persister: repeats the tests of the default persister
+on logs that also hold the share state."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NAME_LATER_OFFSETS = {
     "test_a_waiting_fetch_of_a_replaced_session_acquires_nothing",
     "test_latest_is_decided_once",
 }
-"""They say which offsets records have that are produced after something was saved; those are higher
-here."""
+"""These tests name the offsets of records that are produced after state was saved; with control
+records those are higher."""
 
 globals().update(
     (name, test)

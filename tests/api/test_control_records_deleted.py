@@ -1,5 +1,5 @@
-"""The `control-records` persister: state that was deleted stays deleted, whatever becomes of the
-record that says so."""
+"""The `control-records` persister: deleted state stays deleted, whatever becomes of the record that
+deletes it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def delete_records(client: Client, offset: int) -> int:
 
 
 async def a_group_with_state(client: Client, group_id: str = GROUP) -> Key:
-    """At state epoch 7, so that a recreated group with a lower one is fenced if this state still
+    """At state epoch 7: a recreated group with a lower epoch is fenced if this state still
     exists."""
     topic = client.broker.topics.by_name("orders") or await client.create_topic("orders")
     key = (topic.topic_id, 0)
@@ -64,7 +64,7 @@ async def a_group_with_state(client: Client, group_id: str = GROUP) -> Key:
 
 
 async def is_gone_for_good(client: Client, key: Key) -> None:
-    """A new group of that name is not fenced, and has the state that it wrote."""
+    """A new group with that name is not fenced, and has the state that it wrote."""
     found = await read_state(client, key)
     assert (found.code, found.state_epoch, found.batches) == (ErrorCode.invalid_request, 0, ()), (
         "as where there never was any"
@@ -78,8 +78,8 @@ async def is_gone_for_good(client: Client, key: Key) -> None:
 @engines
 @pytest.mark.parametrize("hinted", ["at the start", "behind the state"])
 async def test_the_log_start_moves_past_the_deletion(tmp_path: Path, engine: str, hinted: str) -> None:
-    """Inside a segment, so that what it cancels can still be read. The hint that a crash leaves has
-    the state."""
+    """The log's start is inside a segment, so that the deleted state can still be read. The hint
+    that a crash leaves has that state."""
     async with opened(tmp_path / "a", engine) as client:
         key = await a_group_with_state(client)
         if hinted == "behind the state":
@@ -93,12 +93,12 @@ async def test_the_log_start_moves_past_the_deletion(tmp_path: Path, engine: str
         assert await delete_records(client, purged) == purged
         deletion = controls(client, key)[-1]
         assert deletion[1].is_deletion, "it is stored still, below the log's start"
-        shutil.copytree(tmp_path / "a", tmp_path / "b")  # what kill -9 leaves
+        shutil.copytree(tmp_path / "a", tmp_path / "b")  # as kill -9 leaves it
     for _ in range(2):
         async with opened(tmp_path / "b", engine) as client:
             await is_gone_for_good(client, key)
             assert await delete(client, key, GROUP) is ErrorCode.none
-    async with opened(tmp_path / "a", engine) as client:  # what an orderly stop leaves
+    async with opened(tmp_path / "a", engine) as client:  # as a clean stop leaves it
         await is_gone_for_good(client, key)
 
 
@@ -156,8 +156,8 @@ async def test_a_group_that_was_made_anew_before_the_log_start_moved(tmp_path: P
 
 @engines
 async def test_retention_takes_the_deletion_and_not_all_that_it_cancels(tmp_path: Path, engine: str) -> None:
-    """Engines that keep chunks, and a crash between the log's new start and the removal of
-    segments, leave some of what is below."""
+    """Engines that keep chunks leave some records below the start, and so does a crash between the
+    log's new start and the removal of segments."""
     async with opened(tmp_path / "a", engine) as client:
         await client.create_topic(
             "orders", configs={"internal.segment.bytes": "3000", "retention.bytes": "4000"}
@@ -183,7 +183,7 @@ async def test_retention_takes_the_deletion_and_not_all_that_it_cancels(tmp_path
 
 
 async def test_another_persister_moved_the_log_start(tmp_path: Path) -> None:
-    """It knows nothing of control records, and may serve where no group is left."""
+    """Another persister ignores control records, and may run until the group no longer exists."""
     async with opened(tmp_path / "a") as client:
         key = await a_group_with_state(client)
         await client.broker.state_housekeeping.work(wall_clock_ms())
@@ -215,7 +215,7 @@ async def opened_with_os(directory: Path) -> AsyncIterator[Client]:
 
 
 async def test_beginnings_and_ends_are_synced_with_durability_os(tmp_path: Path) -> None:
-    """The next change of the group is in the other store, and must not be there alone."""
+    """The group's next change is in the other store, and must not survive alone."""
     async with opened_with_os(tmp_path) as client:
         key = await a_group_with_state(client)
         partition, logs = client.partition("orders"), client.broker.log_commits

@@ -1,5 +1,5 @@
 """The `control-records` persister finds its state again: after stops, crashes and power cuts, with
-retention at work, beside damage."""
+retention running, and beside damage."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ from tests.api.share_consumers import (
 
 
 async def work_a_little(client: Client) -> tuple[Key, list[int]]:
-    """A group that has accepted some records and released others; what is left to deliver."""
+    """A group that has accepted some records and released others; returns the records left to
+    deliver."""
     key = await prepare(client, 4, 4, 4)
     member = Member(client, "M1")
     await member.fetch([key], wait_ms=5000)
@@ -89,7 +90,7 @@ async def test_after_a_crash_the_tail_is_looked_through(tmp_path: Path) -> None:
         await client.append("orders", *range(4))
         ((first, last, _),) = acquired(await member.fetch(wait_ms=5000))
         await member.acknowledge({key: [(first, first + 1, [ACCEPT])]})
-        shutil.copytree(tmp_path / "a", tmp_path / "b")  # what kill -9 leaves
+        shutil.copytree(tmp_path / "a", tmp_path / "b")  # as kill -9 leaves it
         shutil.copytree(tmp_path / "a", tmp_path / "c")
     for directory in ("b", "c"):
         async with opened(tmp_path / directory) as client:
@@ -118,7 +119,7 @@ async def test_hints_are_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_power_cut_that_takes_the_newest_records(tmp_path: Path) -> None:
-    """With durability `os` a hint may be on disk that speaks of records which are not."""
+    """With durability `os` a hint on disk may refer to records that are not on disk."""
     async with opened(tmp_path) as client:
         key, _ = await work_a_little(client)
         cut = controls(client, key)[-1][0]
@@ -140,8 +141,8 @@ async def test_a_power_cut_that_takes_the_newest_records(tmp_path: Path) -> None
 
 
 async def test_many_at_work_with_restarts(tmp_path: Path) -> None:
-    """Producers and two groups on one log, interleaved at random: each record is done exactly once
-    in each group."""
+    """Producers and two groups on one log, interleaved at random: each group finishes each record
+    exactly once."""
     rng = random.Random(11)
     done: dict[str, set[int]] = {"a": set(), "b": set()}
     key: Key | None = None
@@ -221,7 +222,7 @@ async def test_the_log_start_moves_past_a_checkpoint(tmp_path: Path, engine: str
 
 async def test_retention_by_time_ends(tmp_path: Path) -> None:
     """An old segment is removed, and its checkpoint is rewritten. The new one is not old, so the
-    next round has nothing to do."""
+    next round does nothing."""
     async with opened(tmp_path) as client:
         topic = await client.create_topic("orders", configs={"retention.ms": "1000"})
         key = (topic.topic_id, 0)

@@ -1,5 +1,5 @@
-"""The `control-records` persister: requests while changes are under way to the disk, and while the
-log's start moves."""
+"""The `control-records` persister: requests while changes are being written, and while the log's
+start moves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ async def a_log(client: Client, **configs: str) -> TopicPartition:
 
 
 async def test_a_state_is_asked_for_while_it_is_being_initialized(tmp_path: Path) -> None:
-    """Its checkpoint cannot be read yet. A summary tells what is saved: nothing; a leader waits."""
+    """Its checkpoint cannot be read yet. A summary returns the saved state, which is none; a leader
+    waits."""
     answers: dict[str, Any] = {}
 
     async def ask(name: str, verb: Any) -> None:
@@ -74,7 +75,7 @@ async def test_a_state_is_asked_for_while_it_is_being_initialized(tmp_path: Path
 async def test_the_log_start_moves_while_a_chain_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint that is to be read was removed, after it was rewritten."""
+    """The checkpoint to be read was rewritten and then removed."""
     async with opened(tmp_path) as client:
         where = await a_log(client, **{"internal.segment.bytes": "300"})
         await persister(client).initialize("g", [InitializeRequest(where, 1, 0)])
@@ -123,8 +124,8 @@ async def test_names_that_are_asked_for_cost_no_memory(tmp_path: Path) -> None:
 async def test_lag_while_a_new_start_offset_is_being_saved(
     tmp_path: Path, finished: list[tuple[int, int]], start: int, standing: tuple[int, int]
 ) -> None:
-    """The log has lost its old one. Control records that the new one passes are no lag, and counted
-    once."""
+    """The log no longer has its old start offset. Control records that the new one passes are not
+    lag, and are subtracted once."""
     async with opened(tmp_path, "lmdb") as client:
         topic = await client.create_topic("orders")
         where, kept = TopicPartition(topic.topic_id, 0), persister(client)

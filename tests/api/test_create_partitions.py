@@ -1,4 +1,5 @@
-"""CreatePartitions: every version, every refusal, two at a time, and what a restart keeps."""
+"""CreatePartitions: every version, every refusal, two concurrent requests, and the state after a
+restart."""
 
 from __future__ import annotations
 

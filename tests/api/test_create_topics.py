@@ -1,4 +1,4 @@
-"""CreateTopics: every version, every refusal, and what a restart keeps."""
+"""CreateTopics: every version, every refusal, and the state after a restart."""
 
 from __future__ import annotations
 

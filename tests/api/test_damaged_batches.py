@@ -1,5 +1,5 @@
-"""Batches whose headers were damaged on disk: whoever asks for one hears of it, everybody else is
-served, and nothing stands still."""
+"""Batches whose headers were damaged on disk: a client that fetches one gets an error, all others
+are served, and nothing stalls."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ async def damaged(
     *,
     in_one_write: bool = False,
 ) -> AsyncIterator[Client]:
-    """A broker on topic `damaged` with three batches, of which number `bad` is none, and `orders`
-    with one in each of two partitions."""
+    """A broker with the topic `damaged`, which has three batches of which number `bad` is invalid,
+    and `orders`, with one batch in each of two partitions."""
     async with connect(engine) as client:
         await client.create_topic("damaged")
         await client.create_topic("orders", 2)
@@ -109,7 +109,7 @@ def offsets_of(records: Any) -> list[int]:
 
 
 class Member:
-    """Of a new share group; its session goes on from one fetch to the next."""
+    """Member of a new share group; its session spans its fetches."""
 
     def __init__(self, client: Client, topics: list[str]) -> None:
         self._client = client
@@ -201,13 +201,13 @@ async def test_a_fetch_of_a_damaged_batch_is_refused(
 async def test_a_share_fetch_of_a_damaged_batch_is_refused(
     connect: Connect, tmp_path: Path, engine: str, damage: str, bad: int
 ) -> None:
-    """FET-31: What comes before it is delivered, and so is what others hold; nothing is acquired
-    that is no record."""
+    """FET-31: Records before it are delivered, also in other partitions; offsets without a readable
+    record are not acquired."""
     async with damaged(connect, tmp_path, engine, DAMAGES[damage], bad) as client:
         member = Member(client, ["damaged", "orders"])
         await member.join()
         first: dict[str, list[tuple[ErrorCode, list[int]]]] = {"orders": [], "damaged": []}
-        # An answer does not wait for share-partitions that are still loading.
+        # A response does not wait for share-partitions that are still loading.
         while len(first["orders"]) < 2 or not first["damaged"]:
             for name, found in (await member.fetch()).items():
                 first[name] += [(error, taken) for error, taken in found if error or taken]
@@ -219,8 +219,9 @@ async def test_a_share_fetch_of_a_damaged_batch_is_refused(
 
 
 async def test_every_damaged_byte_of_a_header(connect: Connect, tmp_path: Path) -> None:
-    """In a segment, under a running broker. What the CRC covers, and the leader epoch, are for the
-    consumer to judge; the last offset delta is under the CRC as well, but gives itself away."""
+    """In a segment, under a running broker. Bytes under the CRC, and the leader epoch, are for the
+    consumer to check. The last offset delta is under the CRC as well, but the broker detects its
+    damage."""
     async with connect("segment") as client:
         await client.create_topic("damaged")
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Files that were damaged while the broker was down: a refusal of one line, or an error row beside
+"""Files that were damaged while the broker was down: a refusal in one line, or an error row beside
 rows that work. Never a traceback."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def fetch(client: Client, topic: str, partitions: int) -> dict[int, tuple[
 
 
 async def share_fetch(client: Client, topic: str) -> list[tuple[ErrorCode, bool]]:
-    """The same for what a new member of a new group gets, each partition by itself."""
+    """The same for a new member of a new group, with a request per partition."""
     group = {"group_id": f"readers-of-{topic}", "member_id": "m"}
     config = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
     resource = {"resource_type": 32, "resource_name": group["group_id"], "configs": [config]}
@@ -74,8 +74,7 @@ async def share_fetch(client: Client, topic: str) -> list[tuple[ErrorCode, bool]
 async def test_state_that_is_damaged_is_refused(
     connect: Connect, tmp_path: Path, where: str, number: int
 ) -> None:
-    """Also where the damage hides all that follows: what was confirmed must not be forgotten in
-    silence."""
+    """Even if the damage hides everything after it: confirmed changes must not be lost silently."""
     async with connect("segment") as client:
         for name in ("a", "b", "c"):
             await client.create_topic(name)
@@ -131,8 +130,7 @@ async def test_blocks_that_rocksdb_cannot_read_are_an_error_of_their_partition(
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
 async def test_a_directory_that_is_gone_at_the_end(connect: Connect, tmp_path: Path, engine: str) -> None:
-    """An engine may find that it cannot close in good order; that is for the operator, and no
-    bug."""
+    """If an engine cannot close cleanly, the operator gets a message and no traceback."""
     with suppress(OperatorError):
         async with connect(engine) as client:
             await client.create_topic("orders")

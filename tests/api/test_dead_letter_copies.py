@@ -1,4 +1,4 @@
-"""What dead letters hold: copies of any size, kept headers and timestamps."""
+"""The content of dead letters: copies of any size, kept headers and timestamps."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ async def test_copies(connect: Connect, codec: Codec) -> None:
 
 
 async def test_kept_headers_and_timestamps(connect: Connect) -> None:
-    """Settings of kbroker's own. A timestamp that the queue would refuse gives way to the time of
-    writing."""
+    """Settings that only kbroker has. A timestamp that the queue would refuse is replaced by the
+    time of writing."""
     async with connect() as client:
         key = await prepare_dead_letters(
             client,
@@ -111,8 +111,8 @@ async def test_kept_headers_and_timestamps(connect: Connect) -> None:
 
 
 async def test_timestamps_that_are_no_time_are_not_kept(connect: Connect) -> None:
-    """Nobody looks at the single records of a produced batch: such times were no dead letters, and
-    the queue stood still."""
+    """Regression: nothing validates the single records of a produced batch. Records with such times
+    got no dead letters, and the queue stalled."""
     first, last = -(1 << 63), (1 << 63) - 1
     async with connect() as client:
         queue = {**ENABLED, "message.timestamp.after.max.ms": str(last)}
@@ -129,7 +129,7 @@ async def test_timestamps_that_are_no_time_are_not_kept(connect: Connect) -> Non
 
 
 def build_batch_of_times(times: Sequence[int]) -> bytes:
-    """The header names the first of them, and 0 as the greatest."""
+    """The header has the first of them as base timestamp, and 0 as the greatest."""
     batch = bytearray(build_batch([Record(0, each - times[0], None, None) for each in times]))
     batch[27:43] = struct.pack(">qq", times[0], 0)
     return reframed(bytes(batch), bytes(batch[HEADER_SIZE:]))
@@ -150,8 +150,8 @@ async def test_a_queue_may_stamp_its_own_time(connect: Connect) -> None:
 
 
 async def test_what_cannot_be_copied(connect: Connect) -> None:
-    """DLQ-27: gone with the log's start, damaged, a decompression bomb: the six headers are there
-    always. A record that is too large for the dead letter topic is copied."""
+    """DLQ-27: removed with the log's start, damaged, a decompression bomb: the six headers are
+    always there. A record that is too large for the dead letter topic is copied."""
     bomb = build_batch([Record(0, 1, None, b"b" * 1000)], codec=Codec.GZIP)
     packed = zlib.compress(bytes(65 << 20), wbits=31)
     async with connect() as client:
@@ -184,7 +184,7 @@ async def test_what_cannot_be_copied(connect: Connect) -> None:
 
 
 async def test_packing(connect: Connect) -> None:
-    """DLQ-28: batches as large as the queue takes."""
+    """DLQ-28: batches as large as the queue accepts."""
     async with connect() as client:
         key = await prepare_dead_letters(
             client, queue={**ENABLED, "max.message.bytes": "1500"}, configs={COPY: "true"}
@@ -230,7 +230,7 @@ async def test_a_record_that_cannot_be_copied_stays_in_a_work_queue(
     connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Its dead letter would be all that is left of it. The others get theirs, also those that are
-    rejected later; without copies it gets one, too."""
+    rejected later. Without copies enabled it gets one too."""
     bomb = build_batch([Record(0, 1, None, b"b" * 1000)], codec=Codec.GZIP)
     monkeypatch.setattr(dead_letters, "FIRST_RETRY_S", 0.01)
     async with connect() as client:
@@ -289,7 +289,7 @@ async def test_a_record_is_copied_once_it_can_be_read(
 
 
 def fail_reads_at(client: Client, monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
-    """Of `orders`. A read holds one batch."""
+    """Fail reads of `orders` at these offsets. A read holds one batch."""
     store, source = client.broker.log_store, client.partition("orders").log
     read = store.read
 
@@ -319,7 +319,7 @@ async def test_many_are_written_in_portions(connect: Connect) -> None:
 
 
 async def test_a_missing_copy_is_logged(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """DLQ-27: once in a while, as many as there are."""
+    """DLQ-27: at intervals, with the number of missing copies."""
     async with connect() as client:
         key = await prepare_dead_letters(client, configs={COPY: "true"})
         await client.append_raw("orders", damaged_batch())

@@ -1,4 +1,4 @@
-"""Dead letters that cannot be written at once: full and failed disks, restarts, and what goes away
+"""Dead letters that cannot be written at once: full and failed disks, restarts, and deletions
 meanwhile."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def full(commits: GroupCommit[Any]) -> Iterator[list[float]]:
-    """A store without space meanwhile; when it refused something."""
+    """A store without space for the duration; yields the times at which it refused a write."""
     write, refused = commits._write, []
 
     def refuse(_: object) -> NoReturn:
@@ -83,7 +83,7 @@ def archiving(client: Client) -> int:
 async def test_a_full_disk_is_waited_for(
     connect: Connect, jump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DLQ-21, DLQ-15: 1 s to 30 s between two tries, as often as it takes; the queue waits behind
+    """DLQ-21, DLQ-15: 1 s to 30 s between two attempts, without a limit; the queue continues after
     the record."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)
@@ -109,7 +109,7 @@ async def test_a_full_disk_is_waited_for(
 async def test_what_waits_does_not_hide_what_is_given_up(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DLQ-15: of either kind the log says something, although they follow each other closely."""
+    """DLQ-15: the log reports both kinds, although they follow each other closely."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 3)
         with full(client.broker.log_commits) as refused:
@@ -131,8 +131,8 @@ async def test_what_waits_does_not_hide_what_is_given_up(
 
 
 async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, jump_clock: MockClock) -> None:
-    """DLQ-17: a lock ran out at the limit and the state store is full. The dead letter waits for
-    it: it could come twice otherwise."""
+    """DLQ-17: a lock expired at the limit while the state store is full. The dead letter waits
+    until ARCHIVING is saved: otherwise it could be written twice."""
     async with connect(durability="os", config=FAST) as client:
         key = await prepare_dead_letters(client, 1, configs={"share.delivery.count.limit": "2"})
         member = Member(client, "M1")
@@ -150,7 +150,7 @@ async def test_archiving_that_was_not_saved_is_saved_first(connect: Connect, jum
 async def test_archived_that_was_not_saved_is_saved_later(
     connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DLQ-16: and the cursor stays until then, so that a crash does no harm."""
+    """DLQ-16: the cursor stays until then, so that a crash does no harm."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 2)
         write, failing = client.broker.persister.write, True
@@ -181,7 +181,7 @@ async def test_archived_that_was_not_saved_is_saved_later(
 async def test_a_cursor_that_cannot_be_saved_holds_the_dead_letter_back(
     connect: Connect, jump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a persister of its own ARCHIVING may be saved where the cursor is not."""
+    """With another persister, ARCHIVING may be saved although the cursor cannot be."""
     async with connect(durability="os") as client:
         key = await prepare_dead_letters(client, 2)
         submit, refuse = client.broker.state_commits.submit, True
@@ -220,8 +220,8 @@ async def test_a_bug_concerns_one_queue(
 
 
 async def stopped_with_one_archiving(client: Client, *, queue: dict[str, str] | None = ENABLED) -> None:
-    """Record 0 rejected after one delivery and record 1 released after the last, and no dead letter
-    written: the log is full."""
+    """Record 0 rejected after one delivery and record 1 released after the last, with no dead
+    letter written: the log is full."""
     key = await prepare_dead_letters(client, 3, queue=queue, configs={"share.delivery.count.limit": "2"})
     client.broker.log_commits._write = refuse_everything
     member = await reject(client, key, 0)
@@ -236,8 +236,8 @@ def refuse_everything(_: object) -> NoReturn:
 
 
 async def test_a_restart_goes_on_without_a_client(connect: Connect, every_engine: str) -> None:
-    """DLQ-20, LOAD-17: the delivery count gives the reason; the share-partition leaves the memory
-    again."""
+    """DLQ-20, LOAD-17: the delivery count determines the reason; afterwards the share-partition is
+    unloaded."""
     async with connect(engine=every_engine) as client:
         await stopped_with_one_archiving(client)
         assert len(cursors_of(client)) == 1
@@ -261,8 +261,8 @@ async def test_a_restart_goes_on_without_a_client(connect: Connect, every_engine
 async def test_a_restart_without_dead_letters_archives_them(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DLQ-20: they were switched off meanwhile. Kafka does the second phase as well, and it fails
-    for want of a name."""
+    """DLQ-20: they were disabled meanwhile. Kafka runs the second phase as well, which fails
+    without a topic name."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
         await set_up_group(client, {NAME: ""})
@@ -274,7 +274,7 @@ async def test_a_restart_without_dead_letters_archives_them(
 
 
 async def test_a_group_that_was_deleted_just_before_a_crash_has_none(connect: Connect) -> None:
-    """Its state is gone, its cursor is not."""
+    """Its state was deleted, its cursor was not."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
         found = client.broker.topics.by_name("orders")
@@ -289,7 +289,7 @@ async def test_a_group_that_was_deleted_just_before_a_crash_has_none(connect: Co
 
 
 async def test_a_cursor_behind_the_logs_end_is_replaced(connect: Connect) -> None:
-    """With durability os a power cut may take dead letters and leave the cursor."""
+    """With durability os a power cut may remove dead letters and leave the cursor."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
         log = client.partition(QUEUE).log
@@ -322,7 +322,7 @@ async def delete_topic(client: Client, name: str) -> None:
 
 
 async def test_the_queue_is_deleted_and_made_again(connect: Connect) -> None:
-    """The cursor names a topic that is gone: what is still to be written goes to the new one."""
+    """The cursor names a deleted topic: the remaining dead letters go to the new one."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
     async with connect() as client:
@@ -366,7 +366,7 @@ async def test_the_group_is_deleted(connect: Connect) -> None:
 async def test_a_deleted_groups_counters_do_not_come_back(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it is deleted while a dead letter is appended."""
+    """Even if it is deleted while a dead letter is being appended."""
     async with connect() as client:
         append, ended = DeadLetterWriter.append, trio.Event()
 
@@ -404,8 +404,8 @@ async def test_the_log_start_moves_past_them(connect: Connect) -> None:
 
 
 async def test_a_share_partition_that_is_fenced_is_loaded_again(connect: Connect) -> None:
-    """Somebody else has the share-partition's state now, as after AlterShareGroupOffsets: no record
-    of it is ARCHIVING."""
+    """The share-partition's state has another owner now, as after AlterShareGroupOffsets: none of
+    its records is ARCHIVING."""
     async with connect() as client:
         await stopped_with_one_archiving(client)
         found = client.broker.topics.by_name("orders")
@@ -425,7 +425,7 @@ async def test_a_share_partition_that_is_fenced_is_loaded_again(connect: Connect
 
 
 async def test_a_cursor_is_moved_up_where_it_lags(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that never rests would have to be searched from its beginning after a crash."""
+    """A queue that is never idle would have to be searched from its beginning after a crash."""
     monkeypatch.setattr(dead_letters, "CURSOR_LAG", 3)
     monkeypatch.setattr(dead_letters, "LINGER_S", 1000)
     async with connect() as client:

@@ -1,4 +1,5 @@
-"""Dead letters end to end: what gives them, where they go, and what it takes to have none."""
+"""Dead letters end to end: their causes, their topic, and the conditions under which there are
+none."""
 
 from __future__ import annotations
 
@@ -96,8 +97,8 @@ async def test_a_rejected_record_goes_to_the_queue(connect: Connect, every_engin
 async def test_the_answer_does_not_wait_for_the_dead_letter(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """DLQ-13, DLQ-18, DLQ-19: ARCHIVING is saved, then the client hears; a fetch that waits for
-    room is woken by the dead letter."""
+    """DLQ-13, DLQ-18, DLQ-19: ARCHIVING is saved, then the client gets its response; the dead
+    letter wakes a fetch that waits for room."""
     async with connect() as client:
         configs = {"share.partition.max.record.locks": "100"}
         key = await prepare_dead_letters(client, *[10] * 11, configs=configs)
@@ -130,7 +131,7 @@ async def test_the_answer_does_not_wait_for_the_dead_letter(
 
 @pytest.mark.parametrize("how", ["release", "session", "timeout"])
 async def test_the_delivery_limit_gives_one(connect: Connect, how: str) -> None:
-    """DLQ-11: whatever gives the record back when it was delivered often enough; REC-7."""
+    """DLQ-11: whichever event makes the record available after its last allowed delivery; REC-7."""
     async with connect(config=FAST) as client:
         key = await prepare_dead_letters(client, 2, configs={"share.delivery.count.limit": "2"})
         member = Member(client.another(2), "M1")
@@ -151,7 +152,7 @@ async def test_the_delivery_limit_gives_one(connect: Connect, how: str) -> None:
 
 
 async def test_what_gives_none(connect: Connect) -> None:
-    """DLQ-12, LSO-8, ACK-2: a gap, and a log start that moves over records that are held or
+    """DLQ-12, LSO-8, ACK-2: a gap, and a log start that moves past records that are held or
     available."""
     async with connect() as client:
         key = await prepare_dead_letters(client, 6, configs={"share.delivery.count.limit": "2"})
@@ -214,7 +215,7 @@ async def test_which_partition(connect: Connect) -> None:
 
 
 async def rejected_for(client: Client, caplog: pytest.LogCaptureFixture) -> str:
-    """Reject one record and give the log line that says why there is no dead letter."""
+    """Reject one record and return the log line that says why there is no dead letter."""
     with caplog.at_level(logging.WARNING):
         found = client.broker.topics.by_name("orders")
         assert found is not None
@@ -268,8 +269,8 @@ async def test_wrong_settings_archive_without_a_dead_letter(
 async def test_a_queue_of_its_own_gets_no_second_record(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """DLQ-31: a record of the queue is there already; a consumer that rejects everything would fill
-    the topic without end."""
+    """DLQ-31: the record is already in the queue; a consumer that rejects everything would fill the
+    topic endlessly."""
     async with connect() as client:
         await prepare_dead_letters(client, 2, configs={NAME: "orders"})
         await set_up_topic(client, "orders", ENABLED)
@@ -281,8 +282,8 @@ async def test_a_queue_of_its_own_gets_no_second_record(
 
 
 async def test_the_topic_is_made(connect: Connect) -> None:
-    """DLQ-4, DLQ-5, DLQ-6, DLQ-9: with the cluster's number of partitions, once for all that need
-    it at the same time."""
+    """DLQ-4, DLQ-5, DLQ-6, DLQ-9: with the cluster's number of partitions, once for all groups that
+    need it at the same time."""
     async with connect(
         config={"num.partitions": "3", "log.message.timestamp.type": "LogAppendTime"}
     ) as client:
@@ -315,7 +316,8 @@ async def test_log_lines_are_few(connect: Connect, caplog: pytest.LogCaptureFixt
 
 
 async def test_a_dead_letter_in_a_group_of_its_own(connect: Connect) -> None:
-    """Dead letters are records: a group may read them, reject one, and have a queue for that."""
+    """Dead letters are records: a group may read them, reject one, and have its own dead letter
+    queue."""
     async with connect() as client:
         key = await prepare_dead_letters(client, 1, configs={KEEP_HEADERS: "true"})
         await reject(client, key, 0)

@@ -1,4 +1,4 @@
-"""DeleteRecords: the log start moves up, for readers at once and for good after a restart."""
+"""DeleteRecords: the log start moves up, for readers at once and permanently after a restart."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def test_refused(connect: Connect) -> None:  # BASE-56, BASE-57
 
 
 async def test_a_partition_listed_twice_counts_once(connect: Connect) -> None:
-    """The last row does, also over several rows of a topic; a topic without partitions is not
-    answered for."""
+    """The last row is used, also over several rows of a topic; a topic without partitions gets no
+    answer."""
     async with connect() as client:
         await five_records(client)
         topics = [
@@ -102,7 +102,7 @@ async def test_deleted_records_do_not_come_back(
 
 
 async def test_two_clients_delete_up_to_different_offsets(connect: Connect, every_engine: str) -> None:
-    """The lower one must not be what is stored last."""
+    """The lower one must not be stored last."""
     async with connect(every_engine) as client:
         await five_records(client)
         async with trio.open_nursery() as nursery:

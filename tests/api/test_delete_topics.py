@@ -123,7 +123,7 @@ async def test_two_clients_delete_the_same_topic(connect: Connect) -> None:
 
 
 async def test_deleting_while_it_is_altered_and_grown(connect: Connect, every_engine: str) -> None:
-    """Whatever comes first, no log and no record of the topic is left."""
+    """In any order, no log and no state of the topic is left."""
     async with connect(every_engine) as client:
         topic_id = (await client.create_topic("a", 3)).topic_id
         change = {"name": "retention.ms", "config_operation": 0, "value": "5000"}
@@ -182,7 +182,7 @@ async def test_share_groups_forget_it(connect: Connect) -> None:  # INIT-9, SC-4
 
 
 class _Readers:
-    """Requests that look at topic `a`, over and over; `codes` are those of all rows."""
+    """Requests that read topic `a`, over and over; `codes` are those of all rows."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -236,11 +236,11 @@ class _Readers:
 
 
 async def test_requests_that_meet_a_deletion_get_codes(connect: Connect, every_engine: str) -> None:
-    """Before, it is there; afterwards it is unknown; in between nothing breaks."""
+    """Before, it exists; afterwards it is unknown; in between nothing fails otherwise."""
     async with connect(every_engine) as client:
         topic_id = (await client.create_topic("a", 3, {"internal.segment.bytes": "1"})).topic_id
         for index in range(3):
-            for _ in range(3):  # Segments that are not the last are read in a thread.
+            for _ in range(3):  # Segments other than the last are read in a thread.
                 await client.append("a", 1000, 2000, partition=index)
         readers, deleted = _Readers(client), trio.Event()
         async with trio.open_nursery() as nursery:

@@ -1,5 +1,5 @@
-"""Nothing of a deleted topic stays in the state store: not what was on its way when it was looked
-for, not what comes late."""
+"""Nothing of a deleted topic stays in the state store: neither writes that were queued during the
+search for its keys, nor writes that come later."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 class Gate:
-    """Holds back a committer's thread, until it is opened."""
+    """Blocks a committer's thread until it is opened."""
 
     def __init__(self) -> None:
         self.reached, self._open = threading.Event(), threading.Event()
 
     def hold_next(self, commits: GroupCommit[Change]) -> None:
-        """In what it does next."""
+        """Block its next operation."""
         name = "_write" if commits._in_thread else "_sync"
         inner: Callable[..., None] = getattr(commits, name)
 
@@ -76,8 +76,8 @@ class Gate:
 
 
 async def test_a_write_that_is_still_on_its_way(connect: Connect, every_engine: str) -> None:
-    """It was taken while the topic was there, and is written when what the topic leaves has been
-    looked for."""
+    """It was queued while the topic existed, and is written after the search for the topic's
+    keys."""
     async with connect(every_engine) as client:
         topic = await a_topic(client)
         key, commits = TopicPartition(topic.topic_id, 0), client.broker.state_commits
@@ -101,7 +101,7 @@ async def test_a_write_that_is_still_on_its_way(connect: Connect, every_engine: 
             await trio.testing.wait_all_tasks_blocked()
             tombstone.open()
             await behind.is_reached()
-            # that write, and the removal of what there is
+            # that write, and the removal of the existing keys
             await until(lambda: commits.statistics().pending == 2)
             behind.open()
         assert codes == [ErrorCode.none], "it was submitted before the topic was gone"
@@ -111,7 +111,7 @@ async def test_a_write_that_is_still_on_its_way(connect: Connect, every_engine: 
 
 
 async def test_a_log_start_that_comes_late(connect: Connect, every_engine: str) -> None:
-    """A persister had something to write first, and meanwhile the topic was deleted."""
+    """The topic was deleted while the persister first had something else to write."""
     async with connect(every_engine) as client:
         topic = await a_topic(client)
         await client.append("orders", 1, 2)
@@ -132,7 +132,7 @@ async def test_a_log_start_that_comes_late(connect: Connect, every_engine: str) 
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb", "rocksdb"])
 async def test_a_hint_that_comes_late(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a log whose control records were being looked for when the topic was deleted."""
+    """The topic was deleted while the control records of its log were being searched."""
     async with opened(tmp_path, engine) as client:
         topic = await a_topic(client)
         key, persister = TopicPartition(topic.topic_id, 0), client.broker.persister

@@ -1,4 +1,4 @@
-"""DescribeConfigs and ListConfigResources: what is shown of topics, groups and the broker."""
+"""DescribeConfigs and ListConfigResources: the configs of topics, groups and the broker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""DescribeTopicPartitions: names in order, pages, cursors, and the rows of topics that there are
-not."""
+"""DescribeTopicPartitions: names in order, pages, cursors, and the rows of missing topics."""
 
 from __future__ import annotations
 

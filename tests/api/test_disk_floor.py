@@ -1,5 +1,5 @@
-"""Producers leave disk space free, so that a full disk does not stop those who acknowledge. On a
-small tmpfs, so it needs the right to mount one; skipped without it."""
+"""Producers leave disk space free, so that a full disk does not stop consumers from acknowledging.
+Uses a small tmpfs, so it needs the right to mount one; skipped without it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str
         await set_up_group(client, {"share.auto.offset.reset": "earliest"})
         with trio.fail_after(60):
             while (code := await produce(client, "orders")) is ErrorCode.none:  # noqa: ASYNC110
-                await trio.sleep(0.002)  # Faster than any disk, it would outrun the looks.
+                await trio.sleep(0.002)  # Faster than any disk, it would outrun the checks.
         assert code is ErrorCode.kafka_storage_error
         assert free_bytes(disk) > 0
         worker = Member(client, "m1")
@@ -73,7 +73,7 @@ async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str
         names = [{"name": "orders", "topic_id": None}]
         (deleted,) = (await client.call("delete_topics", 6, topics=names)).responses
         assert deleted.error_code is ErrorCode.none
-        if engine == "segment":  # The others keep the space for records of their own.
+        if engine == "segment":  # The other engines need the space for their own records.
             await client.create_topic("more")
             with trio.fail_after(20):
                 while broker.disk_floor.is_short:  # noqa: ASYNC110
@@ -82,7 +82,7 @@ async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str
 
 
 async def test_a_new_producer_begins_with_what_the_floor_refused(tmp_path: Path) -> None:
-    """Its next batch may be under way already when there is room again. If that were taken, the
+    """Its next batch may already be in flight when space is free again. If that were accepted, the
     retry of the first one would be a sequence error, which is fatal."""
     options = StartOptions(
         data_dir=tmp_path / "data",

@@ -1,8 +1,8 @@
-"""ShareFetch in record_limit mode over batches of every codec: an answer has exactly the records
+"""ShareFetch in record_limit mode over batches of every codec: a response has exactly the records
 that it acquires.
 
-A record that is acquired and not sent would be lost without a word: its client acknowledges a gap,
-and that is final.
+A record that is acquired but not sent would be lost silently: its client acknowledges a gap, and
+that is final.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Key: TypeAlias = tuple[UUID, int]
 
 @pytest.fixture
 def _in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also small batches, which the loop opens itself otherwise."""
+    """Small batches too, which the loop normally opens itself."""
     monkeypatch.setattr(opened_batches, "_QUICK_BYTES", 0)
 
 
@@ -62,7 +62,8 @@ def offsets_of(answer: Any) -> list[int]:
 
 
 def records_of(answer: Any) -> list[Record]:
-    """What a client makes of the answer, before it looks at what is its."""
+    """The records that a client decodes from the response, before it filters those that it has
+    acquired."""
     data = b"".join(bytes(row.records) for row in rows(answer).values())
     records: list[Record] = []
     for position, header in iter_headers(data):
@@ -72,7 +73,7 @@ def records_of(answer: Any) -> list[Record]:
 
 
 async def queue_of(client: Client, *stored: bytes, time: str = "CreateTime") -> tuple[Key, list[Record]]:
-    """A queue with these batches, and what an ordinary consumer reads of it."""
+    """A queue with these batches, and the records that an ordinary consumer reads from it."""
     key = await prepare(client)
     await set_up_group(client, {"share.delivery.count.limit": "10"})
     configs = [{"name": "message.timestamp.type", "config_operation": 0, "value": time}]
@@ -120,14 +121,14 @@ async def test_one_job_at_a_time_of_a_compressed_batch(connect: Connect, engine:
 async def test_every_kind_of_record_and_batch(
     connect: Connect, engine: str, time: str, quick_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Members take, release and give up at random until all is done; with room for one batch in the
-    cache, so that each turn may have to open one again."""
+    """Members acquire, release and reject at random until all is done. The cache has room for one
+    batch, so that each turn may have to open one again."""
     async with connect(engine=engine) as client:
         monkeypatch.setattr(client.broker.opened_batches, "_max_bytes", 1)
         monkeypatch.setattr(opened_batches, "_QUICK_BYTES", quick_bytes)
         monkeypatch.setattr(
             partition, "validate", lambda records, *_: read_header(records)
-        )  # Else no batch could have holes.
+        )  # Otherwise no batch could have holes.
         random = Random(7)
         batches = [batch for codec in Codec for batch in _batches_of_every_kind(codec, random)]
         key, records = await queue_of(client, *batches, time=time)
@@ -146,7 +147,7 @@ async def test_every_kind_of_record_and_batch(
             assert 0 < len(offsets) <= most
             expected = [there[offset] for offset in offsets if offset in there]
             found = records_of(answer)
-            if len(expected) < len(offsets):  # A batch of which nothing but holes was acquired goes whole.
+            if len(expected) < len(offsets):  # A batch of which only holes were acquired is sent whole.
                 found = [record for record in found if record.offset in offsets]
             assert found == expected, "each of them, as it was stored, and no other"
             verdicts = [
@@ -192,7 +193,7 @@ def _batches_of_every_kind(codec: Codec, random: Random) -> list[bytes]:
 
 @pytest.mark.usefixtures("_in_threads")
 async def test_records_that_came_back_lie_in_many_batches(connect: Connect) -> None:
-    """A batch that has to be opened does not hold up those before it, and it has its turn."""
+    """A batch that has to be opened does not delay those before it, and is delivered in turn."""
     async with connect() as client:
         key, records = await queue_of(
             client, *[build_batch(numbered(10), codec=Codec.LZ4) for _ in range(20)]
@@ -240,7 +241,8 @@ async def test_batches_that_come_back_whole_are_not_opened(connect: Connect) -> 
 
 @pytest.mark.usefixtures("_in_threads")
 async def test_under_the_lock_limit(connect: Connect) -> None:
-    """What the limit leaves of a batch, and not what the request asks for, is what must be cut."""
+    """The response must be cut to what the limit leaves of a batch, not to what the request asks
+    for."""
     async with connect() as client:
         key, _ = await queue_of(
             client, build_batch(numbered(80), codec=Codec.ZSTD), build_batch(numbered(80), codec=Codec.ZSTD)
@@ -289,7 +291,7 @@ async def test_what_cannot_be_cut_goes_whole_and_is_tried_once(connect: Connect,
 
 
 class Gate:
-    """Replaces the opening of batches: holds each thread until it is released."""
+    """Replaces the opening of batches: blocks each thread until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = 0

@@ -1,4 +1,4 @@
-"""Records that are past their time are given up instead of delivered: `kbroker.queue.ttl.ms`."""
+"""Records past their time to live are archived instead of delivered: `kbroker.queue.ttl.ms`."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ NOW = 1_700_000_000_000
 
 @pytest.fixture(autouse=True)
 def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of a second counts as long."""
+    """Waits of a tenth of a second are parked."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """By how much the wall clock of the broker is ahead."""
+    """How far the broker's wall clock is ahead."""
     step, real = [0], wall_clock_ms
     for module in (expiry, share_partitions):
         monkeypatch.setattr(module, "wall_clock_ms", lambda: real() + step[0])
@@ -50,7 +50,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def batch(
     *ages_ms: int | None, codec: Codec = Codec.NONE, headers: tuple[tuple[str, bytes | None], ...] = ()
 ) -> bytes:
-    """Records so old; None: without a timestamp."""
+    """Records of this age; None: without a timestamp."""
     now = wall_clock_ms()
     return build_batch(
         [Record(0, NO_TIMESTAMP if age is None else now - age, None, b"x", headers) for age in ages_ms],
@@ -65,7 +65,7 @@ async def send(client: Client, *ages_ms: int | None, codec: Codec = Codec.NONE) 
 async def take(
     member: Member, key: tuple[UUID, int], wait_ms: int = 5000, mode: int = 1
 ) -> list[tuple[int, int, int]]:
-    """What a fetch gives, and its answer is that it is all done."""
+    """The records of a fetch, all of which are accepted."""
     answer = await member.fetch([key] if member.epoch == 0 else (), wait_ms=wait_ms, share_acquire_mode=mode)
     taken = acquired(answer)
     if mode:
@@ -76,7 +76,7 @@ async def take(
 
 
 async def is_all_done(client: Client) -> None:
-    """The lag goes by what is saved."""
+    """The lag depends on the saved state."""
     with trio.fail_after(20):
         while await lag(client):
             await trio.lowlevel.checkpoint()
@@ -173,7 +173,7 @@ class TestExpired:
             assert (len(letters_of(client)), await lag(client)) == (5, 0)
 
     async def test_the_cause_survives_a_stop(self, connect: Connect, every_engine: str) -> None:
-        """The dead letters are written in another life of the broker."""
+        """The dead letters are written after a restart of the broker."""
         async with connect(every_engine, config=FAST) as client:
             key = await prepare_dead_letters(client, configs=SETTINGS)
 
@@ -191,7 +191,7 @@ class TestExpired:
             assert set(causes(client)) == {"Offset expired before it was delivered."}
 
     async def test_without_a_fetch(self, connect: Connect, later: list[int]) -> None:
-        """A group is paused, and its jobs grow old."""
+        """A group is paused, and its jobs expire."""
         async with connect(config=FAST) as client:
             key = await prepare_dead_letters(client, configs={**SETTINGS, "kbroker.queue.paused": "true"})
             await heartbeat(client, "m1", 0)
@@ -206,7 +206,7 @@ class TestExpired:
     async def test_dead_letters_that_cannot_be_written_do_not_fill_the_memory(
         self, connect: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Meanwhile, expired records are not delivered either."""
+        """Meanwhile expired records are not delivered either."""
         monkeypatch.setattr(expiry, "AT_ONCE", 10)
         monkeypatch.setattr(expiry, "DEAD_LETTERS_AT_MOST", 30)
         async with connect(config=FAST) as client:
@@ -242,7 +242,7 @@ class TestExpired:
             await is_all_done(client)
 
     async def test_parked_ones_expire_when_their_turn_comes(self, connect: Connect, later: list[int]) -> None:
-        """A redelivery goes by the record's age, a schedule by the time that it is due."""
+        """A redelivery expires by the record's age, a scheduled record by its due time."""
         async with connect(config=FAST) as client:
             delayed = {
                 **SETTINGS,

@@ -64,7 +64,7 @@ async def test_fetch_of_unknown_things(connect: Connect) -> None:
 
 @pytest.mark.parametrize("version", FETCH)
 async def test_an_unknown_isolation_level(connect: Connect, version: int) -> None:  # BASE-46
-    """Refuses the request, where there is anything to read; the session has counted it."""
+    """The request is refused if there is anything to read; the session has counted it."""
     error, unknown = ErrorCode.unknown_server_error, ErrorCode.unknown_topic_or_partition
     async with connect() as client:
         topic = await client.create_topic("orders")
@@ -117,8 +117,8 @@ async def test_read_committed_names_no_aborted_transactions(connect: Connect, ve
 
 
 async def test_errors_that_do_not_wait(connect: Connect) -> None:  # BASE-45
-    """Beside an empty partition, an error of a log is answered at once, a missing partition only at
-    the end of the wait."""
+    """Next to an empty partition, an error of a log is answered at once, a missing partition only
+    at the end of the wait."""
     async with connect() as client:
         topic = (await client.create_topic("orders", 2)).topic_id
         await produce(client, topic, batch(b"a"))
@@ -196,7 +196,7 @@ async def test_where_the_epoch_fetched_last_ended(connect: Connect) -> None:
 
 async def test_fetched_rows_that_are_listed_twice_or_taken_apart(connect: Connect) -> None:
     """A partition gets one row, in its first place, by its last listing. Rows of a topic stay
-    together only as they were listed."""
+    together only if they were listed together."""
     async with connect() as client:
         one, two = [(await client.create_topic(name, 2)).topic_id for name in ("one", "two")]
         await produce(client, one, batch(b"a"))
@@ -297,7 +297,7 @@ class TestFetchSessions:
             assert by_name.error_code == ErrorCode.fetch_session_topic_id_error
 
     async def test_nothing_is_kept_of_a_partition_that_has_gone(self, connect: Connect) -> None:
-        """A client that has died leaves its session behind, for days where few come."""
+        """A dead client leaves its session behind, for days if few new ones are opened."""
         async with connect() as client:
             topic = (await client.create_topic("orders")).topic_id
             session = (await fetch(client, topic, 0, session_epoch=0)).session_id
@@ -348,7 +348,7 @@ class TestFetchSessions:
             assert codes == [ErrorCode.fetch_session_id_not_found, 0, 0]
 
     async def test_it_finds_what_is_there_now(self, connect: Connect) -> None:
-        """A topic that is deleted and made again under its name is another one; its old id stays
+        """A topic that is deleted and recreated under its name is another one; its old id stays
         unknown."""
         async with connect() as client:
             old = await client.create_topic("orders")

@@ -1,5 +1,5 @@
 """Administration on a full disk, and after a failed sync: every change is refused in its own row,
-nothing of it is in force."""
+and has no effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ERRORS = [NoSpace("the disk is full"), StoreFailed("sync failed")]
 
 @contextmanager
 def refusing(client: Client, error: Exception) -> Iterator[None]:
-    """The state store refuses every write meanwhile, and no space is set aside."""
+    """The state store refuses every write meanwhile, and no space is reserved."""
     client.broker.topics.reserve.give_up()
 
     def refuse(changes: object) -> NoReturn:
@@ -144,7 +144,7 @@ async def test_a_deletion_that_is_cut_off_is_finished_when_there_is_room(
 async def test_a_config_that_is_saved_is_in_force_although_the_engine_has_no_room(
     connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once answered with an error, while the new value was stored and showed."""
+    """Regression: the answer was an error, although the new value was stored and described."""
 
     def full(log: object, settings: object) -> NoReturn:
         raise NoSpace("the disk is full")
@@ -241,7 +241,7 @@ async def test_share_state(connect: Connect, error: Exception) -> None:
 async def test_the_end_of_the_broker(
     connect: Connect, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it would save of its producers is in the log as well."""
+    """The state of producers that it would save is in the log as well."""
 
     def refuse(changes: object) -> NoReturn:
         raise error

@@ -1,4 +1,4 @@
-"""InitProducerId: ids that nobody else has, and what is refused."""
+"""InitProducerId: unique ids, and refusals."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ async def test_every_version_gives_new_ids(connect: Connect, every_engine: str, 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 async def test_an_id_of_its_own(connect: Connect, version: int) -> None:  # BASE-41
-    """With its epoch it is taken, and a new one is given all the same: nothing but transactions
-    goes by it. Alone it is refused."""
+    """With its epoch the request is accepted, but a new id is returned: only transactions would use
+    the old one. Alone it is refused."""
     async with connect() as client:
         for own in ((700, 3), (0, 0), (-5, -5)):
             answer = await init(client, version, producer_id=own[0], producer_epoch=own[1])

@@ -1,4 +1,4 @@
-"""Records that are kept beside the log, so that a few that are not finished do not hold all of it
+"""Records that are kept beside the log, so that a few unfinished ones do not hold all of it
 (broker/queues/kept_records.py)."""
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ BATCHES = 40
 
 @pytest.fixture(autouse=True)
 def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of a second counts as long."""
+    """Waits of a tenth of a second are parked."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
@@ -77,7 +77,7 @@ async def fill(client: Client, batches: int = BATCHES, first: int = 0, codec: Co
 
 
 async def look(client: Client, times: int = 2) -> int:
-    """Where the log begins after some looks of retention."""
+    """The log's start after several retention checks."""
     topic, broker = client.broker.topics.by_name("orders"), client.broker
     for _ in range(times):
         await apply_retention(
@@ -93,8 +93,8 @@ async def take(
     hold: frozenset[int] | set[int] = frozenset(),
     wait_ms: int = 5000,
 ) -> list[tuple[int, int]]:
-    """Fetch until there is nothing, accept all but `hold`. (offset, delivery count) of all.
-    `wait_ms`: for the first."""
+    """Fetch until nothing is left, and accept everything except `hold`. Returns (offset, delivery
+    count) of all. `wait_ms`: for the first record."""
     taken: list[tuple[int, int]] = []
     while found := acquired(
         await member.fetch([key] if member.epoch == 0 else (), wait_ms=100 if taken else wait_ms)
@@ -119,7 +119,7 @@ def records_of(answer: object) -> list[Record]:
 
 
 async def schedule(client: Client, delay_ms: int, codec: Codec = Codec.NONE) -> int:
-    """A batch of which the third record is for later, with a header of its own. Its offset."""
+    """A batch whose third record is scheduled, by a header. Returns its offset."""
     headers = ("kbroker-deliver-at", str(wall_clock_ms() + delay_ms).encode()), ("colour", b"blue")
     batch = [record(0), record(1), record(2, *headers), record(3), record(4)]
     return await client.append_raw("orders", build_batch(batch, codec=codec)) + 2
@@ -169,7 +169,7 @@ class TestScheduled:
             assert (parked(client, key), await lag(client)) == (1, 1)
 
     async def test_many_jobs_for_later_hold_the_log(self, connect: Connect) -> None:
-        """To keep them would take as much again as the log does."""
+        """To keep them would need as much space again as the log."""
         async with connect("segment", FAST) as client:
             key = await begin(client, SCHEDULING)
             due = {"kbroker-deliver-at": str(wall_clock_ms() + MONTH_MS).encode()}
@@ -260,8 +260,8 @@ class TestHeld:
             assert (letter.key, letter.value) == (b"k0", b"v0")
 
     async def test_a_dead_letter_that_cannot_be_written_does_not_hold_the_log(self, connect: Connect) -> None:
-        """ARCHIVING is kept as well, with its cause; the copy is there when its topic can be
-        written."""
+        """ARCHIVING records are kept as well, with their cause; the copy is complete when the topic
+        becomes writable."""
         copies = {NAME: QUEUE, COPY: "true", "share.delivery.count.limit": "2"}
         async with connect("segment", LONG_LOCKS) as client:
             key = await begin(client, copies)
@@ -270,7 +270,8 @@ class TestHeld:
             await one(worker, key)
             await take(others, key)
             failing = stop_dead_letters(client)
-            await client.create_topic(QUEUE, configs=ENABLED)  # The next life writes as soon as it begins.
+            # After the restart the broker writes as soon as it has started.
+            await client.create_topic(QUEUE, configs=ENABLED)
             await worker.acknowledge({key: [(0, 0, [REJECT])]})
             await until(lambda: failing.calls > 0)
             await until(
@@ -292,7 +293,7 @@ class TestOperator:
     async def test_a_purge_takes_what_is_kept(
         self, connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """Also where the log begins there already."""
+        """Even if the log already begins there."""
         async with connect(every_engine, LONG_LOCKS) as client:
             key = await begin(client, SCHEDULING)
             job = await schedule(client, MONTH_MS)
@@ -448,8 +449,8 @@ class TestFailures:
             assert await lag(client) == 0
 
     async def test_acknowledged_while_it_leaves(self, connect: Connect, every_engine: str) -> None:
-        """The member's answer comes while the record is on its way: it is not delivered again, nor
-        after a restart."""
+        """The member's acknowledgement arrives while the record is being kept: it is not
+        redelivered, not even after a restart."""
         async with connect(every_engine, LONG_LOCKS) as client:
             key = await begin(client, {})
             await fill(client)
@@ -476,8 +477,9 @@ class TestFailures:
     async def test_a_power_cut_takes_the_log_and_not_what_is_kept(
         self, connect: Connect, every_engine: str, tmp_path: Path
     ) -> None:
-        """The log's end is lost: what is kept lies before it, although an earlier life has parked
-        it. What still was in the log is lost with it, and new records get its offset."""
+        """The log's end is lost. Kept records are before it and survive, although they were parked
+        before the restart. Records that were still in the log are lost with it, and new records get
+        their offsets."""
         if every_engine == "memory":
             pytest.skip("it has no disk")
         async with connect(every_engine, FAST, durability="os") as client:
@@ -557,7 +559,7 @@ class TestGroups:
 
 
 async def one(member: Member, key: tuple[UUID, int]) -> tuple[int, int]:
-    """One record, which the member holds: its offset and delivery count."""
+    """One record that the member holds: its offset and delivery count."""
     add = [key] if member.epoch == 0 else ()
     answer = await member.fetch(add, wait_ms=5000, max_records=1, share_acquire_mode=1)
     ((first, last, count),) = acquired(answer)
@@ -566,7 +568,7 @@ async def one(member: Member, key: tuple[UUID, int]) -> tuple[int, int]:
 
 
 async def keeps(client: Client, key: tuple[UUID, int], group_id: str = GROUP) -> int:
-    """How many records of the group are kept, by what is saved."""
+    """How many records of the group are kept, by the saved state."""
     persister = client.broker.persister
     return await persister.count_kept(group_id, TopicPartition(*key), 0, 1 << 40)
 
@@ -578,7 +580,7 @@ async def delete_before(client: Client, offset: int) -> None:
 
 
 class Failing:
-    """Dead letters cannot be written."""
+    """Makes writes of dead letters fail."""
 
     def __init__(self) -> None:
         self.calls = 0

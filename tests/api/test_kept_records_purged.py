@@ -1,5 +1,5 @@
-"""DeleteRecords beside writes of the share-partition that are under way: what is kept beside the
-log stays away, also after a kill -9 right behind the answer."""
+"""DeleteRecords during writes of the share-partition: records kept beside the log do not reappear,
+not even after a kill -9 right after the response."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.api.test_work_queue import lag
 
 @pytest.fixture(autouse=True)
 def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of a second counts as long."""
+    """Waits of a tenth of a second are parked."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
@@ -43,8 +43,8 @@ def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_released_while_it_is_purged(
     connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch, others: bool
 ) -> None:
-    """The worker's answer parks the record once more, after the purge has begun. `others`: the
-    purge has another record to remove, and its write ends after that of the answer."""
+    """The worker's acknowledgement parks the record again, after the purge has begun. `others`: the
+    purge has another record to remove, and its write ends after that of the acknowledgement."""
     async with connect(every_engine, LONG_LOCKS) as client:
         key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS), **SCHEDULING})
         job = await schedule(client, MONTH_MS) if others else None
@@ -85,7 +85,7 @@ async def test_released_while_it_is_purged(
 async def test_another_write_takes_the_removal_along(
     connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The purge has nothing to save then, and waits for that write."""
+    """The purge then has nothing to save, and waits for that write."""
     async with connect(every_engine, LONG_LOCKS) as client:
         key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS)})
         await fill(client)
@@ -119,7 +119,7 @@ async def test_another_write_takes_the_removal_along(
 async def test_a_purge_of_a_share_partition_that_leaves_the_memory_meanwhile(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write that it waited for will not come. The client asks again."""
+    """The write that it waited for will not happen. The client retries."""
     async with connect("segment", LONG_LOCKS) as client:
         key = await begin(client, {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS)})
         await fill(client)

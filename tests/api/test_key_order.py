@@ -48,7 +48,7 @@ Key = tuple[UUID, int]
 
 @pytest.fixture(autouse=True)
 def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of a second counts as long."""
+    """Waits of a tenth of a second are parked."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
@@ -78,7 +78,7 @@ async def end(member: Member, key: Key, *offsets: int, how: int = ACCEPT) -> Non
 
 
 def blocked(client: Client) -> list[int]:
-    """Offsets of what the store says of keys that wait."""
+    """Offsets that the store lists as waiting for their key."""
     store, prefix = client.broker.state_store, ParkedKey.namespace
     entries = read_parked_entries(store.scan_range(prefix, end_of(prefix)))
     return sorted(key.offset for key, _ in entries if key.kind == BY_KEY)
@@ -133,7 +133,7 @@ class TestKeyOrder:
             assert found == [1]
 
     async def test_a_release_comes_first(self, connect: Connect) -> None:
-        """In the window, and parked: the key waits as long as its record does."""
+        """In the window, and parked: the key waits as long as its released record."""
         async with connect(config=FAST) as client:
             key = await prepare(client)
             await set_up_group(client, DELAYED)
@@ -206,7 +206,8 @@ class TestKeyOrder:
 class TestRestarts:
     @pytest.mark.parametrize(("engine", "more"), STORES)
     async def test_keys_are_learnt_again(self, connect: Connect, engine: str, more: dict[str, str]) -> None:
-        """Records that wait for others, were held by members, or wait in the window and outside."""
+        """After a restart: records that wait for others, were held by members, or wait in the
+        window and outside."""
         config = {**FAST, "group.share.record.lock.duration.ms": "30000", **more}
         async with connect(engine, config=config) as client:
             key = await prepare(client)
@@ -221,7 +222,7 @@ class TestRestarts:
             await end(member, key, c, how=REJECT)
             assert parked(client, key) == 1
             later = {**DELAYED, "kbroker.queue.redelivery.delay.ms": "1000"}
-            await set_up_group(client, later)  # It still waits when the broker is there again.
+            await set_up_group(client, later)  # It still waits when the broker is back.
             assert await take(member, key) == [a + 1, c + 1]
             await end(member, key, a + 1, how=RELEASE)
         async with connect(engine, config=config) as client:

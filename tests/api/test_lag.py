@@ -1,9 +1,9 @@
-"""Lag (KIP-1226): the example of the KIP, and a count by an independent function, over log and
-state as they are stored.
+"""Lag (KIP-1226): the example of the KIP, and a count by an independent function, over the log and
+the stored state.
 
-The count knows nothing of the broker: it walks the offsets behind the saved start offset and looks
-which of them the saved batches say are done. It is made in the same step of the loop as the
-broker's own answer, at random moments under a load of everything that moves share state.
+The count does not use the broker: it walks the offsets from the saved start offset and checks which
+of them the saved batches mark as done. It is made in the same step of the loop as the broker's own
+answer, at random moments under a load of all operations that change share state.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ ACKNOWLEDGED, ARCHIVED = 2, 4
 async def lags(
     client: Client, topics: Mapping[str, list[int]] | None, group_id: str = GROUP
 ) -> dict[int, tuple[int, int]]:
-    """Start offset and lag by partition; no checkpoint: all of it is one step of the loop."""
+    """Start offset and lag by partition; without a checkpoint, so that all of it is one step of the
+    loop."""
     rows = (
         None
         if topics is None
@@ -93,9 +94,8 @@ async def test_the_example_of_the_kip(connect: Connect) -> None:  # OFF-9, OFF-1
 
 
 def counted(broker: Broker, topic_id: UUID, index: int) -> tuple[int, int]:
-    """The saved start offset, and how many offsets that the log has from there on nobody is known
-    to be done with; -1 without state. Where the start is beyond the end, what is missing to it,
-    below zero."""
+    """The saved start offset, and how many offsets of the log from there on are not known to be
+    done; -1 without state. If the start is beyond the end, the distance between them, negative."""
     start, found = -1, dict[int, tuple[int, int]]()
     for key, value in broker.state_store.scan(share_partition_prefix(GROUP, topic_id, index)):
         record: Any = parse_key(key).decode_value(value)  # type: ignore[union-attr]
@@ -115,7 +115,7 @@ def counted(broker: Broker, topic_id: UUID, index: int) -> tuple[int, int]:
 
 
 class Load:
-    """Everything that moves share state, at random. Nobody is a member of the group, so that its
+    """All operations that change share state, at random. The group has no members, so that its
     offsets may be altered at any time."""
 
     def __init__(self, client: Client, topic_id: UUID, seed: int) -> None:
@@ -180,11 +180,11 @@ class Load:
                     ).error_code
                 ):
                     break
-            client.disconnect()  # what it holds comes back, but for what was forgotten with an alteration
+            client.disconnect()  # its records are released, except those forgotten by an alteration
             self.count("disconnect")
 
     def acks(self, row: Any) -> list[tuple[int, int, list[int]]]:
-        """Some of what was acquired; what is left out is acknowledged never, or by
+        """Acknowledge some of the acquired records; the others are acknowledged never, or by
         disconnecting."""
         found = []
         for run in row.acquired_records:
@@ -199,7 +199,7 @@ class Load:
         return found
 
     async def hold(self) -> None:
-        """A member that takes records and lets its locks run out."""
+        """A member that acquires records and lets its locks expire."""
         member = Member(self.client.another(2), "holder")
         keys = [(self.topic_id, index) for index in range(PARTITIONS)]
         while True:
@@ -244,7 +244,7 @@ class Load:
 
 
 def settled(broker: Broker) -> bool:
-    """Nothing is on its way to the stores: what they hold is what counts."""
+    """Nothing is queued for the stores: their content is complete."""
     partitions = list(broker.topics.partitions())
     return broker.share_state.statistics().unsaved == 0 and all(
         each.next_offset == each.high_watermark for each in partitions
@@ -259,8 +259,8 @@ async def run(
     moments: int,
     seed: int,
 ) -> None:
-    """With durability `os` every moment will do: what is written counts in the same step, unless a
-    thread writes it."""
+    """With durability `os` any moment will do: a written change is visible in the same step, unless
+    a thread writes it."""
     config = BrokerConfig({**FAST, "group.share.delivery.count.limit": "3"})
     options = StartOptions(
         data_dir=tmp_path / engine, storage=engine, state_storage=engine, config=config, durability=durability
@@ -293,8 +293,8 @@ async def run(
                 for index, (start, lag) in said.items():
                     saved_start, saved_lag = counted(broker, topic.topic_id, index)
                     assert start == saved_start
-                    # Above a log start that has moved what is decided and not saved yet may count
-                    # as done.
+                    # After the log's start has moved, changes that are decided but not saved yet
+                    # may be counted as done.
                     if lag != saved_lag:
                         assert not settled(broker)
                         assert 0 <= start < client.partition("orders", index).log_start_offset
@@ -310,7 +310,7 @@ def check_that_it_was_a_load(load: Load) -> None:
 def count_at_random_moments(
     tmp_path: Path, engine: str, durability: Durability, moments: int, seed: int
 ) -> None:
-    clock = trio.testing.MockClock(rate=1.0)  # Locks take a second, and jumping shortens that.
+    clock = trio.testing.MockClock(rate=1.0)  # Locks take a second, and clock jumps shorten that.
     trio.run(run, tmp_path, clock, engine, durability, moments, seed, clock=clock)
 
 

@@ -1,9 +1,9 @@
-"""Lag and age after retention or DeleteRecords: records that have left the log add to neither, at
-once, with every persister and store.
+"""Lag and age after retention or DeleteRecords: records that have left the log are no longer
+included in either, at once, with every persister and store.
 
 Twelve records in batches of one, each a thousand seconds younger than the one before; the group has
-finished some of them when the log's start moves. No member fetches afterwards. The
-expected numbers are counted record by record.
+finished some of them when the log's start moves. No member fetches afterwards. The expected numbers
+are counted record by record.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ LAG, AGE = "kbroker_share_partition_lag", "kbroker_share_partition_oldest_unproc
 
 
 class Case(NamedTuple):
-    """`finished`: offsets; `log_start`: where the log begins then, None: at its end. `later`:
-    records that come in between."""
+    """`finished`: offsets; `log_start`: the log's new start, None: its end. `later`: records that
+    arrive in between."""
 
     finished: Sequence[int]
     log_start: int | None
@@ -46,7 +46,7 @@ class Case(NamedTuple):
 
     @property
     def left(self) -> list[int]:
-        """Those of the twelve that are there and not finished."""
+        """Those of the twelve that still exist and are not finished."""
         log_start = RECORDS if self.log_start is None else self.log_start
         return [offset for offset in range(log_start, RECORDS) if offset not in self.finished]
 
@@ -106,8 +106,8 @@ async def delete_before(client: Client, offset: int) -> None:
 
 
 async def consumed(client: Client, case: Case, now_ms: int) -> Client:
-    """The group has fetched all records and finished some of them; the connection that holds the
-    others."""
+    """The group has fetched all records and finished some of them; returns the connection that
+    holds the others."""
     key = ((await client.create_topic("orders")).topic_id, 0)
     for age in range(RECORDS):
         await client.append("orders", now_ms - 1000 * YOUNGEST_S * (RECORDS - age))
@@ -170,7 +170,7 @@ async def check(client: Client, lag: int, age_s: int, now_ms: int) -> None:
 @pytest.mark.parametrize("persister", PERSISTERS)
 @pytest.mark.parametrize("seed", range(4))
 async def test_lag_is_what_can_be_consumed(tmp_path: Path, persister: str, seed: int) -> None:  # OFF-12
-    """What the group is said to lag behind is what it then gets, also where records came back."""
+    """The lag is the number of records that the group then receives, including released ones."""
     case = Case((range(3), (1, 4, 9), range(2, 11), ())[seed], (2, 4, 9, 11)[seed])
     async with opened(tmp_path, "segment", persister) as client:
         consumer = await consumed(client, case, wall_clock_ms())
@@ -193,7 +193,7 @@ async def test_lag_is_what_can_be_consumed(tmp_path: Path, persister: str, seed:
 async def test_a_persister_that_cannot_tell_is_believed_as_far_as_the_log_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plugin may have the five verbs alone."""
+    """A plugin may have only the five required methods."""
     case = Case((1, 2, 7), 5)
     async with opened(tmp_path, "memory", "default") as client:
         await consumed(client, case, wall_clock_ms())

@@ -19,7 +19,7 @@ NOTHING = (ErrorCode.none, -1, -1)
 async def rows(
     client: Client, *asked: tuple[int, int], version: int = 11, topic: str = "a", epoch: int = -1
 ) -> list[Any]:
-    """`asked`: (partition, timestamp)."""
+    """`asked`: (partition, timestamp) for each row."""
     partitions = [
         {"partition_index": index, "current_leader_epoch": epoch, "timestamp": timestamp}
         for index, timestamp in asked

@@ -1,5 +1,5 @@
-"""Settings of a group that is at work: each share.* config holds from the moment in which its
-alteration is answered."""
+"""Settings of an active group: each share.* config is in force as soon as its alteration is
+answered."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def partitions(answer: Any) -> int | None:
 
 # CFG-42, ACK-24, ACK-30, RPC-41
 async def test_lock_duration(connect: Connect, jump_clock: trio.testing.MockClock) -> None:
-    """Locks that were given before keep theirs; a renewal is for the present duration."""
+    """Existing locks keep their duration; a renewal uses the present one."""
     async with connect() as client:
         key = await prepare(client, 1, 1)
         member = Member(client, "m")
@@ -84,8 +84,8 @@ async def test_lock_duration(connect: Connect, jump_clock: trio.testing.MockCloc
 async def test_shorter_locks_leave_no_deadlines_behind(
     connect: Connect, jump_clock: trio.testing.MockClock
 ) -> None:
-    """Each shorter lock is a nearer deadline; the ones that it overtook must not come back as
-    second ones of those that follow."""
+    """Each shorter lock has an earlier deadline. The deadlines that it replaced must not be added
+    again after later locks."""
     async with connect() as client:
         key = await prepare(client, 1, 1, 1, 1)
         member = Member(client, "m")
@@ -110,7 +110,7 @@ async def test_delivery_count_limit(connect: Connect) -> None:  # CFG-42, REC-6
         assert acquired(await member.fetch(acks={key: [(0, 0, [RELEASE])]}, max_records=1)) == [(0, 0, 2)]
         await set_up_group(client, {LIMIT: "2"})
         assert acquired(await member.fetch(acks={key: [(0, 0, [RELEASE])]}, max_records=1)) == [(1, 1, 1)], (
-            "0 was given up"
+            "0 was archived"
         )
         await set_up_group(client, {LIMIT: "3"})
         assert acquired(await member.fetch(acks={key: [(1, 1, [RELEASE])]})) == [(1, 1, 2)]
@@ -118,7 +118,7 @@ async def test_delivery_count_limit(connect: Connect) -> None:  # CFG-42, REC-6
 
 
 async def test_record_locks(connect: Connect) -> None:  # CFG-42, ACQ-2
-    """A fetch that waits for room is woken by the alteration."""
+    """The alteration wakes a fetch that waits for room."""
     async with connect() as client:
         key = await prepare(client, *[20] * 8)
         await set_up_group(client, {LOCKS: "100"})
@@ -155,7 +155,7 @@ async def test_renewals(connect: Connect) -> None:  # CFG-42, ACK-27
 
 
 async def test_reset_policy(connect: Connect) -> None:  # CFG-42, LOAD-7, LOAD-8
-    """Only what has no start offset yet is decided by it."""
+    """It only affects partitions without a start offset."""
     async with connect() as client:
         topic_id = (await client.create_topic("orders", 2)).topic_id
         await initialize(client, topic_id, 2)
@@ -208,8 +208,8 @@ async def test_session_timeout_and_heartbeat_interval(
 @pytest.mark.parametrize("whose", ["group", "broker"])
 async def test_assignment_interval(connect: Connect, jump_clock: trio.testing.MockClock, whose: str) -> None:
     # CFG-11, CFG-42, GRP-31
-    """A member that leaves makes a new assignment due; it is made when the interval has passed
-    since the last one."""
+    """When a member leaves, a new assignment is due; it is made when the interval has passed since
+    the last one."""
     broker_s = (
         resource(4, "", (f"group.{ASSIGNMENT}", "15000")),
         resource(4, "", (f"group.{ASSIGNMENT}", "0")),
@@ -232,7 +232,7 @@ async def test_assignment_interval(connect: Connect, jump_clock: trio.testing.Mo
 
 
 async def test_the_assignor(connect: Connect, every_engine: str) -> None:
-    """A group that sends no heartbeat has its new targets when the alteration is answered; a
+    """A group that sends no heartbeats has its new targets when the alteration is answered; a
     restart keeps them and the setting."""
     async with connect(every_engine) as client:
         await client.create_topic("orders", 4)
@@ -288,7 +288,7 @@ async def test_what_is_unset_is_the_brokers_again(connect: Connect) -> None:  # 
 
 # CFG-24
 async def test_bounds_that_were_narrowed(connect: Connect, caplog: pytest.LogCaptureFixture) -> None:
-    """Earlier values are kept, and the nearest value that the bounds allow applies."""
+    """Earlier values are kept, and the nearest value within the bounds applies."""
     async with connect("segment") as client:
         await client.create_topic("orders")
         await set_up_group(client, {LOCK: "50000", RESET: "earliest"})

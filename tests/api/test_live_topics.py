@@ -1,5 +1,5 @@
-"""Topics that go, come back and grow while share groups are at work with them: what the groups
-keep, forget and begin with."""
+"""Topics that are deleted, recreated and grown while share groups use them: which state the groups
+keep, drop and begin with."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def grow(client: Client, count: int) -> None:
 
 
 def stored_topics(client: Client) -> set[UUID]:
-    """That some group has share state of."""
+    """Topics of which some group has share state."""
     prefix = len(ShareStateKey.namespace)
     return {
         UUID(bytes=key[prefix : prefix + 16])
@@ -52,7 +52,7 @@ def stored_topics(client: Client) -> set[UUID]:
 
 # GRP-30, INIT-3, INIT-9, OFF-1, SC-49
 async def test_a_topic_made_again_has_nothing_of_the_old_one(connect: Connect) -> None:
-    """Neither its offsets nor what members hold."""
+    """Neither its offsets nor the records that members hold."""
     async with connect() as client:
         member, key = await at_work(client, 3)
         assert acquired(await member.fetch([key], wait_ms=5000)) == [(0, 2, 1)]
@@ -77,7 +77,7 @@ async def test_a_topic_made_again_has_nothing_of_the_old_one(connect: Connect) -
 
 # INIT-9, OFF-1
 async def test_a_topic_deleted_before_the_group_heard_of_it(connect: Connect, every_engine: str) -> None:
-    """A broker that died in between tells the group when it is back."""
+    """If the broker died in between, the group learns of the deletion when it is back."""
     async with connect(engine=every_engine) as client:
         await at_work(client, 1)
         assert list(await starts(client)) == [0]
@@ -97,7 +97,8 @@ async def test_a_topic_deleted_before_the_group_heard_of_it(connect: Connect, ev
 @pytest.mark.parametrize("policy", ["latest", "earliest"])
 # INIT-4, GRP-30
 async def test_new_partitions_begin_at_their_beginning(connect: Connect, policy: str) -> None:
-    """Also under `latest`: what came before the group noticed them would be skipped."""
+    """Also under `latest`: otherwise records that arrived before the group noticed the partitions
+    would be skipped."""
     async with connect() as client:
         member, _ = await at_work(client, 1, **{"share.auto.offset.reset": policy})
         await grow(client, 3)
@@ -129,7 +130,7 @@ async def test_a_group_without_members_gets_new_partitions_with_its_next_member(
 async def test_a_deleted_topic_ends_an_alteration_of_its_offsets(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rows say so, and the group does not come to have state of a topic that is gone."""
+    """The rows say so, and the group gets no state of a deleted topic."""
     async with connect() as client:
         await at_work(client, 1)
         await heartbeat(client, "m", -1)
@@ -158,7 +159,7 @@ async def test_a_deleted_topic_ends_an_alteration_of_its_offsets(
 
 
 async def test_a_topic_that_was_just_made_is_known(connect: Connect) -> None:  # SC-29
-    """Kafka's share coordinator answers 3 until it has heard of it."""
+    """Kafka's share coordinator answers 3 until it knows the topic."""
     async with connect() as client:
         for number in range(20):
             topic = await client.create_topic(f"orders-{number}")

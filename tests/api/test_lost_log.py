@@ -1,9 +1,9 @@
-"""Share state of records that a power cut took from the log, which is possible with durability
+"""Share state of records that a power cut removed from the log, which is possible with durability
 `os`: see queues/loading.py.
 
-The power cut is a log that is cut short while no broker runs. What the state says of the lost
-records must not be said of those that get their offsets, whenever the group comes back; what it
-says of others must stay.
+The power cut is simulated by truncating the log while no broker runs. State of the lost records
+must not apply to new records with their offsets, whenever the group returns; state of other records
+must stay.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def append(client: Client, count: int) -> None:
 async def test_acknowledgements_of_lost_records_are_not_those_of_new_ones(
     connect: Connect, every_engine: str, tmp_path: Path, appended_before: int
 ) -> None:  # LOAD-18
-    """However many of the lost offsets are used again before the group comes back."""
+    """However many of the lost offsets are reused before the group returns."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, *[1] * 10)
         await done_with(client, key, (0, 1, [ACCEPT]), (2, 2, [RELEASE]), (3, 9, [ACCEPT]))
@@ -60,7 +60,7 @@ async def test_acknowledgements_of_lost_records_are_not_those_of_new_ones(
         await member.acknowledge({}, epoch=-1)
     async with connect(engine=every_engine) as client:
         assert acquired(await Member(client, "m").fetch([key], wait_ms=10)) == [], (
-            "what was done since is not done anew"
+            "records finished since are not delivered again"
         )
         assert (await starts(client) or {0: (13, 0)})[0][1] == 0
 
@@ -69,7 +69,7 @@ async def test_acknowledgements_of_lost_records_are_not_those_of_new_ones(
 async def test_a_group_that_comes_back_much_later(
     connect: Connect, every_engine: str, tmp_path: Path
 ) -> None:
-    """After a further restart, too: the log's end at that time says nothing of what was lost."""
+    """Even after a further restart: the log's end at that time does not show how much was lost."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, *[1] * 10)
         await done_with(client, key, (0, 9, [ACCEPT]))
@@ -82,13 +82,13 @@ async def test_a_group_that_comes_back_much_later(
         assert acquired(await Member(client, "m").fetch([key], wait_ms=5000)) == [(5, 11, 1)]
 
 
-@pytest.mark.parametrize("way", ["latest", "altered to the end", "altered to what was there"])
+@pytest.mark.parametrize("way", ["latest", "altered to the end", "altered to an old offset"])
 # LOAD-18
 async def test_a_start_offset_that_the_log_had(
     connect: Connect, every_engine: str, tmp_path: Path, way: str
 ) -> None:
-    """Nothing was delivered, but the records before it were there: new ones at their offsets are
-    others."""
+    """Nothing was delivered, but the log had records before the start offset: new ones at their
+    offsets are different records."""
     async with connect(engine=every_engine) as client:
         key = await known(client, *[1] * 10)
         if way == "latest":

@@ -23,7 +23,7 @@ async def test_by_name(connect: Connect, version: int) -> None:  # BASE-7
         asked = [{"name": "orders", "topic_id": None}, {"name": "nothing", "topic_id": None}]
         found, missing = (await client.call("metadata", version, topics=asked, **OPTIONS)).topics[:2]
         assert (found.name, found.error_code, len(found.partitions)) == ("orders", ErrorCode.none, 2)
-        # Before v4 a client cannot say that it wants no topic made.
+        # Before v4 a client cannot say that no topic may be created.
         expected = ErrorCode.none if version < 4 else ErrorCode.unknown_topic_or_partition
         assert (missing.name, missing.error_code) == ("nothing", expected)
 
@@ -53,8 +53,8 @@ async def test_by_id(connect: Connect, version: int) -> None:  # BASE-9, BASE-10
 
 @pytest.mark.parametrize("version", range(8, 14))
 async def test_authorized_operations(connect: Connect, version: int) -> None:
-    """Everything is allowed, also with topics that there are not; an unknown id stands for no
-    topic."""
+    """Every operation is allowed, also for missing topics; an unknown id has no topic to allow
+    anything for."""
     async with connect() as client:
         await client.create_topic("orders")
         options = {name: True for name in OPTIONS} | {"allow_auto_topic_creation": False}
@@ -73,8 +73,8 @@ async def test_authorized_operations(connect: Connect, version: int) -> None:
 @pytest.mark.parametrize("version", [10, 11])
 # BASE-10
 async def test_versions_that_have_the_id_and_may_not_use_it(connect: Connect, version: int) -> None:
-    """The whole request is refused, and told nothing of the cluster. Its answers cannot carry a
-    topic without a name."""
+    """The whole request is refused, without information about the cluster. Responses in these
+    versions cannot have a topic without a name."""
     async with connect() as client:
         topic_id = (await client.create_topic("orders")).topic_id
         for odd in (

@@ -1,5 +1,5 @@
-"""Asking for a topic that does not exist leaves one line in the log, which says who asks and what
-to run."""
+"""A request for a topic that does not exist leaves one line in the log, which names the client and
+the command to run."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ async def test_a_member_of_a_group_subscribes_to_it(
 async def test_once_in_a_while_and_never_many(
     connect: Connect, caplog: pytest.LogCaptureFixture, jump_clock: trio.testing.MockClock
 ) -> None:
-    """A consumer asks again and again, several consumers do, and a client may ask for thousands."""
+    """A consumer repeats its requests, several consumers do, and a client may request thousands of
+    topics."""
     async with connect() as client:
         for _ in range(5):
             await metadata(client, "missing")

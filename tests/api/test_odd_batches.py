@@ -1,8 +1,8 @@
-"""Stored batches whose payload contradicts their header: no producer can stop those who look for a
-time, a queue, or dead letters.
+"""Stored batches whose payload contradicts their header: no producer can stop look-ups by time, a
+queue, or dead letters with them.
 
-Kafka's clients may ask for the log in any state that an earlier life of it left: what Produce
-refuses by now may be there.
+Kafka's clients may read a log in any state that an earlier version of the broker left. It may
+contain batches that Produce now refuses.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FIRST_READABLE = {
     "lz4 with too many records": 0,
     "zstd with too few records": 0,
 }
-"""Offset delta of the first record that can be believed, where there is one."""
+"""Offset delta of the first trustworthy record, if there is one."""
 
 
 async def look_up(client: Client, topic: str, timestamp_ms: int) -> tuple[ErrorCode, int]:
@@ -60,7 +60,7 @@ async def look_up(client: Client, topic: str, timestamp_ms: int) -> tuple[ErrorC
 async def test_look_ups_by_time_leave_them_out(
     connect: Connect, every_engine: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """BASE-50, BASE-51: an offset is that of a record which can be read."""
+    """BASE-50, BASE-51: an offset is that of a readable record."""
     async with connect(every_engine) as client:
         for number, kind in enumerate(ODD_BATCHES):
             topic = f"t{number}"
@@ -79,7 +79,7 @@ async def test_look_ups_by_time_leave_them_out(
 
 
 async def test_one_that_claims_the_greatest_time(connect: Connect) -> None:
-    """BASE-50: all others are looked at, then."""
+    """BASE-50: then all other batches are searched."""
     async with connect() as client:
         await client.create_topic("a")
         await client.append("a", 1000, 3000, 2000)
@@ -90,8 +90,7 @@ async def test_one_that_claims_the_greatest_time(connect: Connect) -> None:
 
 @pytest.mark.parametrize("kind", ODD_BATCHES)
 async def test_a_queue_that_begins_by_duration_loads(connect: Connect, kind: str) -> None:
-    """LOAD-5: with the first record that can be read; where there is none yet, with the next
-    one."""
+    """LOAD-5: with the first readable record, or the next one produced if there is none yet."""
     async with connect() as client:
         topic = await client.create_topic("orders")
         key = topic.topic_id, 0
@@ -138,7 +137,7 @@ def _without_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("by_record", [False, True])
 @pytest.mark.parametrize("kind", ODD_BATCHES)
 async def test_consumers_that_end_over_one(connect: Connect, kind: str, by_record: bool) -> None:
-    """FET-31: its offsets are given up as any others are, once each, and what lies behind is
+    """FET-31: its offsets are archived like any others, once each, and the records after it are
     delivered, in both modes (KIP-1206)."""
     async with connect() as client:
         key = await queue_with(client, kind, **{"share.delivery.count.limit": "3"})
@@ -174,7 +173,7 @@ async def test_consumers_that_end_over_one(connect: Connect, kind: str, by_recor
 
 
 async def test_gaps_are_taken_for_one(connect: Connect) -> None:
-    """ACK-4: what clients say of offsets at which they found no record."""
+    """ACK-4: how clients acknowledge offsets at which they found no record."""
     async with connect() as client:
         key = await queue_with(client, "no gzip")
         member = Member(client, "m")
@@ -194,7 +193,7 @@ async def test_gaps_are_taken_for_one(connect: Connect) -> None:
 async def test_dead_letters_have_no_record_of_another_batch(
     connect: Connect, every_engine: str, kind: str
 ) -> None:
-    """DLQ-24: what a record says of its offset is believed within its batch only."""
+    """DLQ-24: the offset that a record claims is trusted within its batch only."""
     async with connect(every_engine) as client:
         key = await queue_with(client, kind)
         member = Member(client, "m")

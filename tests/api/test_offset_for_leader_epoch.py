@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where the lives of the broker began and ended in a log."""
+"""OffsetForLeaderEpoch: the offsets at which the lives of the broker began and ended in a log."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def test_every_version(connect: Connect, version: int) -> None:
 
 
 async def test_three_lives(connect: Connect, every_engine: str) -> None:  # BASE-53
-    """Epochs 0 and 2 wrote, 1 did not: it ended where 0 ended. One that is still to come is
-    unknown, without an error."""
+    """Epochs 0 and 2 wrote, 1 did not: it ended where 0 ended. A future epoch is unknown, without
+    an error."""
     async with connect(every_engine) as client:
         await client.create_topic("a")
         await client.append("a", 1000, 2000)
@@ -53,7 +53,8 @@ async def test_three_lives(connect: Connect, every_engine: str) -> None:  # BASE
 
 
 async def test_an_epoch_older_than_every_write_ended_where_the_first_one_began(connect: Connect) -> None:
-    """Else a client that joined before the first record would take its position for truncated."""
+    """Otherwise a client that joined before the first record would conclude that the log was
+    truncated."""
     async with connect() as client:
         await client.create_topic("a")
     async with connect() as client:
@@ -63,8 +64,8 @@ async def test_an_epoch_older_than_every_write_ended_where_the_first_one_began(c
 
 
 async def test_ends_begin_with_what_is_left(connect: Connect) -> None:  # BASE-53
-    """Any epoch below all that there are, negative ones too, ended where the log begins; only -1 is
-    none."""
+    """Any epoch below the existing ones, even a negative one, ended where the log begins; only -1
+    means no epoch."""
     async with connect() as client:
         await client.create_topic("a")
         await client.append("a", 1000, 2000, 3000)

@@ -1,6 +1,6 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete as a broker answers them: every version and field,
-every engine over a restart, many partitions, saves that fail, limits of ours. What the comparison
-with Kafka shows already is not repeated here."""
+"""OffsetCommit, OffsetFetch and OffsetDelete of a broker: every version and field, every engine
+over a restart, many partitions, saves that fail, and kbroker's own limits. It does not repeat the
+comparison with Kafka."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_ID = UUID(int=0)
 
 
 def named(version: int, api: str, topic: Any) -> dict[str, Any]:
-    """How a version names a topic."""
+    """The topic as a version identifies it."""
     return {"topic_id": topic.topic_id} if version >= 10 and api != "offset_delete" else {"name": topic.name}
 
 
@@ -30,7 +30,7 @@ async def commit(
     group: str = G,
     **more: Any,
 ) -> Any:
-    """`rows`: offset, leader epoch and metadata by partition. Codes by partition."""
+    """`rows`: offset, leader epoch and metadata by partition. Returns codes by partition."""
     partitions = [
         {
             "partition_index": number,
@@ -98,8 +98,8 @@ async def test_what_one_version_commits_another_fetches(connect: Connect) -> Non
 
 
 async def test_offsets_survive_a_restart(connect: Connect, every_engine: str) -> None:
-    """With all that was committed with them; those of a topic that is deleted do not, whenever it
-    is looked."""
+    """With all committed fields. Offsets of a deleted topic do not survive, before or after a
+    restart."""
     async with connect(every_engine) as client:
         orders, gone = await client.create_topic("orders", 3), await client.create_topic("gone")
         await commit(client, 9, orders, {0: (5, 3, "five"), 2: (7, -1, "é" * 4000)})
@@ -131,7 +131,7 @@ async def test_offsets_survive_a_restart(connect: Connect, every_engine: str) ->
 
 
 async def test_many_partitions_in_one_request(connect: Connect, every_engine: str) -> None:
-    """Thousands where it costs little to make them."""
+    """Thousands, with engines on which creating them is cheap."""
     count = 5000 if every_engine == "memory" else 200
     async with connect(every_engine) as client:
         topic = await client.create_topic("orders", count)
@@ -155,7 +155,7 @@ async def test_many_partitions_in_one_request(connect: Connect, every_engine: st
 
 
 async def test_what_cannot_be_saved_is_refused_row_by_row(connect: Connect) -> None:
-    """COORDINATOR_NOT_AVAILABLE: clients look for the coordinator again and repeat it."""
+    """COORDINATOR_NOT_AVAILABLE: clients look up the coordinator again and retry."""
     async with connect() as client:
         topic = await client.create_topic("orders", 2)
         await commit(client, 9, topic, {0: (1, -1, "")})

@@ -1,4 +1,4 @@
-"""Offsets and groups that a running broker forgets by itself, and that stay forgotten."""
+"""Offsets and groups that a running broker expires, and that do not return."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def test_what_is_old_is_forgotten_and_what_is_not_stays(
 async def test_a_group_goes_when_it_is_empty_and_has_no_offsets(
     jump_clock: MockClock, connect: Connect
 ) -> None:
-    """Its next generation is the first again."""
+    """If it is recreated, its next generation is the first."""
     async with connect(config=CHECK) as client:
         await client.create_topic("orders")
         for _ in range(2):
@@ -78,7 +78,8 @@ async def test_a_group_goes_when_it_is_empty_and_has_no_offsets(
 
 
 async def test_offsets_of_members_stay_while_they_are_there(jump_clock: MockClock, connect: Connect) -> None:
-    """However short they are to be kept: nobody knows what these members subscribe to."""
+    """However short their retention is: the broker does not know the subscriptions of these
+    members."""
     async with connect(config=CHECK) as client:
         await client.create_topic("orders")
         joined = await client.call("join_group", 3, group_id="g", member_id="", **JOIN)

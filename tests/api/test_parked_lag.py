@@ -1,7 +1,7 @@
 """Parked records are lag, with every persister and store; those that the log has lost are not.
 
-There are twelve records. The persister gets some as parked, in the form that the share engine
-writes. Expected numbers are counted by hand.
+There are twelve records. Some are passed to the persister as parked, in the form that the share
+engine writes. Expected numbers are counted by hand.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def begun(client: Client, now_ms: int) -> TopicPartition:
 
 
 async def park(client: Client, key: TopicPartition, *offsets: int, start: int = 5) -> None:
-    """0 to 4 are passed by the start offset; what is parked behind it is archived."""
+    """The start offset passes 0 to 4; parked records after it are archived in the window."""
     partition = client.broker.topics.partition(*key)
     assert partition is not None
     epoch = partition.leader_epoch
@@ -78,7 +78,7 @@ async def parked(client: Client, key: TopicPartition) -> list[int]:
 @pytest.mark.parametrize("persister", PERSISTERS)
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_what_waits_is_lag(tmp_path: Path, engine: str, persister: str) -> None:
-    """Not loaded, loaded, after a restart; and not where the log's start has passed it."""
+    """Not loaded, loaded, and after a restart; but not below the log's start."""
     now_ms = wall_clock_ms()
     async with opened(tmp_path, engine, persister) as client:
         key = await begun(client, now_ms)
@@ -139,8 +139,9 @@ async def test_what_a_log_start_takes_is_counted_and_dropped_at_the_load(
 async def test_what_a_power_cut_took_from_the_log_waits_no_more(
     connect: Connect, every_engine: str, tmp_path: Path, appended_before: int
 ) -> None:
-    """New records get the lost offsets; they are others. The remaining records wait as before.
-    (Control records are lost with the log: tests/broker/persisters/test_control_parking.py.)"""
+    """New records get the lost offsets, but are different ones. The remaining records wait as
+    before. (Control records are lost with the log:
+    tests/broker/persisters/test_control_parking.py.)"""
     async with connect(engine=every_engine) as client:
         key = await begun(client, wall_clock_ms())
         await park(client, key, 1, 2, 6, 9, 11, start=12)
@@ -162,7 +163,7 @@ async def test_what_a_power_cut_took_from_the_log_waits_no_more(
 
 
 async def test_what_comes_meanwhile_is_no_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log's end belongs to the moment of the summary: control records that are appended while
+    """The log's end must be that of the summary's moment: otherwise control records appended while
     parked records are counted would be lag."""
     now_ms = wall_clock_ms()
 
@@ -181,7 +182,7 @@ async def test_what_comes_meanwhile_is_no_lag(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("persister", PERSISTERS)
 async def test_what_is_due_is_told_from_what_waits(tmp_path: Path, every_engine: str, persister: str) -> None:
-    """Of the store alone: memory knows the first ones of each lane only."""
+    """By the store alone: memory has only the first records of each lane."""
     async with opened(tmp_path, every_engine, persister) as client:
         key = await begun(client, wall_clock_ms())
         await park(client, key, *WAITING)

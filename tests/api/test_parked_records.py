@@ -39,7 +39,7 @@ SETTINGS = {"kbroker.queue.redelivery.delay.ms": str(DELAY_MS), "kbroker.queue.r
 
 @pytest.fixture(autouse=True)
 def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of a second counts as long."""
+    """Waits of a tenth of a second are parked."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
@@ -181,8 +181,8 @@ class TestParkedRecords:
                     await trio.lowlevel.checkpoint()
 
     async def test_a_parked_record_holds_the_log(self, connect: Connect, every_engine: str) -> None:
-        """Of a topic with kbroker.queue.retention; DeleteRecords takes it all the same, and it is
-        not lag any more."""
+        """Of a topic with kbroker.queue.retention; DeleteRecords still removes it, and it is no
+        longer lag."""
         async with connect(every_engine, config=FAST) as client:
             key = await prepare(client, 1, 1, 1)
             await set_up_group(client, SETTINGS)
@@ -206,7 +206,7 @@ class TestParkedRecords:
     async def test_a_record_that_is_being_parked_holds_the_log(
         self, connect: Connect, every_engine: str
     ) -> None:
-        """Its place in the window counts as final, and its key is not to be read yet."""
+        """Its place in the window is final, and its key cannot be read yet."""
         async with connect(every_engine, config=FAST) as client:
             key = await prepare(client, 2)
             await set_up_group(client, SETTINGS)

@@ -1,5 +1,5 @@
-"""Topics with kbroker.payload.check: what is refused, what waits for whom, and what becomes of it
-when something else happens first."""
+"""Topics with kbroker.payload.check: which batches are refused, which requests wait for others, and
+what happens if something else happens first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PATIENCE_S = 30
 
 
 def large(number: int = 0, *, producer: ProducerInfo | None = None) -> bytes:
-    """A good batch that takes a thread; its size tells it apart."""
+    """A valid batch that is checked in a thread; its size identifies it."""
     now_ms = wall_clock_ms()
     more = {} if producer is None else {"producer": producer}
     return build_batch([Record(0, now_ms, None, bytes(100_000 + number))], codec=Codec.ZSTD, **more)
@@ -42,7 +42,7 @@ def large_odd(*, producer: ProducerInfo | None = None) -> bytes:
 
 
 class Gate:
-    """Stands in for the check in the thread: it begins, and does its work when the test says so."""
+    """Stands in for the check in the thread: it runs when the test releases it."""
 
     def __init__(self) -> None:
         self._tokens = threading.Semaphore(0)
@@ -82,14 +82,14 @@ def gate_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Gate]]:
 
 
 class Sent:
-    """Answers to Produce requests, by name, in the order in which they came."""
+    """Answers to Produce requests, by name, in order of arrival."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self.rows: dict[str, Any] = {}
 
     async def send(self, client: Client, topic: Any, name: str, records: bytes, **more: Any) -> None:
-        """Its handler has run on return."""
+        """On return the request's handler has run."""
         self._nursery.start_soon(self._send, client, topic, name, records, more)
         await trio.testing.wait_all_tasks_blocked()
 
@@ -107,8 +107,8 @@ class Sent:
 
 @pytest.mark.parametrize("kind", ODD_BATCHES)
 async def test_what_is_refused(connect: Connect, kind: str) -> None:
-    """BASE-24: the answer's fields are those that Kafka gives; nothing of it is stored, and what
-    follows is taken."""
+    """BASE-24: the answer has the same fields as Kafka's; nothing of the batch is stored, and later
+    ones are accepted."""
     async with connect() as client:
         topic = (await client.create_topic("orders", configs=CHECKED)).topic_id
         assert (await produce(client, topic, batch(b"a"))).base_offset == 0
@@ -147,7 +147,7 @@ async def test_what_clients_write(connect: Connect, every_engine: str) -> None:
 
 
 async def test_only_where_it_is_asked_for(connect: Connect) -> None:
-    """For a topic, live; or for all that do not say otherwise."""
+    """For one topic, altered while it is in use; or for all topics without a value of their own."""
     odd = odd_batch("no gzip", time_ms=wall_clock_ms())
 
     async def alter(client: Client, operation: int, value: str | None) -> None:
@@ -172,7 +172,7 @@ async def test_only_where_it_is_asked_for(connect: Connect) -> None:
 async def test_one_waits_for_the_one_before_in_its_partition_only(
     connect: Connect, gate_of: Callable[[], Gate]
 ) -> None:
-    """Whoever sent it. Offsets are in the order in which requests came."""
+    """Whichever client sent it. Offsets are in the order in which requests arrived."""
     async with connect() as client, trio.open_nursery() as nursery:
         gate, sent = gate_of(), Sent(nursery)
         topic = (await client.create_topic("orders", 2, configs=CHECKED)).topic_id
@@ -203,7 +203,7 @@ async def test_one_waits_for_the_one_before_in_its_partition_only(
 
 
 async def test_a_topic_that_is_no_longer_checked(connect: Connect, gate_of: Callable[[], Gate]) -> None:
-    """What comes then still waits its turn."""
+    """Requests that arrive then still wait their turn."""
     async with connect() as client, trio.open_nursery() as nursery:
         gate, sent = gate_of(), Sent(nursery)
         topic = await client.create_topic("orders", configs=CHECKED)
@@ -219,8 +219,8 @@ async def test_a_topic_that_is_no_longer_checked(connect: Connect, gate_of: Call
 
 
 async def test_an_idempotent_producer(connect: Connect, gate_of: Callable[[], Gate]) -> None:
-    """As in Kafka, a batch that is refused is not noted: what follows it is out of order (45) until
-    its sequence number comes again."""
+    """As in Kafka, a refused batch is not counted: later ones are out of order (45) until its
+    sequence number is repeated."""
 
     def of_sequence(sequence: int) -> ProducerInfo:
         return ProducerInfo(7, 0, sequence)
@@ -252,7 +252,7 @@ async def test_an_idempotent_producer(connect: Connect, gate_of: Callable[[], Ga
 
 
 async def test_two_are_checked_at_once(connect: Connect, gate_of: Callable[[], Gate]) -> None:
-    """In the whole broker: that bounds the memory that decompressed batches take."""
+    """In the whole broker: that bounds the memory for decompressed batches."""
     async with connect() as client, trio.open_nursery() as nursery:
         gate, sent = gate_of(), Sent(nursery)
         topic = (await client.create_topic("orders", 6, configs=CHECKED)).topic_id
@@ -347,13 +347,13 @@ async def test_a_broker_that_stops_meanwhile(connect: Connect, gate_of: Callable
 
 
 async def _go_on_when_all_wait(gate: Gate) -> None:
-    """Here: also the broker that is being closed."""
+    """Release all once everything waits, including the broker that is being closed."""
     await trio.testing.wait_all_tasks_blocked()
     gate.go_on()
 
 
 async def test_a_check_that_breaks(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It concerns one batch, neither the next one nor the broker."""
+    """It affects one batch, neither the next one nor the broker."""
 
     def fail(records: Buffer, header: BatchHeader) -> NoReturn:
         raise MemoryError
@@ -367,7 +367,8 @@ async def test_a_check_that_breaks(connect: Connect, monkeypatch: pytest.MonkeyP
 
 
 async def test_acks_0(connect: Connect, gate_of: Callable[[], Gate]) -> None:
-    """BASE-29: the connection ends when the batch was refused, and so when that is known."""
+    """BASE-29: the connection is closed when a batch is refused, so only once the check has
+    ended."""
     async with connect() as client:
         topic = (await client.create_topic("orders", configs=CHECKED)).topic_id
         gate = gate_of()

@@ -73,8 +73,7 @@ async def test_one_bad_partition_does_not_spoil_the_others(connect: Connect) -> 
 
 
 async def test_an_idempotent_producer_after_a_restart(connect: Connect, every_engine: str) -> None:
-    """Its partitions read first what they remember of it. Rows of one request do not depend on each
-    other."""
+    """Its partitions first read its state. Rows of one request do not depend on each other."""
 
     def request(sequence: int, *, acks: int = -1) -> dict[str, Any]:
         now_ms = wall_clock_ms()
@@ -133,8 +132,7 @@ async def test_what_is_listed_twice_counts_once(connect: Connect) -> None:  # BA
 
 
 async def test_what_is_refused_first(connect: Connect) -> None:  # BASE-28, BASE-30
-    """Odd acks only concern batches that are batches, in partitions that there are; internal topics
-    are there in any case."""
+    """Odd acks affect only valid batches in existing partitions; internal topics always exist."""
     async with connect() as client:
         await client.create_topic("orders")
         cases = (
@@ -155,7 +153,7 @@ async def test_what_is_refused_first(connect: Connect) -> None:  # BASE-28, BASE
 
 @pytest.mark.parametrize("version", [3, 6, 7])
 async def test_zstd_in_old_versions(connect: Connect, version: int) -> None:
-    """Clients that know only those cannot read it."""
+    """Clients that only support those versions cannot read it."""
     async with connect() as client:
         await client.create_topic("orders")
         codec = await refused(client, "orders", batch(b"a", codec=Codec.ZSTD), version=version)
@@ -167,8 +165,8 @@ async def test_zstd_in_old_versions(connect: Connect, version: int) -> None:
 
 @pytest.mark.parametrize("version", range(5, 14))
 async def test_a_refused_row(connect: Connect, version: int) -> None:  # BASE-22, BASE-33
-    """The log's start where the log refused it; a message, and which records, only where single
-    records are at fault."""
+    """The log's start if the log refused it; a message, and the records, only if single records are
+    at fault."""
     async with connect() as client:
         topic = (
             (await client.create_topic("orders")).topic_id

@@ -1,5 +1,5 @@
-"""kbroker.queue.retention: what share groups are not done with stays, and in a work queue what they
-are done with goes."""
+"""kbroker.queue.retention: records that share groups have not finished stay, and in a work queue
+finished records are removed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def heartbeat_of(client: Client, group_id: str, epoch: int = 0) -> None:
 
 
 async def retain(client: Client) -> int:
-    """Where the log begins after a check."""
+    """The log's start after a check."""
     topic = client.broker.topics.by_name("orders")
     await apply_retention(client.broker.topics, topic.partitions[0], topic.config, client.broker.held_logs)
     return topic.partitions[0].log_start_offset

@@ -1,5 +1,5 @@
-"""A disk without a free byte: deleting a topic makes room, and so does a work queue with a stuck
-job. On a small tmpfs, so it needs the right to mount one; skipped without it."""
+"""A disk without a free byte: deleting a topic frees space, and so does a work queue with a stuck
+job. Uses a small tmpfs, so it needs the right to mount one; skipped without it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb"])
 async def test_deleting_a_topic_makes_room(disk: Path, engine: str) -> None:
-    """Not so on RocksDB and SQLite: see docs/durability.md."""
+    """Not with RocksDB and SQLite: see docs/durability.md."""
     options = StartOptions(
         data_dir=disk / "data",
         storage=engine,
@@ -76,7 +76,7 @@ async def test_what_a_killed_broker_had_set_aside_is_room_for_the_next_start(dis
     (disk / "left").rename(reserve)  # as if the broker had been killed
     fill_the_rest(disk)
     async with open_broker(options) as broker:
-        assert 0 < reserve.stat().st_size < size_bytes, "set aside anew, from what was free"
+        assert 0 < reserve.stat().st_size < size_bytes, "reserved again, from the free space"
         (deleted,) = (
             await Client(broker).call("delete_topics", 6, topics=[{"name": "full", "topic_id": None}])
         ).responses
@@ -110,7 +110,7 @@ async def test_deleting_an_empty_topic_leaves_something_set_aside(disk: Path) ->
 
 @pytest.mark.parametrize("engine", ["segment", "lmdb"])
 async def test_a_held_job_does_not_keep_the_disk_full(disk: Path, engine: str) -> None:
-    """It is kept with what is set aside, and all that is finished goes."""
+    """It is kept, using the reserved space, and all finished records are removed."""
     options = StartOptions(
         data_dir=disk / "data",
         storage=engine,

@@ -1,6 +1,7 @@
-"""Records that retention and DeleteRecords take from a share group are in the log and the metrics.
+"""Records that retention and DeleteRecords remove although a share group has not finished them
+appear in the log and the metrics.
 
-The expected number comes from the log and from what the test acknowledged, offset by offset.
+The expected number comes from the log and from the test's acknowledgements, offset by offset.
 Control records in the log do not count.
 """
 
@@ -56,10 +57,11 @@ async def join(client: Client, group_id: str = GROUP, topic: str = TOPIC, reset:
 
 
 async def work(client: Client, key: Key, group_id: str = GROUP) -> tuple[Member, set[int]]:
-    """Take 20 records: accept the first 5 and two in between, reject one, give one back, hold the
-    rest.
+    """Acquire 20 records: accept the first 5 and two in between, reject one, release one, hold the
+    others.
 
-    Gives the member and the offsets that are done with."""
+    Returns the member and the finished offsets.
+    """
     member = Member(client.another(2), "m", group_id)
     taken: list[int] = []
     while len(taken) < 20:
@@ -91,7 +93,8 @@ def data_offsets(client: Client, key: Key) -> list[int]:
 
 
 async def unloaded(client: Client) -> None:
-    """When all is saved that the session has given back."""
+    """Wait until everything released by the session is saved and the share-partition is
+    unloaded."""
     with trio.fail_after(20):
         while client.broker.share_partitions.loaded():  # noqa: ASYNC110 - a task of the broker does it
             await trio.sleep(0.01)
@@ -130,7 +133,7 @@ async def test_the_number_is_right_in_memory_and_after_a_restart(
         offsets = data_offsets(client, key)
         assert await delete(client, offsets[3], topic=TOPIC) == (0, offsets[3])
         assert said(caplog) == [], "all of that was done"
-        for place in (12, 25):  # Inside of what was taken, and behind it.
+        for place in (12, 25):  # Inside the acquired range, and after it.
             lost = [each for each in data_offsets(client, key) if each < offsets[place] and each not in done]
             assert await delete(client, offsets[place], topic=TOPIC) == (0, offsets[place])
             assert said(caplog) == [line(len(lost))]
@@ -261,8 +264,7 @@ async def test_a_round_of_retention_asks_only_for_what_moves(
 
 
 class FiveVerbs:
-    """A persister of somebody else's: it knows the verbs and nothing more, and may be slow or
-    fail."""
+    """Another author's persister: it has only the required methods, and may be slow or fail."""
 
     def __init__(self, persister: Persister) -> None:
         self._persister = persister

@@ -69,7 +69,7 @@ def test_a_record_without_a_timestamp_counts_from_now() -> None:
 
 @pytest.fixture(autouse=True)
 def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of a second counts as long."""
+    """Waits of a tenth of a second are parked."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
@@ -85,7 +85,7 @@ async def send(client: Client, *delays_ms: int | None, codec: Codec = Codec.NONE
 
 
 async def take(member: Member, key: object, wait_ms: int = 5000) -> list[tuple[int, int, int]]:
-    """What a fetch gives, and its answer is that it is all done."""
+    """The records of a fetch, all of which are accepted."""
     answer = await member.fetch([key] if member.epoch == 0 else (), wait_ms=wait_ms, share_acquire_mode=1)
     taken = acquired(answer)
     assert sent(answer) == [offset for first, last, _ in taken for offset in range(first, last + 1)]
@@ -95,8 +95,8 @@ async def take(member: Member, key: object, wait_ms: int = 5000) -> list[tuple[i
 
 
 async def are_parked(client: Client, key: tuple[UUID, int], number: int) -> None:
-    """They may still be being loaded. Not looked at in each turn: counting a long window takes as
-    long as parking some of it."""
+    """They may still be loading. Not checked in each turn: counting a long window takes as long as
+    parking some of it."""
     with trio.fail_after(60):
         while not is_loaded(client, key) or parked(client, key) != number:  # noqa: ASYNC110 (nothing announces it)
             await trio.sleep(0.02)
@@ -156,8 +156,8 @@ class TestScheduled:
     async def test_an_urgent_record_behind_a_burst_comes_first(
         self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Alone in its batch, and among others of its batch, before the scan gets there; then all
-        are where they belong."""
+        """Alone in its batch, and among others of its batch, before the scan gets there; afterwards
+        every record is in the right place."""
         monkeypatch.setattr(scanner, "AHEAD_FROM", 100)
         monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 50)
         async with connect(every_engine, config=FAST) as client:
@@ -184,8 +184,8 @@ class TestScheduled:
     async def test_what_was_delivered_ahead_is_kept_over_a_restart(
         self, connect: Connect, every_engine: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The scan has hardly begun when the broker stops: what it has not seen is neither lost nor
-        delivered early."""
+        """The scan has hardly begun when the broker stops: records that it has not reached are
+        neither lost nor delivered early."""
         monkeypatch.setattr(scanner, "AHEAD_FROM", 100)
         monkeypatch.setattr(scanner, "OFFSETS_A_TURN", 5)
         async with connect(every_engine, config=FAST) as client:
@@ -205,7 +205,7 @@ class TestScheduled:
             assert await lag(client) == 3000
 
     async def test_a_clock_that_is_set(self, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A schedule follows the wall clock, one day ahead and back."""
+        """A schedule follows the wall clock, a day ahead and back."""
         step = [0]
         real = clock.wall_clock_ms
         for module in ("kbroker.broker.queues.scanner", "kbroker.broker.queues.share_partitions"):
@@ -297,7 +297,7 @@ class TestScheduled:
         assert tuple(oddity.value for oddity in Oddity) == ODDITIES
 
     async def test_what_does_not_only_wait_is_shown(self, connect: Connect) -> None:
-        """Parked records that are due, then held; one that only waits is not among them."""
+        """Parked records that are due or held; records that only wait are not listed."""
         async with connect(config=FAST) as client:
             key = await prepare(client)
             await set_up_group(client, SETTINGS)
@@ -321,7 +321,7 @@ class TestScheduled:
 
     @pytest.mark.parametrize("validate_only", [True, False])
     async def test_stores_that_cannot_park_refuse_it(self, connect: Connect, validate_only: bool) -> None:
-        """Also where it is only asked whether they would: `kbroker queues create` asks first."""
+        """Also if the request only validates: `kbroker queues create` does that first."""
         async with connect(config=FAST) as client:
             client.broker.configs.parks_records = False
             entries = [{"name": "kbroker.queue.scheduling", "config_operation": 0, "value": "true"}]

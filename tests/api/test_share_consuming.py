@@ -1,6 +1,6 @@
-"""ShareFetch and ShareAcknowledge through their handlers, on a real broker: the traces seen on a
-running Kafka 4.3, the session rules, waiting and waking, what a disconnect and a restart do. The
-engine's own rules are tested in tests/share."""
+"""ShareFetch and ShareAcknowledge through their handlers, on a real broker: the traces observed on
+a running Kafka 4.3, the session rules, waiting and waking, and the effects of a disconnect and a
+restart. The engine's own rules are tested in tests/share."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.api.share_consumers import (
 
 async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engine: str) -> None:
     # FET-35, RPC-41, ACK-9, ACK-24, ACK-28, SES-23, SES-26
-    """Seen on Kafka 4.3.1: limit 5, two batches of five."""
+    """Observed on Kafka 4.3.1: limit 5, two batches of five."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, 5, 5)
         one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -63,7 +63,7 @@ async def test_the_engine_trace_of_a_running_kafka(connect: Connect, every_engin
 
 async def test_the_session_trace_of_a_running_kafka(connect: Connect) -> None:
     # SES-2..4, SES-6, SES-11, SES-12, SES-15, SES-29, FET-1, FET-8, FET-34, RPC-24, RPC-40
-    """Seen on Kafka 4.3.1."""
+    """Observed on Kafka 4.3.1."""
     async with connect() as client:
         topic_id, _ = await prepare(client, partitions=2)
         a, b = (topic_id, 0), (topic_id, 1)
@@ -198,7 +198,7 @@ async def test_record_limit_stops_within_a_batch(connect: Connect) -> None:  # N
 
 # NEXT-11, FET-35
 async def test_record_limit_sends_only_what_is_taken(connect: Connect, every_engine: str) -> None:
-    """One record at a time of a big batch, several members, one gives its record back."""
+    """One record at a time of a large batch, several members; one releases its record."""
     async with connect(engine=every_engine) as client:
         key = await prepare(client, 300, 3)
         one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -286,8 +286,8 @@ class TestWaiting:
             assert (acquired(answer), woken) == ([(2, 2, 1)], ["produced"])
 
     async def test_for_room_that_retention_has_made(self, connect: Connect) -> None:  # FET-30
-        """Whose lock limit was reached: the acknowledgement alone leaves none, since it is not at
-        the front."""
+        """The share-partition had reached its lock limit. The acknowledgement alone makes no room,
+        since its record is not at the front."""
         async with connect() as client:
             key = await prepare(client, *[10] * 15)
             await set_up_group(client, {"share.partition.max.record.locks": "100"})
@@ -380,7 +380,7 @@ async def test_a_waiting_fetch_of_a_replaced_session_acquires_nothing(connect: C
 
 # SES-27
 async def test_a_forgotten_partition_is_released_with_the_session_and_not_before(connect: Connect) -> None:
-    """A client that loses a partition while it works on a record may still acknowledge that."""
+    """A client that loses a partition while it processes a record may still acknowledge it."""
     async with connect() as client:
         key = await prepare(client, 3)
         one, two = Member(client, "M1"), Member(client.another(2), "M2")
@@ -434,7 +434,7 @@ async def test_what_a_restart_keeps(connect: Connect, engine_name: str) -> None:
 
 
 async def test_latest_is_decided_once(connect: Connect) -> None:  # LOAD-2, LOAD-6
-    """A restart before the first acknowledgement must not skip what was produced since the first
+    """A restart before the first acknowledgement must not skip records produced since the first
     fetch."""
     async with connect(engine="segment") as client:
         topic = await client.create_topic("orders")
@@ -449,7 +449,8 @@ async def test_latest_is_decided_once(connect: Connect) -> None:  # LOAD-2, LOAD
 
 
 async def test_a_batch_that_cannot_be_read_fails_its_share_partition_only(connect: Connect) -> None:  # FET-17
-    """Damage on disk; a payload that contradicts its header is no reason (test_odd_batches.py)."""
+    """Damage on disk; a payload that contradicts its header does not cause this
+    (test_odd_batches.py)."""
     async with connect() as client:
         topic = await client.create_topic("orders")
         await client.append("orders", wall_clock_ms())
@@ -497,8 +498,8 @@ async def test_a_persister_that_raises_leaves_no_record_pending(
 
 
 async def test_a_session_of_many_partitions(connect: Connect) -> None:
-    """A session's first answer has a row for each that is loaded, later ones only for those with
-    records, and for what was added."""
+    """A session's first answer has a row for each loaded partition, later ones only for those with
+    records and for added ones."""
     async with connect() as client:
         topic_id, _ = await prepare(client, partitions=40)
         keys = [(topic_id, partition) for partition in range(40)]

@@ -1,5 +1,4 @@
-"""What a ShareFetch may ask for and what becomes of odd requests: limits, bytes, sessions that wait
-or idle, state that was fenced."""
+"""ShareFetch: odd requests, limits, bytes, sessions that wait or idle, and fenced state."""
 
 from __future__ import annotations
 
@@ -81,8 +80,8 @@ async def test_max_bytes_below_zero(connect: Connect) -> None:  # RPC-46, FET-7
 
 
 async def test_an_unknown_acquire_mode(connect: Connect) -> None:  # RPC-49, RPC-72
-    """Acknowledgements are done and the session counts the request; without anything to fetch
-    nobody looks at the mode."""
+    """Acknowledgements are applied and the session counts the request; without partitions to fetch
+    the mode is ignored."""
     async with connect() as client:
         key = await prepare(client, 2)
         member = Member(client, "m")
@@ -165,7 +164,7 @@ async def _subscribed(client: Client, name: str) -> tuple[UUID, int]:
 async def test_a_full_table_is_told_of_after_max_wait(
     connect: Connect, jump_clock: trio.testing.MockClock, listed: bool
 ) -> None:
-    """SES-19: an answer at once would make clients ask in a busy loop."""
+    """SES-19: an immediate answer would make clients retry in a busy loop."""
     async with connect(config=TABLE_OF_ONE) as client:
         key = await prepare(client)
         assert (await Member(client, "m").fetch([key])).error_code == 0

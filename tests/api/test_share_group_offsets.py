@@ -1,5 +1,5 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets through their
-handlers, on groups that are at work."""
+handlers, on active groups."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def describe(
 
 
 async def starts(client: Client) -> dict[int, tuple[int, int]]:
-    """Start offset and lag by partition, of everything that the group has."""
+    """Start offset and lag by partition, of all of the group's partitions."""
     found = await describe(client)
     return {row.partition_index: (row.start_offset, row.lag) for topic in found for row in topic.partitions}
 
@@ -67,7 +67,7 @@ async def delete(client: Client, *names: str, group: str = GROUP) -> list[ErrorC
 
 
 async def known(client: Client, *sizes: int) -> tuple[UUID, int]:
-    """As `prepare`, and the group has the partition Initialized."""
+    """As `prepare`, and the partition is Initialized in the group."""
     key = await prepare(client, *sizes)
     assert await alter(client, 0) == [NONE]
     return key
@@ -141,7 +141,7 @@ class TestAltering:
 
     async def test_is_not_undone_by_what_was_to_be_saved_later(self, connect: Connect) -> None:
         """A session that ends releases its records in the background: such a write carries the
-        start offset as it was."""
+        start offset unchanged."""
         async with connect() as client:
             key = await known(client, 3, 3)
             member = Member(client.another(2), "m")
@@ -155,8 +155,7 @@ class TestAltering:
 
     # LSO-11, LOAD-18, OFF-12, OFF-18
     async def test_beyond_the_end(self, connect: Connect, every_engine: str) -> None:
-        """It is kept over restarts, also after somebody has asked for records, and is what records
-        come from in the end."""
+        """It survives restarts, also after a fetch, and is where delivery finally begins."""
         async with connect(engine=every_engine) as client:
             key = await known(client, 3)
             assert await alter(client, 5) == [NONE]
@@ -175,8 +174,8 @@ class TestAltering:
     async def test_holds_against_a_load_under_way(
         self, connect: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where the group's reset policy was about to decide, too: what that says must not be saved
-        over what was altered."""
+        """Even if the group's reset policy was about to decide: its result must not be saved over
+        the altered offset."""
         async with connect() as client:
             key = await known(client, 1, 1, 1)
             assert await alter(client, -1) == [NONE]
@@ -231,8 +230,8 @@ class TestAltering:
     async def test_below_minus_one_of_an_earlier_version(
         self, connect: Connect, every_engine: str, start: int
     ) -> None:
-        """State that was stored when such a start offset was taken: it is described, and means the
-        log's start, as it did."""
+        """State that was stored when such a start offset was accepted: it is described, and still
+        means the log's start."""
         async with connect(engine=every_engine) as client:
             key = await known(client, 1, 1, 1)
             snapshot = encode_share_snapshot(9, 1, 0, start, 1, 1, 0, -1, ())
@@ -251,8 +250,8 @@ class TestAltering:
 
     # OFF-13
     async def test_makes_dead_letters_of_records_that_were_some_before(self, connect: Connect) -> None:
-        """After a restart, too: what an earlier state left in the queue is not the dead letter of
-        this one."""
+        """After a restart, too: dead letters that an earlier state left in the queue are not those
+        of this one."""
         async with connect(engine="segment") as client:
             key = await prepare_dead_letters(client, 2)
             for _ in range(2):
@@ -278,7 +277,7 @@ class TestAltering:
 
 class TestDeleting:
     async def test_reaches_a_fetch_that_waits(self, connect: Connect) -> None:  # OFF-20, OFF-30
-        """It is answered as any fetch of a share-partition without state, and those after it have
+        """It is answered like any fetch of a share-partition without state, and later fetches get
         records again with the next member."""
         async with connect() as client:
             key = await known(client, 3)
@@ -309,11 +308,11 @@ class TestDeleting:
             assert await delete(client, "orders") == [ErrorCode.unknown_topic_or_partition]
 
 
-# --- a persister that takes its time, or fails ---
+# --- a slow or failing persister ---
 
 
 class Persister(NoopPersister):
-    """A broker's, in front of it: `hold` makes it wait, `failure` raise, `refuse` refuse."""
+    """Wraps the broker's own: `hold` makes it wait, `failure` raise, `refuse` refuse."""
 
     def __init__(self, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         self.real = client.broker.persister
@@ -350,7 +349,7 @@ class Persister(NoopPersister):
 @pytest.mark.parametrize("way", ["refuses", "raises"])
 # OFF-7, OFF-23, OFF-27
 async def test_a_persister_that_fails(connect: Connect, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    """Each row says so, a description says nothing, and everything can be tried again."""
+    """Each row has the error, a description has no offsets, and everything can be retried."""
     async with connect() as client:
         await known(client, 3)
         persister = Persister(client, monkeypatch)
@@ -406,7 +405,7 @@ async def _given(summaries: list[SummaryResult]) -> list[SummaryResult]:
 async def test_nobody_else_changes_the_group_meanwhile(
     connect: Connect, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """Members get an error that has them retry."""
+    """Members get an error after which they retry."""
     async with connect() as client:
         await known(client, 3)
         persister = Persister(client, monkeypatch)
@@ -438,7 +437,7 @@ async def test_nobody_else_changes_the_group_meanwhile(
 
 # OFF-27
 async def test_a_full_disk_changes_nothing(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is as it was, in memory too, and works when there is space again."""
+    """Everything is unchanged, in memory too, and works when there is space again."""
 
     def full(changes: object) -> None:
         raise NoSpace("no space left on device")

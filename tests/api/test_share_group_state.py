@@ -1,5 +1,5 @@
-"""RPCs 83-87: the share coordinator over the wire. Its rules have their own tests; here it is rows,
-versions and persistence."""
+"""RPCs 83-87: the share coordinator over the wire. Its rules have their own tests; these are about
+rows, versions and persistence."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ async def test_a_row_twice_is_answered_once_and_nobody_gets_nothing(connect: Con
 @pytest.mark.parametrize("persister", ["default", "control-records"])
 # SC-50
 async def test_state_is_there_after_a_restart(connect: Connect, every_engine: str, persister: str) -> None:
-    """It is the state that the broker itself uses, with every persister."""
+    """With every persister it is the state that the broker itself uses."""
     config = {"kbroker.persister": persister}
     async with connect(every_engine, config) as client:
         state = await state_of(client)

@@ -1,5 +1,5 @@
-"""ShareGroupHeartbeat and ShareGroupDescribe through their handlers: what a member and an
-administrator see of a group."""
+"""ShareGroupHeartbeat and ShareGroupDescribe through their handlers: the group as members and
+administrators see it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_member_joins_and_is_described(connect: Connect) -> None:  # GRP
 
 
 async def test_groups_that_are_not_there(connect: Connect) -> None:  # GRP-52, RPC-62
-    """A row each that says no more than that."""
+    """Each gets a row with the error only."""
     async with connect() as client:
         answer = await client.call(
             "share_group_describe", 1, group_ids=["", "no"], include_authorized_operations=False
@@ -52,8 +52,8 @@ async def test_groups_that_are_not_there(connect: Connect) -> None:  # GRP-52, R
 
 
 async def test_members_are_neither_static_nor_choose_an_assignor(connect: Connect) -> None:  # GRP-19, GRP-8
-    """A request has no place for either, and -2, by which static members of consumer groups leave
-    for a while, is no epoch."""
+    """A request has no field for either, and -2, by which static members of consumer groups leave
+    temporarily, is not an epoch."""
     asked = {field.name for field in fields(request_schema(KEYS["share_group_heartbeat"], 1))}
     assert asked == {"group_id", "member_id", "member_epoch", "rack_id", "subscribed_topic_names"}
     async with connect() as client:
@@ -104,7 +104,7 @@ async def test_many_join_at_once_and_all_have_their_assignment_at_once(
 
 
 async def test_nobody_joins_a_group_that_is_being_deleted(connect: Connect, every_engine: str) -> None:
-    """Its share state is deleted while the member's would be made: one of them would be lost."""
+    """Its share state would be deleted while the member's is created: one of them would be lost."""
     async with connect(engine=every_engine) as client:
         await client.create_topic("orders")
         await join(client, "M1")

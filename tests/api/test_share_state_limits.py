@@ -1,5 +1,5 @@
-"""Share state that no share-partition can hold: it is refused, and what is stored of it does not
-keep a queue from being served."""
+"""Share state that no share-partition can hold: it is refused, and stored state of that kind does
+not stop a queue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Batch = tuple[int, int, int, int]
 
 
 async def served(client: Client, key: tuple[UUID, int]) -> list[tuple[int, int, int]]:
-    """What a member gets; it can accept it."""
+    """The records that a member gets and can accept."""
     member = Member(client.another(50), "M")
     await client.broker.share_partitions.load(GROUP, TopicPartition(*key))
     answer = await member.fetch([key], wait_ms=5000)
@@ -59,7 +59,7 @@ async def test_it_is_refused(connect: Connect, every_engine: str, persister: str
 async def test_batches_before_the_start_is_decided(
     connect: Connect, every_engine: str, persister: str, reset: str
 ) -> None:
-    """Where the start will be is not known: what is below it, or too far behind, does not count."""
+    """The future start is unknown: batches below it, or too far beyond it, do not matter."""
     async with connect(every_engine, {"kbroker.persister": persister}) as client:
         key = await prepare(client, 4)
         await client.append("orders", 1, 2)
@@ -83,7 +83,7 @@ async def test_batches_before_the_start_is_decided(
 
 
 async def test_what_an_earlier_version_has_stored(connect: Connect, every_engine: str) -> None:
-    """0.1.0 took delivery counts and spans that it could not load."""
+    """0.1.0 accepted delivery counts and spans that it could not load."""
     async with connect(every_engine) as client:
         key = await prepare(client, 6)
         batches = (

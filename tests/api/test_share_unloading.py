@@ -1,5 +1,5 @@
 """Share-partitions are unloaded when their group's last session has ended and everything is saved,
-and when group or topic goes."""
+and when group or topic is deleted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.api.share_consumers import (
 
 
 async def settled(client: Client, group_id: str = GROUP) -> int:
-    """How many share-partitions are loaded when everything under way is saved."""
+    """How many share-partitions are loaded once everything queued is saved."""
     while any(
         engine.statistics().writes_under_way
         for loaded in client.broker.share_partitions.loaded()
@@ -38,7 +38,8 @@ async def settled(client: Client, group_id: str = GROUP) -> int:
 async def test_share_partitions_are_unloaded_with_the_last_session_of_their_group(
     connect: Connect, ends: str
 ) -> None:
-    """When what the member held is saved, so that its delivery counts are the same afterwards."""
+    """Once the release of the member's records is saved, so that their delivery counts stay the
+    same."""
     async with connect() as client:
         key = await prepare(client, 3)
         one, two = Member(client.another(2), "M1"), Member(client.another(3), "M2")
@@ -128,8 +129,8 @@ async def test_a_fetch_that_waited_for_a_session_that_ended_keeps_nothing_loaded
 
 
 async def test_an_idle_session_keeps_nothing_of_a_deleted_topic(connect: Connect) -> None:
-    """What fetches keep with their session, to find share-partitions again, does not keep these
-    alive."""
+    """Sessions cache references to share-partitions between fetches; these do not keep the
+    share-partitions alive."""
     async with connect() as client:
         key = await prepare(client)
         member = Member(client.another(2), "M1")

@@ -19,7 +19,7 @@ COLD = "share.coordinator.cold.partition.snapshot.interval.ms"
 
 
 def numbers(broker: Broker) -> list[int]:
-    """Of the share state keys in the store: 0 for a snapshot, the others for updates."""
+    """Of the share state keys in the store: 0 for a snapshot, others for updates."""
     keys = [parse_key(key) for key, _ in broker.state_store.scan(ShareStateKey.namespace)]
     return [key.number for key in keys if isinstance(key, ShareStateKey)]
 

@@ -1,4 +1,4 @@
-"""Whatever the broker holds, something can say how much of it there is."""
+"""Whatever the broker holds in memory, some statistic reports how much."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look-ups by time leave the loop free: they read in threads, a few at a time, and end between two
+"""Look-ups by time leave the loop free: they read in threads, a few at a time, and stop between two
 batches when cancelled."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PATIENCE_S = 30
 
 
 class HeldReads:
-    """Stands in for a store's `read`: each call in turn waits for a token of the test."""
+    """Stands in for a store's `read`: each call waits for a token of the test."""
 
     def __init__(self, read: Callable[..., Sequence[memoryview]]) -> None:
         self._read = read
@@ -38,7 +38,7 @@ class HeldReads:
         return self._read(*arguments, **more)
 
     async def begun(self) -> None:
-        """The next call is waiting."""
+        """Wait until the next call waits."""
         with trio.fail_after(PATIENCE_S):
             await self._begins.receive()
 
@@ -103,7 +103,7 @@ async def test_a_cancelled_look_up_ends_with_the_batch_that_it_reads(
 ) -> None:
     async with connect() as client:
         await prepare(client)
-        # all batches are to be looked at
+        # all batches are to be searched
         monkeypatch.setattr(client.broker.log_store, "find_by_timestamp", lambda *_: 0)
         held = hold_reads(client, monkeypatch)
         scope = trio.CancelScope()

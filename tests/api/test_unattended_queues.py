@@ -1,5 +1,5 @@
-"""Work queues without workers: jobs for later are put aside, jobs past their time become dead
-letters, also after a restart."""
+"""Work queues without workers: scheduled jobs are parked, expired jobs become dead letters, also
+after a restart."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ EXPIRING = {"kbroker.queue.ttl.ms": str(HOUR), "kbroker.share.in.flight.limit": 
 
 @pytest.fixture(autouse=True)
 def _parks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tenth of a second counts as long."""
+    """Waits of a tenth of a second are parked."""
     monkeypatch.setattr(configs, "PARK_FROM_MS", 100)
 
 
 async def begin_at(client: Client, offset: int = 0) -> None:
-    """As `kbroker queues create` does it: no member ever came."""
+    """As `kbroker queues create` does it: no member has joined yet."""
     topics = [{"topic_name": "orders", "partitions": [{"partition_index": 0, "start_offset": offset}]}]
     assert (await client.call("alter_share_group_offsets", 0, group_id=GROUP, topics=topics)).error_code == 0
 

@@ -1,5 +1,5 @@
-"""A share group as a work queue: one record a member, waits before a redelivery, locks that the
-broker prolongs."""
+"""A share group as a work queue: one record per member, waits before a redelivery, locks that the
+broker renews."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def lag(client: Client) -> int:
 
 
 async def heartbeat(client: Client, member_id: str, epoch: int) -> int:
-    """Its member epoch."""
+    """Returns its member epoch."""
     names = ["orders"] if epoch == 0 else None
     fields = {"group_id": GROUP, "member_id": member_id, "rack_id": None, "subscribed_topic_names": names}
     answer = await client.call("share_group_heartbeat", 1, member_epoch=epoch, **fields)
@@ -153,7 +153,8 @@ class TestPrefetch:
             assert (held.counts(), held.notify) == ({f"m{number}": 1 for number in range(5)}, {})
 
     async def test_a_member_that_leaves_passes_its_turn_on(self, connect: Connect) -> None:
-        """Woken, and gone before it could take the record or at least answer with it."""
+        """It was woken, and left before it could acquire the record, or at least respond with
+        it."""
         async with connect(config=FAST) as client:
             key = await prepare(client)
             await set_up_group(client, PREFETCH)
@@ -203,8 +204,8 @@ class TestRedelivery:
 
     @pytest.mark.parametrize("in_order", [True, False])
     async def test_a_session_that_ends(self, connect: Connect, in_order: bool) -> None:
-        """A record that ends every worker must wait. A worker that says goodbye gives its records
-        back."""
+        """A record that crashes every worker must wait. A worker that leaves cleanly releases its
+        records."""
         async with connect(config=FAST) as client:
             key = await prepare(client, 1)
             await set_up_group(client, {**PREFETCH, **REDELIVERY})

@@ -24,6 +24,7 @@ DONE = (
     "kbroker/share",
     "kbroker/share_state",
     "kbroker/storage",
+    "tests/api",
     "tests/clients",
     "tests/crash",
     "tests/differential",
