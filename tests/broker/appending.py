@@ -1,4 +1,4 @@
-"""Appending to a partition and waiting until it counts."""
+"""Appending to a partition and waiting until the records are visible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kbroker.clock import wall_clock_ms
 
 
 async def append(partition: Partition, batch: bytes) -> int:
-    """The base offset. Raises what the store raised."""
+    """Returns the base offset. Raises the store's exception."""
     outcome: list[Exception | None] = []
     done = trio.Event()
 

@@ -1,5 +1,5 @@
-"""Client telemetry of a broker that wants no metrics (KIP-714): who is put off, and what is
-refused."""
+"""Client telemetry of a broker without a metrics receiver (KIP-714): intervals for clients, and
+refusals."""
 
 from __future__ import annotations
 

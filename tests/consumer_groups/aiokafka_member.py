@@ -1,13 +1,13 @@
-"""A member of a consumer group with unmodified aiokafka, classic protocol
-(tests.consumer_groups.turns says what it does).
+"""A member of a consumer group with unmodified aiokafka, classic protocol (its behavior:
+tests.consumer_groups.turns).
 
-    python -m tests.consumer_groups.aiokafka_member
-        KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
+    python -m tests.consumer_groups.aiokafka_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY
+        SESSION_MS SEED
 
-Rebalances run concurrently with the reading. The lock keeps them from taking partitions away
-between the work and its commit; records of a partition that was taken away before the work are left
-to its next owner. This library does not distinguish lost partitions from revoked ones, but the
-answer to the commit does.
+Rebalances run concurrently with the reading. The lock keeps them from revoking partitions between
+the work and its commit. Records of a partition that was revoked before the work are left to its
+next owner. This library does not distinguish lost partitions from revoked ones, but the response to
+the commit does.
 """
 
 from __future__ import annotations

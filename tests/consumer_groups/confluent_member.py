@@ -1,8 +1,8 @@
-"""A member of a consumer group with unmodified confluent-kafka (tests.consumer_groups.turns says
-what it does).
+"""A member of a consumer group with unmodified confluent-kafka (its behavior:
+tests.consumer_groups.turns).
 
-    python -m tests.consumer_groups.confluent_member
-        KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
+    python -m tests.consumer_groups.confluent_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY
+        SESSION_MS SEED
 
 KIND: `range` and `cooperative` use the classic protocol with that assignor, `consumer` the new one.
 """
@@ -65,7 +65,7 @@ class ConfluentMember:
         self._consumer.close()
 
     def _assigned(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """The library asks for offsets after this."""
+        """The library fetches the committed offsets after this."""
         self._member.assigned(map(_place, partitions), asked_ns=time.monotonic_ns())
 
     def _revoked(self, _: Consumer, partitions: list[TopicPartition]) -> None:
@@ -80,7 +80,7 @@ class ConfluentMember:
         self._member.revoked(map(_place, partitions), lost=True)
 
     def _commit(self, places: set[Partition]) -> None:
-        """A member of the new protocol may get a new epoch while its commit is under way, and then
+        """A member of the new protocol may get a new epoch while its commit is in flight; it then
         repeats the commit, as Kafka requires."""
         for _ in range(TRIES):
             offsets = self._member.committing(places)

@@ -1,8 +1,8 @@
-"""The members of one consumer group, each in a process of its own: they join, leave in good order,
-are killed and frozen.
+"""The members of one consumer group, each in a separate process: they join, leave cleanly, are
+killed and frozen.
 
-The crew records what happens to a member from outside (Gone, Back); each member records the rest
-itself (turns.py). `Crew.stir` does one of these things at random; some members of a group always
+The crew records events from outside a member (Gone, Back); each member records the others itself
+(turns.py). `Crew.stir` picks one of these disturbances at random; some members of a group always
 stay unharmed.
 """
 
@@ -39,7 +39,7 @@ def java_member(orders: Orders) -> list[str]:
 
 @cache
 def java_classes() -> Path:
-    """Where the Java member is compiled to."""
+    """The directory of the compiled Java member."""
     source = Path(__file__).parent / "ConsumerMember.java"
     target = ROOT / "build" / "consumer-member"
     target.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ class MemberProcess:
         return self._process.poll() == GROUP_GONE
 
     def leave(self) -> None:
-        """Let the member leave in good order. `wait`: wait for it, if it has started."""
+        """Let the member leave cleanly. `wait`: wait for it, if it has started."""
         if not self._is_ready():
             self.kill()
             return
@@ -208,9 +208,9 @@ class Crew:
             self.join()
 
     def stir(self) -> None:
-        """Do one thing to a member, and thaw members that were frozen long enough. Usually no
-        member is hurt before the group has removed the previous one: a group that always waits for
-        a member would show nothing else."""
+        """Disturb one member, and thaw members that were frozen long enough. Usually a member is
+        hurt only after the group has removed the previous one: a group that always waits for a
+        member would show nothing else."""
         self.thaw_due()
         self._bury()
         well = [member for member in self.members if member.frozen_until is None]
@@ -264,7 +264,7 @@ class Crew:
             self.join()
 
     def finish(self) -> None:
-        """Let all members leave in good order."""
+        """Let all members leave cleanly."""
         for member in self.members:
             self._leave(member)
         self.members.clear()

@@ -24,7 +24,7 @@ from tests.consumer_groups.crew import PATIENCE_S, ROOT, Crew, open_crew
 
 PARTITIONS = 6
 STIR_S = 0.7
-"""The interval between two things that happen to members."""
+"""The interval between two disturbances of members."""
 
 
 def broker_config(session_ms: int) -> dict[str, str]:

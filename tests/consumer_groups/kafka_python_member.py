@@ -1,8 +1,8 @@
-"""A member of a consumer group with unmodified kafka-python, classic protocol
-(tests.consumer_groups.turns says what it does).
+"""A member of a consumer group with unmodified kafka-python, classic protocol (its behavior:
+tests.consumer_groups.turns).
 
-    python -m tests.consumer_groups.kafka_python_member
-        KIND NAME BOOTSTRAP GROUP TOPIC HISTORY SESSION_MS SEED
+    python -m tests.consumer_groups.kafka_python_member KIND NAME BOOTSTRAP GROUP TOPIC HISTORY
+        SESSION_MS SEED
 
 A rebalance happens within poll(), when all records read before have been committed. Its callbacks
 must not wait, so they only record the events.

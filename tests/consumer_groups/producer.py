@@ -1,4 +1,4 @@
-"""Sends numbered records at a steady rate and writes down each, with unmodified confluent-kafka.
+"""Sends numbered records at a steady rate and logs each one, with unmodified confluent-kafka.
 
 python -m tests.consumer_groups.producer BOOTSTRAP TOPIC PARTITIONS HISTORY RECORDS PER_SECOND
 """
@@ -16,7 +16,7 @@ from kbroker.testing.history_events import Record, SendConfirmed, Sent, to_json
 NAME = "producer"
 BURST_S = 0.05
 MOST_WAITING = 20_000
-"""Records on their way: a broker that is slower than the rate sets the pace."""
+"""Records in flight: a broker that is slower than the rate sets the pace."""
 
 
 def main(bootstrap: str, topic: str, partitions: int, history: str, records: int, per_second: int) -> None:

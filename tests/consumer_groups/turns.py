@@ -1,13 +1,13 @@
 """The history that a member of a consumer group writes, with any client library: the events of its
 turns.
 
-The application of all members is the same. It gets records, does the work (it writes them down),
-and commits. Before it gives a partition up, it repeats the commit for it: the answer shows whether
+All members run the same application. It gets records, does the work (it writes them down), and
+commits. Before it gives a partition up, it repeats the commit for it: the response shows whether
 the member still had the partition. An event is one line, written with one write() (O_APPEND), so
 kill -9 loses no event.
 
 SIGUSR1 makes a member in Python freeze itself between its work and its next commit, so that this
-commit is late for certain. SIGCONT thaws it. SIGTERM asks it to leave in good order.
+commit is certainly late. SIGCONT thaws it. SIGTERM makes it leave cleanly.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ UNKNOWN_MEMBER_ID, REBALANCE_IN_PROGRESS, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOC
 STALE_MEMBER_EPOCH."""
 FENCED = {22, 25, 82, 110}
 """Codes after which the member has lost its partitions, unless a later commit is confirmed: between
-two generations a cooperating member commits for a moment in the older one."""
+two generations a cooperative member briefly commits in the older one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""When offsets expire, and groups with them: the start of the retention time for each kind of
-group, offsets that stay, and that restarts change nothing."""
+"""When offsets and groups expire: the start of the retention time for each kind of group, offsets
+that stay, and that restarts change nothing."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_nothing_is_forgotten_while_a_group_rebalances() -> None:
 
 @pytest.mark.parametrize("kind", ["connect", "nonsense"])
 def test_members_of_whom_nobody_knows_what_they_need_keep_all_offsets(kind: str) -> None:
-    """They are no consumers, or their subscription cannot be read."""
+    """They are not consumers, or their subscription cannot be decoded."""
     world = World()
     topic = world.topic()
     protocol_type = "connect" if kind == "connect" else "consumer"
@@ -119,7 +119,7 @@ def test_a_consumer_group_counts_from_the_commit(restart: bool) -> None:
 
 @restarts
 def test_a_commit_that_says_how_long_it_is_kept(restart: bool) -> None:
-    """OffsetCommit v2 to v4; a later commit replaces it."""
+    """OffsetCommit v2 to v4; a later commit overrides it."""
     world = World()
     topic = world.topic()
     world.commit({(topic, 0): 1, (topic, 1): 1}, version=2, retention_ms=100)

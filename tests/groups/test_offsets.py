@@ -1,5 +1,5 @@
-"""Committed offsets: visible once they are saved; removed along with those on their way; expired
-when they are old."""
+"""Committed offsets: visible once they are saved; removed together with queued ones; expired when
+they are old."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_metadata_is_measured_in_utf_16_and_must_fit_a_record(text: str, limit: 
     assert world.offsets() == ({(topic, 0): 1, (topic, 1): 2} if code is OK else {(topic, 1): 2})
 
 
-# --- what is on its way when offsets are removed ---
+# --- queued offsets during removals ---
 
 
 def test_an_offset_on_its_way_is_deleted_with_the_others() -> None:
@@ -192,7 +192,7 @@ def test_a_deletion_that_cannot_be_saved_gives_the_group_back(behind: bool) -> N
     assert world.types() == {G: ("classic", "Empty")}
 
 
-# --- how many there are ---
+# --- statistics ---
 
 
 def test_statistics() -> None:

@@ -183,7 +183,7 @@ class OffsetsMachine(RuleBasedStateMachine):
         while self.waiting:
             self.save()
 
-    # --- what must hold ---
+    # --- invariants ---
 
     def known(self) -> set[Place]:
         """Partitions that have an offset, or may soon have one."""

@@ -1,4 +1,4 @@
-"""The part that each request goes to, one namespace of ids for all types, and the state of groups
+"""Which part handles each request, one namespace of ids for all types, and the state of groups
 after a failed save."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Stored times of groups and offsets while the wall clock steps forward and back: the wall clock's
-time is stored, no recent commit expires, and nothing is kept for ever because the clock was ahead.
+time is stored, no recent commit expires, and nothing is kept forever because the clock was ahead.
 """
 
 from __future__ import annotations

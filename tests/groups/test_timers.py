@@ -1,5 +1,5 @@
-"""Deadlines by name, against a plain dictionary: due names, the time to look again, and that
-cancelled names leave nothing behind."""
+"""Deadlines by name, compared with a plain dictionary: due names, the time of the next check, and
+that cancelled names leave nothing behind."""
 
 from __future__ import annotations
 

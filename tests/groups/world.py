@@ -72,7 +72,7 @@ class World:
         self.start()
 
     def start(self, *, load: bool = True) -> None:
-        """As after kill -9: only stored state is left. The session clock starts again at the wall
+        """As after kill -9: only stored state remains. The session clock restarts at the wall
         clock's time."""
         self.flying: list[Flying] = []
         self.now_ms += self.times.ahead_ms
@@ -153,7 +153,7 @@ class World:
             flying.call.answer(flying.outcome.reply)
 
     def after(self, milliseconds: int) -> None:
-        """Let time pass, and act on the timers that run out."""
+        """Let time pass, and act on expired timers."""
         self.now_ms += milliseconds
         self.carry_out(self.groups.expire(self.now_ms))
 

@@ -1,10 +1,10 @@
 """The dead letter queue beside queue_model.py: a writer that takes dead letters, writes them, and
-is killed in the middle of it.
+is killed meanwhile.
 
 A dead letter is in hand from take() on, and is then written to the queue or not. A written one is
-reported as done, perhaps much later. Any other may be returned, or given up where the configuration
-forbids it. A crash forgets the letters in hand, after some of them may have reached the queue. The
-next life reads the queue before it writes, as the broker does then and only then.
+reported as done, perhaps much later. Any other may be returned, or dropped if the configuration
+forbids it. A crash loses the letters in hand, after some of them may have reached the queue. The
+next life reads the queue before it writes, as the broker does after a crash only.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ CAUSES = tuple(DeadLetterCause)
 
 
 class DeadLetterModel:
-    """`queue`: offset to the life that wrote it. `owed`: what became ARCHIVING and was saved as
-    that. `waived`: what of that need not be in the queue after all."""
+    """`queue`: offset to the life that wrote it. `owed`: records that became ARCHIVING and were
+    saved as such. `waived`: those of them that need not be in the queue."""
 
     def __init__(self) -> None:
         self.life = 0
@@ -35,8 +35,8 @@ class DeadLetterModel:
         expected: dict[int, tuple[int, DeadLetterCause]],
         saved: dict[int, tuple[int, int]],
     ) -> None:
-        """`expected`: delivery count and cause of what is ready. `saved`: what a crash would leave,
-        as (count, state)."""
+        """`expected`: delivery count and cause of the ready records. `saved`: the state after a
+        crash, as (count, state)."""
         assert sp.has_dead_letters == bool(expected)
         taken = sp.take_dead_letters()
         assert not sp.has_dead_letters
@@ -60,15 +60,15 @@ class DeadLetterModel:
         self.in_hand |= letters
 
     def write(self, rnd: Random) -> None:
-        """Append some of what is in hand. After a restart what is in the queue already has been
+        """Append some of the letters in hand. After a restart those already in the queue have been
         found there."""
         for offset in self._some(rnd, [offset for offset in self.in_hand if offset not in self.queue]):
             assert offset in self.owed, "nobody gave it up"
             self.queue[offset] = self.life
 
     def end(self, sp: SharePartition, rnd: Random) -> tuple[Persist | None, set[int]]:
-        """Some of what is in the queue is done with; at times what the configuration keeps out of
-        it as well."""
+        """Report some letters in the queue as done; sometimes also some that the configuration
+        excludes."""
         done = [offset for offset in self.in_hand if offset in self.queue]
         if rnd.random() < 0.05:
             done = list(self.in_hand)
@@ -95,8 +95,7 @@ class DeadLetterModel:
         self.life += 1
 
     def check_all_written(self) -> None:
-        """Each dead letter is in the queue; that none is there twice was seen when it was
-        written."""
+        """Each dead letter is in the queue. Duplicates were detected when they were written."""
         assert not self.in_hand
         assert self.owed - self.waived <= self.queue.keys()
 
@@ -106,7 +105,7 @@ class DeadLetterModel:
 
 
 def runs_of(offsets: list[int], alike: object = None) -> list[tuple[int, int]]:
-    """Sorted offsets as runs; `alike` parts neighbours for which it gives something else."""
+    """Sorted offsets as runs; `alike` separates neighbors for which it returns different values."""
     key = alike if callable(alike) else lambda _: None
     runs = []
     for _, run in groupby(enumerate(offsets), lambda entry: (entry[1] - entry[0], key(entry[1]))):
@@ -116,7 +115,7 @@ def runs_of(offsets: list[int], alike: object = None) -> list[tuple[int, int]]:
 
 
 def by_offset(batches: tuple[StateBatch, ...]) -> dict[int, StateBatch]:
-    """No offset twice."""
+    """No offset appears twice."""
     said = {offset: batch for batch in batches for offset in range(batch.first_offset, batch.last_offset + 1)}
     assert len(said) == sum(batch.last_offset + 1 - batch.first_offset for batch in batches)
     return said

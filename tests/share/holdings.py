@@ -12,8 +12,8 @@ from kbroker.share.share_partition import SharePartition
 
 
 class Holding(NamedTuple):
-    """A run of equal offsets. `pending`: the state is being persisted. No member: nobody holds
-    it."""
+    """A run of equal offsets. `pending`: the state is being persisted. Without a member: no member
+    holds it."""
 
     first_offset: int
     last_offset: int

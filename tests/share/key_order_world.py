@@ -31,7 +31,7 @@ class OrderedWorld(World):
         self.look_ahead = rnd.choice((2, 5, 1000))
         self.excepted: set[int] = set()
         self.begun: set[int] = set()
-        """Delivered in this life, or saved as that, and not done with."""
+        """Delivered in this life, or saved as delivered, and not done."""
         self.scanning: tuple[int, int, dict[int, int], dict[int, list[int]] | None] | None = None
         self.asking: tuple[dict[int, int], dict[int, list[int]] | None] | None = None
         self.was_there = 0
@@ -128,7 +128,7 @@ class OrderedWorld(World):
         order.end_lookup()
 
     def ask(self) -> None:
-        """For the keys of parked records that are due."""
+        """Look up the keys of parked records that are due."""
         order = self.sp.key_order
         if order is None:
             return
@@ -149,7 +149,7 @@ class OrderedWorld(World):
         if is_gone or job.done or job.given_up or job.expired or offset in self.dead_letters:
             return True
         if job.member is None and self._is_saved_as_archiving(offset):
-            return True  # by a write of which a crash told nobody
+            return True  # by a write that a crash left unconfirmed
         return job.member is None and job.count >= self.settings.delivery_count_limit
 
     def _delivered(self, member: str, ranges: list[AcquiredRange]) -> None:
@@ -219,7 +219,8 @@ class OrderedWorld(World):
         assert set(order._keys) <= {key for key in self.keys.values() if key is not None}
 
     def most_in_memory(self) -> int:
-        """Those that are behind others, up to the bound, come beside what is due next."""
+        """Records that wait for others, up to the bound, are in memory as well as those due
+        next."""
         return super().most_in_memory() + sum(
             entry.code.name == "BEHIND" for entry in self.parking.entries.values()
         )

@@ -1,4 +1,5 @@
-"""The commands of parked_world.py that move the log's start, and keep records before that."""
+"""The commands of parked_world.py that move the log's start, and keep records beside the log
+first."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ class LogStarts:
         raise NotImplementedError
 
     def trim(self) -> None:
-        """Retention takes what nobody has kept."""
+        """Retention removes records that are not kept."""
         if self.rnd.random() < 0.3:
             self.log_start = self.rnd.randint(self.log_start, min(self.log_start + 6, self.log_end))
 
     def purge(self) -> None:
-        """Somebody deletes records."""
+        """A client deletes records."""
         if self.rnd.random() < 0.2:
             self.trim()
             self._move_log_start()
@@ -45,7 +46,8 @@ class LogStarts:
                 self.jobs[offset].gone, self.jobs[offset].member = True, None
 
     def retain(self) -> None:
-        """The log's start moves up to what is saved as unfinished, and is not kept."""
+        """The log's start moves past everything except records that are saved as unfinished and not
+        kept."""
         while self.log_start < self.log_end and self.store.is_final(self.log_start):
             if self.log_start in self.store.offsets and not self.store.keeps(self.log_start):
                 break
@@ -54,8 +56,8 @@ class LogStarts:
             self._move_log_start()
 
     def leave(self) -> None:
-        """Records of the window are parked and kept; some of them have changed since that was
-        decided."""
+        """Records of the window are parked and kept; some of them have changed since that
+        decision."""
         end_offset = self.rnd.randint(self.log_start, self.log_end)
         found, stuck_at = self.sp.leavers(end_offset, self.rnd.choice((1, 4, 40)))
         assert stuck_at <= end_offset
@@ -75,7 +77,7 @@ class LogStarts:
         self._began(persist, {}, None)
 
     def keep(self) -> None:
-        """Begin to keep parked records, or end that: the store was read in between."""
+        """Begin to keep parked records, or finish it: the store was read in between."""
         if self.keeping is None:
             look = self.sp.begin_look()
             self.keeping = [self.store.places[place] for place in self.store.offsets.values()], look
@@ -91,7 +93,7 @@ class LogStarts:
             self.keeping = None
 
     def _move_log_start(self) -> None:
-        """A fetch does this first."""
+        """A fetch notices the move first."""
         if self.sp.start_offset < self.log_start:
             self._began(self.sp.log_start_moved(self.log_start), {}, None)
         for offset in range(self.log_start):

@@ -14,7 +14,7 @@ MEMBERS = ("a", "b", "c")
 
 
 class ParkedChecks:
-    """The state of the engine and of the store, as the commands have left them."""
+    """Checks the state of the engine and of the store after each command."""
 
     settings: ShareSettings
     sp: SharePartition
@@ -51,7 +51,7 @@ class ParkedChecks:
         return offset >= self.log_start or offset in self.parking.entries
 
     def _check_store(self) -> None:
-        """With nothing under way."""
+        """When no write is under way."""
         store = self.store
         assert store.waiting == len(store.offsets) == len(store.places) == self.parking.waiting
         assert sorted(store.offsets.values()) == sorted(store.places)
@@ -101,8 +101,8 @@ class ParkedChecks:
         )
 
     def _is_hole(self, offset: int) -> bool:
-        """Nobody has looked at it yet, and at others behind it: acknowledgements of it are skipped,
-        as those of holes in the log."""
+        """It has not been read yet, while offsets after it have: acknowledgements of it are
+        skipped, as those of holes in the log."""
         window = self.sp._window
         return (
             bool(window.states)

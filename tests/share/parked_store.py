@@ -1,4 +1,4 @@
-"""The store of parked_world.py, and the facts that its checker knows of a record."""
+"""The store of parked_world.py, and the checker's knowledge of each record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record_of(offset: int) -> bytes:
 
 @dataclass
 class Store:
-    """`records`: what is kept of parked records."""
+    """`records`: the stored parked records."""
 
     start: int
     batches: tuple[StateBatch, ...] = ()
@@ -58,7 +58,7 @@ class Store:
         )
 
     def load(self) -> None:
-        """What a persister of two stores does: a parked record counts only once its place in the
+        """A load by a persister of two stores: a parked record is valid only once its place in the
         window is final."""
         for offset, place in list(self.offsets.items()):
             if not self.is_final(offset):
@@ -77,8 +77,8 @@ class Store:
 
 @dataclass
 class Job:
-    """What the checker knows of a record: `count` of its last delivery, who has it and until when,
-    from when on it may be delivered again (in this life). `done`: an accept was confirmed.
+    """The checker's knowledge of a record. `count`: of its last delivery; also its holder, until
+    when, and when it may be redelivered (in this life). `done`: an accept was confirmed.
     `given_up`: a dead letter is owed. `expired`: it is not delivered in this life."""
 
     count: int = 0
@@ -86,7 +86,7 @@ class Job:
     member: str | None = None
     deadline_ms: float = 0
     answered: bool = False
-    """Its holder has answered, which could not be saved."""
+    """Its holder has answered, but the answer could not be saved."""
     due_ms: float = 0
     done: bool = False
     given_up: bool = False
@@ -96,9 +96,9 @@ class Job:
     may_be_over: bool = False
     """A write that ends it was reported as failed."""
     was_moved: bool = False
-    """Parked as a record that a member had: its schedule no longer applies."""
+    """Parked as a record that a member had held: its schedule no longer applies."""
     expired: bool = False
     came_back: bool = False
-    """That was not saved."""
+    """It was released, which was not saved."""
     scheduled_ms: int = 0
     """On the wall clock."""

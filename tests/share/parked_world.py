@@ -2,12 +2,15 @@
 that members see.
 
 The store applies writes as a persister does: in the order of submission, and a failed write fails
-those behind it. It may be one store, which saves a write as a whole or not at all. Or it may be
-two, parked records first and then the state: of a failed write, the first part may be saved.
+those after it. It may be one store, which saves a write as a whole or not at all. Or it may be two,
+parked records first and then the state: the first part of a failed write may be saved.
 
-The checker knows only the promises. One holder at a time; no delivery before the due time, or after
-a confirmed accept; counts that rise by one; one dead letter for each record that is given up; and
-no record is lost.
+The checker knows only the promises:
+- A record has one holder at a time.
+- It is not delivered before its due time, or after a confirmed accept.
+- Its counts rise by one.
+- Each record that is given up has one dead letter.
+- No record is lost.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ PARK_FROM_MS = 50
 LIFE_AHEAD_MS = 1_000_000
 """How far the broker's time since 1970 is ahead of the engine's clock."""
 _EXPIRED = -1
-"""Beside the acknowledge types: of what a write says."""
+"""Joins the acknowledge types as the content of a write."""
 
 
 class World(ParkedChecks, LogStarts):
@@ -80,7 +83,7 @@ class World(ParkedChecks, LogStarts):
         assert self.store.waiting == len(self.store.offsets) == len(self.store.places)
         self.writes, self.reads, self.sweeps, self.keeping = [], [], [], None
         for offset, job in self.jobs.items():
-            if job.gone and self.store.keeps(offset):  # A write that failed has kept it, or not removed it.
+            if job.gone and self.store.keeps(offset):  # A failed write has kept it, or not removed it.
                 job.gone = False
                 self.revived.add(offset)
         self.sp = SharePartition.load(
@@ -146,7 +149,7 @@ class World(ParkedChecks, LogStarts):
         self._began(persist, {}, None)
 
     def scan_ahead(self) -> None:
-        """Records that are not next are found to be unscheduled, or due."""
+        """Find records further on to be unscheduled, or due."""
         offset = self.sp.scan_from() if self.settings.scans and self.sp.may_look_ahead() else None
         if offset is None or offset >= self.log_end:
             return
@@ -190,7 +193,7 @@ class World(ParkedChecks, LogStarts):
         self._delivered(member, ranges)
 
     def _drop_lost(self) -> None:
-        """A record whose accept was in a failed write may not be kept any more, although the member
+        """A record whose accept was in a failed write may no longer be kept, although the member
         got an error."""
         lost = [
             each for each in self.parking._ready if each < self.log_start and each not in self.store.records
@@ -268,7 +271,7 @@ class World(ParkedChecks, LogStarts):
         for offset, ack_type in types.items():
             job = self.jobs[offset]
             if job.member != member:
-                continue  # below the log's start: skipped without a word
+                continue  # below the log's start: skipped silently
             if ack_type == RENEW:
                 job.deadline_ms, job.answered = self.now_ms + LOCK_MS, False
             else:
@@ -279,8 +282,8 @@ class World(ParkedChecks, LogStarts):
         self._began(persist, said, member)
 
     def give_up(self) -> None:
-        """Records are past their time to live: those that are not held and do not wait are not
-        delivered any more."""
+        """Records exceed their time to live: those that are neither held nor waiting are no longer
+        delivered."""
         self._move_log_start()
         chosen = [offset for offset in range(self.log_start, self.log_end) if self.rnd.random() < 0.2]
         free = {*self.sp.available_in(self.log_start, self.log_end), *self.parking.in_turn(1 << 30)} & set(
@@ -349,7 +352,7 @@ class World(ParkedChecks, LogStarts):
         for offset, job in due:
             if offset in held:
                 assert not job.answered, "its holder works on it no more"
-                # prolonged; by how much is the other model's business
+                # renewed; the other model checks by how much
                 job.deadline_ms = self._deadline_of(offset)
                 prolonged -= 1
                 continue
@@ -360,8 +363,8 @@ class World(ParkedChecks, LogStarts):
         self.sp.end_waits(self.now_ms, self.wall_ms)
 
     def read(self) -> None:
-        """Begin a read of parked records, or end one that was begun; it shows the store at one of
-        these moments."""
+        """Begin a read of parked records, or end one; it shows the store at one of these
+        moments."""
         if self.reads and self.rnd.random() < 0.7:
             lane, found, after = self.reads.pop()
             if self.rnd.random() < 0.05:
@@ -395,7 +398,7 @@ class World(ParkedChecks, LogStarts):
             self.sp.persisted(persist.token)
             self._succeeded(said)
             return
-        failed, self.writes = self.writes, []  # and everything behind it
+        failed, self.writes = self.writes, []  # and everything after it
         if self.two_stores and self.rnd.random() < 0.5:
             self.store.keep_parked(failed[0][0])
         for persist, said, holder in failed:
@@ -413,7 +416,7 @@ class World(ParkedChecks, LogStarts):
                     job.member = None
                     drawn_ms = job.due_ms
                     self._waits(job)
-                    if ack_type == RELEASE:  # That had its wait already, but its lock has run out as well.
+                    if ack_type == RELEASE:  # It had its wait already, but its lock has expired as well.
                         job.due_ms = min(job.due_ms, drawn_ms)
 
     def _keep(self, persist: Persist) -> None:
@@ -421,7 +424,7 @@ class World(ParkedChecks, LogStarts):
         self.store.keep_state(persist)
 
     def _keep_some(self, persist: Persist) -> bool:
-        """Of a write that was under way in a crash; whether all of it was kept."""
+        """Of a write under way in a crash; returns whether all of it was kept."""
         kept = self.rnd.random()
         if kept < 0.5:
             self._keep(persist)
@@ -443,8 +446,7 @@ class World(ParkedChecks, LogStarts):
                 job.given_up = True
 
     def crash(self) -> None:
-        """kill -9: writes under way were kept or not, and those behind one that was not were
-        not."""
+        """kill -9: the first writes under way were kept, the others were not."""
         for persist, _, _ in self.writes:
             if not self._keep_some(persist):
                 break
@@ -459,15 +461,15 @@ class World(ParkedChecks, LogStarts):
             self._load()
 
     def _forget_life(self) -> None:
-        """What an earlier life promised of times counts no more, nor what it had not saved of
-        deliveries."""
+        """Promises of an earlier life about times no longer hold, and its unsaved deliveries are
+        lost."""
         self.life += 1
         self.latest_wall_ms = self.wall_ms
         for job in self.jobs.values():
             job.member, job.due_ms, job.least_count, job.expired = None, 0, 0, False
 
     def _take_writes_anyway(self) -> None:
-        """A write that failed may be in the store: the record may have ended by it."""
+        """A failed write may be in the store: it may have finished the record."""
         for offset, job in self.jobs.items():
             if self.store.is_final(offset) and offset not in self.store.offsets:
                 job.done = job.done or not job.given_up
@@ -477,7 +479,7 @@ class World(ParkedChecks, LogStarts):
     # ---- dead letters ----------------------------------------------------------------------------
 
     def bury(self) -> None:
-        """Take dead letters, write some, end some, give some back."""
+        """Take dead letters, write some, finish some, return some."""
         letters = self.sp.take_dead_letters()
         ended, returned = [], []
         for letter in letters:
@@ -489,7 +491,7 @@ class World(ParkedChecks, LogStarts):
                     f"a crash now would forget that {offset} is to be a dead letter"
                 )
                 if self.rnd.random() < 0.7:
-                    if offset not in self.dead_letters:  # a writer looks into the queue after a crash
+                    if offset not in self.dead_letters:  # a writer reads the queue after a crash
                         self.dead_letters[offset] = letter.delivery_count
                     job.given_up = True
                     ended.append((offset, offset))
@@ -504,7 +506,7 @@ class World(ParkedChecks, LogStarts):
     # ---- checks ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """A member keeps fetching and accepting: everything ends, and no record was lost."""
+        """A member keeps fetching and accepting: everything is finished, and no record was lost."""
         self.failures = 0.0
         for _ in range(40 + 12 * len(self.jobs)):
             while self.writes:

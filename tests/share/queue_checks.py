@@ -88,7 +88,7 @@ class QueueChecks:
         )
         if self.held is not None:
             held = Counter(rec.member for rec in self.known.values() if rec.state == ACQUIRED)
-            for write in self.writes.values():  # The log's start may have passed what is being saved.
+            for write in self.writes.values():  # The log's start may have passed the offsets being saved.
                 held[write.holder] += sum(offset not in self.known for offset in write.offsets)
             assert self.held.counts() == {member: count for member, count in held.items() if count}
         if self.log_start > self.start:
@@ -125,7 +125,7 @@ class QueueChecks:
             assert not forgotten, "a restart would have to look into the dead letter queue"
 
     def _check_settled(self) -> None:
-        """Loaded again from what is saved it would be the same."""
+        """Loading the saved state would restore the same one."""
         if not self.sp.is_settled:
             return
         assert not self.writes
@@ -136,8 +136,8 @@ class QueueChecks:
             assert offset >= self.start or entry[1] in DONE or entry == self.ghosts.get(offset)
 
     def _check_nothing_is_left_out(self) -> None:
-        """Once the writes under way have succeeded, what is saved is what is known, but for what is
-        held or was never delivered."""
+        """Once the writes under way have succeeded, the saved state equals the known one, except
+        for records that are held or were never delivered."""
         for offset, rec in self.known.items():
             if rec.state != ACQUIRED and rec.count:
                 entry = (rec.count, rec.state)

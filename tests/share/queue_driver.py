@@ -85,7 +85,7 @@ class Queue:
         read: int = 1000,
     ) -> list[tuple[int, int, int]]:
         """One ShareFetch of one partition: the AcquiredRecords entries. `read`: how many record
-        batches the bytes are enough for."""
+        batches fit into the bytes."""
         if self.sp.offset_to_acquire() is None:
             return []
         offset = self.sp.next_fetch_offset()

@@ -2,9 +2,9 @@
 everything visible must agree.
 
 The model has single records and no ranges: a dictionary from offset to state, delivery count,
-holder and deadline. A second dictionary has the saved records; the higher (count, state) wins in
-it. The model does not predict which records a fetch returns. But each must have been deliverable,
-and there must be some if there can be. Dead letters are in dead_letter_model.py, the invariants in
+holder and deadline. A second dictionary has the saved records, where the higher (count, state)
+wins. The model does not predict which records a fetch returns. But each must be deliverable, and
+there must be some if there can be. Dead letters are in dead_letter_model.py, the invariants in
 queue_checks.py.
 """
 
@@ -43,7 +43,7 @@ from tests.share.queue_records import (
 
 
 class CheckedQueue(QueueChecks):
-    """The engine, the model, a log, and what was saved. Each command is one step that a `Random`
+    """The engine, the model, a log, and the saved state. Each command is one step that a `Random`
     fills in."""
 
     def __init__(self, rnd: Random) -> None:
@@ -65,12 +65,12 @@ class CheckedQueue(QueueChecks):
         self.writes: dict[int, Write] = {}
         self.saved: dict[int, tuple[int, int]] = {}  # offset -> (count, state)
         self.known_saved: dict[int, tuple[int, int]] = {}  # the same, as far as the engine knows
-        # the same, of writes that are saved although they failed
+        # the same, of failed writes that are saved nevertheless
         self.ghosts: dict[int, tuple[int, int]] = {}
         self.dead_letters = DeadLetterModel()
         self.saved_batches: tuple[StateBatch, ...] = ()
         self.saved_start = self.start
-        self.confirmed: set[int] = set()  # saved as done, as the engine knows
+        self.confirmed: set[int] = set()  # saved as done, to the engine's knowledge
         self.append()
         self._load()
 
@@ -94,7 +94,7 @@ class CheckedQueue(QueueChecks):
                 )
                 rec.is_saved = True
                 self.dead_letters.owed.add(offset)
-                # rejected first and then accepted, but the write that failed was saved, and won
+                # rejected first and then accepted, but the failed write was saved, and won
                 self.confirmed.discard(offset)
         self.has_gap = bool(self.known) and len(self.known) != max(self.known) + 1 - self.saved_start
         self.writes = {}
@@ -115,7 +115,7 @@ class CheckedQueue(QueueChecks):
             del self.log[self.rnd.randrange(len(self.log) - 1)]
 
     def trim(self) -> None:
-        """DeleteRecords, in the middle of a batch as well; noticed now or at the next fetch."""
+        """DeleteRecords, in the middle of a batch as well; noticed now or by the next fetch."""
         self.log_start = self.rnd.randint(self.log_start, min(self.log_start + 15, self.log_end))
         self.log = [batch for batch in self.log if batch[1] >= self.log_start]
         if self.rnd.random() < 0.5:
@@ -347,7 +347,8 @@ class CheckedQueue(QueueChecks):
         self.sp.count_held(self.held)
 
     def settle(self) -> None:
-        """One write ends, well or badly. A failed one may have been saved all the same."""
+        """One write ends, with success or failure. A failed one may have been saved
+        nevertheless."""
         if not self.writes:
             return
         write = self.writes.pop(self.rnd.choice(list(self.writes)))
@@ -368,7 +369,7 @@ class CheckedQueue(QueueChecks):
                 assert rec.target is not None
                 rec.target = rec.cause = None
                 rec.due_ms = 0
-                # its holder answered: not prolonged
+                # its holder answered: not renewed
                 rec.since_ms = float("-inf") if self.settings.lock_max_ms else rec.since_ms
                 # and then it is archived at the limit, without a dead letter
                 if rec.deadline_ms <= self.now_ms:
@@ -392,7 +393,7 @@ class CheckedQueue(QueueChecks):
             if rec.state == ARCHIVING and (rec.count, rec.state) == entry:
                 rec.is_saved = True
                 self.dead_letters.owed.add(offset)
-                # an ARCHIVED that nobody knows of, and it wins at the same count
+                # an unnoticed ARCHIVED, which wins at the same count
                 if self.ghosts.get(offset, NOTHING) > entry:
                     self.dead_letters.waived.add(offset)
 
@@ -407,8 +408,8 @@ class CheckedQueue(QueueChecks):
         self._load()
 
     def unload(self) -> None:
-        """Without a crash: what is loaded again must be what it was, because nobody will look into
-        the dead letter queue."""
+        """Without a crash the loaded state must be the same as before, because the dead letter
+        queue is not read then."""
         if self.sp.is_settled:
             self._check_nothing_is_lost()
             self._load()
@@ -496,8 +497,7 @@ class CheckedQueue(QueueChecks):
         } == self.saved
 
     def drain(self) -> None:
-        """No record is lost: a member that keeps fetching and accepting gets through the whole
-        log."""
+        """No record is lost: a member that keeps fetching and accepting finishes the whole log."""
         while self.writes:
             self.settle()
         for _ in range(20 + 8 * (self.log_end + 1 - self.start)):

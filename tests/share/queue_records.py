@@ -1,4 +1,4 @@
-"""A record, and a write under way, as the model of queue_model.py knows them."""
+"""A record, and a write under way, in the model of queue_model.py."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LOCK_MS = 100
 
 @dataclass
 class Rec:
-    """`target` is the state that is being persisted, for a record that is still held. What is (or
-    will be) ARCHIVING has a cause; `is_saved` tells that it is known to be saved as that,
-    `is_taken` that it is handed out."""
+    """For a held record, `target` is the state that is being persisted. A record that is (or will
+    be) ARCHIVING has a cause. `is_saved`: it is known to be saved as that. `is_taken`: it was
+    handed out."""
 
     state: int
     count: int
@@ -33,8 +33,8 @@ class Rec:
     is_taken: bool = False
     since_ms: float | None = None
     due_ms: float = 0
-    """Of a prolonged lock: when it was granted. Of what came back, and waits: when it can be
-    delivered again."""
+    """For a renewed lock: when it was granted. For a released record that waits: when it can be
+    redelivered."""
 
     @property
     def is_free(self) -> bool:
@@ -47,7 +47,7 @@ class Rec:
 
 @dataclass
 class Write:
-    """`offsets`: those that are pending. `said`: all that it says."""
+    """`offsets`: the pending ones. `said`: the whole content."""
 
     persist: Persist
     offsets: list[int]
@@ -60,7 +60,8 @@ def some_redelivery(rnd: Random) -> Redelivery | None:
 
 
 def some_ack_batches(rnd: Random, known: Mapping[int, Rec], start: int) -> list[AckBatch]:
-    """Mostly what somebody holds, at times something else; in order, as the validation wants it."""
+    """Mostly of records that a member holds, sometimes of others; in the order that the validation
+    requires."""
     batches: list[AckBatch] = []
     offset = start - rnd.choice((0, 0, 0, 2))
     for _ in range(rnd.randint(1, 3)):

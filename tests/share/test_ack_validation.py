@@ -27,7 +27,7 @@ ALLOWED = {
     "one type for all": [ack(0, 499, RELEASE)],
     "one per offset": [ack(0, 3, GAP, ACCEPT, RELEASE, REJECT)],
     "single offset": [ack(7, 7, ACCEPT)],
-    "first equals previous last": [ack(0, 4, ACCEPT), ack(4, 6, ACCEPT)],  # found out later, by the records
+    "first equals previous last": [ack(0, 4, ACCEPT), ack(4, 6, ACCEPT)],  # detected later, by the records
     "from -1": [ack(-1, 3, ACCEPT)],
 }
 

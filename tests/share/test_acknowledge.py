@@ -1,4 +1,4 @@
-"""Acknowledge, release and renew: every row of the check table, atomicity, saving, failing, and the
+"""Accept, release, reject and renew: every row of the check table, atomicity, saving, failures, and
 races with lock timeouts."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def one_batch(*taken: AckBatch) -> Queue:
 
 
 def gap_at_the_start() -> Queue:
-    """10-20 not read yet, 21-30 loaded and then acquired."""
+    """10-20 not yet read, 21-30 loaded and then acquired."""
     q = Queue((21, 30), start=10, saved="21-30 A1")
     q.sp.acquire("m", mode=0, batch_size=500, max_records=500, fetch_offset=21, batches=[(21, 30)], now_ms=0)
     return q
@@ -88,7 +88,7 @@ class TestOwnership:
         assert q.sp.start_offset == 10
 
     def test_pending(self) -> None:  # ACK-10
-        """KAFKA-19436: not even by its holder, until it is decided."""
+        """KAFKA-19436: not even by its holder, until the write has ended."""
         q = one_batch()
         asked = q.ask("m", ack(2, 3, ACCEPT))
         assert refused(q, "m", ack(2, 2, ACCEPT)).code is STATE
@@ -186,7 +186,7 @@ class TestAtomic:
         assert q.shown() == "0-9 A1"
 
     def test_the_same_offset_twice_in_a_list(self) -> None:  # ACK-16, RPC-27
-        """Passes the validation (equal to the previous last), refused here."""
+        """Passes the validation (equal to the previous last), refused by the records."""
         assert refused(one_batch(), "m", ack(0, 4, ACCEPT), ack(4, 6, ACCEPT)).code is STATE
         assert refused(one_batch(), "m", ack(0, 4, *[RENEW] * 4, ACCEPT), ack(4, 6, RENEW)).code is STATE
 
@@ -293,7 +293,7 @@ class TestFailing:
         q.fetch("n")
         persist = q.ack("n", ack(7, 7, ACCEPT))
         assert persist is not None
-        # 0-4 are held again: their turn comes later
+        # 0-4 are held again and are acknowledged later
         assert [tuple(batch) for batch in persist.batches] == [(7, 7, 2, 2)]
         q = one_batch()
         asked = q.ask("m", ack(0, 4, RELEASE))
@@ -319,7 +319,7 @@ class TestFailing:
         assert q.sp.statistics().prolonged_locks == 5
 
     def test_nor_where_the_list_is_refused(self) -> None:
-        """One offset is somebody else's: the client is done with the others as well, but for those
+        """One offset is another member's: the client has finished the others as well, except those
         that it renews."""
         q = Queue((0, 9), lock_max_ms=100 * LOCK_MS)
         q.fetch("m", 8, by_record=True)
@@ -392,7 +392,7 @@ class TestRenew:
 
 class TestRelease:
     def test_only_that_members_records(self) -> None:  # ACK-28, ACK-29
-        """KAFKA-19953: inside one cached batch, too."""
+        """KAFKA-19953: even inside one cached batch."""
         q = one_batch(ack(0, 0, ACCEPT), ack(3, 6, RELEASE))
         q.fetch("n")
         persist = q.release("m")

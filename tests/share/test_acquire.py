@@ -1,5 +1,5 @@
-"""Which records a fetch gets: next fetch offset, in-flight limit, redelivery, holes, new data, both
-acquire modes."""
+"""The records that a fetch acquires: next fetch offset, in-flight limit, redelivery, holes, new
+data, both acquire modes."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class TestNewData:
         )
 
     def test_a_read_ahead_of_what_is_due_is_ignored(self) -> None:
-        """Otherwise the records between would be taken for missing."""
+        """Otherwise the records in between would be taken for missing."""
         q = Queue((0, 4), (5, 9), (10, 14))
         for fetched in ([], q.fetch("m", 5)):
             assert len(fetched) <= 1
@@ -154,7 +154,7 @@ class TestInFlightLimit:
     def test_counts_offsets_and_is_soft(self) -> None:  # ACQ-1, ACQ-4
         q = Queue(*((n, n + 9) for n in range(0, 100, 10)), max_record_locks=25)
         assert q.fetch("m", 20) == [(0, 19, 1)]
-        assert q.fetch("m", 20) == [(20, 29, 1)]  # five were left, the batch is taken whole
+        assert q.fetch("m", 20) == [(20, 29, 1)]  # five were left, the batch is acquired whole
         assert q.sp.offset_to_acquire() is None
         assert q.fetch("m", 20) == []
 
@@ -173,7 +173,7 @@ class TestInFlightLimit:
         assert q.fetch("m", 5, batch_size=500) == [(20, 24, 1)]
 
     def test_at_the_limit_only_what_came_back_is_delivered(self) -> None:  # ACQ-3
-        """KAFKA-19808: nothing beyond the end of the window."""
+        """KAFKA-19808: nothing after the end of the window."""
         q = Queue((0, 29), (30, 59), max_record_locks=30)
         q.fetch("m")
         q.ack("m", ack(20, 20, RELEASE))
@@ -273,7 +273,7 @@ class TestCompaction:
         assert q.sp.delivery_complete_count == 5
 
     def test_every_lost_batch_is_archived(self) -> None:  # ACQ-7
-        """KAFKA-19630: also behind one that is held, and a split one."""
+        """KAFKA-19630: also after a held one, and a split one."""
         q = Queue(*((n, n + 4) for n in range(0, 25, 5)))
         q.fetch("m", 25, batch_size=5)
         q.ack("m", ack(0, 7, RELEASE), ack(9, 9, RELEASE), ack(15, 24, RELEASE))

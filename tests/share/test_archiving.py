@@ -1,5 +1,5 @@
 """Dead letters in the share-partition (KIP-1191): which records become ARCHIVING, when they are
-handed out, and how they end."""
+handed out, and how they finish."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REJECTED, EXHAUSTED = DeadLetterCause.REJECTED, DeadLetterCause.EXHAUSTED
 
 
 def last_attempt(last: int = 4, *, dead_letter_queue: bool = True) -> Queue:
-    """0 to `last`, held by m for the second time of two."""
+    """0 to `last`, held by m for the second delivery of two."""
     q = Queue(
         (0, last), saved=f"0-{last} A1", delivery_count_limit=LIMIT, dead_letter_queue=dead_letter_queue
     )
@@ -26,7 +26,7 @@ def last_attempt(last: int = 4, *, dead_letter_queue: bool = True) -> Queue:
 
 
 def first_attempt(last: int = 9) -> Queue:
-    """0 to `last`, held by m for the first time."""
+    """0 to `last`, held by m for the first delivery."""
     q = Queue((0, last), dead_letter_queue=True)
     q.fetch("m")
     return q
@@ -212,7 +212,7 @@ class TestHandingOut:
         assert q.sp.take_dead_letters() == [DeadLetter(1, 1, 2, REJECTED), DeadLetter(2, 3, 2, EXHAUSTED)]
 
     def test_not_before_a_timeout_is_saved(self) -> None:
-        """A crash would forget it, and the record would become a second dead letter later."""
+        """A crash would lose it, and the record would become a second dead letter later."""
         q = last_attempt()
         persist = time_out(q)
         assert (q.shown(), q.sp.has_dead_letters, q.sp.has_unsaved_archiving) == ("0-4 G2", False, False)
@@ -341,8 +341,8 @@ class TestEnd:
 class TestLoading:
     @pytest.mark.parametrize("dead_letter_queue", [False, True])
     def test_stored_archiving_is_handed_out(self, dead_letter_queue: bool) -> None:  # LOAD-17, DLQ-20
-        """Whatever the group's config says now. The reason is not stored: below the limit it can
-        only be a rejection."""
+        """Whatever the group's config is now. The reason is not stored: below the limit it can only
+        be a rejection."""
         q = Queue((0, 9), saved="0-2 G5, 3 A1, 4-5 G4, 6-7 G6", dead_letter_queue=dead_letter_queue)
         assert (q.sp.has_dead_letters, q.sp.has_archiving, q.sp.is_settled) == (True, True, False)
         letters = [(0, 2, 5, EXHAUSTED), (4, 5, 4, REJECTED), (6, 7, 6, EXHAUSTED)]

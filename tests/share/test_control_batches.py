@@ -63,7 +63,8 @@ class Queue:
     def fetch(
         self, member: str = "m", max_records: int = 500, *, by_record: bool = False
     ) -> list[tuple[int, int, int]]:
-        """As the broker does it: read on while what was read has nothing for anybody."""
+        """As the broker does it: continue reading while the batches read have nothing to
+        deliver."""
         while self.sp.offset_to_acquire() is not None and (offset := self.sp.next_fetch_offset()) < self.end:
             found = [each for each in self.log if each[1] >= offset][: self.at_once]
             ranges: list[AcquiredRange] = self.sp.acquire(
@@ -88,7 +89,7 @@ class Queue:
         self.sp.persisted(persist.token)
 
     def unread(self) -> list[int]:
-        """Offsets of the window of which nothing is known."""
+        """Offsets of the window whose content is unknown."""
         window = self.sp._window
         return [
             offset
@@ -109,14 +110,14 @@ def test_entries_end_where_a_control_batch_begins() -> None:
 
 @pytest.mark.parametrize("by_record", [False, True])
 def test_a_record_at_its_last_delivery_comes_alone(by_record: bool) -> None:  # THR-6
-    """A control batch does not let the records behind it follow."""
+    """A control batch does not let later records be delivered with it."""
     queue = Queue("D1 C1 D3", batches=(StateBatch(0, 0, AVAILABLE, 4),))
     assert queue.fetch(by_record=by_record) == [(0, 0, 5)]
     assert queue.fetch(by_record=by_record) == [(2, 4, 1)]
 
 
 def test_nothing_but_control_batches_is_nothing_to_do() -> None:
-    """Reading resumes behind them, so that the next fetch does not read them again."""
+    """Reading resumes after them, so that the next fetch does not read them again."""
     queue = Queue("C1 C1 C3")
     assert queue.fetch() == []
     assert (queue.sp.next_fetch_offset(), queue.sp.start_offset, queue.sp.statistics().in_flight) == (5, 5, 0)
@@ -142,7 +143,7 @@ def test_the_start_moves_past_them() -> None:
 
 
 def test_they_take_no_room() -> None:
-    """Kafka counts what lies between SPSO and SPEO; 20 groups would then leave a queue a 20th of
+    """Kafka counts the offsets between SPSO and SPEO; 20 groups would then leave a queue a 20th of
     its locks."""
     queue = Queue("D1 C30 " * 120, locks=100)
     assert len(queue.fetch()) == 100
@@ -189,7 +190,7 @@ def test_after_a_restart() -> None:
 
 
 def test_the_window_does_not_grow_without_end() -> None:
-    """One record that is held for ever, and a million of others' acknowledgements behind it."""
+    """One record is held forever, with a million acknowledgements of others after it."""
     queue = Queue(f"D1 C{MAX_SPAN - 1} C{MAX_SPAN} D1")
     assert queue.fetch() == [(0, 0, 1)]
     assert queue.fetch() == []

@@ -1,4 +1,4 @@
-"""Dead letters as records: their contents, how they are packed, and which record each came from."""
+"""Dead letters as records: their content, how they are packed, and which record each came from."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_packing(given_letters: list[Record], max_bytes: int) -> None:
 
 
 def test_a_letter_that_does_not_fit_is_compressed() -> None:
-    """DLQ-27: unless that makes it larger, or tools would not decompress so much."""
+    """DLQ-27: unless that makes it larger, or tools would refuse to decompress that much."""
     large = Record(0, 1, b"k", bytes(3_000_000))
     encoded = encode([large], 1_048_588)
     assert (len(encoded) < 1000, list(iter_records(encoded))) == (True, [large])
@@ -140,7 +140,7 @@ def test_a_letter_that_does_not_fit_is_compressed() -> None:
 
 @given(sources, st.integers(-(1 << 62), 1 << 62), st.integers(0, 1 << 30))
 def test_sizes_of_records(record: Record, timestamp_delta: int, offset_delta: int) -> None:
-    """As in a batch: the first record at the delta itself cannot be had, so the parts are
+    """As in a batch: the first record at this exact delta cannot be built, so the parts are
     measured."""
     alone = encoded_size(record, timestamp_delta=0, offset_delta=0)
     assert len(build_batch([record])) == 61 + alone

@@ -1,4 +1,4 @@
-"""The in-flight window as it is shown: runs by state, delivery count, holder and time left, and the
+"""The displayed in-flight window: runs by state, delivery count, holder and time left, and the
 number of batches."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def test_what_the_loaded_state_does_not_mention_is_a_gap() -> None:
 
 
 def test_what_the_log_has_no_more_is_not_shown() -> None:
-    """Also before a fetch has noticed it."""
+    """Even before a fetch has noticed it."""
     q = Queue((0, 9), (10, 19))
     q.fetch("M1", read=1)
     q.ack("M1", ack(4, 6, ACCEPT))

@@ -1,5 +1,5 @@
-"""Which record of each key is delivered first, apart from windows and stores;
-test_key_order_model.py has the whole."""
+"""Which record of each key is delivered first, without windows and stores; test_key_order_model.py
+tests the whole."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class TestLookups:
 
 
 def test_the_hash_of_a_key_never_changes() -> None:
-    """It is stored with records that wait."""
+    """It is stored with waiting records."""
     assert hash_of_key(b"customer-7") == 0x53C90E5D77C799A3
     assert hash_of_key(b"") == 0x2676BB2D13F3E2DC
 

@@ -15,7 +15,7 @@ _COMMANDS = {**COMMANDS, OrderedWorld.ask: 3}
 
 @pytest.fixture(autouse=True)
 def _forgets_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory keeps no key of a parked record that nothing is behind."""
+    """Memory drops the key of a parked record that no other waits for."""
     monkeypatch.setattr(key_order, "_FORGET_FROM", 1)
 
 

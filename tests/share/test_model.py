@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.share.queue_model import CheckedQueue
 
-# How often each command comes.
+# How frequent each command is.
 COMMANDS = {
     CheckedQueue.fetch: 30,
     CheckedQueue.acknowledge: 25,
@@ -77,7 +77,7 @@ TestShareLife.settings = settings(
 
 
 def run_history(seed: int, commands: int) -> int:
-    """How many commands were run."""
+    """Returns how many commands were run."""
     rnd = Random(seed)
     queue = CheckedQueue(rnd)
     done = 0

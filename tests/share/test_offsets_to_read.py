@@ -1,4 +1,4 @@
-"""How far a fetch reads where all records were scanned before."""
+"""How far a fetch reads if all records were scanned before."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def acquire(engine: SharePartition, offset: int, last: int) -> None:
 
 @pytest.mark.parametrize("most", [1, 3, 500])
 def test_no_further_than_the_member_wants(engine: SharePartition, most: int) -> None:
-    """It walked over all that was scanned, which costs 0.4 ms a fetch."""
+    """Regression: it walked over all scanned offsets, which cost 0.4 ms per fetch."""
     assert engine.offsets_to_read(0, most) == most
 
 

@@ -30,7 +30,7 @@ from kbroker.share.record_state import (
 A, H, K, G, R = RecordState
 
 MAY_FOLLOW = {
-    A: {H, R},  # R only by force: log start moved, compaction
+    A: {H, R},  # R only when forced: log start moved, compaction
     H: {A, H, K, G, R},  # H: a renewal
     K: set(),
     G: {R},
@@ -73,7 +73,7 @@ def test_acknowledge_types(ack_type: int, after: RecordState) -> None:  # ACK-1
 
 @pytest.mark.parametrize("limit", [2, 5, 25])
 def test_the_limit_is_reached_by_the_count_itself(limit: int) -> None:  # REC-6
-    """Limit 5 means five deliveries: what comes back after the fifth is archived."""
+    """Limit 5 means five deliveries: a record released after the fifth is archived."""
     states = given_back(limit)
     assert list(states[1 : limit + 2]) == [A] * (limit - 1) + [R] * 2
     assert states == given_back_pending(limit).translate(SETTLE)

@@ -1,4 +1,5 @@
-"""Share sessions: epochs, members, due rows and their order, and what ends with a connection."""
+"""Share sessions: epochs, members, due rows and their order, and the effects of a closed
+connection."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ NOT_FOUND, WRONG_EPOCH = ErrorCode.share_session_not_found, ErrorCode.invalid_sh
 
 
 def test_session_trace() -> None:  # SES-2..4, SES-6, SES-7, SES-11, SES-12, SES-15, SES-29, RPC-24
-    """The trace seen on a running Kafka, request by request."""
+    """The trace observed on a running Kafka, request by request."""
     c = Client()
     c.ack_fails(NOT_FOUND, 1)
     plan = c.fetch(0, A0)
@@ -72,7 +73,7 @@ def test_session_trace() -> None:  # SES-2..4, SES-6, SES-7, SES-11, SES-12, SES
     plan = c.fetch(3, B1, forget=[B1], has_acks=True)
     assert (partitions_of(plan), plan.session.epoch) == ((A0,), 4)
     c.fails(ErrorCode.invalid_request, 0, A0, has_acks=True)
-    assert c.sessions.acknowledge("g", "m", 4).session.epoch == 5  # the session survived that
+    assert c.sessions.acknowledge("g", "m", 4).session.epoch == 5  # the session survived it
     plan = c.fetch(0, A0)
     assert plan.session.epoch == 1
     assert plan.replaced is not None
@@ -227,7 +228,7 @@ class TestPartitions:
         assert c.sessions.acknowledge("g", "m", 1, acknowledged=[B1]).session.partitions == [A0]
 
     def test_what_ends_with_the_session(self) -> None:  # SES-26, SES-27
-        """Also what it forgot, or only acknowledged: it may hold records there."""
+        """Including partitions that it forgot, or only acknowledged: it may hold records there."""
         c = Client()
         c.fetch(0, A0, A1)
         c.fetch(1, forget=[A1])
@@ -237,7 +238,7 @@ class TestPartitions:
         assert sorted(session.to_release) == [A0, A1, B1]
 
     def test_what_cannot_be_held_is_not_noted(self) -> None:
-        """Regression: a client made its session grow for ever by naming partitions in its
+        """Regression: a client made its session grow without bound by naming partitions in its
         acknowledgements, or forgetting them."""
         held = {A0, A1}
         sessions = ShareSessions(10, lambda group_id, partition: group_id == "g" and partition in held)
@@ -278,7 +279,7 @@ class TestOrder:
         assert session.partitions == [A1, A2, A0]
 
     def test_what_the_previous_answer_served_comes_last(self) -> None:  # FET-10
-        """Whatever the rotation says, so that two busy partitions take turns."""
+        """Whatever the rotation order, so that two busy partitions take turns."""
         c = Client()
         session = c.fetch(0, A0, A1).session
         served = []
@@ -293,8 +294,8 @@ class TestOrder:
     @pytest.mark.parametrize("at_once", [1, 2, 5])
     @pytest.mark.parametrize("count", [2, 3, 4, 6, 12])
     def test_nobody_is_left_out(self, count: int, at_once: int, requests: int) -> None:  # FET-10
-        """All partitions are busy and an answer has room for `at_once`; acknowledgements make it
-        `requests` from one fetch to the next."""
+        """All partitions are busy and a response has room for `at_once`; with acknowledgements
+        there are `requests` of them between two fetches."""
         c = Client()
         session = c.fetch(0, *(TopicPartition(UUID(int=1), number) for number in range(count))).session
         last_served = dict.fromkeys(session.partitions, 0)

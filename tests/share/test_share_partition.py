@@ -19,7 +19,7 @@ def wrote(persist: Persist | None) -> tuple[int, int, tuple[StateBatch, ...]]:
 
 
 def test_engine_trace() -> None:  # REC-9, REC-11, REC-12, ACK-18, ACK-24, SPSO-2, SPSO-3, SPSO-5..7
-    """Log [0-4][5-9], limit 5, batch_optimized: the trace seen on Kafka 4.3.1, step by step."""
+    """Log [0-4][5-9], limit 5, batch_optimized: the trace observed on Kafka 4.3.1, step by step."""
     q = Queue((0, 4), (5, 9))
     assert q.fetch("M1", 5) == [(0, 4, 1)]
     assert (q.sp.start_offset, q.sp.end_offset) == (0, 4)
@@ -45,7 +45,7 @@ def test_engine_trace() -> None:  # REC-9, REC-11, REC-12, ACK-18, ACK-24, SPSO-
     assert wrote(q.ack("M1", ack(2, 2, ACCEPT))) == (2, 8, state("2 K3"))
     assert (q.sp.start_offset, q.sp.end_offset, q.sp.delivery_complete_count) == (10, 10, 0)
     assert q.shown() == ""
-    # what an administrator sees until the next write: start 2, complete 8, end 10, lag 0
+    # the state for administrators until the next write: start 2, complete 8, end 10, lag 0
     assert q.saved_start == 2
 
 
@@ -58,7 +58,7 @@ def test_gap_window_trace() -> None:  # LOAD-13, LOAD-14, NEXT-3..5, NEXT-9, ACQ
     assert q.fetch("m", read=1) == [(16, 20, 1)]
     assert (q.sp.end_offset, q.sp.next_fetch_offset()) == (30, 31)
     q.ack("m", ack(10, 20, ACCEPT))
-    assert (q.sp.start_offset, q.sp.end_offset) == (21, 30)  # the gap window is still open and stops it
+    assert (q.sp.start_offset, q.sp.end_offset) == (21, 30)  # the gap window is still open and limits it
     assert q.sp.delivery_complete_count == 10
     assert q.fetch("m") == [(31, 40, 1)]
     assert q.sp.start_offset == 21
@@ -72,7 +72,7 @@ class TestGapWindow:
         assert q.fetch("m", 500) == [(10, 14, 1), (20, 29, 1), (30, 39, 2), (40, 50, 1)]
 
     def test_a_hole_is_never_filled_beyond_the_next_batch(self) -> None:  # NEXT-9
-        """KAFKA-19954: one record asked for, the record batch reaches over the loaded ones."""
+        """KAFKA-19954: one record requested; the record batch overlaps the loaded ones."""
         q = Queue((10, 30), start=10, saved="15-30 K1")
         assert q.fetch("m", 1) == [(10, 14, 1)]
         assert q.shown() == "10-14 H1 m, 15-30 K1"
@@ -84,7 +84,7 @@ class TestGapWindow:
         assert q.fetch("m", 500, by_record=True) == [(13, 20, 1)]
 
     def test_a_hole_in_which_the_log_has_nothing(self) -> None:
-        """The read at the hole begins behind it: the hole must not be read again and again."""
+        """The read at the hole begins after it: the hole must not be read repeatedly."""
         q = Queue((0, 4), (15, 19), start=0, saved="0-4 K1, 15-19 A1")
         assert q.sp.next_fetch_offset() == 5
         assert q.fetch("m") == [(15, 19, 2)]
@@ -98,7 +98,7 @@ class TestGapWindow:
         assert q.sp.next_fetch_offset() == 20
 
     def test_a_part_of_a_hole_without_data(self) -> None:
-        """Two records asked for; the next record batch inside the hole is found, too."""
+        """Two records requested; the next record batch inside the hole is found, too."""
         q = Queue((10, 11), (18, 19), (21, 30), start=10, saved="21-30 A1")
         assert q.fetch("m", 5) == [(10, 11, 1), (18, 20, 1)]
         assert q.fetch("m") == [(21, 30, 2)]
@@ -109,8 +109,8 @@ class TestGapWindow:
         assert q.sp.start_offset == 12
 
     def test_a_full_window_behind_a_filled_gap_does_not_block(self) -> None:  # SPSO-8
-        """100 terminal offsets behind the gap fill the window, so that no data beyond could close
-        the gap window."""
+        """100 terminal offsets after the gap fill the window, so that data beyond them could not
+        close the gap window."""
         q = Queue((0, 9), (10, 109), (110, 119), start=0, saved="10-109 K1", max_record_locks=100)
         assert q.fetch("m") == [(0, 9, 1)]
         q.ack("m", ack(0, 9, ACCEPT))
@@ -131,8 +131,8 @@ class TestGapWindow:
         assert q.sp.next_fetch_offset() == 18
 
     def test_holes_that_appear_later_are_no_records(self) -> None:  # NEXT-6
-        """Nothing was there when it was read, so nothing is acquired there, even if a record batch
-        claims to hold it."""
+        """No record was there when it was read, so none is acquired there, even if a record batch
+        claims to contain it."""
         q = Queue((0, 4), (10, 14), (20, 24), start=0, saved="0-4 A1, 10-14 A1")
         assert q.fetch("m") == [(0, 4, 2), (10, 14, 2), (20, 24, 1)]  # and the gap window is closed
         q.ack("m", ack(0, 4, RELEASE), ack(10, 14, RELEASE), ack(20, 24, RELEASE))
@@ -357,8 +357,8 @@ class TestLogStart:
     def test_what_is_done_there_before_it_is_noticed(
         self, log_start: int, first_open: int, done: int
     ) -> None:
-        """Records that are pending are done, but may come back. That of the log is what stays once
-        it is noticed."""
+        """Pending records are done, but may become available again. The log's start decides once it
+        is noticed."""
         q = Queue((0, 9), (10, 19))
         q.fetch("m", 10)
         q.ack("m", ack(2, 3, ACCEPT), ack(6, 9, REJECT))
@@ -372,7 +372,7 @@ class TestLogStart:
         assert 20 - q.sp.start_offset - q.sp.delivery_complete_count == 20 - log_start - done
 
     def test_what_is_done_there_of_a_gap(self) -> None:
-        """Nobody knows what the gap holds before it is read."""
+        """The content of the gap is unknown before it is read."""
         q = Queue((10, 30), start=10, saved="13-15 K1, 21-30 A1")
         assert q.sp.stands_from(12) == (12, 3)
         assert q.sp.stands_from(14) == (16, 2)

@@ -39,11 +39,11 @@ def batches(text: str) -> tuple[StateBatch, ...]:
         ("100-109 G3", "100-109 R3", 100, "100-109 R3"),
         # the numbered rules
         ("100-109 A1", "90-95 A1", -1, "90-95 A1, 100-109 A1"),  # 1: -1 does not clip
-        ("100-109 A1, 90-99 K1", "", 100, "100-109 A1"),  # 1: below goes
+        ("100-109 A1, 90-99 K1", "", 100, "100-109 A1"),  # 1: lower ones are dropped
         ("100-109 A1", "", 105, "105-109 A1"),  # 1: crossing is cut
         ("", "", 5, ""),  # 2
         ("7 K1", "", 5, "7 K1"),  # 2
-        ("1-2 A1", "6-7 A1", 0, "1-2 A1, 6-7 A1"),  # 3: what nobody covers stays uncovered
+        ("1-2 A1", "6-7 A1", 0, "1-2 A1, 6-7 A1"),  # 3: uncovered offsets stay uncovered
         ("5-6 A1", "1-4 A1", 0, "1-6 A1"),  # 4
         ("1-4 A1", "5-6 A2", 0, "1-4 A1, 5-6 A2"),  # 4: not with another count
         ("1-10 A1", "1-10 A1", 0, "1-10 A1"),

@@ -7,7 +7,7 @@ import pytest
 from kbroker.share import throttle
 from tests.share.queue_driver import ACCEPT, RELEASE, Queue, ack, state
 
-# (limit, T, {delivery count before: how many of a cached batch of 500 come in one answer})
+# (limit, T, {delivery count before: how many of a cached batch of 500 one response has})
 TABLE = [
     (2, 2, {1: 500}),
     (3, 2, {1: 500, 2: 1}),
@@ -47,7 +47,7 @@ def test_limit_two_never_throttles() -> None:  # THR-2
     [(5, 5, 3, [2, 2, 1]), (5, 5, 4, [1, 1, 1, 1, 1]), (3, 4, 2, [1, 1, 1, 1])],
 )
 def test_answer_by_answer(limit: int, batch: int, count: int, answers: list[int]) -> None:  # THR-4, THR-6
-    """As seen on a running Kafka."""
+    """As observed on a running Kafka."""
     q = Queue((0, batch - 1), saved=f"0-{batch - 1} A{count}", delivery_count_limit=limit)
     sizes = []
     while entries := q.fetch("m"):
@@ -92,7 +92,7 @@ def test_only_offsets_that_were_read_throttle() -> None:  # THR-7
     q.ack("m", ack(0, 9, RELEASE))
     q.log = [(0, 4), (5, 5), (6, 6), (7, 7), (8, 8), (9, 9)]
     q.fetch("m", 10)
-    q.ack("m", ack(0, 4, ACCEPT), ack(5, 5, RELEASE))  # 5 has count 3 now, the cached batch is 0-9
+    q.ack("m", ack(0, 4, ACCEPT), ack(5, 5, RELEASE))  # 5 now has count 3, the cached batch is 0-9
     q.ack("m", ack(6, 9, RELEASE))
     assert q.fetch("m", read=1) == [(5, 5, 4)]
 
@@ -107,8 +107,8 @@ def test_the_size_is_that_of_the_whole_cached_batch() -> None:  # THR-5
 
 
 def test_the_size_counts_also_what_is_long_done() -> None:  # THR-5
-    """Half of 2000 is more than the 600 that are left, though the window has let go of what came
-    before the batch."""
+    """Half of 2000 is more than the 600 that are left, although the window no longer has the start
+    of the batch."""
     q = Queue((0, 999), (1000, 2999), max_record_locks=5000)
     q.fetch("m", 1000)
     for count in (1, 2):
@@ -131,7 +131,7 @@ def test_the_last_attempt_goes_alone_also_in_the_middle() -> None:  # THR-6
 
 
 def test_records_before_the_suspect_one_come_without_it() -> None:  # THR-6
-    """Counts 1 1 4 1 1: the two before it, then it alone, then the rest."""
+    """Counts 1 1 4 1 1: first the two before it, then it alone, then the rest."""
     columns = bytearray(5), bytearray((1, 1, 4, 1, 1))
     pick = throttle.pick(*columns, 0, 5, batch_size=5, delivery_limit=5, room=5)
     assert pick == [(0, 2)]

@@ -1,5 +1,5 @@
-"""The limit of records in flight, where it counts undecided records: one slow job blocks no
-other."""
+"""The limit of records in flight when it counts undecided records: one slow job does not block the
+others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kbroker.share_state.loading import ShareState
 from tests.share.queue_driver import ACCEPT, RELEASE
 
 LIMIT, BATCH = 2000, 100
-"""The rest of a batch that was read may be delivered beyond the limit: it is there already."""
+"""The rest of a batch that was read may be delivered beyond the limit: it is in memory already."""
 
 
 def load(state: ShareState) -> SharePartition:
@@ -83,9 +83,9 @@ def test_records_flow_behind_one_that_is_held(records: int) -> None:
 
 
 def test_a_full_window_passes_over_no_record_that_was_never_read() -> None:
-    """After a restart the limit is reached, and the records in front were never delivered. A read
-    for a returned record begins with its batch, in the middle of these: the start offset stays
-    before unread records."""
+    """After a restart the limit is reached, and the first records were never delivered. A read for
+    a returned record begins with its batch, among these: the start offset stays before unread
+    records."""
     batches = [StateBatch(37, 45, 0, 2)]
     settings = ShareSettings(limits_undecided=True, max_record_locks=5, lock_duration_ms=1000)
     sp = SharePartition.load(settings, start_offset=27, state_batches=batches, state_epoch=0, leader_epoch=0)

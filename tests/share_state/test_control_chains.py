@@ -1,5 +1,5 @@
-"""Chains of control records: what is appended, what is remembered when it fails, and how a state is
-found again."""
+"""Chains of control records: which records are appended, what remains after a failure, and how a
+state is found again."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_a_checkpoint_begins_anew_and_a_deletion_ends() -> None:
 
 
 def test_several_on_their_way() -> None:
-    """Each leads to the one before, also where that is not saved yet; what fails is forgotten, with
-    all behind it."""
+    """Each refers to the one before, even if that is not saved yet; a failed one is dropped, with
+    all after it."""
     chains = ControlChains({"a": ControlChain(3, 5)})
     first = chains.records([("a", 2, b"x")], 10)
     second = chains.records([("a", 3, b"y"), ("b", 0, b"z")], 11)

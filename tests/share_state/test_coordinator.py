@@ -1,4 +1,4 @@
-"""The share coordinator's records: snapshots and updates by verb, and what they load to."""
+"""The share coordinator's records: snapshots and updates by verb, and the state that they load."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_initialize_writes_a_snapshot(share: Share) -> None:  # SC-45
                 create_timestamp=1000,
                 write_timestamp=1000,
                 state_batches=(),
-                delivery_complete_count=-1,  # unknown as long as the start is not decided
+                delivery_complete_count=-1,  # unknown until the start is decided
             ),
         )
     ]
@@ -132,7 +132,7 @@ def test_write_never_changes_the_stored_epochs(share: Share) -> None:  # SC-37
     [
         (100, 7, 100, 7),  # equal: the larger count
         (100, 3, 100, 5),
-        (100, -1, 100, 5),  # version 0 does not say
+        (100, -1, 100, 5),  # version 0 has none
         (99, 9, 100, 5),  # lower: as stored
         (-1, 9, 100, 5),
         (101, 2, 101, 2),  # higher: as requested
@@ -161,7 +161,7 @@ def test_start_offsets_below_minus_one_are_refused(share: Share, start: int) -> 
 
 @pytest.mark.parametrize("stored", [-1, -2, -5, -(1 << 63)])
 def test_start_offsets_below_zero_are_kept_and_survive(stored: int) -> None:  # SC-47
-    """Those below -1 are of versions that took them."""
+    """Those below -1 are from versions that accepted them."""
     share = Share()
     snapshot = encode_share_snapshot(0, 0, 0, stored, 1, 1, -1 if stored == -1 else 0, -1, ())
     share.store.write([(ShareStateKey(TOPIC, P.partition, "g", 0).encode(), snapshot)])
@@ -184,7 +184,7 @@ def test_what_is_done_from_an_offset_on(share: Share, offset: int, first_open: i
 
 
 def test_what_is_done_where_the_start_offset_is_not_saved_yet(share: Share) -> None:
-    """Nothing counts as done that is not saved as that."""
+    """Only records saved as done are counted as done."""
     outcome = share.coordinator.write(
         "g", [WriteRequest(P, 5, 7, 110, 2, [StateBatch(112, 113, K, 1)])], now_ms=1
     )
@@ -224,8 +224,8 @@ def test_a_snapshot_after_so_many_updates_replaces_them() -> None:  # SC-17, SC-
 
 
 def test_updates_of_many_batches_are_replaced_by_a_snapshot_before() -> None:
-    """Loaded or not. Where records behind a stuck one are answered in random order, hundreds of
-    batches come with a write."""
+    """Whether loaded or not. If records after a stuck one are acknowledged in random order, a write
+    has hundreds of batches."""
     share = Share()
     share.initialize(5, 0)
     a_write = BATCHES_PER_SNAPSHOT // 4

@@ -1,4 +1,5 @@
-"""Cold snapshots: who gets one, what it says, and that nothing but the updates goes."""
+"""Cold snapshots: which share-partitions get one, its content, and that only the updates are
+removed."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_a_cold_snapshot_takes_the_updates_in() -> None:  # SC-51
 
 
 def test_who_is_left_alone() -> None:
-    """Younger than the interval, without updates, unknown, or of a topic that is gone."""
+    """Younger than the interval, without updates, unknown, or of a deleted topic."""
     share = busy(P)
     share.initialize(5, 100, Q)
     late = WRITTEN_MS + INTERVAL_MS
@@ -91,7 +92,7 @@ def test_who_is_left_alone() -> None:
 
 
 def test_a_snapshot_from_the_future_is_cold() -> None:
-    """The clock was set back: a share-partition must not wait for it to come round again."""
+    """The clock was set back: a share-partition must not wait until that time is reached again."""
     share = busy(P)
     assert snapshot_cold(share, WRITTEN_MS - 1, key(P)) == [Result(P)]
     assert stored(share).write_timestamp == WRITTEN_MS - 1
@@ -161,9 +162,9 @@ def test_groups_of_one_partition_are_found_apart() -> None:
 
 
 def test_what_loading_costs() -> None:
-    """One scan for a share-partition, of nothing but its own entries; one entry after a cold
-    snapshot, which is not larger than what it replaces. How long that takes with 10 000 of them is
-    a figure in perf/."""
+    """One scan for a share-partition, over its own entries only; one entry after a cold snapshot,
+    which is not larger than the entries it replaces. How long that takes with 10 000 of them is a
+    figure in perf/."""
     partitions = [TopicPartition(TOPIC, number) for number in range(3)]
     share = busy(*partitions)
     read_bytes = {}

@@ -1,4 +1,4 @@
-"""Keys of share-partitions as FindCoordinator has them."""
+"""Keys of share-partitions, as FindCoordinator uses them."""
 
 from __future__ import annotations
 

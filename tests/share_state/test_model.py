@@ -77,7 +77,7 @@ class ModelState:
 def stored_parked(
     scan: Callable[[bytes], Iterable[tuple[bytes, bytes]]], key: Key, generation: int
 ) -> tuple[dict[int, Parked], int]:
-    """What lies under a generation, and its counter; both keys of each say the same."""
+    """The entries of a generation, and its counter; both keys of each record agree."""
     by_offset, by_place, number = {}, {}, 0
     for parsed, value in read_parked_entries(
         scan(generation_prefix(parked_prefix(key[0], *key[1]), generation))
@@ -303,14 +303,14 @@ class ShareStateMachine(RuleBasedStateMachine):
         assert not outcome.must_wait
 
     @rule()
-    def snapshot(self) -> None:  # SC-51: nobody sees a difference
+    def snapshot(self) -> None:  # SC-51: no visible difference
         keys = [SharePartitionKey(group, partition) for group in GROUPS for partition in PARTITIONS]
         outcome = self.coordinator.snapshot(keys, now_ms=4)
         assert {result.code for result in outcome.results} <= {ErrorCode.none}
         assert self.coordinator.cold(now_ms=4, interval_ms=0) == []
         self.fly(outcome)
 
-    # --- what becomes of it ---
+    # --- saving ---
 
     def fly(self, outcome: ShareStateOutcome[Any]) -> None:
         assert outcome.must_wait or not outcome.changes
@@ -348,7 +348,7 @@ class ShareStateMachine(RuleBasedStateMachine):
         self.new_life()
         self.saved = deepcopy(self.model)
 
-    # --- what always holds ---
+    # --- invariants ---
 
     @invariant()
     def replay_is_memory(self) -> None:

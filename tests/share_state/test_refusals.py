@@ -84,7 +84,7 @@ def test_initialize_refusals(share: Share, partition: TopicPartition, state: int
         (NULL, ErrorCode.unknown_topic_or_partition),
         (NEGATIVE, ErrorCode.invalid_request),
         (GONE, ErrorCode.unknown_topic_or_partition),
-        (Q, ErrorCode.none),  # unknown, but there is such a partition
+        (Q, ErrorCode.none),  # unknown, but the partition exists
         (P, ErrorCode.none),
     ],
 )
@@ -96,7 +96,8 @@ def test_delete_and_summary_refusals(share: Share, partition: TopicPartition, co
 
 @pytest.mark.parametrize("partition", [P, Q])
 def test_a_topic_that_is_gone_is_the_last_check(partition: TopicPartition) -> None:  # SC-27, SC-28
-    """Write and read: 42 for what was never initialised, 3 for what was and lost its topic."""
+    """Write and read: 42 for a share-partition that was never initialized, 3 for one that was and
+    lost its topic."""
     share = Share()
     share.initialize(5, 100, P)
     share.coordinator._partition_exists = lambda topic_id, number: False
@@ -125,7 +126,7 @@ def test_garbage_is_refused_instead_of_stored(share: Share, batch: StateBatch) -
 
 
 def test_what_may_be_loaded_just_so_is_stored(share: Share) -> None:  # SC-30
-    """The span counts from the start offset that the write itself brings, once there is one."""
+    """The span counts from the start offset in the write itself, if it has one."""
     far, farther = (
         StateBatch(99 + MAX_SPAN, 99 + MAX_SPAN, K, 255),
         StateBatch(100 + MAX_SPAN, 100 + MAX_SPAN, K, 1),

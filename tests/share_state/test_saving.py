@@ -1,4 +1,4 @@
-"""Several decisions under way, failed saves, and stored states that cannot be read."""
+"""Several queued decisions, failed saves, and stored states that cannot be read."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_stored_state_that_cannot_be_read_is_its_own_rows_error(garbage: bytes
 
 
 def test_a_store_that_cannot_be_read_is_its_own_rows_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decision for the row before it is saved, and not only remembered."""
+    """The decision for the row before it is really saved, not only kept in memory."""
     share = Share()
     for partition in (P, Q):
         share.initialize(5, 100, partition)

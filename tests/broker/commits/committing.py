@@ -1,4 +1,4 @@
-"""What tests of group commit work with: a store that fails on demand, and its committer."""
+"""For tests of group commit: a store that fails on demand, and its committer."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ async def test_nothing_to_write_is_done_after_everything_before_it() -> None:
 
 
 async def test_durability_os_is_synced_under_load_too() -> None:
-    """Whenever a write in the thread ends, the next one is queued already."""
+    """Whenever a write in the thread ends, the next one is already queued."""
     store = FakeStore()
     async with committing(store, in_thread=True, durability="os") as commits:
 
@@ -274,7 +274,7 @@ async def test_a_failed_background_sync_ends_all_writing() -> None:
 
 
 async def test_an_error_that_no_write_may_raise_ends_the_committer() -> None:
-    """The broker ends with it, as the waiting writers are never notified."""
+    """The broker ends with it, as the waiting writers would never be notified."""
     store = FakeStore()
     notes: list[str] = []
     with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
@@ -287,7 +287,7 @@ async def test_an_error_that_no_write_may_raise_ends_the_committer() -> None:
 
 
 class Panic(BaseException):
-    """What engines in Rust raise: no Exception."""
+    """Engines in Rust raise it; it is not an Exception."""
 
 
 @pytest.mark.parametrize("crash", [ZeroDivisionError("a bug"), Panic("engine")])
@@ -352,7 +352,7 @@ async def test_a_group_in_the_thread_is_told_even_when_the_committer_ends_with_a
 
 @pytest.mark.parametrize("crash", [ZeroDivisionError("a bug"), Panic("a bug")])
 async def test_nobody_waits_for_a_committer_that_has_ended(crash: BaseException) -> None:
-    """Neither operations nor writes can be cancelled: the broker could not end."""
+    """Neither operations nor writes can be cancelled: otherwise the broker could not stop."""
     store = FakeStore()
     notes: list[str] = []
 

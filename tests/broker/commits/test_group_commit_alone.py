@@ -1,4 +1,4 @@
-"""Group commit where one task writes alone: its groups begin in its own turn of the loop, and
+"""Group commit when a single task writes: its groups begin within its own turn of the loop, and
 nothing else changes."""
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ async def test_a_write_alone_that_fails_refuses_all_behind_it(error: Exception) 
 async def test_what_is_behind_a_group_that_ends_at_once_is_not_forgotten(
     error: Exception | None, is_closing: bool
 ) -> None:
-    """Refused, or without anything to write: no thread will say that it has ended."""
+    """The group is refused, or has nothing to write: no thread will report its end."""
     store = FakeStore()
     notes: list[str] = []
 
@@ -145,7 +145,7 @@ async def test_what_is_behind_a_group_that_ends_at_once_is_not_forgotten(
 @pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize("durability", ["os", "disk"])
 async def test_a_group_that_has_been_told_is_kept_by_nobody(in_thread: bool, durability: str) -> None:
-    """It holds whole requests, of any size."""
+    """It contains whole requests, of any size."""
 
     class Done:
         def __call__(self, error: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""The session clock while the wall clock is set: it stays monotonic and knows the difference."""
+"""The session clock while the wall clock is set: it stays monotonic and tracks the difference."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class World:
         self.groups = self.opened()
 
     def opened(self) -> ConsumerGroupService:
-        """A service that has loaded nothing yet. Saves that were under way are lost."""
+        """A service that has loaded nothing yet. Queued saves are lost."""
         self.commits.lose()
         self.inner.start(load=False)
         commits = cast(GroupCommit[Change], self.commits)
@@ -123,7 +123,7 @@ class World:
 
 
 class Peer:
-    """A client on a connection of its own. `timeouts_ms`: of its session and of a rebalance;
+    """A client on a separate connection. `timeouts_ms`: of its session and of a rebalance;
     `answers`: in order."""
 
     def __init__(self, world: World, name: str) -> None:
@@ -275,7 +275,7 @@ async def test_what_is_not_saved_yet_is_not_told_to_who_asks_again(
 async def test_what_is_being_saved_is_waited_for_by_whoever_asks_next(
     autojump_clock: trio.testing.MockClock, failure: Exception | None, told: ErrorCode
 ) -> None:
-    """A member whose answer a failed save then takes back would be ahead of its group."""
+    """Otherwise a member whose answer is undone by a failed save would be ahead of its group."""
     async with opened() as (world, nursery):
         peer = await stable(world)
         world.commits.delay_s, world.commits.failure = 3.0, failure
@@ -292,7 +292,7 @@ async def test_what_is_being_saved_is_waited_for_by_whoever_asks_next(
 
 
 async def test_timers_go_on_after_a_save_that_failed(autojump_clock: trio.testing.MockClock) -> None:
-    """The next rebalance has a deadline: no member joins again, and all are removed."""
+    """The next rebalance has a deadline: no member rejoins, and all are removed."""
     async with opened() as (world, _):
         peer = Peer(world, "m")
         peer.timeouts_ms = (100_000, 50_000)
@@ -362,7 +362,7 @@ async def test_a_client_that_hangs_up_stays_a_member_until_its_session_ends(
 
 
 async def test_who_waits_is_told_when_the_broker_stops(autojump_clock: trio.testing.MockClock) -> None:
-    """Also requests that would wait afterwards."""
+    """Also requests that arrive afterwards and would wait."""
     async with opened() as (world, nursery):
         await stable(world)
         waiting, late = Peer(world, "waiting"), Peer(world, "late")

@@ -33,7 +33,7 @@ GROUP = "g"
 
 
 class Commits:
-    """A group commit that is done at once, or after `delay_s`, or fails with `failure`."""
+    """A group commit that ends at once, or after `delay_s`, or fails with `failure`."""
 
     def __init__(self, store: MemoryStateStore) -> None:
         self._store = store

@@ -1,5 +1,5 @@
-"""Which reads of a partition wait for the disk in a thread: nothing that an earlier life wrote is
-read by the loop, on any engine."""
+"""Which reads of a partition run in a thread because they may wait for the disk: on no engine does
+the loop read data from before the last start."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class SpyStore:
-    """The store, and whether its reads came from a thread."""
+    """Wraps the store, and records whether its reads came from a thread."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store

@@ -1,5 +1,5 @@
-"""A partition over the real memory engine: offsets, visibility, idempotence, and taking back what
-could not be written."""
+"""A partition over the real memory engine: offsets, visibility, idempotence, and undoing failed
+writes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Fixture:
         self.store.write(batches, now_ms=NOW_MS)
 
     async def produce(self, batch: bytes | memoryview | None, now_ms: int = NOW_MS) -> int:
-        """The base offset once the batch counts."""
+        """Returns the base offset once the batch is visible."""
         outcome: list[Exception | None] = []
         event = trio.Event()
 
@@ -136,7 +136,7 @@ async def test_log_append_time(tmp_path: Path) -> None:
 
 
 async def test_a_client_cannot_make_its_times_the_topic_s(tmp_path: Path) -> None:
-    """Readers would take the batch's greatest timestamp for that of every record."""
+    """Readers would take the batch's greatest timestamp as that of every record."""
     async with open_partition(tmp_path) as fixture:
         records = [Record(0, stamp_ms, None, b"x", ()) for stamp_ms in (5, 9)]
         await fixture.produce(build_batch(records, attributes=0x08))
@@ -258,8 +258,8 @@ class TestNoSpace:
             )
 
     async def test_a_new_producer_begins_with_what_was_refused(self, tmp_path: Path) -> None:
-        """A later batch that fits by then must not be taken: the retry of the first one would be a
-        sequence error, which is fatal."""
+        """A later batch that would fit meanwhile must not be accepted: the retry of the first one
+        would be a sequence error, which is fatal."""
         async with open_partition(tmp_path) as fixture:
             fixture.no_space = True
             outcomes: list[Exception | None] = []
@@ -279,7 +279,7 @@ class TestNoSpace:
             assert await fixture.produce(batch(2, producer_id=9, sequence=2)) == 4
 
     async def test_a_new_producer_may_give_up_what_was_refused(self, tmp_path: Path) -> None:
-        """Then its client raises the epoch. The memory of a refusal ends with that of producers."""
+        """Then its client raises the epoch. A refusal is remembered as long as its producer."""
         async with open_partition(tmp_path) as fixture:
             fixture.no_space = True
             for producer_id in (8, 9):
@@ -356,7 +356,7 @@ class TestRanges:
 
 
 async def test_a_batch_that_may_be_written_to_is_stamped_in_place(tmp_path: Path) -> None:
-    """Any other is copied: it lies in a buffer that belongs to somebody else."""
+    """Any other is copied: its buffer belongs to other code."""
     async with open_partition(tmp_path) as fixture:
         kept, taken = batch(), bytearray(batch())
         for records in (kept, memoryview(kept), memoryview(taken)):

@@ -37,7 +37,7 @@ CODES = {
 
 
 def code_of(batch: bytes) -> ErrorCode | None:
-    """None: it is accepted. The quick check, if it may be used, must agree."""
+    """None: it is accepted. The quick check, if it applies, must agree."""
     header = read_header(batch)
     codes: list[ErrorCode | None] = []
     for asked in (check, check_quickly) if is_quick(header) else (check,):
@@ -83,7 +83,7 @@ def test_what_clients_write_is_taken(records: list[Record], codec: Codec) -> Non
 
 
 def verdict(payload: bytes, count: int) -> tuple[bool, bool]:
-    """As arrays and as the walk say."""
+    """The common result of the arrays and of the walk."""
     said = []
     for each in (check_with_arrays, payload_check._walk):
         try:
@@ -95,8 +95,8 @@ def verdict(payload: bytes, count: int) -> tuple[bool, bool]:
 
 
 def test_arrays_and_the_walk_say_the_same() -> None:
-    """Of damaged bytes, whatever they say; what passes can be read as records at each offset in
-    turn."""
+    """On damaged bytes, whatever the result; an accepted payload can be read as records at each
+    offset in turn."""
     chance = random.Random(0)
     records = [
         Record(0, 1000 + n // 7, b"k" * (n % 3), bytes(n % 90), ((("h", b"x"),) if n % 5 == 0 else ()))
@@ -174,8 +174,8 @@ def test_more_than_the_cap(codec: Codec) -> None:
 
 @pytest.mark.parametrize("kind", ["a bomb", "zstd with too few records"])
 def test_a_refusal_holds_nothing_of_what_was_decompressed(kind: str) -> None:
-    """It goes to another thread: the frames behind a raised one would keep 64 MiB each until
-    garbage is collected."""
+    """It is passed to another thread: the stack frames of a raised one would keep 64 MiB each until
+    garbage collection."""
     batch = odd_batch(kind)
     refusal = refusal_of(batch, read_header(batch))
     assert refusal is not None
@@ -202,7 +202,7 @@ def test_times_at_the_end_of_64_bits() -> None:
 
 
 def test_no_exception_but_bad_batch() -> None:
-    """Of compressed batches with damage anywhere."""
+    """From compressed batches with damage anywhere."""
     chance = random.Random(1)
     whole = {
         codec: build_batch([Record(0, n, b"k", bytes(range(90))) for n in range(30)], codec=codec)

@@ -1,9 +1,9 @@
-"""The memory of idempotent producers and the log start over purges, crashes and power cuts: no
-batch twice, no error that is fatal for a client, no confirmed record removed by what an earlier
-life knew.
+"""The state of idempotent producers and the log start over purges, crashes and power cuts: no batch
+is stored twice, no client gets a fatal error, and no confirmed record is removed because of state
+from before the last start.
 
-A crash is a copy of the directory of a running broker. A power cut is a log that is cut short while
-no broker runs, with the state store as it was: what durability `os` allows.
+A crash is a copy of the directory of a running broker. A power cut is a log that is truncated while
+no broker runs, with the state store unchanged: what durability `os` allows.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tests.brokers import DURABLE_ENGINES, require_engine
 
 P, Q = 5, 6
 _SMALL = {"log.segment.bytes": str(1 << 20)}
-"""A crash copies what a segment has set aside, too."""
+"""A crash also copies the preallocated space of a segment."""
 
 
 @pytest.fixture(params=DURABLE_ENGINES)
@@ -94,7 +94,7 @@ class Lives:
             yield broker
 
     def crash(self) -> None:
-        """The next life starts from a copy of the present files."""
+        """The next life starts from a copy of the current files."""
         self._copies += 1
         crashed = self.data_dir.with_name(f"crashed-{self._copies}")
         shutil.copytree(self.data_dir, crashed)
@@ -154,7 +154,7 @@ async def fill(partition: Partition, sequences: range, producer_id: int = P) -> 
 
 class TestPurges:
     async def test_a_producer_goes_on_after_its_records_were_removed(self, lives: Lives) -> None:
-        """And a retry of what was confirmed is not stored again, although the log has forgotten
+        """A retry of a confirmed batch is not stored again either, although the log no longer has
         it."""
         async with lives.life() as partition:
             await fill(partition, range(3))
@@ -185,8 +185,8 @@ class TestPurges:
             assert await append(partition, batch(6, P)) == 6
 
     async def test_a_snapshot_below_the_log_start_is_not_believed(self, lives: Lives) -> None:
-        """As directories of earlier versions have it: the snapshot knows sequences up to 2, and 3
-        to 5 are gone."""
+        """As in directories of earlier versions: the snapshot has sequences up to 2, and 3 to 5 are
+        gone."""
         async with lives.life() as partition:
             await fill(partition, range(3))
             log = partition.log
@@ -201,7 +201,7 @@ class TestPurges:
             assert await append(partition, batch(6, P)) == 7, "a repeat"
 
     async def test_a_batch_that_the_log_start_cuts_is_known(self, lives: Lives) -> None:
-        """The rest of it is in the log: a retry must not be stored whole beside that."""
+        """The rest of it is in the log: a retry must not be stored as well."""
         async with lives.life() as partition:
             assert await append(partition, batch(0, P, count=3)) == 0
             log = partition.log
@@ -233,7 +233,8 @@ class TestPurges:
     async def test_a_log_start_that_moves_while_producers_are_read(
         self, lives: Lives, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Q is known from what is left; P may have written what was removed before it was read."""
+        """Q is known from the remaining log; P may have written records that were removed before
+        they were read."""
         async with lives.life() as partition:
             await fill(partition, range(3))
             await fill(partition, range(2), Q)
@@ -286,7 +287,7 @@ class TestPowerCuts:
     async def test_the_log_is_synced_before_its_start(
         self, lives: Lives, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """With `os`, whose syncs are beyond the test here: a start that survives must find its
+        """With `os` and a sync interval longer than the test: a start that survives must find its
         records."""
         async with lives.life("os", {"kbroker.sync.interval.ms": "60000"}) as partition:
             for _ in range(3):
@@ -315,7 +316,7 @@ class TestPowerCuts:
     async def test_a_snapshot_tells_of_nothing_that_a_power_cut_takes(
         self, lives: Lives, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It replaces one that is good: with `os` the log is synced before it is saved."""
+        """It replaces a valid one: with `os` the log is synced before it is saved."""
         async with lives.life("os", {"kbroker.sync.interval.ms": "60000"}) as partition:
             await fill(partition, range(3))
             done: list[str] = []
@@ -361,7 +362,7 @@ class TestPowerCuts:
 
 
 def snapshots(broker: Broker, log: LogId) -> list[int]:
-    """The offsets of the snapshots that are stored."""
+    """The offsets of the stored snapshots."""
     prefix = ProducerSnapshotKey(log.topic_id, log.partition, 0).encode()[:-8]
     keys = [parse_key(key) for key, _ in broker.state_store.scan(prefix)]
     return [key.offset for key in keys if isinstance(key, ProducerSnapshotKey)]
@@ -415,7 +416,7 @@ class TestTrouble:
     async def test_a_damaged_snapshot_is_a_matter_of_its_partition(
         self, lives: Lives, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """The log tells what it still can."""
+        """The partition uses what the log still contains."""
         async with lives.life() as partition:
             await fill(partition, range(4))
             log = partition.log
@@ -432,7 +433,7 @@ class TestTrouble:
     async def test_many_producers_are_encoded_beside_the_loop(
         self, lives: Lives, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """And an append of that time is not in the snapshot, which says so by its offset."""
+        """Appends during that time are not in the snapshot, as its offset shows."""
         encode, threads = ProducerSnapshot.encode, []
         monkeypatch.setattr(
             ProducerSnapshot,
@@ -455,7 +456,7 @@ class TestTrouble:
             assert await append(partition, batch(0, 601)) == 601, "a repeat"
 
     async def test_producers_are_saved_when_a_full_disk_has_room_again(self, lives: Lives) -> None:
-        """Retention continues without it, to make room."""
+        """Retention continues without them, to free space."""
         async with lives.life() as partition:
             await fill(partition, range(4))
             broker = lives.running
@@ -469,8 +470,8 @@ class TestTrouble:
     async def test_a_purge_does_not_read_a_large_log(
         self, lives: Lives, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Which no idempotent producer may ever have written to; nor does the snapshot of every ten
-        minutes."""
+        """Perhaps no idempotent producer ever wrote to it. The snapshot of every ten minutes does
+        not read it either."""
         async with lives.life() as partition:
             await fill(partition, range(4))
             lives.crash()
@@ -486,7 +487,7 @@ class TestTrouble:
 class TestReplays:
     @pytest.mark.parametrize("at", [16, 60], ids=["its header", "its payload"])
     async def test_nothing_from_before_a_damaged_batch_is_believed(self, lives: Lives, at: int) -> None:
-        """P wrote before the damage and perhaps in it, Q behind it."""
+        """P wrote before the damage and perhaps in it, Q after it."""
         async with lives.life() as partition:
             await fill(partition, range(3))
             log = partition.log
@@ -506,8 +507,7 @@ class TestReplays:
     async def test_what_has_no_producer_is_not_replayed(
         self, lives: Lives, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nor is the log of a life that ended in good order: a topic without idempotent producers
-        may be large."""
+        """Nor is the log after a clean stop: a topic without idempotent producers may be large."""
         async with lives.life() as partition:
             await fill_plain(partition, 3)
         for end_offset in (4, 5):
@@ -572,7 +572,7 @@ class TestReplays:
 
 
 async def append_plain(partition: Partition) -> int:
-    """Without loading the producers, as a request does it."""
+    """Without loading the producers, unlike a request."""
     done = trio.Event()
     appended = partition.append(batch(), wall_clock_ms(), lambda _: done.set())
     await done.wait()

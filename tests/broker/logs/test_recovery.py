@@ -1,5 +1,5 @@
-"""What a broker makes of what it finds: finished deletions, logs without a topic, missing parts,
-and the producers' memory."""
+"""How a broker recovers a data directory: finished deletions, logs without a topic, missing parts,
+and the state of producers."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ async def test_an_empty_state_beside_records_stops_the_start(tmp_path: Path, eng
 
 @pytest.mark.parametrize("engine", DURABLE)
 async def test_a_state_without_topics_beside_records_stops_the_start(tmp_path: Path, engine: str) -> None:
-    """What cuts a state log near its beginning leaves: there was a broker, and there is no
-    topic."""
+    """The result of a state log that was cut near its beginning: there was a broker, but there are
+    no topics."""
     async with open_broker(options(tmp_path, engine)) as broker:
         topic_id = await fill(broker)
     directory, log_store, state_store = stores(tmp_path, engine)
@@ -191,8 +191,8 @@ async def test_no_topics_and_no_records_is_no_reason_to_stop(tmp_path: Path) -> 
 async def test_a_topic_is_synced_before_it_is_answered(
     tmp_path: Path, engine: str, durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With `os` as well: a power cut that took it would leave a log with records and no topic. The
-    interval is beyond the test."""
+    """With `os` as well: a power cut that lost it would leave a log with records and no topic. The
+    sync interval is longer than the test."""
     config = BrokerConfig({"kbroker.sync.interval.ms": "60000"})
     async with open_broker(
         replace(options(tmp_path, engine), config=config, durability=durability)
@@ -239,8 +239,8 @@ async def test_producers_are_remembered(tmp_path: Path, engine: str) -> None:
 
 
 async def test_producers_are_replayed_from_the_log_after_a_crash(tmp_path: Path) -> None:
-    """A copy of the directory of a running broker is what kill -9 leaves: there is no snapshot of
-    the producers in it."""
+    """A copy of the directory of a running broker is the same as after kill -9: it has no snapshot
+    of the producers."""
     async with open_broker(options(tmp_path, "segment")) as broker:
         await fill(broker, records=4)
         shutil.copytree(tmp_path / "data", tmp_path / "crashed" / "data")

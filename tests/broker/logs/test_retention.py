@@ -1,4 +1,5 @@
-"""Retention by time and by size: which segments go, on every engine, with a share group at work."""
+"""Retention by time and by size: which segments are removed, on every engine, with an active share
+group."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Each way in which a produced batch can be wrong, with the code that a running Kafka 4.3 gives for
-it."""
+"""Each way in which a produced batch can be invalid, with the code that a running Kafka 4.3 returns
+for it."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ BY_LOG = {
 
 
 def test_what_is_told_beside_the_code() -> None:
-    """A message where no batch can begin, the log's start where the log looked at it; never
+    """A message where no batch can begin, the log's start if the log checked the batch; never
     both."""
     refusals = {name: refusal_of(make()) for name, make, _ in CASES}
     assert {name for name, refusal in refusals.items() if refusal.message is not None} == TOLD

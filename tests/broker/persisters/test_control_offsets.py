@@ -1,4 +1,5 @@
-"""Counting control offsets behind a start offset: against a set, with more runs than are kept."""
+"""Counting control offsets after a start offset: compared with a set, with more runs than are
+kept."""
 
 from __future__ import annotations
 

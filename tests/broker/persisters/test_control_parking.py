@@ -1,5 +1,5 @@
-"""Parked records beside control records: killed between any two steps, or with one of the two
-stores behind the other, no record is lost and none is there twice. See
+"""Parked records beside control records: after a kill between any two steps, or with one of the two
+stores behind the other, no record is lost and none exists twice. See
 kbroker/broker/persisters/control/parking.py for the steps.
 
 A kill is a copy of the data directory, taken at that moment.
@@ -45,12 +45,12 @@ NAME = "control-records"
 ENGINES = ("segment", "lmdb", "rocksdb")
 OLD, NEW = 1000, 2000
 MOVED, ACCEPTED, FRESH = 100, 101, 102
-"""Offsets: of a record that is parked elsewhere by the write, of one that is done, and of one that
-it parks."""
+"""Offsets: of a record that the write parks at another place, of one that is done, and of one that
+it parks newly."""
 
 
 class Found(NamedTuple):
-    """After a start: `in_window`: what can be delivered from there, of the three."""
+    """After a start. `in_window`: those of the three that can be delivered from the window."""
 
     parked: dict[int, int]
     in_window: set[int]
@@ -72,15 +72,15 @@ async def the_write(shelf: Shelf) -> ErrorCode:
 
 
 async def found_in(directory: Path, engine: str) -> Found:
-    """What a broker makes of it. In each store there is one key by offset and one place for each,
-    and their number."""
+    """What a broker finds in it. In each store there is one key by offset and one place for each
+    parked record, and their number."""
     async with opened(directory, NAME, engine) as broker:
         asked = Asked(broker)
         state = await asked.read()
         assert state.code is ErrorCode.none
         shelf = Shelf(asked, there={each.offset: each for each in await all_parked(broker)})
         await shelf.check()
-        await broker.state_commits.commit([])  # behind the removal of old places
+        await broker.state_commits.commit([])  # after the removal of old places
         check_store(broker)
         return Found({offset: each.due_ms for offset, each in shelf.there.items()}, in_window(state))
 
@@ -168,8 +168,7 @@ def test_killed_between_any_two_steps(engine: str, tmp_path: Path, killed: Calla
 def test_the_log_alone_is_lost(
     engine: str, point: str, tmp_path: Path, killed: Callable[[str], Path]
 ) -> None:
-    """A power cut with durability `os` takes the control record, and the state store has all of
-    it."""
+    """A power cut with durability `os` loses the control record; the state store has everything."""
 
     async def run() -> None:
         async with opened(tmp_path / "data", NAME, engine) as broker:
@@ -189,7 +188,7 @@ def test_the_log_alone_is_lost(
 def test_what_is_parked_is_synced_before_its_record_is_appended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With durability `os` as well; what is parked no more goes afterwards."""
+    """With durability `os` as well; records that are no longer parked are removed afterwards."""
     seen: list[str] = []
 
     async def run() -> None:
@@ -228,7 +227,7 @@ def test_what_is_parked_is_synced_before_its_record_is_appended(
 
 
 def test_nothing_is_appended_where_the_state_stays_as_it_is(tmp_path: Path) -> None:
-    """A parked record that is accepted, or given back, changes no place in the window."""
+    """Accepting or releasing a parked record changes no place in the window."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME) as broker:
@@ -249,7 +248,7 @@ def test_nothing_is_appended_where_the_state_stays_as_it_is(tmp_path: Path) -> N
 
 
 class Full:
-    """A store that takes no writes of a kind."""
+    """A store that refuses writes of one kind."""
 
     def __init__(
         self, commits: Any, monkeypatch: pytest.MonkeyPatch, is_refused: Callable[[Any], bool] = bool
@@ -273,7 +272,8 @@ def _removes(changes: Any) -> bool:
 def test_a_step_that_fails_is_a_failure_that_the_next_write_makes_good(
     step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the share engine does: it says removals of what it may have parked, and its number."""
+    """As the share engine does: it sends the removals of records that it may have parked, and their
+    number."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME) as broker:
@@ -302,7 +302,7 @@ def test_a_step_that_fails_is_a_failure_that_the_next_write_makes_good(
 def test_what_waits_behind_a_write_that_fails_to_park_fails_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its start offset may have passed what was to be parked."""
+    """Its start offset may have passed records that were to be parked."""
     codes: dict[str, ErrorCode] = {}
 
     async def run() -> None:
@@ -358,7 +358,7 @@ def test_a_state_that_begins_anew_while_it_parks_shows_nothing_of_it(tmp_path: P
 
 
 def test_a_load_waits_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would count a record that is about to be removed."""
+    """Otherwise it would include a record that is about to be removed."""
     may_write = threading.Event()
 
     async def run() -> None:
@@ -393,7 +393,7 @@ def test_a_load_waits_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest
 def test_a_load_drops_what_the_window_has_not_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever has left it there; more than is looked at in one piece."""
+    """Whatever left it there; more records than are checked in one piece."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME, "segment") as broker:
@@ -434,8 +434,8 @@ def test_a_load_drops_what_the_window_has_not_given_up(
 def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The piece says that the record is not kept; its key by offset, read later, says that it is.
-    Its place is the same."""
+    """The piece shows the record as not kept; its key by offset, read later, shows it as kept. Its
+    place is the same."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME, "lmdb") as broker:
@@ -452,7 +452,7 @@ def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(
 
             monkeypatch.setattr(persister._parked, "in_lane", read_before)
             found = await persister.read_parked(GROUP, shelf.partition, Lane.REDELIVERY, (-1, -1), 10)
-            await broker.state_commits.commit([])  # behind the removal of old places
+            await broker.state_commits.commit([])  # after the removal of old places
             assert [(each.offset, each.kept) for each in found] == [(MOVED, True), (ACCEPTED, False)]
             await shelf.check()
 
@@ -460,8 +460,8 @@ def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(
 
 
 def test_a_record_that_the_window_says_is_acknowledged_is_not_parked(tmp_path: Path) -> None:
-    """A failed write had parked it. A later one acknowledged it, and was killed before it could
-    remove it here."""
+    """A failed write had parked it. A later one acknowledged it, and the broker was killed before
+    the removal here."""
 
     async def run() -> None:
         async with opened(tmp_path, NAME) as broker:

@@ -1,5 +1,5 @@
-"""Parked records that belong to nobody are removed: after an alteration, a deletion, a crash, and
-never those of a state that holds."""
+"""Parked records without a valid state are removed: after an alteration, a deletion, or a crash.
+Those of valid state never are."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_what_a_deletion_that_is_not_saved_would_end_stays(tmp_path: Path) -> No
 
 
 def test_what_a_write_under_way_has_just_begun_stays(tmp_path: Path) -> None:
-    """Beside control records it is in the store before anything says so."""
+    """With control records it is in the store before any record refers to it."""
 
     async def run() -> None:
         async with opened(tmp_path, "control-records") as broker:
@@ -218,7 +218,7 @@ def test_a_store_that_fails_ends_the_round_and_no_more(
 
 
 def test_a_generation_is_never_used_twice(tmp_path: Path) -> None:
-    """Deleted, made again, restarted, altered: each time the number is greater than all before."""
+    """Deleted, recreated, restarted, altered: each number is greater than all before."""
 
     async def run() -> None:
         seen: list[int] = []

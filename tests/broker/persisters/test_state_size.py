@@ -1,10 +1,10 @@
-"""The state of a busy group stays bounded on every engine, whatever is written, and what is deleted
+"""The state of a busy group stays bounded on every engine, whatever is written, and deleted state
 leaves nothing behind.
 
 Hours of acknowledgements go through the real persister, group commit and engine, as fast as these
-take them. What an engine keeps beside the live state has limits of its own (a log's dead bytes, a
-redo log, memtables). The long variant leaves them as they are; in the short one they are smaller,
-as is the number of updates that a share-partition keeps, so that little traffic goes beyond them.
+allow. What an engine keeps beside the live state has its own limits (a log's dead bytes, a redo
+log, memtables). The long variant uses the real limits. The short one lowers them, and the number of
+updates that a share-partition keeps, so that little traffic exceeds them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ TOPIC = UUID(int=7)
 SHARE_PARTITIONS = [TopicPartition(TOPIC, number) for number in range(10)]
 BATCHES = 16
 WRITES_OF_AN_HOUR = 36_000
-"""Ten in a second, over all share-partitions."""
+"""Ten a second, over all share-partitions."""
 
 SMALL_OVERHEAD_BYTES = 2 << 20
 OVERHEAD_BYTES = 32 << 20
-"""What an engine may take beside three times the live state: it, what is dead, and its copy while
-it is rewritten."""
+"""What an engine may use in addition to three times the live state: live data, dead data, and a
+copy during a rewrite."""
 
 
 @pytest.fixture
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sixteenth of what they are."""
+    """A sixteenth of the real limits."""
     monkeypatch.setattr(log_state_store, "SETTINGS", LogSettings(segment_bytes=512 << 10, segment_ms=1 << 62))
     monkeypatch.setattr(log_state_store, "SMALLEST_DEAD_BYTES", 1 << 20)
     monkeypatch.setattr(
@@ -69,8 +69,8 @@ def bytes_on_disk(directory: Path) -> int:
 
 
 class BusyGroup:
-    """A persister over one engine, and a group whose share-partitions write their state again and
-    again."""
+    """A persister over one engine, and a group whose share-partitions write their state
+    repeatedly."""
 
     def __init__(
         self, store: StateStore, commits: GroupCommit[Change], directory: Path, updates_per_snapshot: int
@@ -109,7 +109,7 @@ class BusyGroup:
             if number % (rounds // 40) == 0:
                 self.measure()
         self.measure()
-        # that much and more: batches alone
+        # at least that much: batches alone
         self.written_bytes += rounds * len(SHARE_PARTITIONS) * BATCHES * 20
 
     def measure(self) -> None:
@@ -161,7 +161,7 @@ async def check_bounded(
 
 
 def check_gave_up(store: StateStore) -> None:
-    """The engine really had to give something up."""
+    """The engine really discarded something."""
     if isinstance(store, LogStateStore):
         assert store.statistics().rewrites > 1
     elif isinstance(store, LmdbStateStore):

@@ -1,10 +1,10 @@
-"""Dead letters over crashes at every write of the stores: each record that was given up has exactly
-one, and the queue keeps working.
+"""Dead letters over crashes at every write of the stores: each archived record has exactly one, and
+the queue keeps working.
 
-The stores are in memory. While a group works through its topic, a copy of both is taken after
-everything that either is made to do: what a kill -9 at that moment leaves. From each copy a broker
-is started, and while that one makes up for what is missing copies are taken again, to crash a
-second time. tests/crash does it to real brokers.
+The stores are in memory. While a group works through its topic, both are copied after every
+operation of either: the state that a kill -9 would leave at that moment. A broker starts from each
+copy. While it makes up for missing dead letters, copies are taken again, for a second crash.
+tests/crash does the same to real brokers.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ After: TypeAlias = Callable[[Client], Awaitable[object]]
 
 
 class Disk:
-    """What both stores hold, and how it was after each of their operations since `moments` was
+    """The content of both stores, and after each of their operations since `moments` was
     emptied."""
 
     opened: ClassVar[dict[int, Disk]] = {}
     lock = Lock()
 
     def __init__(self, path: Path, contents: Moment = ({}, {}), *, seed: int | None = None) -> None:
-        """`seed`: the disk is full now and then."""
+        """`seed`: writes are refused at random, as on a full disk."""
         self.path = path
         self.logs, self.state = deepcopy(contents)
         self.moments: list[Moment] = []
@@ -116,8 +116,7 @@ def source_of(client: Client) -> tuple[UUID, int]:
 
 
 async def drain(client: Client) -> None:
-    """Consume to the end: reject, release or accept, and wait until the dead letters are done
-    with."""
+    """Consume to the end: reject, release or accept, and wait until all dead letters are done."""
     key = source_of(client)
     member = Member(client, "M1")
     answer = await member.fetch([key])
@@ -141,7 +140,7 @@ async def drain(client: Client) -> None:
 
 
 def is_drained(client: Client, key: tuple[UUID, int]) -> bool:
-    """Every record is done with. The start offset may stay behind where loaded state had a gap."""
+    """Every record is done. The start offset may lag behind where loaded state had a gap."""
     loaded = client.broker.share_partitions.find(GROUP, TopicPartition(*key))
     if loaded is None or loaded.engine is None:
         return False
@@ -150,7 +149,7 @@ def is_drained(client: Client, key: tuple[UUID, int]) -> bool:
 
 
 def check(client: Client) -> None:
-    """Each has one dead letter, wherever."""
+    """Each record has one dead letter, in whichever topic."""
     topics = [topic for topic in client.broker.topics if topic.name.startswith("dlq.")]
     letters = [
         letter
@@ -164,25 +163,25 @@ def check(client: Client) -> None:
 
 
 async def nothing(client: Client) -> None:
-    """The same broker as before."""
+    """The same broker as before the crash."""
 
 
 async def switch(client: Client) -> None:
-    """The group has another queue now, if there is space to note it."""
+    """Give the group another dead letter queue, if there is space to store that."""
     entries = [{"name": NAME, "config_operation": 0, "value": OTHER}]
     resource = {"resource_type": 32, "resource_name": GROUP, "configs": entries}
     await client.call("incremental_alter_configs", 1, resources=[resource], validate_only=False)
 
 
 async def grow(client: Client) -> None:
-    """The queue has more partitions, and these dead letters go to another one."""
+    """Add partitions to the queue, so that these dead letters go to another one."""
     if client.broker.topics.by_name(QUEUE) is not None:
         topic = {"name": QUEUE, "count": 2, "assignments": None}
         await client.call("create_partitions", 3, topics=[topic], validate_only=False)
 
 
 async def crashed(path: Path, moment: Moment, after: After, *, seed: int | None = None) -> list[Moment]:
-    """Start from that moment and finish. Gives the moments of that."""
+    """Start from that moment and finish. Returns the moments of that life."""
     disk = Disk(path, moment, seed=seed)
     async with disk.broker() as client:
         await after(client)
@@ -197,7 +196,7 @@ async def crashed(path: Path, moment: Moment, after: After, *, seed: int | None 
 
 
 async def prepared(path: Path) -> Moment:
-    """Before the first fetch."""
+    """The stores before the first fetch."""
     disk = Disk(path)
     async with disk.broker() as client:
         await prepare_dead_letters(client, 3, 4, queue=None, configs={"share.delivery.count.limit": "2"})
@@ -213,7 +212,7 @@ async def first_life(home: Path) -> list[Moment]:
 async def test_every_record_has_one_dead_letter_whenever_the_broker_crashed(
     tmp_path: Path, after: After
 ) -> None:
-    """DLQ-32, DLQ-20, DLQ-14: also if the queue is another one after the crash."""
+    """DLQ-32, DLQ-20, DLQ-14: also if the group has another queue after the crash."""
     moments = await first_life(tmp_path)
     assert len(moments) > 12
     for number, moment in enumerate(moments):
@@ -221,7 +220,8 @@ async def test_every_record_has_one_dead_letter_whenever_the_broker_crashed(
 
 
 async def crashed_twice(home: Path, after: After, again: After, *, every: int) -> int:
-    """After every moment of the first life, after some of the second; how often."""
+    """Crash after every moment of the first life, and after some of the second; returns how
+    often."""
     names, runs = count(), 0
     for moment in await first_life(home):
         for second in (await crashed(home / str(next(names)), moment, after))[next(names) % every :: every]:
@@ -231,7 +231,7 @@ async def crashed_twice(home: Path, after: After, again: After, *, every: int) -
 
 
 async def test_and_whenever_it_crashed_again(tmp_path: Path) -> None:
-    """DLQ-32: while it makes up for what the first crash has left."""
+    """DLQ-32: while it makes up for the first crash."""
     assert await crashed_twice(tmp_path, nothing, nothing, every=4) > 20
 
 

@@ -1,4 +1,4 @@
-"""Locks that run out leave one line a minute for each group, with their number, and nothing for a
+"""Expired locks leave one line a minute for each group, with their number, and no line per
 record."""
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The cache of decompressed batches: opened once however many want one, bounded in bytes, and no
-vain attempt a second time.
-"""
+"""The cache of decompressed batches: each is opened once, however many fetches need it; the cache
+is bounded in bytes; failed attempts are not repeated."""
 
 from __future__ import annotations
 
@@ -43,8 +42,8 @@ def key_of(batch: memoryview, log: LogId = LOG) -> BatchKey:
 
 
 class Counting:
-    """Opens batches when it may, and counts. In the threads of the cache, as the real one, which it
-    calls."""
+    """Opens batches when allowed, and counts. It runs in the cache's threads, like the real
+    function, which it calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened: list[int] = []
@@ -120,7 +119,7 @@ async def test_few_threads_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_one_that_is_cancelled_leaves_the_batch_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two others hold both threads, so that the batch has not had its turn."""
+    """Two others occupy both threads, so that the batch has not been started."""
     counting, cache, batch = Counting(monkeypatch), OpenedBatches(MUCH), lz4(1000)
     found: list[object] = []
 
@@ -159,7 +158,7 @@ async def test_the_least_recently_used_goes_first() -> None:
 
 
 async def test_small_ones_have_a_quarter_of_the_room() -> None:
-    """To open one again costs little, and many of them are of no use any more."""
+    """Reopening one is cheap, and many of them are no longer useful."""
     size = open_batch(lz4(0)).size_bytes  # type: ignore[union-attr]
     cache, large = OpenedBatches(8 * size), lz4(1000)
     await cache.open(key_of(large), large)

@@ -1,6 +1,5 @@
-"""Two walks over the records of a payload, one a step at a time and one over all, that must find
-the same.
-"""
+"""Two walks over the records of a payload, one step by step and one over all at once, must find the
+same."""
 
 from __future__ import annotations
 

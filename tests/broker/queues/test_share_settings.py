@@ -1,4 +1,4 @@
-"""The share settings that fetches ask for again and again: what was altered holds from then on."""
+"""The cached share settings of fetches: an alteration takes effect at once."""
 
 from __future__ import annotations
 

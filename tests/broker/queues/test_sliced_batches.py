@@ -1,5 +1,5 @@
-"""What record_limit sends of big batches: exactly the records taken, each as it was stored, in
-batches that any client takes for whole."""
+"""Slices of large batches that record_limit sends: exactly the acquired records, each as it was
+stored, in batches that any client accepts as complete."""
 
 from __future__ import annotations
 
@@ -93,7 +93,8 @@ def read(*batches: bytes) -> list[StoredBatch]:
 
 
 def opener_of(*batches: bytes, max_bytes: int = _MUCH, quickly: bool = False) -> BatchOpener:
-    """It has opened the compressed ones of these. `quickly`: it may open small ones on the way."""
+    """An opener that has opened the compressed ones of these batches. `quickly`: it may open small
+    ones synchronously."""
     cache = OpenedBatches(max_bytes)
 
     async def open_all() -> None:
@@ -161,8 +162,8 @@ _RECORDS = st.builds(
 
 @st.composite
 def _log(draw: st.DrawFn) -> tuple[list[bytes], list[Record]]:
-    """Batches with holes inside, at their ends and between them, and what an ordinary consumer
-    reads of them."""
+    """Batches with holes inside, at their ends and between them, and the records that an ordinary
+    consumer reads from them."""
     batches, records, offset = [], [], 0
     for _ in range(draw(st.integers(1, 4))):
         base_offset = offset = offset + draw(st.integers(0, 3))
@@ -185,8 +186,7 @@ def _log(draw: st.DrawFn) -> tuple[list[bytes], list[Record]]:
 def test_a_client_reads_exactly_what_was_taken(
     log: tuple[list[bytes], list[Record]], turns: list[set[int]]
 ) -> None:
-    """In any order, again and again: what was learnt of a batch in one turn is right in the
-    next."""
+    """In any order, repeatedly: positions cached in one turn are right in the next."""
     batches, records = log
     last = read(*batches)[-1].last_offset
     slicer, opener = TakenRecords(), opener_of(*batches)
@@ -222,8 +222,8 @@ def test_a_client_reads_exactly_what_was_taken(
 def test_walks_to_where_batches_are_possible(
     log: tuple[list[bytes], list[Record]], damage: list[tuple[int, int]], end: int, parts: int
 ) -> None:
-    """Damage is met as everywhere else in the broker (stored_batches.py), in every shape that a
-    read may have."""
+    """Damage is detected as everywhere else in the broker (stored_batches.py), in every form that a
+    read can return."""
     batches, _ = log
     size = -(-len(batches) // parts)
     views = []
@@ -332,7 +332,7 @@ class TestWhole:
         assert opener._cache.statistics().refused["crc"] == 1
 
     def test_records_that_are_none(self) -> None:
-        """The header's CRC is right: its producer wrote it so. Clients find out."""
+        """The header's CRC is right: its producer wrote it that way. Clients detect the error."""
         for at, wrong in (
             (HEADER_SIZE, b"\x7f"),
             (HEADER_SIZE, b"\0"),
@@ -350,8 +350,8 @@ class TestWhole:
     @pytest.mark.parametrize("kind", ODD_BATCHES)
     @pytest.mark.parametrize("first", [0, 1, 2])
     def test_what_contradicts_its_header_lacks_no_acquired_record(self, kind: str, first: int) -> None:
-        """A slice has a record for each offset that was acquired; otherwise clients see what is
-        stored. Inside a record nobody looks."""
+        """A slice has a record for each acquired offset; otherwise clients see the stored bytes.
+        The content of records is not checked."""
         batch = odd_batch(kind)
         sent = b"".join(records_of([batch], taken((first, first))))
         if sent != batch:
@@ -384,7 +384,7 @@ class TestWhole:
 
 
 class TestFront:
-    """Of how many batches at the front records may be acquired before one has to be opened."""
+    """From how many batches at the front records may be acquired before one has to be opened."""
 
     PLAIN = batch_of(numbered(10), 0, 9)
     LZ4 = batch_of(numbered(10, 10), 10, 19, codec=Codec.LZ4)
@@ -398,7 +398,7 @@ class TestFront:
         room: int = 100,
         opener: BatchOpener | None = None,
     ) -> Front:
-        """`free`: offsets that a member could be given."""
+        """`free`: offsets that may be acquired."""
         available = set(free)
         return front_of(
             read(*batches),
@@ -488,7 +488,8 @@ _TURNS = st.lists(
 def test_whatever_is_cut_has_been_opened(
     turns: list[tuple[int, int, set[int]]], start_offset: int, is_loaded: bool
 ) -> None:
-    """Against the engine itself: what it is about to take is known before it takes it."""
+    """Against the engine itself: the prediction covers the batches that the engine then acquires
+    from."""
     settings = ShareSettings(delivery_count_limit=100, lock_duration_ms=1, max_record_locks=100)
     loaded = [StateBatch(start_offset + 4, start_offset + 9, RecordState.AVAILABLE, 1)] if is_loaded else []
     engine = SharePartition.load(
@@ -537,7 +538,7 @@ def test_whatever_is_cut_has_been_opened(
 
 
 class TestCost:
-    """Counted work: function calls and memory, no seconds."""
+    """Counted work: function calls and memory, not seconds."""
 
     def calls(self, slicer: TakenRecords, stored: list[StoredBatch], offset: int, opener: BatchOpener) -> int:
         calls = 0

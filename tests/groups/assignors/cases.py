@@ -1,15 +1,16 @@
 """Random consumer groups: some evolve, with members that join, leave and change their subscriptions
-and topics that come and grow; others are in arbitrary states.
+and topics that are added and grow; others are in arbitrary states.
 
 A case is the input of an assignor, as JSON:
 
-    {"assignor": "uniform" | "range", "partitions": {topic id: number of partitions},
+    {"assignor": "uniform" | "range",
+     "partitions": {topic id: number of partitions},
      "members": [{"id", "instance": id or null, "topics": [topic ids],
                   "assigned": {topic id: [numbers]}}]}
 
-Members, topics and numbers are in the order in which kbroker takes them (docs/consumer-groups.md).
-Given that order, Kafka's assignors return the same. Topic ids are chosen so that a hash set of
-Kafka has them in that order too.
+Members, topics and numbers are in the order in which kbroker processes them
+(docs/consumer-groups.md). Given that order, Kafka's assignors return the same result. Topic ids are
+chosen so that Kafka's hash sets have them in that order too.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def _in_order(assigned: Mapping[UUID, Sequence[int]]) -> Iterable[tuple[UUID, Se
 
 
 def moves(before: Assignment[T], after: Assignment[T]) -> int:
-    """How many partitions go from one member to another, when both are in `after`."""
+    """How many partitions move from one member to another, among members that are in `after`."""
     owners = {partition: member_id for member_id in after for partition in flat(before.get(member_id, {}))}
     return sum(
         owners.get(partition, member_id) != member_id
@@ -124,8 +125,8 @@ def two_topics_of_equal_weight() -> Case:
 
 
 def uneven(random: Random) -> Case:
-    """Some members have as much as each other, of two topics; others share but one of these, and
-    have nothing yet."""
+    """Some members have equal shares of two topics; others subscribe to only one of these, and have
+    nothing yet."""
     both = topic_ids(random, 2)
     each = random.randint(4, 10)
     held: dict[UUID, list[int]] = {topic: [] for topic in both}
@@ -169,7 +170,7 @@ class RandomGroup:
         self._random = random
         self._assignor = random.choice(["uniform", "uniform", "range"])
         self._alike = random.random() < 0.4
-        """All members subscribe to the same."""
+        """All members have the same subscription."""
         topics = random.choice([1, 1, 2, 3, 5, 8])
         self._counts = {topic: random.randint(1, 12) for topic in topic_ids(random, topics)}
         self._members: Members = {}

@@ -1,5 +1,5 @@
-"""SimpleAssignor: the numbers of released Kafka (5.5), and what must hold for any members and
-partitions. AllAssignor: everything."""
+"""SimpleAssignor: the results of released Kafka (5.5), and the properties that hold for any members
+and partitions. AllAssignor: everything."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         client.note_id()
         return client.generation
 
-    # --- what holds ---
+    # --- invariants ---
 
     @invariant()
     def a_generation_is_shared_out_once(self) -> None:
@@ -203,7 +203,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def members_of_one_generation_are_told_the_same(self) -> None:
-        """Within one run of the broker: a generation that was not saved is made again after a
+        """Within one run of the broker: a generation that was not saved is formed again after a
         restart."""
         told: dict[int, str | None] = {}
         for call in self.calls:

@@ -43,7 +43,7 @@ class Call(Ticket):
         self.reply: Any = None
 
     def answer(self, reply: object) -> None:
-        """The first answer stands."""
+        """The first answer is kept."""
         if self.reply is None:
             self.reply = reply
 
@@ -136,7 +136,7 @@ class World:
             self.carry_out(self.groups.expire(self.now_ms))
         self.now_ms = end_ms
 
-    # --- looking ---
+    # --- state ---
 
     @property
     def group(self) -> ClassicGroup:
@@ -216,13 +216,13 @@ class Member:
         return call
 
     def note_id(self) -> None:
-        """Take the member id of the last JoinGroup's answer, which may be long ago."""
+        """Take the member id of the last JoinGroup's answer, which may be old."""
         reply = self.joining.reply
         if isinstance(reply, JoinReply) and reply.error_code in (OK, ErrorCode.member_id_required):
             self.member_id = reply.member_id
 
     def enter(self, **changed: Any) -> Call:
-        """Take a member id if it needs one, and join with it."""
+        """Get a member id if it needs one, and join with it."""
         if self.instance_id is None and not self.member_id:
             assert self.join(**changed).code is ErrorCode.member_id_required
         return self.join(**changed)

@@ -113,7 +113,7 @@ class ClassicClient:
         return JoinRequest(**(values | more))  # type: ignore[arg-type]
 
     def join(self, code: ErrorCode | None = ErrorCode.none, **more: object) -> ClassicClient:
-        """JoinGroup. `code` None: it waits."""
+        """JoinGroup. `code` None: it must wait."""
         self.ticket = Ticket()
         outcome = self.world.all.join(self.request(**more), self.ticket, now_ms=self.world.now_ms)
         self.world.save(outcome)
@@ -178,7 +178,7 @@ class ClassicClient:
         )
 
     def beat(self) -> ClassicClient:
-        """Send heartbeats, and join again, until the group has no rebalance for it."""
+        """Send heartbeats, and rejoin, until the group needs no rebalance from it."""
         for _ in range(10):
             if self.heartbeat() is ErrorCode.none:
                 return self

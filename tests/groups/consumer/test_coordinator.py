@@ -142,7 +142,7 @@ def test_who_comes_again_with_epoch_0_is_told_everything(world: World) -> None:
     assert member.beat(rebalance_timeout_ms=60_000, subscribed_topic_names=("t",)).told == all_of("t", 4)
 
 
-# --- the way to a target ---
+# --- from the current to the target assignment ---
 
 
 def test_partitions_go_from_one_member_to_another(world: World) -> None:
@@ -156,7 +156,7 @@ def test_partitions_go_from_one_member_to_another(world: World) -> None:
     assert (len(kept), old.epoch) == (2, 2)  # It keeps its epoch until it has given up the rest.
     assert new.beat().told is None
     old.beat(owned=None)
-    assert new.beat().told is None  # It did not say that it has given anything up.
+    assert new.beat().told is None  # It did not report that it has given anything up.
     old.give_up()
     assert old.beat().epoch == 3
     assert new.beat().told == all_of("t", 4) - kept
@@ -170,7 +170,7 @@ def test_a_target_that_changes_under_way(world: World) -> None:
     old.beat()
     others = [Client(world, name, "t").join() for name in "op"]
     old.give_up()
-    assert old.beat().epoch == 2  # It has to give up more for the others, in the epoch that it has.
+    assert old.beat().epoch == 2  # It has to give up more for the others, in its present epoch.
     assert len(old.told or ()) == 1
     old.slow = False
     old.give_up()
@@ -258,7 +258,7 @@ def test_the_group_uses_the_assignor_that_most_ask_for(world: World) -> None:
     Client(world, "m", "t").join(server_assignor="range")
     assert world.describe().assignor_name == "range"
     Client(world, "n", "t").join(server_assignor="uniform")
-    assert world.describe().assignor_name == "uniform"  # As many votes: the broker's first.
+    assert world.describe().assignor_name == "uniform"  # A tie: the broker's first assignor.
     Client(world, "o", "t").join(server_assignor="range")
     assert world.describe().assignor_name == "range"
 
@@ -327,7 +327,7 @@ def test_a_partition_that_an_assignor_gives_to_two_is_had_by_one() -> None:
     assert second.beat().told == {("t", 0)}
 
 
-# --- leaving, and being late ---
+# --- leaving, and missed deadlines ---
 
 
 def test_leaving(world: World) -> None:
@@ -424,7 +424,7 @@ def test_what_a_group_subscribes_to(world: World) -> None:
     assert not world.groups.subscribed("g")("u")
 
 
-# --- coming back ---
+# --- restarts ---
 
 
 def test_a_restart_changes_nothing_for_members(world: World) -> None:

@@ -59,7 +59,7 @@ class _Moody(UniformAssignor):
 
 
 def test_a_member_that_the_assignor_knows_nothing_for_has_a_session() -> None:
-    """Regression: a member that joined then and never returned stayed a member for good."""
+    """Regression: a member that joined then and never returned stayed in the group forever."""
     moody = _Moody()
     world = World({"moody": moody})
     world.topics.put("t", 4)
@@ -114,7 +114,7 @@ def test_no_upgrade_against_the_policy(world: World, policy: MigrationPolicy) ->
     Client(world, "n", "t").join(NOT_FOUND)
     assert (world.type(), old.heartbeat()) == (CLASSIC, ErrorCode.none)
     old.leave()
-    Client(world, "n", "t").join()  # Without members it is anybody's.
+    Client(world, "n", "t").join()  # Without members any client may join.
     assert world.type() == CONSUMER
 
 
@@ -210,7 +210,7 @@ def test_an_eager_member_gives_up_everything_with_each_join(world: World) -> Non
     Client(world, "n", "t").join()
     assert eager.heartbeat() is REBALANCE
     eager.enter()
-    assert (eager.generation, len(eager.has)) == (2, 2)  # At once: it has nothing while it joins.
+    assert (eager.generation, len(eager.has)) == (2, 2)  # At once: it owns nothing while it joins.
 
 
 def test_a_member_that_does_not_join_again_in_time_is_removed(world: World) -> None:
@@ -283,7 +283,7 @@ def test_members_of_either_protocol_leave_by_leave_group(world: World) -> None:
     assert world.type() == CLASSIC
     new.beat(UNKNOWN)  # Not GROUP_ID_NOT_FOUND, which is fatal for clients: it may join again.
     static.beat(UNKNOWN)
-    assert old.heartbeat() is REBALANCE  # It had not reached the group epoch yet.
+    assert old.heartbeat() is REBALANCE  # It has not reached the group epoch yet.
     assert old.enter().has == all_of("t", 4)
 
 
@@ -311,7 +311,7 @@ def test_the_last_member_of_the_new_protocol_leaves(world: World) -> None:
     assert [record_type for record_type, _ in world.records()] == [RecordType.CLASSIC_GROUP_METADATA]
     generation = world.all.classic.get("g").generation  # type: ignore[union-attr]
     assert (generation, old.generation) == (3, 2)
-    world.all.classic.check_commit(old.committing(), now_ms=world.now_ms)  # What it has is still its own.
+    world.all.classic.check_commit(old.committing(), now_ms=world.now_ms)  # It still owns its partitions.
     assert (old.heartbeat(), second.heartbeat()) == (REBALANCE, REBALANCE)
     old.join(None)
     second.join()
@@ -342,14 +342,14 @@ def test_a_static_member_comes_back_with_another_subscription(world: World) -> N
     world.topics.put("u", 1)
     Client(world, "n", "t", instance="i").join()
     back = ClassicClient(world, "a", "u", instance="i").join()
-    assert (world.type(), back.generation) == (CLASSIC, 0)  # As in Kafka: it is to join again.
+    assert (world.type(), back.generation) == (CLASSIC, 0)  # As in Kafka: it has to rejoin.
     back.sync(REBALANCE)
     back.enter()
     assert back.has == {("u", 0)}
 
 
 def test_epochs_of_a_group_that_was_classic_at_once_are_not_good_any_more(world: World) -> None:
-    """Without a rebalance all members have their targets: a former owner of a partition must not
+    """Without a rebalance all members have their targets. A former owner of a partition must not
     commit for it in the next rebalance either."""
     old = ClassicClient(world, "a", "t").enter()
     Client(world, "n", "t", instance="i").join()
@@ -387,7 +387,7 @@ def test_a_join_that_made_the_group_classic_could_not_be_saved(world: World) -> 
     assert (world.type(), len(outcome.effects)) == (CONSUMER, 1)  # The waiting member must join again.
 
 
-# --- what consumers write ---
+# --- subscriptions and assignments of real consumers ---
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 """Consumer groups with members of both protocols, in any order, with failed saves, lost answers and
 restarts.
 
-Outcomes are saved in order (`flying`), and then answered. Clients behave like real ones: they have
-the partitions that their answers gave them, give up revoked ones in their own time, and join again
-when they are fenced. Invariants: no two clients that the group knows have the same partition, and a
-client may commit for all of its partitions. At the end all members are heard, and each has its
-share.
+Outcomes are saved in order (`flying`), and then answered. Clients behave like real ones: they own
+the partitions from their answers, give up revoked ones some time later, and rejoin when they are
+fenced. Invariants: no two clients that the group knows own the same partition, and a client may
+commit for all of its partitions. At the end all members get their answers, and each has its share.
 """
 
 from __future__ import annotations
@@ -56,8 +55,7 @@ subscriptions = st.sets(st.sampled_from(TOPICS), min_size=1).map(lambda found: t
 
 @dataclass(eq=False)
 class Client:
-    """`epoch`: for a classic member its generation. `asked`: the request that is under way, at most
-    one."""
+    """`epoch`: for a classic member its generation. `asked`: the request in flight, at most one."""
 
     name: str
     speaks_classic: bool
@@ -373,10 +371,10 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         old = self.topics.by_name(name)
         self.topics.put(name, more + (len(old.partitions) if old else 0))
 
-    # --- what always holds ---
+    # --- invariants ---
 
     def known(self) -> list[Client]:
-        """Clients whose member the group has. The others will learn that they lost everything."""
+        """Clients whose member is in the group. The others will learn that they lost everything."""
         group = self.groups.consumer.get("g")
         if group is None:
             return []

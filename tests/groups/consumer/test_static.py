@@ -76,7 +76,7 @@ def test_what_it_is_to_give_up_is_free_when_it_leaves_for_a_while(world: World) 
     first.beat()
     first.leave(-2)
     assert len(second.beat().has) == 2
-    world.after(60_000 - 45_000)  # Its rebalance timeout is not running any more.
+    world.after(60_000 - 45_000)  # Its rebalance timeout no longer runs.
     assert len(world.current()) == 2
     back = Client(world, "m2", "t", instance="i").join()
     assert back.has == all_of("t", 4) - second.has

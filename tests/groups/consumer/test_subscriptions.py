@@ -62,7 +62,8 @@ def test_names_and_an_expression_are_united(world: World) -> None:
 def test_an_expression_that_matches_nothing_makes_no_epoch(world: World) -> None:
     assert join(world, "nothing").epoch == 1
     assert join(world, "nothing either", member_id="n").epoch == 1
-    assert join(world, "nothing", member_id="o").epoch == 2  # As in Kafka: somebody has that one already.
+    # As in Kafka: another member has that expression already.
+    assert join(world, "nothing", member_id="o").epoch == 2
 
 
 @pytest.mark.parametrize("regex", ["(", "*", "[a", "(?=x)", r"\1", "a{1001}"])

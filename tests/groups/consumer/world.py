@@ -53,7 +53,7 @@ class World:
         self.restart()
 
     def restart(self) -> None:
-        """As after kill -9: only stored state is left."""
+        """As after kill -9: only stored state remains."""
         self.group_ids = GroupIds()
         self.groups = ConsumerGroups(
             lambda group_id: self.settings, self.group_ids, self.topics, self.assignors, self.new_id
@@ -76,7 +76,7 @@ class World:
         return outcome.reply
 
     def after(self, wait_ms: int) -> None:
-        """Let time pass, and act on the timers that run out."""
+        """Let time pass, and act on expired timers."""
         self.now_ms += wait_ms
         self.save(self.groups.expire(self.now_ms))
 

@@ -157,7 +157,7 @@ def test_group_ids_that_no_key_can_hold() -> None:
 
 
 def test_a_lost_reply_does_not_fence(world: World) -> None:  # GRP-12, GRP-13
-    """12: the previous epoch is good as well, and so is joining again."""
+    """12: the previous epoch is accepted as well, and so is joining again."""
     world.join("m1", "orders")
     world.join("m2", "orders")
     assert world.again("m1").member_epoch == 3
@@ -170,8 +170,8 @@ def test_a_lost_reply_does_not_fence(world: World) -> None:  # GRP-12, GRP-13
 
 
 def test_an_assignment_that_was_lost_is_told_again(world: World) -> None:  # GRP-34, DIF-77
-    """The member repeats its request, because the answer was lost: once only, also after a
-    restart."""
+    """The member repeats its request, because the answer was lost: the assignment is resent once,
+    also after a restart."""
     world.join("m1", "orders")
     world.join("m2", "orders")
     assert assigned(world.again("m1")) == orders(world, 0, 1)
@@ -502,7 +502,7 @@ def alter(world: World, assignor: str) -> bool:
 
 
 def targets(world: World) -> dict[str | None, tuple[int, ...]]:
-    """Partitions of "orders" that members are to have, as stored."""
+    """Stored target partitions of "orders" by member."""
     return {
         member_id: value.topic_partitions[0].partitions
         for (record_type, member_id), value in world.records().items()

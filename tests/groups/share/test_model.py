@@ -299,7 +299,7 @@ class ShareGroupMachine(RuleBasedStateMachine):
         assert outcome.reply is not None
         return outcome
 
-    # --- what always holds ---
+    # --- invariants ---
 
     def member(self, group_id: str, member_id: str) -> Any:
         group = self.coordinator._groups.get(group_id)

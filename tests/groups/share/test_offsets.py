@@ -177,8 +177,8 @@ def test_lag_fits_into_64_bits_whatever_is_stored(start: int, complete: int) -> 
     [(0, 5, 5, 0), (0, 5, 9, 2), (4, 5, 9, 2), (5, 5, 9, 2), (0, 9, 9, 0), (7, 5, 9, 1), (0, 0, 9, 6)],
 )
 def test_lag_is_what_the_log_has(start: int, log_start: int, end: int, lag: int) -> None:  # OFF-12
-    """The group has finished 3, 6 and 8. Those below the log's start are in the count, and must not
-    be taken off what the log has."""
+    """The group has finished 3, 6 and 8. The count includes those below the log's start, which must
+    not be subtracted from the log's records."""
     batches = [StateBatch(offset, offset, 2, 1) for offset in (3, 6, 8)]
     summary = SummaryResult(
         P, start_offset=start, delivery_complete_count=sum(batch.first_offset >= start for batch in batches)
@@ -368,7 +368,8 @@ def test_what_may_have_state_is_deleted_too(world: World) -> None:  # OFF-20
 
 
 def test_joining_behind_a_deletion_waits_for_no_old_attempt(world: World) -> None:  # OFF-20, INIT-3
-    """An initialisation that stays unanswered, for example because its retry could not be saved."""
+    """An initialization that is never answered, for example because its retry could not be
+    saved."""
     world.patient = True
     world.heartbeat("m1", 0, ["orders"])
     world.pending.clear()
