@@ -45,7 +45,7 @@ class OffsetRow(NamedTuple):
     metadata: str | None
 
 
-class Found(NamedTuple):
+class DescribedGroups(NamedTuple):
     """What was asked for, and a line for everything that could not be said of it."""
 
     groups: list[ConsumerGroup]
@@ -96,7 +96,7 @@ def describe(
     report(TABLES[view](found, verbose), notes(found, view), documents, found.problems, as_json=as_json)
 
 
-def find(connection: Connection, names: Sequence[str], view: str) -> Found:
+def find(connection: Connection, names: Sequence[str], view: str) -> DescribedGroups:
     """Of these groups, or of all. Raises KafkaError where the broker refuses the whole question."""
     from kbroker.client import consumer_group_admin, group_admin
 
@@ -109,7 +109,7 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
         coordinators = group_admin.find_coordinators(connection, [each.group_id for each in groups])
     elif view == "offsets":
         offsets = _offsets(connection, groups)
-    return Found(groups, offsets, coordinators, problems)
+    return DescribedGroups(groups, offsets, coordinators, problems)
 
 
 def _offsets(connection: Connection, groups: Sequence[ConsumerGroup]) -> dict[str, list[OffsetRow]]:
@@ -176,7 +176,7 @@ def _row(
     )
 
 
-def notes(found: Found, view: str) -> Iterable[str]:
+def notes(found: DescribedGroups, view: str) -> Iterable[str]:
     """Why there is less to see than was asked for, or why it will soon be different."""
     if not found.groups and not found.problems:
         yield "there are no consumer groups"
@@ -189,7 +189,7 @@ def notes(found: Found, view: str) -> Iterable[str]:
             yield f"consumer group {each.group_id} has committed no offsets"
 
 
-def _offsets_table(found: Found, verbose: bool) -> Table:
+def _offsets_table(found: DescribedGroups, verbose: bool) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for group_id, offsets in found.offsets.items():
         for each in offsets:
@@ -215,7 +215,7 @@ def _offsets_table(found: Found, verbose: bool) -> Table:
     )
 
 
-def _members_table(found: Found, verbose: bool) -> Table:
+def _members_table(found: DescribedGroups, verbose: bool) -> Table:
     """GROUP-INSTANCE-ID where there are static members; UPGRADED where a group of KIP-848 still has
     classic members."""
     members = [(group, each) for group in found.groups for each in group.members]
@@ -258,7 +258,7 @@ def _assignment_cell(assignment: Assignment) -> str | None:
     return assignment_text(assignment) or None
 
 
-def _state_table(found: Found, verbose: bool) -> Table:
+def _state_table(found: DescribedGroups, verbose: bool) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for each in found.groups:
         node = coordinator_text(found.coordinators[each.group_id])
@@ -273,7 +273,7 @@ def _state_table(found: Found, verbose: bool) -> Table:
 TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
 
 
-def _as_json(group: ConsumerGroup, view: str, found: Found) -> dict[str, Any]:
+def _as_json(group: ConsumerGroup, view: str, found: DescribedGroups) -> dict[str, Any]:
     head = {"group": group.group_id, "type": group.type, "state": group.state}
     if view == "members":
         return {

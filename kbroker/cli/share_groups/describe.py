@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
 
-class Found(NamedTuple):
+class DescribedShareGroups(NamedTuple):
     """What was asked for, and a line for everything that could not be said of it."""
 
     groups: list[ShareGroup]
@@ -77,7 +77,7 @@ def describe(
     report(TABLES[view](found, verbose), notes(found, view), documents, found.problems, as_json=as_json)
 
 
-def find(connection: Connection, names: Sequence[str], view: str) -> Found:
+def find(connection: Connection, names: Sequence[str], view: str) -> DescribedShareGroups:
     """Of these groups, or of all. Raises KafkaError where the broker refuses the whole question."""
     from kbroker.client import group_admin
 
@@ -99,10 +99,10 @@ def find(connection: Connection, names: Sequence[str], view: str) -> Found:
             for row in rows
             if row.error
         ]
-    return Found(groups, offsets, coordinators, problems)
+    return DescribedShareGroups(groups, offsets, coordinators, problems)
 
 
-def notes(found: Found, view: str) -> Iterable[str]:
+def notes(found: DescribedShareGroups, view: str) -> Iterable[str]:
     """Why there is less to see than was asked for."""
     if not found.groups and not found.problems:
         yield "there are no share groups"
@@ -113,7 +113,7 @@ def notes(found: Found, view: str) -> Iterable[str]:
             yield f"share group {each.group_id} has no active members"
 
 
-def _offsets_table(found: Found, verbose: bool) -> Table:
+def _offsets_table(found: DescribedShareGroups, verbose: bool) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for group_id, offsets in found.offsets.items():
         for each in offsets:
@@ -123,7 +123,7 @@ def _offsets_table(found: Found, verbose: bool) -> Table:
     return Table(("GROUP", "TOPIC", "PARTITION", *epoch_column, "START-OFFSET", "LAG"), rows)
 
 
-def _members_table(found: Found, verbose: bool) -> Table:
+def _members_table(found: DescribedShareGroups, verbose: bool) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for group in found.groups:
         for each in group.members:
@@ -146,7 +146,7 @@ def _members_table(found: Found, verbose: bool) -> Table:
     )
 
 
-def _state_table(found: Found, verbose: bool) -> Table:
+def _state_table(found: DescribedShareGroups, verbose: bool) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for group in found.groups:
         node = found.coordinators[group.group_id]
@@ -159,7 +159,7 @@ def _state_table(found: Found, verbose: bool) -> Table:
 TABLES = {"offsets": _offsets_table, "members": _members_table, "state": _state_table}
 
 
-def _as_json(group: ShareGroup, view: str, found: Found) -> dict[str, Any]:
+def _as_json(group: ShareGroup, view: str, found: DescribedShareGroups) -> dict[str, Any]:
     head = {"group": group.group_id, "state": group.state}
     if view == "members":
         return {**head, "members": [member._asdict() for member in group.members]}

@@ -96,8 +96,7 @@ class SegmentLogStore(LogStore):
 
     - `sync`: auto, fdatasync or syncfs.
     - `max_maps`, `max_open_files`: the defaults fit the limits of the process.
-    - `checkpoint_bytes`: about how much of all logs a start after a crash may have to read (64
-      MiB).
+    - `checkpoint_bytes` (64 MiB): about how much a start after a crash may have to read.
     """
 
     write_in_thread = False
