@@ -1,6 +1,6 @@
-"""What kbroker ships for other people's tests: contract suites for engines, and a real broker to
-test against.
+"""Test support for users of kbroker and authors of plugins: contract suites for engines, persisters
+and assignors, history checkers, and a real broker for tests.
 
-Nothing is imported here: the pytest plugin is loaded in every test run of an environment that has
-kbroker installed.
+This file imports nothing, because pytest loads the plugin below it in every test run of an
+environment that has kbroker installed.
 """

@@ -1,14 +1,14 @@
-"""The contract suite of the ConsumerAssignor SPI: every assignor of consumer groups, built in or a
-plugin's, must pass it.
+"""The contract suite of the ConsumerAssignor SPI. Every assignor of consumer groups must pass it,
+built in or from a plugin.
 
     from kbroker.testing.assignor_contract import AssignorContract
     class TestMyAssignor(AssignorContract):
-        name = "mine"                            # what group.consumer.assignors is set to
+        name = "mine"                            # its name in group.consumer.assignors
 
-One test method per promise of kbroker/groups/assignors/spi.py, each with many small groups, which
-are the same in every run: with and without members, with equal and different subscriptions, and
-with previous assignments of all sorts. Evenness and stickiness are not promised by the SPI: those
-are tests of the assignor's own. It must not know any assignor.
+There is one test method for each promise of kbroker/groups/assignors/spi.py. Each runs over many
+small groups, which are the same in every run: with and without members, with equal and different
+subscriptions, with previous assignments of all kinds. The SPI does not promise even or sticky
+assignments; an assignor that does needs tests of its own. This module must not know any assignor.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Partitions = Mapping[UUID, Sequence[int]]
 
 
 def groups() -> Iterator[tuple[Members, Partitions]]:
-    """Members, and the partitions of all topics; the last topic is nobody's."""
+    """Members, and the partitions of all topics. No member subscribes to the last topic."""
     for seed in range(_GROUPS):
         random = Random(seed)
         partitions = {topic_id: range(random.choice([0, 1, 2, 5, 12])) for topic_id in _TOPICS}
@@ -51,8 +51,8 @@ def groups() -> Iterator[tuple[Members, Partitions]]:
 
 
 def _assigned(random: Random, number: int, members: int) -> dict[UUID, tuple[int, ...]]:
-    """Every partition had one owner at most; what is no longer subscribed to, or there, may be
-    among them."""
+    """The previous assignment of a member. Every partition had at most one owner. It may include
+    topics that the member no longer subscribes to, and partitions that no longer exist."""
     drop = random.random()
     found = {
         topic_id: tuple(each for each in range(number, 13, members) if random.random() > drop)

@@ -1,7 +1,7 @@
-"""Calls sync() repeatedly in a thread of its own while a test writes, as the broker does with
+"""Calls sync() repeatedly in a second thread while a test writes, as the broker does with
 durability `os`.
 
-For the contract suites and for engines' own tests. This module must not know any engine.
+For the contract suites and for the tests of engines. This module must not know any engine.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MOST_WRITES = 200
 
 
 class Syncs:
-    """How many syncs have ended, and how many writes came since the last one."""
+    """Counts the syncs that have ended, and the writes since the last one."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -27,9 +27,9 @@ class Syncs:
         self._over = False
 
     def more(self) -> bool:
-        """Call it before each write. True until some syncs have ended. After many writes without a
-        sync it waits for one: on a slow disk the writer would fill thousands of unsynced
-        segments."""
+        """Call this before each write. Returns True until a few syncs have ended. After many writes
+        without a sync it waits for one, since on a slow disk the writer would otherwise fill
+        thousands of unsynced segments."""
         with self._changed:
             self._writes += 1
             self._changed.wait_for(lambda: self._over or self._writes <= _MOST_WRITES)
@@ -49,10 +49,10 @@ class Syncs:
 
 @contextmanager
 def syncing(store: LogStore | StateStore) -> Iterator[Syncs]:
-    """Skips the test where the engine forbids a write beside a sync. An error of sync() is raised
-    again on leaving."""
+    """Skips the test if the engine does not allow write() during sync(). An error of sync() is
+    raised on leaving the block."""
     if store.write_in_thread or not store.write_beside_sync:
-        pytest.skip("this engine allows no write beside a sync")
+        pytest.skip("this engine allows no write during a sync")
     syncs = Syncs()
     stop = False
     errors: list[BaseException] = []

@@ -1,5 +1,5 @@
-"""A real broker for tests: `open_test_broker()` runs one in a temporary directory and insists that
-it ends well."""
+"""A real broker for tests: `open_test_broker()` runs one in a temporary directory, and checks that
+it stops with exit code 0."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ FAST_CONFIG: Mapping[str, str] = {
     "group.share.min.session.timeout.ms": "1000",
     "group.share.min.heartbeat.interval.ms": "100",
 }
-"""Bounds low enough for tests that wait for a lock or a session to expire; the defaults themselves
-stay Kafka's."""
+"""Lower bounds for tests that wait for a lock or a session to expire. The defaults stay Kafka's."""
 
 Option: TypeAlias = Any
 """A keyword argument of RunningBroker."""
@@ -28,13 +27,13 @@ Option: TypeAlias = Any
 
 @contextmanager
 def open_test_broker(**options: Option) -> Iterator[RunningBroker]:
-    """Start a broker in a temporary directory; takes the keyword arguments of RunningBroker,
-    without `home`; `config` goes on top of FAST_CONFIG.
+    """Start a broker in a temporary directory. Takes the keyword arguments of RunningBroker except
+    `home`; `config` is added to FAST_CONFIG, and overrides it.
 
-    On leaving the block a running broker is stopped with SIGTERM and must end with exit code 0;
-    where the block raised, it is killed, and the error gets a note with the end of its log. A
-    fixture's block never raises for a failing test: there the pytest plugin adds the log to the
-    test's report. A given `data_dir` is left in place.
+    When the block ends, a running broker is stopped with SIGTERM and must exit with code 0. If the
+    block raises, the broker is killed, and the error gets a note with the end of its log. In a
+    fixture the block does not raise when the test fails; there the pytest plugin adds the log to
+    the test's report. A given `data_dir` is not deleted.
     """
     with tempfile.TemporaryDirectory(prefix="kbroker-test-") as home:
         config = {**FAST_CONFIG, **(options.pop("config", None) or {})}

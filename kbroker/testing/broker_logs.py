@@ -1,9 +1,9 @@
-"""What test brokers log while a test runs, for the report of a failing test.
+"""The log output of test brokers during a test, for the report of a failing test.
 
-pytest does not throw a test's failure into the generator of a fixture, so a broker that a fixture
-opened never learns of it. `open_test_broker` therefore enters its broker here, and the pytest
-plugin asks here when it reports a failure. A broker that several tests share contributes only what
-it logged since the running test began. This file knows no pytest.
+pytest does not throw a test's failure into the generator of a fixture, so a fixture cannot add its
+broker's log. `open_test_broker` therefore registers its broker here, and the pytest plugin reads
+the logs when it reports a failure. A broker that several tests share contributes only its output
+since the running test began. This file does not import pytest.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 
 MAX_CHARACTERS = 4000
 MAX_CLOSED = 3
-"""Of the brokers that a test itself closed; some open dozens one after the other."""
+"""How many logs of closed brokers are kept: some tests open dozens, one after the other."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """`begin` is in bytes of the log file, which all lives of one broker append to."""
+    """`begin`: where the test's output begins in the log file, in bytes. All lives of a broker
+    append to the same file."""
 
     address: str
     log_file: Path
@@ -27,8 +28,7 @@ class _Entry:
 
 
 class BrokerLogs:
-    """The brokers that are open, and the logs of those that were closed since the running test
-    began."""
+    """The open brokers, and the logs of brokers that were closed since the running test began."""
 
     def __init__(self) -> None:
         self._open: list[_Entry] = []
@@ -38,22 +38,22 @@ class BrokerLogs:
         self._open.append(_Entry(address, log_file))
 
     def closed(self, log_file: Path, *, keep: bool) -> None:
-        """Call it while the file is there. Without `keep` the log is forgotten, as an error tells
-        it already."""
+        """Call this while the file exists. Without `keep` the log is dropped, because the error of
+        the block has it already."""
         entry = next(each for each in self._open if each.log_file == log_file)
         self._open.remove(entry)
         if keep:
             self._closed.append((entry.address, _read(entry)))
 
     def begin_test(self) -> None:
-        """From here on `texts` has only what is logged from here on."""
+        """Let `texts` return only output from now on."""
         self._closed.clear()
         for entry in self._open:
             entry.begin = entry.log_file.stat().st_size if entry.log_file.exists() else 0
 
     def texts(self) -> list[tuple[str, str]]:
-        """Address and end of the log of each broker that logged something since the test began, at
-        most MAX_CHARACTERS each."""
+        """Address and log of each broker that logged something since the test began; the last
+        MAX_CHARACTERS of each log."""
         found = [*self._closed, *((entry.address, _read(entry)) for entry in self._open)]
         return [(address, text) for address, text in found if text]
 

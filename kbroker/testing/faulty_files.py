@@ -1,5 +1,5 @@
-"""A file system that fails on command: full disks, broken disks, short writes, selected by
-operation and by count.
+"""A file system that fails on command: full disks, broken disks, short writes and crashes, selected
+by operation and count.
 
     files = FaultyFiles()
     store = SegmentLogStore(directory, files=files)
@@ -9,7 +9,7 @@ operation and by count.
     files.fill(after_bytes=10_000)                  # a disk with room for that many more bytes
     files.crash(after=7)                            # kill -9 at the eighth operation from now
 
-Everything else goes to the real files. This module must not know what the files mean.
+All other calls reach the real files. This module must not know what the files contain.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kbroker.storage.files import Buffer, Files
 
 
 class Crashed(BaseException):
-    """The process would be gone here: no code of ours may catch this."""
+    """Stands for the death of the process: code under test must not catch it."""
 
 
 @dataclass(slots=True)
@@ -45,11 +45,10 @@ class _Fault:
 
 
 class FaultyFiles(Files):
-    """`counts` tells how often each operation was called; `failed` how often one was made to
-    fail."""
+    """`counts`: the number of calls by operation; `failed`: how many of them were made to fail."""
 
     can_allocate = True
-    """False: taking disk space ahead does nothing, as on file systems that cannot."""
+    """False: allocate() does nothing, as on file systems that cannot reserve space."""
     has_syncfs = True
 
     def __init__(self) -> None:
@@ -62,8 +61,8 @@ class FaultyFiles(Files):
         self._before_crash = float("inf")
 
     def fail(self, operation: str, number: int = errno.EIO, *, after: int = 0, times: float = 1) -> None:
-        """Let `operation` raise OSError(number) after `after` more calls, `times` times
-        (float('inf'): for ever)."""
+        """Let `operation` succeed `after` more times, then raise OSError(number) `times` times
+        (float('inf'): always)."""
         assert callable(getattr(Files, operation)), operation
         self._faults.append(_Fault(operation, after, number, times))
 
@@ -72,17 +71,17 @@ class FaultyFiles(Files):
         self._short.append(size)
 
     def fill(self, after_bytes: int = 0) -> None:
-        """From now on the disk has room for this much; creating files and directories takes nothing
-        while there is some."""
+        """Give the disk room for `after_bytes` more bytes. Creating files and directories takes no
+        room, but fails when none is left."""
         self._room = after_bytes
 
     def crash(self, *, after: int) -> None:
-        """Raise Crashed at the operation after the next `after` ones, a write half done, and at
-        every one from there on."""
+        """Let `after` more operations succeed, then raise Crashed from every operation. If the
+        first of these is a write, half of it reaches the file."""
         self._before_crash = after
 
     def heal(self) -> None:
-        """No faults any more, and space."""
+        """Remove all faults, and give the disk room."""
         self._before_crash = float("inf")
         self._faults.clear()
         self._short.clear()
@@ -102,7 +101,7 @@ class FaultyFiles(Files):
         raise OSError(number, os.strerror(number), None if path is None else str(path))
 
     def _take(self, size: int) -> int:
-        """How much of `size` bytes fits; raises ENOSPC when nothing does."""
+        """How many of `size` bytes fit; raises ENOSPC if none do."""
         if self._room is None or not size:
             return size
         if not self._room:
@@ -112,7 +111,7 @@ class FaultyFiles(Files):
         return taken
 
     def _take_behind(self, fd: int, position: int, size: int) -> int:
-        """How much of a write fits: what lies over bytes that were written before takes no room."""
+        """How many bytes of a write fit. Bytes that overwrite earlier ones take no room."""
         inode = os.fstat(fd).st_ino
         overwritten = min(size, max(0, self._ends[inode] - position))
         size = overwritten + self._take(size - overwritten)
@@ -151,7 +150,7 @@ class FaultyFiles(Files):
 def _counted(name: str) -> Callable[..., Any]:
     original = getattr(Files, name)
 
-    def call(self: FaultyFiles, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the operation takes and gives
+    def call(self: FaultyFiles, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - as the operation has them
         path = arguments[0] if isinstance(arguments[0], Path) else None
         self._enter(name, path)
         if path is not None and name in ("mkdir", "write", "write_atomically", "save_rows"):

@@ -1,31 +1,36 @@
-"""The judge of consumer groups: does a history of one group of ordinary consumers keep every
+"""The checker of consumer groups: does a history of one group of ordinary consumers keep every
 promise?
 
 Members commit after they have read (kbroker.testing.history_events, "members of a consumer group").
 A member's *turn* with a partition begins with Assigned and ends with Revoked or with the history. A
 turn is *shaky* from the moment at which the member is Gone. It is shaky from its beginning if the
-member was Gone and no commit has been confirmed since it came Back. As in history.py, only what is
-certain is a violation. A commit may be applied from the moment it is sent, and is applied by the
-time its response arrives. Without a response both stay possible, until no broker is left that may
-have received it.
+member was Gone and no commit has been confirmed since it came Back.
+
+As in history.py, a rule reports only certain violations. A commit may be applied from the moment it
+is sent, and is applied by the time its response arrives. Without a response both outcomes stay
+possible, until every broker process that may have received it has ended.
 
     start        a turn begins at an offset that can be the group's newest commit, or at the
                  beginning if there is certainly none
     sequence     within a turn each record is read once, in log order, and none is left out
-    zombie       a commit of a member whose turn another member has taken over is not confirmed
+    zombie       a commit of a member whose partition another member has taken over is not confirmed
     evicted      no member loses a partition without a Revoked, unless its turn is shaky or the
                  broker was killed meanwhile
-    uncommitted  a member that gives up a partition has committed what it has read, with the same
-                 exceptions
+    uncommitted  a member that gives up a partition has committed all records that it has read, with
+                 the same exceptions
     read         at the end a member has read every record of the log
     drained      at the end the group has committed the end of every log
 
-Together they say: no record is left out, and a record is read twice only if a member, or the
-broker, died or froze before its commit.
+Together these rules say that no record is left out, and that a record is read twice only if a
+member or the broker died or froze before its commit.
 
-A history needs one group that reads its topics from the beginning, topics without retention and
-without control batches, a final read of each log, and the group's commits at the end. Otherwise it
-is "incomplete".
+A history needs
+
+    one group that reads its topics from the beginning
+    topics without retention and without control batches
+    a final read of each log, and the group's committed offsets at the end
+
+Otherwise the checker reports it as "incomplete".
 """
 
 from __future__ import annotations
@@ -69,8 +74,8 @@ Partition: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class GroupStatistics:
-    """`turns` of members with partitions, and how many of them were lost or shaky (`cut_short`).
-    `reread`: deliveries of records that somebody had read before."""
+    """`cut_short`: turns that were lost or shaky. `reread`: reads of records that a member had read
+    before."""
 
     lives: int
     records: int
@@ -88,8 +93,8 @@ Report: TypeAlias = log_rules.Report[GroupStatistics]
 
 @dataclass(slots=True)
 class _Commit:
-    """`outcome`: what is certain about it. `until_ns`: it is applied by then if it ever is; None:
-    who knows."""
+    """`outcome`: UNKNOWN unless certain. `until_ns`: the time by which it is applied, if it ever
+    is; None: not known."""
 
     sent: CommitSent
     answered: CommitAnswered | None = None
@@ -104,7 +109,7 @@ class _Commit:
 class _Turn:
     assigned: Assigned
     shaky_ns: int | None = None
-    """From then on the member may have lost the partition without knowing."""
+    """From then on the member may have lost the partition without having been notified."""
     reads: list[Read] = field(default_factory=list)
     ended: Revoked | None = None
 
@@ -114,7 +119,7 @@ class _Turn:
 
     @property
     def certain_until_ns(self) -> float:
-        """The member has the partition for as long, if anybody has."""
+        """Until then the member certainly has the partition, if any member has."""
         return min(
             self.ended.at_ns if self.ended else math.inf, math.inf if self.shaky_ns is None else self.shaky_ns
         )
@@ -122,8 +127,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Member:
-    """`turns`: those that have not ended. `back_ns`: since when it is there again after it was
-    gone; 0: it is not known to be."""
+    """`turns`: its open turns. `back_ns`: the time of the Back after its last Gone; 0: none."""
 
     turns: dict[Partition, _Turn] = field(default_factory=dict)
     asked: dict[Partition, _Commit] = field(default_factory=dict)
@@ -133,14 +137,14 @@ class _Member:
 
 @dataclass(slots=True, kw_only=True)
 class _Index(LogIndex):
-    """A history sorted by what the rules ask for."""
+    """A history, indexed for the rules."""
 
     turns: dict[Partition, list[_Turn]] = field(default_factory=lambda: defaultdict(list))
     commits: dict[Partition, list[_Commit]] = field(default_factory=lambda: defaultdict(list))
     at_end: dict[Partition, CommittedAtEnd] = field(default_factory=dict)
     lives: int = 0
     deaths: list[int] = field(default_factory=list)
-    """When each life of the broker had ended."""
+    """The end of each life of the broker."""
     _members: dict[str, _Member] = field(default_factory=lambda: defaultdict(_Member))
 
     def add(self, event: Event) -> bool:
@@ -183,30 +187,30 @@ class _Index(LogIndex):
     def _committed(self, event: CommitSent | CommitAnswered) -> None:
         member, partition = self._members[event.consumer], (event.topic, event.partition)
         if isinstance(event, CommitSent):
-            assert partition not in member.asked, f"the commit before it has no answer: {event}"
+            assert partition not in member.asked, f"the commit before it has no response: {event}"
             member.asked[partition] = _Commit(event)
             self.commits[partition].append(member.asked[partition])
             return
-        assert partition in member.asked, f"an answer to what was never sent: {event}"
+        assert partition in member.asked, f"a response to a commit that was not sent: {event}"
         commit = member.asked.pop(partition)
         commit.answered, commit.outcome = event, event.outcome
         if event.outcome is Outcome.CONFIRMED and member.back_ns and member.back_ns < commit.sent.at_ns:
             member.shaky = False
 
     def settle(self) -> None:
-        """What is certain about each commit, now that everything is known."""
+        """Call this after the last add(): it finds what is certain about each commit."""
         for commit in chain.from_iterable(self.commits.values()):
             if commit.answered is None:
                 continue
             if commit.outcome is Outcome.REFUSED and self.died_between(
                 commit.sent.at_ns, commit.answered.at_ns
             ):
-                # the client may have sent it to both brokers, and the first may have applied it
+                # The client may have sent it in both lives, and the first may have applied it.
                 commit.outcome = Outcome.UNKNOWN
             if commit.outcome is not Outcome.UNKNOWN:
                 commit.until_ns = commit.answered.at_ns
             elif (next_death := bisect_right(self.deaths, commit.answered.at_ns)) < len(self.deaths):
-                # until then it may be in a connection that nobody has read
+                # Until then it may wait in a connection from which the broker has not read it.
                 commit.until_ns = self.deaths[next_death]
 
     def died_between(self, since_ns: int, until_ns: int) -> bool:
@@ -215,11 +219,11 @@ class _Index(LogIndex):
 
 
 def check(events: Iterable[Event]) -> Report:
-    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of
-    several).
+    """Check a history. `events` must be in the order of `at_ns`; history_events.merge merges those
+    of several processes.
 
-    AssertionError: the history contradicts itself (a read without a turn, a turn within a turn, an
-    answer without a commit).
+    Raises AssertionError if the history contradicts itself: a read without a turn, a turn within a
+    turn, or a response without a commit.
     """
     index = _Index()
     for event in events:
@@ -250,12 +254,12 @@ def _statistics(index: _Index) -> GroupStatistics:
 def _incomplete(index: _Index) -> Iterator[Violation]:
     yield from unread_logs(index)
     for topic, partition in sorted(index.logs_read - index.at_end.keys()):
-        yield Violation("incomplete", f"nobody asked for what is committed of {topic}-{partition} at the end")
+        yield Violation("incomplete", f"the committed offset of {topic}-{partition} was not read at the end")
 
 
 def _start(index: _Index) -> Iterator[Violation]:
-    """Nobody begins where the group has not got to, nor where it has got past; nor does it end
-    there."""
+    """A turn begins neither before nor after the group's newest commit, and the committed offset at
+    the end is the newest one."""
     for partition, turns in index.turns.items():
         orderly = sorted(
             turn.ended.at_ns
@@ -265,27 +269,28 @@ def _start(index: _Index) -> Iterator[Violation]:
         for turn in turns:
             if turn.reads:
                 first = turn.reads[0]
-                # Whoever handed it over in good order had done so before anybody else could ask.
+                # A member that gave the partition up in order did so before the next one could
+                # fetch the committed offset.
                 handed_over = bisect_left(orderly, turn.assigned.at_ns)
                 since_ns = max(turn.assigned.asked_ns, orderly[handed_over - 1] if handed_over else 0)
                 found = _possible_offsets(index.commits[partition], since_ns, first.at_ns)
                 if first.record.offset not in found:
-                    detail = f"begins at {first.record.offset}; what it may have found: {sorted(found)}"
+                    detail = f"begins at {first.record.offset}; it may have fetched: {sorted(found)}"
                     yield Violation("start", detail, first.record, (turn.assigned, first))
     for partition, committed in index.at_end.items():
         found = _possible_offsets(index.commits[partition], committed.at_ns, committed.at_ns)
         if max(committed.offset, 0) not in found:
             yield Violation(
                 "start",
-                f"ends with {committed.offset}; what may have been committed: {sorted(found)}",
+                f"ends with {committed.offset}; possible commits: {sorted(found)}",
                 None,
                 (committed,),
             )
 
 
 def _possible_offsets(commits: list[_Commit], since_ns: int, until_ns: int) -> set[int]:
-    """What somebody can have found who looked between these moments for what is committed; 0:
-    nothing."""
+    """The committed offsets that a fetch between these times may have returned; 0: none is
+    committed."""
     possible = [
         commit for commit in commits if commit.sent.at_ns < until_ns and commit.outcome is not Outcome.REFUSED
     ]
@@ -302,7 +307,7 @@ def _possible_offsets(commits: list[_Commit], since_ns: int, until_ns: int) -> s
 
 
 def _sequence(index: _Index) -> Iterator[Violation]:
-    """Offsets within a turn rise one by one: the logs of these tests have no holes."""
+    """Offsets within a turn rise one by one, since the logs of these tests have no holes."""
     for turns in index.turns.values():
         for turn in turns:
             for before, after in zip(turn.reads, turn.reads[1:], strict=False):
@@ -312,7 +317,7 @@ def _sequence(index: _Index) -> Iterator[Violation]:
 
 
 def _zombie(index: _Index) -> Iterator[Violation]:
-    """Who has lost a partition to another member cannot say any more how far the group has got."""
+    """A member that has lost a partition to another one can no longer commit for it."""
     for partition, commits in index.commits.items():
         turns = index.turns[partition]
         for commit in commits:
@@ -336,7 +341,7 @@ def _zombie(index: _Index) -> Iterator[Violation]:
 
 
 def _holds(turn: _Turn, commit: _Commit) -> bool:
-    """The member has its turn for as long as the commit was under way."""
+    """Whether another member's turn certainly lasted for as long as the commit was in flight."""
     assert commit.answered is not None
     begun = turn.assigned.at_ns < commit.sent.at_ns and turn.assigned.consumer != commit.sent.consumer
     return begun and turn.certain_until_ns > commit.answered.at_ns
@@ -346,7 +351,7 @@ def _evicted(index: _Index) -> Iterator[Violation]:
     for turn in chain.from_iterable(index.turns.values()):
         if turn.ended is not None and turn.ended.lost and _is_unhurt(index, turn):
             yield Violation(
-                "evicted", "lost without having been asked to give it up", None, (turn.assigned, turn.ended)
+                "evicted", "lost without a request to give it up", None, (turn.assigned, turn.ended)
             )
 
 
@@ -370,7 +375,7 @@ def _uncommitted(index: _Index) -> Iterator[Violation]:
 
 
 def _is_unhurt(index: _Index, turn: _Turn) -> bool:
-    """Neither the member nor the broker has had anything to endure while the turn lasted."""
+    """Neither the member nor the broker was killed or frozen during the turn."""
     assert turn.ended is not None
     return turn.shaky_ns is None and not index.died_between(turn.assigned.asked_ns, turn.ended.at_ns)
 
@@ -378,7 +383,7 @@ def _is_unhurt(index: _Index, turn: _Turn) -> bool:
 def _unread(index: _Index) -> Iterator[Violation]:
     for record, read in index.log.items():
         if record not in index.seen:
-            yield Violation("read", "nobody has read it", record, (read,))
+            yield Violation("read", "no member has read it", record, (read,))
 
 
 def _undrained(index: _Index) -> Iterator[Violation]:

@@ -1,22 +1,26 @@
-"""The judge of durability: does a history of one share group (kbroker.testing.history_events) keep
-every promise?
+"""The checker of share groups: does a history (kbroker.testing.history_events) of one group keep
+every promise of durability and delivery?
 
-Only what is certain is a violation. Clients see the broker's actions from outside, each within an
-interval:
+Clients see the broker's actions from outside, and know the time of each only as an interval:
 
     a delivery  was acquired between `asked_ns` and `at_ns`
-    a hold      lasts from there until, at the earliest, the client sent its acknowledgement or
-                began to close, or the lock duration has passed since `asked_ns` (a confirmed
-                renewal restarts it), whichever came first
-    a response  that never arrived leaves both outcomes possible for good
+    a hold      begins there. It ends, at the earliest, when the client sends its acknowledgement or
+                begins to close, or when the lock duration has passed since `asked_ns`, whichever
+                comes first; a confirmed renewal restarts the lock
+    a response  that never arrived leaves both outcomes possible
 
-A rule reports a violation only if every reading of the intervals breaks it. Nothing that a history
-shows may slip through either: the tests have a broken history for each rule, and random mutations
-of correct ones.
+A rule reports a violation only if it is certain: if no choice of times within the intervals
+satisfies the rule. On the other hand, no visible violation may be missed. The tests have a broken
+history for each rule, and random mutations of correct histories.
 
-A history needs one share group that reads its topics from the beginning, topics without retention,
-a final read of each log (LogRead, LogReadDone), and a final consumer that worked off the group
-(Drained). Otherwise it is "incomplete".
+A history needs
+
+    one share group that reads its topics from the beginning
+    topics without retention
+    a final read of each log (LogRead, LogReadDone)
+    a final consumer that emptied the group (Drained)
+
+Otherwise the checker reports it as "incomplete".
 """
 
 from __future__ import annotations
@@ -61,20 +65,20 @@ released without its knowing."""
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
-    """What the checked group was configured with: the shortest lock duration and the delivery limit
-    in force."""
+    """The group's settings during the test: the shortest lock duration and the delivery limit."""
 
     lock_ms: int
     delivery_limit: int
     lost_deliveries_excused: int = 2
-    """A record that came back `delivery_limit` minus this many times and was then seen no more may
-    have been archived at the limit by deliveries that died with their consumer. Statistics count
-    such records as `excused`."""
+    """How many deliveries after the last visible one may have been lost with their consumers. If
+    they would bring the delivery count to `delivery_limit`, an unfinished record may have been
+    archived and is no violation. Statistics count such records as `excused`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareStatistics:
-    """What the history held: a check of a history in which nothing happened proves nothing."""
+    """Counts of a history's events. Tests assert on them, since the check of a history in which
+    nothing happened proves nothing."""
 
     lives: int
     confirmed_sends: int
@@ -92,8 +96,8 @@ Report: TypeAlias = log_rules.Report[ShareStatistics]
 
 @dataclass(slots=True)
 class Hold:
-    """One delivery and what became of it. `life` is None where more than one broker life can have
-    made the delivery."""
+    """One delivery and its acknowledgement. `life`: the broker life that made the delivery; None if
+    that is not certain."""
 
     delivered: Delivered
     life: int | None
@@ -113,16 +117,16 @@ class Hold:
         return self.may_have(*kinds) and self.outcome is Outcome.CONFIRMED
 
     def surely_kept_until_answer(self, lock_ns: int) -> bool:
-        """The answer came before the lock can have run out: nobody else had the record in
-        between."""
+        """The response arrived before the lock can have ended, so no other member held the record
+        in between."""
         return (
             self.answered is not None
             and self.answered.at_ns <= max(self.delivered.asked_ns, self.renewed_ns) + lock_ns
         )
 
     def surely_before(self, other: Hold, lock_ns: int) -> bool:
-        """For a hold that ended with a confirmed acknowledgement: the broker made the other
-        delivery after that."""
+        """For a hold that ended with a confirmed acknowledgement: whether the broker certainly made
+        the other delivery after it."""
         assert self.sent is not None
         if other is self or other.delivered.at_ns < self.sent.at_ns:
             return False
@@ -140,8 +144,8 @@ class Hold:
 
 
 class _Loss(NamedTuple):
-    """A moment at which one delivery of a record may have got lost unseen, and since when it may
-    have been acquired."""
+    """A moment at which one delivery of a record may have been lost, unseen by any client, and the
+    earliest time at which it can have been acquired."""
 
     since_ns: int
     at_ns: int
@@ -149,7 +153,7 @@ class _Loss(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Index(LogIndex):
-    """A history sorted by what the rules ask for."""
+    """A history, indexed for the rules."""
 
     settings: GroupSettings
     holds: dict[Record, list[Hold]] = field(default_factory=lambda: defaultdict(list))
@@ -203,11 +207,11 @@ class Index(LogIndex):
 
     def _acknowledged(self, event: AckSent | AckAnswered) -> None:
         hold = self._open.get((event.consumer, event.record))
-        assert hold is not None, f"an acknowledgement of what was never delivered: {event}"
+        assert hold is not None, f"an acknowledgement of a record that was not delivered: {event}"
         if isinstance(event, AckSent):
             hold.sent, hold.answered = event, None
             return
-        assert hold.sent is not None, f"an answer to what was never sent: {event}"
+        assert hold.sent is not None, f"a response to an acknowledgement that was not sent: {event}"
         if hold.sent.kind is not AckKind.RENEW:
             hold.answered = event
         elif event.outcome is Outcome.CONFIRMED:
@@ -216,7 +220,7 @@ class Index(LogIndex):
             hold.sent = None
 
     def finish(self) -> None:
-        """Everything was added: work out what depends on later events."""
+        """Call this after the last add(): it computes values that depend on later events."""
         for holds in self.holds.values():
             for hold in holds:
                 hold.earliest_end_ns = self._earliest_end(hold)
@@ -242,11 +246,11 @@ def _first_from(moments: list[int], since_ns: int) -> int:
 
 
 def check(events: Iterable[Event], settings: GroupSettings) -> Report:
-    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of
-    several).
+    """Check a history. `events` must be in the order of `at_ns`; history_events.merge merges those
+    of several processes.
 
-    AssertionError: the history contradicts itself (an acknowledgement without a delivery, lives
-    that overlap).
+    Raises AssertionError if the history contradicts itself: an acknowledgement without a delivery,
+    or overlapping lives.
     """
     index = Index(settings=settings)
     for event in events:
@@ -273,14 +277,14 @@ def _statistics(index: Index) -> ShareStatistics:
 
 
 def _incomplete(index: Index) -> Iterator[Violation]:
-    """Without a final read and a drained group, the absence of violations would mean nothing."""
+    """Without a final read and a drained group, an absence of violations would prove nothing."""
     if index.drained is None:
         yield Violation("incomplete", "the group was not drained at the end")
     yield from unread_logs(index)
 
 
 def _undone(index: Index) -> Iterator[Violation]:
-    """What was accepted or rejected, and confirmed, is never delivered again, in this life of the
+    """A record whose accept or reject was confirmed is never delivered again, in this life of the
     broker or a later one."""
     for record, holds in index.holds.items():
         for final in holds:
@@ -292,16 +296,17 @@ def _undone(index: Index) -> Iterator[Violation]:
                 events = (*final.events(), *(hold.delivered for hold in again))
                 yield Violation(
                     "undone",
-                    f"a confirmed {final.sent.kind} was undone: the record came again",
+                    f"the record was redelivered after a confirmed {final.sent.kind}",
                     record,
                     events,
                 )
 
 
 def _two_holders(index: Index) -> Iterator[Violation]:
-    """Within one life of the broker a record is in one hand until its lock ends.
+    """Within one life of the broker, only one member holds a record until its lock ends.
 
-    Two holds overlap for certain if each was in its client's hands before the other can have ended.
+    Two holds certainly overlap if each client received the record before the other's hold can have
+    ended.
     """
     for record, holds in index.holds.items():
         for place, one in enumerate(holds):
@@ -321,8 +326,8 @@ def _two_holders(index: Index) -> Iterator[Violation]:
 
 
 def _count(index: Index) -> Iterator[Violation]:
-    """Delivery counts: from 1 to the limit, rising within a life, and never by more than what may
-    have got lost unseen."""
+    """Delivery counts run from 1 to the limit and rise within a life. They skip no more numbers
+    than deliveries may have been lost unseen."""
     for record, holds in index.holds.items():
         for hold in holds:
             yield from _count_of(index, record, hold, holds)
@@ -368,8 +373,8 @@ def _count_of(index: Index, record: Record, hold: Hold, holds: list[Hold]) -> It
 
 
 def _count_fell(index: Index) -> Iterator[Violation]:
-    """A confirmed release with count n is remembered over any number of kills: the next delivery
-    counts at least n + 1."""
+    """A confirmed release with count n survives any number of kills: the next delivery has a count
+    of at least n + 1."""
     for record, holds in index.holds.items():
         for released in holds:
             if not released.has(AckKind.RELEASE):
@@ -386,7 +391,7 @@ def _count_fell(index: Index) -> Iterator[Violation]:
 
 
 def _unfinished(index: Index) -> Iterator[Violation]:
-    """Every record of the log was delivered until somebody finished it, or as often as the limit
+    """Every record of the log was delivered until a member finished it, or as often as the limit
     allows."""
     for record, read in index.log.items():
         holds = index.holds.get(record, [])
@@ -399,7 +404,7 @@ def _unfinished(index: Index) -> Iterator[Violation]:
             if possible >= index.settings.delivery_limit:
                 index.excused.add(record)
                 continue
-        detail = "never delivered" if last is None else "delivered, never finished, and gone"
+        detail = "never delivered" if last is None else "delivered, not finished, and not redelivered"
         yield Violation(
             "unfinished", detail, record, (read, *(event for hold in holds for event in hold.events()))
         )

@@ -1,18 +1,18 @@
-"""The events of a history: what producers, consumers and a harness record while a broker is killed,
-cut off from power, or purged.
+"""The events of a history: what producers, consumers and a test harness note while a broker is
+killed, loses power, or purges logs.
 
-A history is a sequence of these frozen dataclasses, from several processes, each of which writes
-its own in order. `at_ns` is CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of one
-machine share. Two rules make a history worth judging:
+A history is a sequence of these frozen dataclasses, merged from several processes that each write
+their own in order. `at_ns` is CLOCK_MONOTONIC (`time.monotonic_ns`), which all processes of a
+machine share. A history can be checked only if its writers keep two rules:
 
-    a request is written down before it is sent      (Sent, AckSent, CommitSent, Closing, LifeBegan)
-    a response is written down after it has arrived  (SendConfirmed, Delivered, AckAnswered,
+    write a request down before sending it           (Sent, AckSent, CommitSent, Closing, LifeBegan)
+    write a response down after receiving it         (SendConfirmed, Delivered, AckAnswered,
                                                      CommitAnswered, LifeEnded)
 
-So each event bounds, from the right side, the moment at which the broker acted. On disk an event is
-one line of JSON. This module knows nothing of brokers, clients and files. The judges are
-kbroker.testing.history (share groups), group_history (consumer groups), queue_history (work queues)
-and producer_history (producers and purged logs).
+Then a request's `at_ns` is never later, and a response's never earlier, than the moment at which
+the broker acted. On disk an event is one line of JSON. This module must not know brokers, clients
+or files. The checkers are kbroker.testing.history (share groups), group_history (consumer groups),
+queue_history (work queues) and producer_history (producers and purged logs).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeAlias, get_args
 
 
 class Record(NamedTuple):
-    """One place in a topic partition's log."""
+    """An offset in a topic partition's log."""
 
     topic: str
     partition: int
@@ -44,17 +44,17 @@ class AckKind(StrEnum):
 
 class Outcome(StrEnum):
     CONFIRMED = "confirmed"
-    """The broker answered that it is done."""
+    """The broker confirmed it: it was done."""
     REFUSED = "refused"
     """The broker answered with an error: it was not done."""
     UNKNOWN = "unknown"
-    """No answer came: it may have been done or not."""
+    """No response arrived: it may or may not have been done."""
 
 
 @dataclass(frozen=True, slots=True)
 class LifeBegan:
-    """Just before the broker process of this life is started. Lives are numbered upward and do not
-    overlap."""
+    """Written just before a broker process is started. Each such process is a life of the broker.
+    Lives have rising numbers and do not overlap."""
 
     at_ns: int
     life: int
@@ -62,7 +62,7 @@ class LifeBegan:
 
 @dataclass(frozen=True, slots=True)
 class LifeEnded:
-    """The broker process of this life is known to be dead. `orderly`: it ended by itself, after
+    """The broker process of this life is known to have ended. `orderly`: it stopped by itself after
     SIGTERM."""
 
     at_ns: int
@@ -72,14 +72,15 @@ class LifeEnded:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """`value` names the record and is never sent twice by the application (a client library may
-    repeat it by itself).
+    """A producer is about to send a record.
 
-    `is_old`: its timestamp lies so far back that retention by time may remove it at once. `due_ns`:
-    its headers say not to deliver it before that time of CLOCK_MONOTONIC; 0: they say nothing.
-    `key`: the record's; "": it has none.
-    `digest`: of key, value, headers and timestamp, as Delivered and DeadLetterRead have it; "": not
-    told.
+    - `value` identifies the record: the application sends each value once, although a client
+      library may resend it.
+    - `is_old`: its timestamp is so old that retention by time may remove it at once.
+    - `due_ns`: the CLOCK_MONOTONIC time before which its headers forbid delivery; 0: none.
+    - `key`: the record's key; "": none.
+    - `digest`: of key, value, headers and timestamp, to compare with the digest in Delivered and
+      DeadLetterRead; "": not recorded.
     """
 
     at_ns: int
@@ -94,7 +95,8 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class SendConfirmed:
-    """With acks=all. A send without this event may or may not be in the log."""
+    """The broker confirmed the send, with acks=all. Without this event the record may or may not be
+    in the log."""
 
     at_ns: int
     producer: str
@@ -104,11 +106,11 @@ class SendConfirmed:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """A share consumer got a record. `asked_ns`: no later than the moment at which the broker can
-    have acquired it.
+    """A share consumer received a record.
 
-    That is the moment when the fetch was sent or, where a client library hides it, when this
-    consumer's previous records were handed out (a share consumer has one fetch under way) or its
+    `asked_ns`: a lower bound of the time at which the broker acquired the record. It is the time
+    when the fetch was sent. If a client library hides that, it is when the library returned the
+    consumer's previous records, since a share consumer has one fetch in flight, or when its
     connection was last seen down.
     """
 
@@ -131,7 +133,7 @@ class AckSent:
 
 @dataclass(frozen=True, slots=True)
 class AckAnswered:
-    """To this consumer's last AckSent for the record."""
+    """The outcome of this consumer's last AckSent for the record."""
 
     at_ns: int
     consumer: str
@@ -141,8 +143,8 @@ class AckAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The consumer is about to be closed or killed: the broker may release what it holds from now
-    on."""
+    """The consumer is about to be closed or killed: from now on the broker may release the records
+    that it holds."""
 
     at_ns: int
     consumer: str
@@ -150,7 +152,7 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """The consumer has seen that its connection broke, some time before this moment."""
+    """The consumer noticed that its connection had broken, some time before this moment."""
 
     at_ns: int
     consumer: str
@@ -158,7 +160,7 @@ class Disconnected:
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """The group was worked off: a consumer alone in it got nothing more, for longer than a lock
+    """The group has no records left: its only consumer received nothing for longer than a lock
     lasts."""
 
     at_ns: int
@@ -166,8 +168,8 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """An ordinary read of the log, at the end, found this value there. `is_cut`: the log begins
-    inside the batch that holds it."""
+    """An ordinary read of the log at the end of the test found this value. `is_cut`: the log begins
+    inside the record's batch."""
 
     at_ns: int
     record: Record
@@ -177,8 +179,8 @@ class LogRead:
 
 @dataclass(frozen=True, slots=True)
 class LogReadDone:
-    """The LogRead events of this topic partition are complete, from `start` on: behind the read its
-    log began there."""
+    """The LogRead events of this topic partition are complete from `start` on, the log's start
+    offset after the read."""
 
     at_ns: int
     topic: str
@@ -191,7 +193,7 @@ class LogReadDone:
 
 @dataclass(frozen=True, slots=True)
 class PassedOver:
-    """An operator's request is confirmed: the group is to get nothing below `start` any more,
+    """An operator's request was confirmed: the group gets no record below `start` any more,
     finished or not."""
 
     at_ns: int
@@ -202,8 +204,8 @@ class PassedOver:
 
 @dataclass(frozen=True, slots=True)
 class LogCut:
-    """The log begins at `start`, by the broker's word: what comes from below comes from beside the
-    log."""
+    """The broker reported that the log begins at `start`. Records below are delivered only from
+    their kept copies, beside the log."""
 
     at_ns: int
     topic: str
@@ -213,8 +215,8 @@ class LogCut:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRead:
-    """A read of the dead letter topic, at the end, found one that stands for `record`. `value`: its
-    copy of the record's, if any; `digest`: of all that it holds of the record."""
+    """A read of the dead letter topic at the end of the test found the dead letter of `record`.
+    `value`: its copy of the record's value, if any; `digest`: of its copy of the whole record."""
 
     at_ns: int
     record: Record
@@ -226,10 +228,13 @@ class DeadLetterRead:
 
 @dataclass(frozen=True, slots=True)
 class LeftBehind:
-    """When all is over: the group's lag by the broker's word; parked records in the store, what the
-    store's counters say of them, and records that are kept there.
+    """The state of a share-partition at the end of the test.
 
-    With the event of a group's last partition the DeadLetterRead events are complete, too."""
+    - `lag`: as the broker reports it.
+    - `parked`: parked records in the store; `counted`: the store's own counter of them.
+    - `kept`: kept records in the store.
+
+    After this event of a group's last partition, no DeadLetterRead follows."""
 
     at_ns: int
     topic: str
@@ -245,8 +250,8 @@ class LeftBehind:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """The application was told that it has this partition now. `asked_ns`: before the member can
-    have asked from where on to read."""
+    """The client library notified the application that it has this partition now. `asked_ns`: a
+    time before the member can have fetched the committed offset."""
 
     at_ns: int
     asked_ns: int
@@ -257,8 +262,8 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """The application has given the partition up, its last commit answered. `lost`: it had lost it
-    before it was told."""
+    """The application has released the partition, after the response to its last commit. `lost`: it
+    had lost the partition before it was notified."""
 
     at_ns: int
     consumer: str
@@ -269,7 +274,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The application got this record and has done its work."""
+    """The application has received and processed this record."""
 
     at_ns: int
     consumer: str
@@ -279,8 +284,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class CommitSent:
-    """`offset`: the next record to read. One commit of a member's for a partition is answered
-    before it sends the next."""
+    """`offset`: the next record to read. A member waits for the response to its commit of a
+    partition before it sends the next one."""
 
     at_ns: int
     consumer: str
@@ -291,8 +296,8 @@ class CommitSent:
 
 @dataclass(frozen=True, slots=True)
 class CommitAnswered:
-    """To this consumer's last CommitSent for the partition. UNKNOWN: the client has given up on
-    it."""
+    """The outcome of this consumer's last CommitSent for the partition. UNKNOWN: the client gave up
+    waiting."""
 
     at_ns: int
     consumer: str
@@ -303,8 +308,8 @@ class CommitAnswered:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """The member is about to be killed or frozen, or was found dead: it may lose its partitions
-    without being told."""
+    """The member is about to be killed or frozen, or was found dead. It may lose its partitions
+    without being notified."""
 
     at_ns: int
     consumer: str
@@ -312,8 +317,8 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Back:
-    """The frozen member is about to go on. It may still be told of partitions that it has lost
-    meanwhile."""
+    """The frozen member is about to resume. It may still be notified about partitions that it has
+    lost meanwhile."""
 
     at_ns: int
     consumer: str
@@ -321,7 +326,7 @@ class Back:
 
 @dataclass(frozen=True, slots=True)
 class CommittedAtEnd:
-    """What the group has committed for the partition when everything is over; -1: nothing."""
+    """The group's committed offset of the partition at the end of the test; -1: none."""
 
     at_ns: int
     topic: str
@@ -329,12 +334,12 @@ class CommittedAtEnd:
     offset: int
 
 
-# --- producers that keep id and sequence over the lives of a broker, and purged logs ---
+# --- producers that keep their id and sequence across lives of a broker, and purged logs ---
 
 
 @dataclass(frozen=True, slots=True)
 class IdTaken:
-    """InitProducerId was answered with this id."""
+    """InitProducerId returned this id."""
 
     at_ns: int
     producer_id: int
@@ -342,8 +347,8 @@ class IdTaken:
 
 @dataclass(frozen=True, slots=True)
 class BatchSent:
-    """One try of a batch: records of the sequences from `sequence` on, `count` of them. The same
-    again is a retry, or a repeat."""
+    """One attempt to send a batch of `count` records with sequence numbers from `sequence` on. A
+    second such event is a retry, or a repeat after a response."""
 
     at_ns: int
     producer_id: int
@@ -356,8 +361,8 @@ class BatchSent:
 
 @dataclass(frozen=True, slots=True)
 class BatchAnswered:
-    """To this producer's last BatchSent for the partition. `error`: Kafka's code. A try that is not
-    answered may have been done."""
+    """The response to this producer's last BatchSent for the partition. `error`: Kafka's code. A
+    batch without a response may have been stored."""
 
     at_ns: int
     producer_id: int
@@ -370,7 +375,7 @@ class BatchAnswered:
 
 @dataclass(frozen=True, slots=True)
 class PurgeSent:
-    """DeleteRecords: nothing below `offset` is wanted any more; -1 for all that is there."""
+    """DeleteRecords is about to be sent for all records below `offset`; -1: for all records."""
 
     at_ns: int
     topic: str
@@ -380,7 +385,7 @@ class PurgeSent:
 
 @dataclass(frozen=True, slots=True)
 class PurgeAnswered:
-    """To the last PurgeSent for the partition: its log begins at `start` now."""
+    """The response to the last PurgeSent for the partition: its log now begins at `start`."""
 
     at_ns: int
     topic: str
@@ -391,8 +396,8 @@ class PurgeAnswered:
 
 @dataclass(frozen=True, slots=True)
 class BoundsSeen:
-    """ListOffsets, asked at `asked_ns`, when no purge was under way: the first offset of the log,
-    and the one behind its last."""
+    """The response to a ListOffsets that was sent at `asked_ns`, while no purge was in flight: the
+    log's start and end offset."""
 
     at_ns: int
     asked_ns: int
@@ -404,8 +409,8 @@ class BoundsSeen:
 
 @dataclass(frozen=True, slots=True)
 class PowerLost:
-    """A power cut, after LifeEnded. `promises_end`: with durability `os`, which promises nothing
-    about what was not synced."""
+    """A power cut, after LifeEnded. `promises_end`: the durability was `os`, so that unsynced data
+    may be lost."""
 
     at_ns: int
     promises_end: bool
@@ -464,14 +469,13 @@ def from_json(line: str | bytes) -> Event:
 
 
 def read_lines(lines: Iterable[str | bytes]) -> Iterator[Event]:
-    """A last line that its writer did not finish, because it was killed, is left out: it ends
-    without a newline."""
+    """Parse lines. A last line without a newline, whose writer was killed, is left out."""
     for line in lines:
         if line[-1:] in ("\n", b"\n"):
             yield from_json(line)
 
 
 def merge(histories: Iterable[Iterable[Event]]) -> list[Event]:
-    """Histories of several processes as one. Events of one process at the same nanosecond keep
-    their order."""
+    """Merge the histories of several processes into one. Events of one process with the same time
+    keep their order."""
     return sorted((event for history in histories for event in history), key=lambda event: event.at_ns)

@@ -1,12 +1,12 @@
 """The promises of `kbroker.queue.ordering=key`, as rules for queue_history.py.
 
-    key order      a record of a key that is not scheduled is delivered only when all older ones in
-                   its partition are finished: accepted, rejected, or given up at the limit
-    two of a key   members never hold two records of a key at a time, scheduled ones included
+    key order      an unscheduled record is delivered only when all older unscheduled records of its
+                   key and partition are finished: accepted, rejected, or archived at the limit
+    two of a key   members never hold two records of a key at a time, including scheduled records
 
 A record cannot be finished before its accept or reject was sent. If it became a dead letter at the
-limit, it cannot be finished before its last delivery was requested. Only what is certain is a
-violation.
+limit, it cannot be finished before its last delivery was requested. The rules report only certain
+violations.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _NEVER_NS = 1 << 63
 Holds: TypeAlias = Mapping[Record, list[Hold]]
 Letters: TypeAlias = Mapping[Record, list[DeadLetterRead]]
 Keyed: TypeAlias = dict[tuple[str, int, str], list[tuple[Record, Sent]]]
-"""Records in the order of offsets, by topic, partition and key."""
+"""Records in offset order, by topic, partition and key."""
 
 
 def by_key(values: Iterable[tuple[Record, str]], sent: Mapping[str, Sent]) -> Keyed:
-    """`values`: of records; those that were passed over are to be left out."""
+    """`values`: records and their values, without records that an operator passed over."""
     found: Keyed = defaultdict(list)
     for record, value in sorted(values):
         if (message := sent.get(value)) is not None and message.key:
@@ -46,7 +46,7 @@ def key_order(keyed: Keyed, holds: Holds, letters: Letters) -> Iterator[Violatio
                     ends = [event for other in holds.get(latest, ()) for event in other.events()]
                     yield Violation(
                         "key order",
-                        f"delivered although {latest}, of its key, was not done",
+                        f"delivered although {latest}, of the same key, was not finished",
                         record,
                         (*hold.events(), *ends),
                     )
@@ -82,7 +82,7 @@ def two_of_a_key(keyed: Keyed, holds: Holds) -> Iterator[Violation]:
                 and other.delivered.record != record
                 and at_ns < min(other.earliest_end_ns, hold.earliest_end_ns)
             ):
-                detail = f"delivered while a member has {other.delivered.record}"
+                detail = f"delivered while a member holds {other.delivered.record}"
                 yield Violation("two of a key", detail, record, hold.events() + other.events())
             if other is None or hold.earliest_end_ns > other.earliest_end_ns:
                 longest[hold.life] = hold

@@ -1,7 +1,7 @@
-"""The part of the LogStore contract that is about segments and removals: when a log rolls, trim(),
+"""The part of the LogStore contract about segments and removals: when a log rolls, trim(),
 truncate(), and views that outlive both.
 
-LogStoreContract has these tests.
+LogStoreContract includes these tests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kbroker.testing.opened_engine import OpenedEngine
 class LogRemovalContract(OpenedEngine[LogStore, LogReader]):
     factory: ClassVar[LogStoreFactory]
 
-    # When a segment is full
+    # Rolling to a new segment
 
     def test_roll_by_size(self, store: LogStore) -> None:
         size = len(sized_batch(0, 200).data)
@@ -62,7 +62,7 @@ class LogRemovalContract(OpenedEngine[LogStore, LogReader]):
         store.write([batch(0)], now_ms=1_000_000)
         assert [segment.base_offset for segment in store.segments(LOG)] == [0]
 
-    def test_changed_settings_count_from_the_next_write(self, store: LogStore, directory: Path) -> None:
+    def test_changed_settings_apply_from_the_next_write(self, store: LogStore, directory: Path) -> None:
         store.create(LOG, SETTINGS)
         store.write([sized_batch(0, 200), sized_batch(1, 200)], now_ms=0)
         assert len(store.segments(LOG)) == 1
@@ -179,7 +179,7 @@ class LogRemovalContract(OpenedEngine[LogStore, LogReader]):
         assert store.bounds(LOG) == (0, 60)
         assert read_all(store) == joined(written)
 
-    # Views stay valid after what they show is removed
+    # Views stay valid after their records are removed
 
     def views(self, store: LogStore) -> tuple[Sequence[memoryview], bytes]:
         written = self.rolled(store)

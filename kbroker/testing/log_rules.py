@@ -1,8 +1,8 @@
-"""Rules that every history has to keep, for all kinds of readers: confirmed records are in the log,
-once, in order, and no others are.
+"""Rules about logs, which the checkers of all kinds of readers share: confirmed records are in the
+log once and in order, and every record in the log was sent.
 
-Also the parts of a history that the rules need. Share groups (history.py) and consumer groups
-(group_history.py) add rules of their own.
+Also has the index of events that these rules need, and the types of violations and reports. The
+checkers (history.py, group_history.py and others) add rules for their readers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker.testing.history_events import (
 
 SHOWN_EVENTS = 12
 S_co = TypeVar("S_co", covariant=True)
-"""What statistics a judge makes of a history."""
+"""The type of a checker's statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Report(Generic[S_co]):
         return not self.violations
 
     def __str__(self) -> str:
-        """For people: how many of which rule, then the first twenty."""
+        """For people: the number of violations of each rule, then the first twenty of them."""
         rules = Counter(violation.rule for violation in self.violations)
         head = ", ".join(f"{count} x {rule}" for rule, count in rules.items()) or "no violation"
         return "\n".join(
@@ -62,7 +62,7 @@ class Report(Generic[S_co]):
 
 @dataclass(slots=True)
 class LogIndex:
-    """`seen`: for each record, how a consumer first got it."""
+    """The events about logs. `seen`: for each record, its deliveries to consumers."""
 
     sent: dict[str, Sent] = field(default_factory=dict)
     confirmed: list[SendConfirmed] = field(default_factory=list)
@@ -72,7 +72,7 @@ class LogIndex:
     seen: dict[Record, list[Delivered | Read]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, event: Event) -> bool:
-        """Whether it was about logs and nothing else."""
+        """Returns whether the event is fully handled here, with nothing left for other rules."""
         match event:
             case Sent():
                 self.sent[event.value] = event
@@ -92,14 +92,14 @@ class LogIndex:
 
 
 def unread_logs(index: LogIndex) -> Iterator[Violation]:
-    """Without a final read of every log the absence of violations would mean nothing."""
+    """Without a final read of every log, an absence of violations would prove nothing."""
     seen = {record[:2] for record in index.seen} | {event.record[:2] for event in index.confirmed}
     for topic, partition in sorted(seen - index.logs_read):
         yield Violation("incomplete", f"the log of {topic}-{partition} was not read at the end")
 
 
 def missing(index: LogIndex) -> Iterator[Violation]:
-    """A confirmed record, and one that a consumer has seen, is in its log for good."""
+    """A record that was confirmed, or that a consumer has received, is in its log at the end."""
     for event in index.confirmed:
         if event.record not in index.log:
             yield Violation(
@@ -111,7 +111,7 @@ def missing(index: LogIndex) -> Iterator[Violation]:
 
 
 def contradiction(index: LogIndex) -> Iterator[Violation]:
-    """An offset holds one value, whoever looks and whenever: it is never used twice."""
+    """An offset holds one value for all readers at all times: it is never reused."""
     values: dict[Record, dict[str, Event]] = defaultdict(dict)
     seen = [event for events in index.seen.values() for event in events]
     for event in (*index.confirmed, *seen, *index.log.values()):
@@ -124,27 +124,27 @@ def contradiction(index: LogIndex) -> Iterator[Violation]:
 
 
 def invented(index: LogIndex) -> Iterator[Violation]:
-    """Whatever comes out was put in."""
+    """Every value in a log, or delivered to a consumer, was sent."""
     for event in (*index.log.values(), *(events[0] for events in index.seen.values())):
         if event.value not in index.sent:
             yield Violation("invented", f"value {event.value!r} was never sent", event.record, (event,))
 
 
 def duplicated(index: LogIndex) -> Iterator[Violation]:
-    """A record of an idempotent producer is in the log once."""
+    """A record of an idempotent producer is in the log only once."""
     places: dict[str, list[LogRead]] = defaultdict(list)
     for event in index.log.values():
         if event.value in index.sent and index.sent[event.value].idempotent:
             places[event.value].append(event)
     for value, events in places.items():
         if len(events) > 1:
-            detail = f"{value} of an idempotent producer is there {len(events)} times"
+            detail = f"{value} of an idempotent producer is in the log {len(events)} times"
             yield Violation("duplicated", detail, events[0].record, tuple(events))
 
 
 def reordered(index: LogIndex) -> Iterator[Violation]:
-    """The confirmed records of an idempotent producer lie in their partition in the order of
-    sending."""
+    """The confirmed records of an idempotent producer are in a partition's log in the order in
+    which it sent them."""
     last: dict[tuple[str, str, int], SendConfirmed] = {}
     order = {value: place for place, value in enumerate(index.sent)}
     idempotent = [

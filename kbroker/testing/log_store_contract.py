@@ -4,11 +4,11 @@
     class TestMyEngine(LogStoreContract):
         factory = LOG_STORE                      # the LogStoreFactory that the entry point names
 
-There is one test method for each promise of kbroker/storage/spi.py, so that a failure names the
-promise. Those about segments and removals are in log_removal_contract.py. `test_model` runs random
-operations on the engine and on the memory store, and compares all that can be read. Crashes are
-left out: a process that is to be killed needs a harness around it. This module must not know any
-engine.
+There is one test method for each promise of kbroker/storage/spi.py, so that a failing test names
+the broken promise. Those about segments and removals are in log_removal_contract.py. `test_model`
+runs random operations on the engine and on the memory store, and compares everything that can be
+read. The suite does not test crashes: killing a process needs a harness around it. This module must
+not know any engine.
 """
 
 from __future__ import annotations
@@ -321,9 +321,9 @@ class LogStoreContract(LogRemovalContract):
             assert sorted(again.logs()) == [LOG, OTHER]
             assert [(everything(again, log), list(again.segments(log))) for log in (LOG, OTHER)] == before
 
-    def test_writes_go_on_after_reopen(self, directory: Path) -> None:
+    def test_writes_continue_after_reopen(self, directory: Path) -> None:
         if not self.durable:
-            pytest.skip("contents of this engine end with close()")
+            pytest.skip("this engine loses its contents on close()")
         written: list[StampedBatch] = []
         for round_number in range(4):
             with self.opened(directory) as store:
@@ -339,7 +339,7 @@ class LogStoreContract(LogRemovalContract):
         with self.reopened(store, directory) as again:
             assert (list(again.logs()), again.bounds(LOG)) == ([LOG], (0, 0))
 
-    # Readers beside the writer
+    # Readers while the writer is open
 
     def test_reader_sees_the_writers_log_and_follows_it(self, store: LogStore, directory: Path) -> None:
         store.create(LOG, LogSettings(segment_bytes=400))
@@ -378,7 +378,7 @@ class LogStoreContract(LogRemovalContract):
     def test_reader_after_the_writer_has_closed(self, store: LogStore, directory: Path) -> None:
         written = self.rolled(store)
         if not self.durable:
-            pytest.skip("contents of this engine end with close()")
+            pytest.skip("this engine loses its contents on close()")
         store.close()
         with self.reading(directory) as reader:
             assert read_all(reader) == joined(written)
@@ -421,7 +421,7 @@ class LogStoreContract(LogRemovalContract):
         with self.opened(directory) as store:
             store.close()
 
-    # Random operations beside the memory store
+    # Random operations, compared with the memory store
 
     def test_model(self) -> None:
         check_against_memory_store(self.factory, self.options, durable=self.durable)

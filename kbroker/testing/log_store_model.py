@@ -1,8 +1,8 @@
-"""Runs random operations on a log engine and on the memory store, and compares all that can be
-read.
+"""Runs random operations on a log engine and on the memory store, and compares everything that can
+be read.
 
-Also the small tools of the contract suite: batches to write, and ways to read. This module knows no
-engine but the memory store.
+Also has the helpers of the contract suite: batches to write, and ways to read. This module must not
+know any engine but the memory store.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ EVERYTHING = 1 << 40
 def batch(
     base_offset: int, records: int = 1, *, log: LogId = LOG, timestamp_ms: int = 0, value: bytes | None = None
 ) -> StampedBatch:
-    """A valid batch of `records` records, the last of which has `timestamp_ms`; its bytes differ
-    from those of others."""
+    """A valid batch of `records` records with the timestamp `timestamp_ms`. Unless `value` is
+    given, its bytes differ from those of every batch at another offset or partition."""
     content = b"record at %d of %d" % (base_offset, log.partition) if value is None else value
     data = build_batch([Record(0, timestamp_ms, None, content)] * records, base_offset=base_offset)
     return StampedBatch(log, base_offset, base_offset + records - 1, timestamp_ms, data)
@@ -69,7 +69,7 @@ def joined(batches: Iterable[StampedBatch]) -> bytes:
 
 
 def everything(reader: LogReader, log: LogId) -> tuple[object, ...]:
-    """What a reader can learn about a log, except where segments begin and end."""
+    """Everything that a reader can learn about a log, except where segments begin and end."""
     return (
         reader.bounds(log),
         read_all(reader, log),
@@ -78,8 +78,8 @@ def everything(reader: LogReader, log: LogId) -> tuple[object, ...]:
 
 
 def check_segments(reader: LogReader, log: LogId = LOG) -> None:
-    """Segments agree with bounds and content: nothing missing, nothing twice, sizes and newest
-    timestamps right."""
+    """Assert that the segments agree with the log's bounds and content: no gap, no overlap, right
+    sizes and newest timestamps."""
     segments = reader.segments(log)
     bounds = reader.bounds(log)
     assert segments, "there is always an active segment"
@@ -105,8 +105,8 @@ def check_segments(reader: LogReader, log: LogId = LOG) -> None:
 def check_against_memory_store(
     factory: LogStoreFactory, options: Mapping[str, str], *, durable: bool = True
 ) -> None:
-    """Raises AssertionError, with the shortest sequence of operations that hypothesis finds, where
-    the two differ."""
+    """Raises AssertionError if the two differ, with the shortest sequence of operations that
+    hypothesis finds."""
     from hypothesis import HealthCheck, given, settings
 
     @settings(
@@ -133,7 +133,7 @@ def operations() -> SearchStrategy[list[tuple[str, int, int]]]:
 
 
 class _Model:
-    """Does every step to the engine and to the memory store, then compares them."""
+    """Runs every step on the engine and on the memory store, then compares them."""
 
     def __init__(
         self, factory: LogStoreFactory, options: Mapping[str, str], durable: bool, directory: Path
@@ -178,8 +178,8 @@ class _Model:
             store.create(log, settings)
 
     def write(self, log: LogId, argument: int) -> None:
-        """Up to three batches, a hole between them now and then, to this log and to another one in
-        the same call."""
+        """Write up to three batches, sometimes with a hole between them, to this log and another
+        one in the same call."""
         fresh: list[StampedBatch] = []
         for target in {log, next(iter(self.settings))}:
             offset = self.model.bounds(target).end_offset
@@ -201,7 +201,8 @@ class _Model:
         self.store.sync()
 
     def trim(self, log: LogId, argument: int) -> None:
-        """The engines may cut segments at other places: trim where both have one that ends."""
+        """Trim at an offset where both stores end a segment, since they may roll at different
+        offsets."""
         shared = {segment.end_offset for segment in self.store.segments(log)} & {
             segment.end_offset for segment in self.model.segments(log)
         }
@@ -210,7 +211,7 @@ class _Model:
             store.trim(log, new_start)
 
     def truncate(self, log: LogId, argument: int) -> None:
-        """To the end of one of the batches, or to the start."""
+        """Truncate to the end of a batch, or to the start of the log."""
         headers = [header for _, header in iter_headers(read_all(self.model, log))]
         ends = [self.model.bounds(log).start_offset, *(header.last_offset + 1 for header in headers)]
         for store in (self.store, self.model):

@@ -1,8 +1,9 @@
-"""The part of the StateStore contract that is about `scan_range` (kbroker/storage/spi.py). It is
-skipped for an engine without it.
+"""The part of the StateStore contract about `scan_range` (kbroker/storage/spi.py). Engines without
+`keeps_keys_on_disk` skip it.
 
-StateStoreContract has these tests. `test_model_of_keys_on_disk` compares the engine with a dict
-under random changes of both kinds of keys. This module must not know any engine.
+Keys that begin with ON_DISK are called keys on disk here; all others are kept in memory by some
+engines. StateStoreContract includes these tests. `test_model_of_keys_on_disk` compares the engine
+with a dict under random changes of both kinds of keys. This module must not know any engine.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def key_of(number: int) -> bytes:
 
 
 def has_verb(reader: StateReader) -> StateReader:
-    """Skips the test where it has no `scan_range`."""
+    """Skips the test if the reader has no `scan_range`."""
     if not reader.keeps_keys_on_disk:
         pytest.skip("this engine does not keep keys on disk")
     return reader
@@ -57,7 +58,8 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
 
     @pytest.fixture
     def filled(self, store: StateStore) -> StateStore:
-        """With 3 000 such keys, others around them, and changes of both kinds in each write."""
+        """A store with 3 000 keys on disk and other keys before and after them; each write changed
+        both kinds."""
         has_verb(store)
         for first in range(0, 3000, 500):
             changes: list[Change] = [(key_of(number), b"%d" % number) for number in range(first, first + 500)]
@@ -137,7 +139,7 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
             assert again.get(b"taken") == b"2250"
 
     def test_a_scan_beside_changes_gives_what_stays_once(self, filled: StateStore) -> None:
-        """Keys that are not changed are given once and in order; a change may be seen or not."""
+        """Keys that do not change are returned once and in order; a change may be seen or not."""
         seen = []
         for number, (key, _) in enumerate(has_verb(filled).scan_range(ON_DISK, END)):
             seen.append(key)
@@ -184,7 +186,7 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
         assert entries_of(filled) == [(key_of(9999), b"new")]
 
     def test_both_kinds_are_seen_together(self, store: StateStore) -> None:
-        """A reader in another thread never sees half of a write, nor a write and not the one before
+        """A reader in another thread never sees half of a write, nor a write without the one before
         it."""
         has_verb(store)
         store.write([(b"other", b"0"), *((key_of(number), b"0") for number in range(20))])
@@ -248,7 +250,7 @@ class OnDiskContract(OpenedEngine[StateStore, StateReader]):
             assert reader.get(key_of(5)) is None
 
     def test_a_reader_beside_a_writer_sees_whole_writes(self, store: StateStore, directory: Path) -> None:
-        """The keys are moved about all the time: a count and the keys that it counts never
+        """While an engine moves keys between its parts, a count and the keys that it counts never
         differ."""
         has_verb(store)
         store.write([(b"count", b"0")])

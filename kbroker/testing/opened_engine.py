@@ -1,5 +1,5 @@
-"""An open engine: what the contract suites of logs and of state share. It must not
-know any engine."""
+"""The fixtures that the contract suites of log stores and state stores share: a directory, and an
+open store in it. This module must not know any engine."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Reader = TypeVar("Reader", bound=Closes)
 
 
 class OpenedEngine(Generic[Store, Reader]):
-    """A factory, a directory, a store that is open."""
+    """Base of the contract suites: opens, reads and reopens stores of `factory`."""
 
     factory: ClassVar[Any]
     """A LogStoreFactory or StateStoreFactory."""
     options: ClassVar[Mapping[str, str]] = {}
     durable: ClassVar[bool] = True
-    """False for an engine whose contents end with close(): tests that open a store again are then
+    """False for an engine that loses its contents on close(): tests that reopen a store are then
     skipped."""
 
     @pytest.fixture
@@ -57,7 +57,7 @@ class OpenedEngine(Generic[Store, Reader]):
     @contextmanager
     def reopened(self, store: Store, directory: Path) -> Iterator[Store]:
         if not self.durable:
-            pytest.skip("contents of this engine end with close()")
+            pytest.skip("this engine loses its contents on close()")
         store.close()
         with self.opened(directory) as again:
             yield again

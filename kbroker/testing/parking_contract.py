@@ -1,13 +1,13 @@
-"""The contract suite of a persister that `parks_records`: the optional part of the Persister SPI
-that keeps records outside the in-flight window.
+"""The contract suite of parking, the optional part of the Persister SPI that stores records outside
+the in-flight window.
 
     from kbroker.testing.parking_contract import ParkingContract
     class TestMyParking(ParkingContract):
         name = "mine"
 
-Skipped for a persister without `parks_records`; the tests of kept records are skipped without
-`keeps_records`. `test_parking_model` compares a persister with a plain model under random writes
-and restarts.
+Persisters without `parks_records` skip the suite; those without `keeps_records` skip the tests of
+kept records. `test_parking_model` compares a persister with a plain model under random writes and
+restarts.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from kbroker.testing.persister_model import GROUP, LEADER, Asked, R
 
 
 class ParkingContract(PersisterAnswers):
-    """Subclass, set `name`, run with pytest."""
+    """Subclass it, set `name`, run pytest."""
 
     @with_broker
-    async def test_parked_records_come_by_due_time_and_by_offset(
+    async def test_parked_records_are_read_by_due_time_and_by_offset(
         self, asked: Asked, restarted: Restarted
     ) -> None:
         shelf = await begun(asked)
@@ -72,7 +72,7 @@ class ParkingContract(PersisterAnswers):
             assert [each.offset for each in found] == expected
 
     @with_broker
-    async def test_parked_elsewhere_and_no_more(self, asked: Asked, restarted: Restarted) -> None:
+    async def test_parked_records_move_and_are_removed(self, asked: Asked, restarted: Restarted) -> None:
         shelf = await begun(asked)
         old = [keyed(100 + number, 1000) for number in range(4)]
         assert await shelf.write(*(park(each) for each in old)) is OK
@@ -97,7 +97,9 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
 
     @with_broker
-    async def test_a_kept_record_goes_with_its_place(self, asked: Asked, restarted: Restarted) -> None:
+    async def test_a_kept_record_is_removed_with_its_parked_record(
+        self, asked: Asked, restarted: Restarted
+    ) -> None:
         shelf = await begun(asked)
         keeps(asked.persister)
         old = [parked(100 + number, 1000 + number) for number in range(5)]
@@ -126,9 +128,7 @@ class ParkingContract(PersisterAnswers):
     @pytest.mark.parametrize(
         "change", [park(parked(101, 5))._replace(record=b"x"), unpark(parked(101, 5))._replace(record=b"x")]
     )
-    async def test_a_record_is_kept_only_where_that_is_said(
-        self, asked: Asked, change: ParkingChange
-    ) -> None:
+    async def test_bytes_without_the_kept_flag_are_refused(self, asked: Asked, change: ParkingChange) -> None:
         shelf = await begun(asked)
         keeps(asked.persister)
         request = WriteRequest(asked.P, 5, LEADER, START, 0, (), (change,), 1)
@@ -137,8 +137,8 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
 
     @with_broker
-    async def test_a_removal_of_what_is_not_there_is_fine(self, asked: Asked) -> None:
-        """The engine says it again after each write that failed."""
+    async def test_removing_a_missing_record_succeeds(self, asked: Asked) -> None:
+        """After a failed write the queue engine repeats the removal."""
         shelf = await begun(asked)
         assert await shelf.write(unpark(parked(100, 7))) is OK
         await shelf.check()
@@ -150,7 +150,7 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
 
     @with_broker
-    async def test_the_start_offset_passes_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
+    async def test_the_start_offset_may_pass_parked_records(self, asked: Asked, restarted: Restarted) -> None:
         shelf = await begun(asked)
         assert (
             await shelf.write(
@@ -166,7 +166,7 @@ class ParkingContract(PersisterAnswers):
 
     @with_broker
     @pytest.mark.parametrize("end", ["initialize", "alter", "delete"])
-    async def test_what_begins_anew_shows_nothing_of_old(
+    async def test_recreated_state_has_no_old_parked_records(
         self, asked: Asked, restarted: Restarted, end: str
     ) -> None:
         shelf = await begun(asked)
@@ -197,15 +197,15 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
 
     @with_broker
-    async def test_the_same_initialize_again_ends_nothing(self, asked: Asked) -> None:
+    async def test_a_repeated_initialize_removes_no_parked_records(self, asked: Asked) -> None:
         shelf = await begun(asked)
         assert await shelf.write(park(parked(100, 3))) is OK
         assert await asked.initialize(5, 100) is OK
         await shelf.check()
 
     @with_broker
-    async def test_what_begins_anew_may_keep_what_is_parked(self, asked: Asked, restarted: Restarted) -> None:
-        """So a load cuts what the log has lost."""
+    async def test_recreated_state_may_keep_parked_records(self, asked: Asked, restarted: Restarted) -> None:
+        """A load that cuts off state beyond the log's end recreates it like this."""
         shelf = await begun(asked)
         assert (
             await shelf.write(*(park(keyed(offset, offset)) for offset in range(100, 105)), start=105) is OK
@@ -235,7 +235,7 @@ class ParkingContract(PersisterAnswers):
             ParkingChange(-7, (), None),
         ],
     )
-    async def test_what_cannot_be_parked_is_refused(self, asked: Asked, change: ParkingChange) -> None:
+    async def test_an_invalid_change_is_refused(self, asked: Asked, change: ParkingChange) -> None:
         shelf = await begun(asked)
         assert await shelf.write(park(parked(100, 5))) is OK
         request = WriteRequest(asked.P, 5, LEADER, START, 0, (), (change,), 2)
@@ -265,7 +265,7 @@ class ParkingContract(PersisterAnswers):
         await shelf.check()
 
     @with_broker
-    async def test_one_row_that_is_refused_stops_no_other(self, asked: Asked) -> None:
+    async def test_a_refused_row_does_not_affect_others(self, asked: Asked) -> None:
         shelf = await begun(asked)
         await asked.begin(at=asked.Q)
         good = WriteRequest(
@@ -278,7 +278,7 @@ class ParkingContract(PersisterAnswers):
         await Shelf(asked, at=asked.Q).check()
 
     @with_broker
-    async def test_groups_and_partitions_are_parked_apart(self, asked: Asked, restarted: Restarted) -> None:
+    async def test_groups_and_partitions_park_independently(self, asked: Asked, restarted: Restarted) -> None:
         parks(asked.persister)
         shelves = [
             Shelf(asked, group, at) for group in ("a", "aa", "größe", "x" * 200) for at in (asked.P, asked.Q)
@@ -299,7 +299,7 @@ class ParkingContract(PersisterAnswers):
 
     @with_broker
     async def test_many_writes_at_the_same_time(self, asked: Asked, restarted: Restarted) -> None:
-        """Those that park and those that do not; the number is that of the last one."""
+        """Some writes park and others do not; the stored number is that of the last write."""
         shelf = await begun(asked)
         there: dict[int, Parked] = {}
 
@@ -328,7 +328,7 @@ class ParkingContract(PersisterAnswers):
 
     @with_broker
     async def test_many_are_parked(self, asked: Asked, restarted: Restarted) -> None:
-        """More than is read at once."""
+        """More records than a persister reads at once."""
         shelf = await begun(asked)
         for first in range(100, 3100, 500):
             changes = [park(parked(offset, offset * 7919 % 4001)) for offset in range(first, first + 500)]
@@ -359,11 +359,11 @@ class ParkingContract(PersisterAnswers):
 
 
 async def _random_step(rng: random.Random, shelf: Shelf, shelves: Mapping[tuple[str, int], Shelf]) -> None:
-    kind = rng.choice(("write",) * 8 + ("check", "check", "begin anew"))
+    kind = rng.choice(("write",) * 8 + ("check", "check", "recreate"))
     if kind == "check":
         await shelf.check(piece=rng.randrange(1, 5))
         return
-    if kind == "begin anew":
+    if kind == "recreate":
         if rng.random() < 0.3:
             await shelf.asked.delete(at=shelf.at, group=shelf.group)
             await shelf.asked.begin(at=shelf.at, group=shelf.group)

@@ -1,7 +1,7 @@
-"""The plain model of parked records that the contract suite compares a persister with, and how its
-tests park.
+"""The plain model of parked records with which the contract suite compares a persister, and helpers
+to park records.
 
-It must not know any persister.
+This module must not know any persister.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ OK, INVALID = ErrorCode.none, ErrorCode.invalid_request
 START = 100
 _HASHES = (None, 0, (1 << 64) - 1, 7, 7)
 FINAL = 9
-"""A delivery count that no other batch here has, so that the place of what is parked becomes
-final."""
+"""A delivery count higher than that of any other batch in these tests. A batch with it makes the
+window's entry of a parked record final."""
 
 
 def parks(persister: Persister) -> Persister:
-    """Skips the test where it does not."""
+    """Skips the test if the persister does not park records."""
     if not persister.parks_records:
-        pytest.skip("this persister keeps no parked records")
+        pytest.skip("this persister does not park records")
     return persister
 
 
 def keeps(persister: Persister) -> Persister:
-    """Skips the test where it does not."""
+    """Skips the test if the persister does not keep the bytes of records."""
     parks(persister)
     if not persister.keeps_records:
-        pytest.skip("this persister keeps no whole records")
+        pytest.skip("this persister does not keep the bytes of records")
     return persister
 
 
@@ -53,7 +53,7 @@ def parked(
 def keyed(
     offset: int, due_ms: int, *, lane: Lane = Lane.REDELIVERY, count: int = 1, rejected: bool = False
 ) -> Parked:
-    """Some have keys, of few hashes."""
+    """A parked record with a key hash that depends on the offset: one of few, or none."""
     return parked(offset, due_ms, lane=lane, count=count, rejected=rejected)._replace(
         key_hash=_HASHES[offset % 5]
     )
@@ -73,7 +73,8 @@ def keep(old: Parked, record: bytes) -> ParkingChange:
 
 @dataclass
 class Shelf:
-    """What is parked of one share-partition, by offset, and the writes that made it so."""
+    """The model of one share-partition: its parked records and the bytes of kept records, by
+    offset."""
 
     asked: Asked
     group: str = GROUP
@@ -90,8 +91,8 @@ class Shelf:
     async def write(
         self, *changes: ParkingChange, archived: Sequence[int] = (), start: int | None = None
     ) -> ErrorCode:
-        """Also makes the places of what is new to it final. The model follows a write that was
-        done."""
+        """Write changes, with batches that make the window's entries of newly parked records final.
+        If the write succeeds, the model follows."""
         new = {
             change.offset
             for change in changes
@@ -117,7 +118,8 @@ class Shelf:
         return result.code
 
     async def check(self, *, piece: int = 3) -> None:
-        """In every order, in pieces, and counted, it is what the model says."""
+        """Assert that the persister returns the model's records in every order, in pieces of
+        `piece`, and with the right counts."""
         persister, key = parks(self.asked.persister), (self.group, self.partition)
         for lane in Lane:
             expected = sorted(

@@ -2,14 +2,14 @@
 
     from kbroker.testing.persister_contract import PersisterContract
     class TestMyPersister(PersisterContract):
-        name = "mine"                            # what kbroker.persister is set to
-        storage = state_storage = "segment"      # the engines beside it, if that matters
+        name = "mine"                            # its name in kbroker.persister
+        storage = state_storage = "segment"      # the broker's engines, if that matters
 
 There is one test method for each promise of kbroker/share/persister.py, and for each rule of the
-share coordinator (KIP-932) that does not depend on where the state is kept. `test_model` compares
+share coordinator (KIP-932) that does not depend on where the state is stored. `test_model` compares
 the persister with a plain model under random calls and restarts. The suite opens a real broker in
-this process, without a server: a persister may need the broker's topics. Crashes are left out.
-`PersisterAnswers` alone is for a persister that keeps nothing.
+this process, without a server, because a persister may need the broker's topics. It does not test
+crashes. For a persister that stores nothing, subclass `PersisterAnswers` alone.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ Restarted = Callable[[], Awaitable[Asked]]
 
 
 def with_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run `test(self, asked)` under trio with a broker around it; `test(self, asked, restarted)`
-    may stop and start the broker."""
+    """Run `test(self, asked)` under trio with an open broker. A test that takes `restarted` may
+    call it to stop and start the broker."""
     wants_restarts = "restarted" in inspect.signature(test).parameters
 
     @wraps(test)
@@ -81,13 +81,14 @@ def with_broker(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 
 
 class PersisterAnswers:
-    """Even a persister that keeps nothing answers every row, in order, without raising."""
+    """Every persister, even one that stores nothing, returns one result for each row, in order, and
+    raises nothing."""
 
     name: ClassVar[str] = "default"
     storage: ClassVar[str] = "memory"
     state_storage: ClassVar[str] = "memory"
     config: ClassVar[dict[str, str]] = {}
-    """More of the broker's settings."""
+    """Further settings of the broker."""
 
     @asynccontextmanager
     async def opened(self, directory: Path) -> AsyncIterator[Broker]:
@@ -139,7 +140,7 @@ class PersisterAnswers:
         assert all(isinstance(result, SummaryResult) for result in answers[3])
 
     @with_broker
-    async def test_nothing_asked_nothing_answered(self, asked: Asked) -> None:
+    async def test_no_rows_no_results(self, asked: Asked) -> None:
         persister = asked.persister
         assert list(await persister.initialize(GROUP, [])) == list(await persister.read(GROUP, [])) == []
         assert list(await persister.write(GROUP, [])) == list(await persister.delete(GROUP, [])) == []
@@ -170,12 +171,12 @@ class _Lives:
 
 
 class PersisterContract(PersisterAnswers):
-    """Subclass, set `name`, run with pytest."""
+    """Subclass it, set `name`, run pytest."""
 
-    # What is refused, and in which order
+    # Refusals, and their order
 
     @with_broker
-    async def test_what_is_no_partition(self, asked: Asked) -> None:
+    async def test_an_invalid_partition(self, asked: Asked) -> None:
         nowhere = {
             TopicPartition(UUID(int=0), 0): {_INVALID, _UNKNOWN_PARTITION},
             asked.P._replace(partition=-1): {_INVALID},
@@ -196,7 +197,7 @@ class PersisterContract(PersisterAnswers):
         assert await asked.write(at=asked.missing) is _INVALID
 
     @with_broker
-    async def test_what_was_never_initialised(self, asked: Asked) -> None:
+    async def test_a_partition_that_was_not_initialised(self, asked: Asked) -> None:
         assert (await asked.read()).code is _INVALID
         assert await asked.write() is _INVALID
         assert await asked.delete() is _OK
@@ -212,7 +213,7 @@ class PersisterContract(PersisterAnswers):
 
     @with_broker
     @pytest.mark.parametrize("start", [-2, -(1 << 63)])
-    async def test_start_offsets_that_can_be_none(self, asked: Asked, start: int) -> None:
+    async def test_invalid_start_offsets(self, asked: Asked, start: int) -> None:
         await asked.begin()
         assert await asked.initialize(6, start) is _INVALID
         summary = await asked.summary()
@@ -247,7 +248,7 @@ class PersisterContract(PersisterAnswers):
         assert await asked.batches() == ()
 
     @with_broker
-    async def test_rows_succeed_and_fail_on_their_own(self, asked: Asked) -> None:
+    async def test_rows_succeed_and_fail_independently(self, asked: Asked) -> None:
         await asked.begin()
         rows = [
             WriteRequest(each, 5, LEADER, 100, 0, [StateBatch(100, 100, K, 1)])
@@ -257,7 +258,7 @@ class PersisterContract(PersisterAnswers):
         assert [result.code for result in results] == [_INVALID, _OK, _INVALID]
         assert await asked.batches() == (StateBatch(100, 100, K, 1),)
 
-    # What the verbs do
+    # Effects of the verbs
 
     @with_broker
     @pytest.mark.parametrize(("start", "complete"), [(30, 0), (0, 0), (-1, -1)])
@@ -275,7 +276,7 @@ class PersisterContract(PersisterAnswers):
         )
 
     @with_broker
-    async def test_initialize_anew(self, asked: Asked) -> None:
+    async def test_initialize_with_another_start_recreates_the_state(self, asked: Asked) -> None:
         await asked.begin()
         await asked.write(StateBatch(100, 109, K, 1), complete=10)
         assert await asked.initialize(5, 50) is _OK
@@ -294,8 +295,8 @@ class PersisterContract(PersisterAnswers):
     async def test_one_call_may_name_a_partition_twice(self, asked: Asked) -> None:
         await asked.begin()
         await asked.write(StateBatch(100, 109, K, 1))
-        anew = [InitializeRequest(asked.P, 5, start) for start in (-1, 100)]
-        assert [result.code for result in await asked.persister.initialize(GROUP, anew)] == [_OK, _OK]
+        rows = [InitializeRequest(asked.P, 5, start) for start in (-1, 100)]
+        assert [result.code for result in await asked.persister.initialize(GROUP, rows)] == [_OK, _OK]
         assert await asked.batches() == ()
         assert (await asked.summary()).start_offset == 100
 
@@ -358,8 +359,8 @@ class PersisterContract(PersisterAnswers):
         start: int,
         merged: Parameter,
     ) -> None:
-        """The higher delivery count wins, at the same count the higher state; what lies below the
-        start is gone."""
+        """The higher delivery count wins, and for equal counts the higher state. Records below the
+        start offset are dropped."""
         await asked.begin()
         await asked.write(*(StateBatch(*each) for each in stored))
         await asked.write(*(StateBatch(*each) for each in incoming), start=start)
@@ -380,8 +381,8 @@ class PersisterContract(PersisterAnswers):
         assert await asked.batches(leader=LEADER + 2) == (StateBatch(100, 100, K, 1),)
 
     @with_broker
-    async def test_what_is_done_from_an_offset_on(self, asked: Asked, restarted: Restarted) -> None:
-        """Only of a persister that can tell."""
+    async def test_finished_offsets_from_an_offset_on(self, asked: Asked, restarted: Restarted) -> None:
+        """Only for a persister that implements `stands_from`."""
         await asked.begin()
         await asked.write(
             StateBatch(104, 106, K, 1), StateBatch(107, 107, A, 2), StateBatch(108, 109, R, 1), complete=5
@@ -420,7 +421,7 @@ class PersisterContract(PersisterAnswers):
         assert (await asked.read(0)).start_offset == 3
 
     @with_broker
-    async def test_groups_and_partitions_are_apart(self, asked: Asked, restarted: Restarted) -> None:
+    async def test_groups_and_partitions_are_independent(self, asked: Asked, restarted: Restarted) -> None:
         names = ("a", "aa", "a:", "größe", "x" * 100)
         for number, group in enumerate(names):
             for partition in (asked.P, asked.Q):
@@ -441,7 +442,7 @@ class PersisterContract(PersisterAnswers):
                     StateBatch(100 + number, 100 + number, K, 2),
                 )
 
-    # Many at a time, and many
+    # Many writes, one after the other and at the same time
 
     @with_broker
     async def test_writes_at_the_same_time(self, asked: Asked, restarted: Restarted) -> None:
@@ -464,7 +465,7 @@ class PersisterContract(PersisterAnswers):
 
     @with_broker
     async def test_many_writes(self, asked: Asked, restarted: Restarted) -> None:
-        """More than any persister keeps as single updates."""
+        """More updates than a persister stores before it writes a snapshot."""
         await asked.begin()
         for number in range(1100):
             assert (

@@ -1,5 +1,5 @@
-"""The requests of the Persister contract suite, and the plain model that it compares a persister
-with.
+"""The requests of the Persister contract suite, and the plain model with which it compares a
+persister.
 
 This module must not know any persister.
 """
@@ -27,7 +27,7 @@ A, K, G, R = 0, 2, 3, 4
 """AVAILABLE, ACKNOWLEDGED, ARCHIVING, ARCHIVED."""
 GROUP = "workers"
 LEADER = 7
-"""The leader epoch that tests of this suite read and write with, unless they say otherwise."""
+"""The leader epoch with which tests of this suite read and write by default."""
 
 TOPIC_NAME = "orders"
 PARTITIONS = 4
@@ -36,7 +36,8 @@ _OK = ErrorCode.none
 
 
 class Asked:
-    """A persister, one row at a time, and partitions that there are. P and Q: two of one topic."""
+    """Calls a persister with one row at a time. `P` and `Q` are two partitions of a topic;
+    `missing` does not exist."""
 
     def __init__(self, broker: Broker) -> None:
         self.persister: Persister = broker.persister
@@ -81,8 +82,8 @@ class Asked:
         return result.code
 
     async def summary(self, *, at: TopicPartition | None = None, group: str = GROUP) -> SummaryResult:
-        """Without the offsets that the persister itself has taken in the log, which it counts as
-        done with: there are no others here."""
+        """The summary without the offsets of the persister's own records, which it counts as
+        delivered. Nothing else is in the log in these tests."""
         (result,) = await self.persister.read_summary(group, [ReadRequest(at or self.P, 0)])
         partition = self._topics.partition(*result.partition)
         if partition is None or min(result.start_offset, result.delivery_complete_count) < 0:
@@ -91,7 +92,7 @@ class Asked:
         return replace(result, delivery_complete_count=result.delivery_complete_count - own)
 
     async def begin(self, *, at: TopicPartition | None = None, group: str = GROUP) -> None:
-        """State epoch 5, start offset 100, read by LEADER."""
+        """Initialize with state epoch 5 and start offset 100, and read with LEADER."""
         assert await self.initialize(5, 100, at=at, group=group) is _OK
         assert (await self.read(at=at, group=group)).code is _OK
 
@@ -103,7 +104,7 @@ class Asked:
 
 @dataclass
 class Model:
-    """A share-partition: one (delivery count, state) for each offset."""
+    """The model of a share-partition. `offsets`: (delivery count, state) of each."""
 
     state_epoch: int
     start: int
@@ -150,7 +151,7 @@ class Model:
 async def random_step(
     asked: Asked, rng: random.Random, models: dict[tuple[str, int], Model], group: str, number: int
 ) -> None:
-    """One call for one share-partition, and what the model makes of it."""
+    """Make one random call for one share-partition, and apply it to its model."""
     at, model = asked.partitions[number], models.get((group, number))
     if model is None:
         await _initialize(asked, models, (group, number), rng.randrange(2), rng.randrange(-1, 30))
@@ -190,6 +191,6 @@ async def _initialize(
     if old is not None and (old.state_epoch, old.start) == (state_epoch, start):
         return
     models[key] = Model(state_epoch, start, -1 if start == -1 else 0)
-    if old is not None:  # Whether older leaders are still fenced is the persister's business.
+    if old is not None:  # A persister may or may not fence older leaders here.
         models[key].leader = old.leader + 1
         assert (await asked.read(old.leader + 1, at=at, group=group)).code is _OK

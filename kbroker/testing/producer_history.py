@@ -1,28 +1,28 @@
-"""The judge of idempotent producers and of purged logs: does a history of both keep every promise?
+"""The checker of idempotent producers and purged logs: does a history of both keep every promise?
 
-A producer keeps its id and its sequence over the lives of a broker. It has one batch under way per
-log, sends that again until it is answered, and now and then repeats a confirmed one. Meanwhile
-DeleteRecords and retention move the logs' starts. The promises (docs/durability.md has them in
-words) are these rules:
+A producer keeps its id and its sequence numbers across lives of a broker. It has one batch in
+flight per log, retries it until a response arrives, and sometimes repeats a confirmed batch.
+Meanwhile DeleteRecords and retention move the start offsets of logs. These rules check the promises
+of docs/durability.md:
 
-    refused        the next batch of a producer, and a retry of an unanswered one, is accepted,
-                   whatever was purged and killed
+    refused        the broker accepts a producer's next batch, and a retry of an unconfirmed one,
+                   after any purges and kills
     stored twice   a repeat is not stored again while its first copy is certainly in the log
     forgotten      a repeat of one of the last five batches is recognised while its copy is in the
-                   log, as long as no crash came between
-    id twice       no producer id is given out twice in the life of a data directory
-    start          a log's start never goes back and never lies beyond the log's end
-    removed        a log's start moves no further than DeleteRecords requested, or retention may
+                   log and no crash came between
+    id twice       no producer id is assigned twice in the life of a data directory
+    start          a log's start never moves back and is never beyond the log's end
+    removed        a log's start moves no further than DeleteRecords requested or retention allows
     missing, contradiction, invented, duplicated, reordered
                    as for every log (kbroker.testing.log_rules)
 
-One process sends the batches, purges and bounds requests of a log, one after the other. Other
-producers (Sent, SendConfirmed) may write beside it. A history ends with a read of each log
-(LogRead, LogReadDone). After a power cut with durability `os` (PowerLost), confirmations no longer
-hold: the next read of a log is its new beginning. Ids stay used for good.
+For each log one process sends all batches, purges and bounds requests, one after the other. Other
+producers (Sent, SendConfirmed) may write at the same time. A history ends with a read of each log
+(LogRead, LogReadDone). After a power cut with durability `os` (PowerLost) earlier confirmations no
+longer hold, and the next read of a log is its new beginning. Producer ids stay used.
 
-A `Ledger` takes a history event by event, and knows what each producer has sent last, so that a
-process can continue where a history ends. It knows nothing of brokers and clients.
+A `Ledger` takes a history event by event. It has the last batches of each producer, so that a
+process can continue where a history ends. It must not know brokers or clients.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from kbroker.testing.log_rules import LogIndex, Violation
 from kbroker.testing.purged_log import Held, LogState, Retention
 
 REMEMBERED = 5
-"""Batches that a broker knows of each producer, as Kafka's do."""
+"""How many batches of each producer a broker remembers per partition, as in Kafka."""
 _KEPT = 10
 _OUT_OF_ORDER = 45
 _TO_THE_END = -1
@@ -67,7 +67,7 @@ class Log(NamedTuple):
 
 
 class Place(NamedTuple):
-    """One producer id in one log."""
+    """A producer id and a log to which it writes."""
 
     producer_id: int
     log: Log
@@ -75,7 +75,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
-    """What the history held: a check of a history in which nothing happened proves nothing."""
+    """Counts of a history's events. Tests assert on them, since the check of a history in which
+    nothing happened proves nothing."""
 
     lives: int
     crashes: int
@@ -83,14 +84,14 @@ class ProducerStatistics:
     confirmed_batches: int
     confirmed_sends: int
     retries: int
-    """Of batches that a crash had left without an answer."""
+    """Of batches that got no response because of a crash."""
     repeats_known: int
     repeats_refused: int
     repeats_stored: int
-    """Again, as the broker may where the first copy was purged."""
+    """Stored a second time, which the broker may do after the first copy was purged."""
     purges: int
     records: int
-    """That the logs held at the end."""
+    """In the logs at the end."""
 
 
 Report: TypeAlias = log_rules.Report[ProducerStatistics]
@@ -98,8 +99,8 @@ Report: TypeAlias = log_rules.Report[ProducerStatistics]
 
 @dataclass(slots=True)
 class Batch:
-    """`base_offset` of its last copy, None before the first answer. `crashed`: since that
-    answer."""
+    """`base_offset`: of its last copy; None before the first response. `crashed`: the broker has
+    crashed since that response."""
 
     sequence: int
     count: int
@@ -114,8 +115,8 @@ class Batch:
 
 @dataclass(slots=True)
 class Lane:
-    """A producer in one log. `open`: sent, and not yet answered; `confirmed`: the last ones, oldest
-    first."""
+    """The batches of a producer in one log. `open`: the one that was sent and got no response yet.
+    `confirmed`: the last confirmed ones, oldest first."""
 
     confirmed: list[Batch] = field(default_factory=list)
     open: Batch | None = None
@@ -125,26 +126,27 @@ class Lane:
         return self.confirmed[-1].next_sequence if self.confirmed else 0
 
     def age_of(self, sequence: int) -> int | None:
-        """How many batches were confirmed after this one; None if it is none of them."""
+        """How many batches were confirmed after the one with this sequence; None if it is not one
+        of the last confirmed."""
         ages = [age for age, batch in enumerate(reversed(self.confirmed)) if batch.sequence == sequence]
         return ages[0] if ages else None
 
 
 def value_of(place: Place, sequence: int) -> str:
-    """The value of the record that a producer sends to a log with this sequence."""
+    """The value of the record that a producer sends to a log with this sequence number."""
     producer_id, (topic, partition) = place
     return f"{topic}-{partition}:{producer_id}:{sequence}"
 
 
 class Ledger:
-    """What a history says of each producer and log so far; `violations` grows as events are
-    applied, in the order of `at_ns`."""
+    """The state of each producer and log after the events applied so far. Apply them in the order
+    of `at_ns`; `violations` grows with them."""
 
     def __init__(self, retention: Mapping[str, Retention]) -> None:
         self.logs: dict[Log, LogState] = {}
         self.lanes: dict[Place, Lane] = {}
         self.lost: set[Place] = set()
-        """Where a power cut has ended the promises, and nobody knows what the broker knows."""
+        """Producers whose state in the broker is unknown since a power cut with durability `os`."""
         self.ids: list[int] = []
         self.violations: list[Violation] = []
         self.counts: Counter[str] = Counter()
@@ -152,7 +154,7 @@ class Ledger:
         self._sent: set[str] = set()
         self._old: set[str] = set()
         self._begins: dict[str, tuple[Place, Batch]] = {}
-        """What batch begins with a value."""
+        """The batch that begins with a value."""
 
     def log(self, topic: str, partition: int) -> LogState:
         log = Log(topic, partition)
@@ -165,7 +167,7 @@ class Ledger:
 
     @singledispatchmethod
     def apply(self, event: Event) -> None:
-        """The next event of the history; those that are none of the ledger's are left alone."""
+        """Apply the next event of the history. Kinds of events without a rule here are ignored."""
 
     # -- lives and ids
     # ----------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class Ledger:
         self.lost |= {place for place, _ in self._begins.values()}
         self.lanes.clear()
         for state in self.logs.values():
-            # What was asked for before may still show, and nothing more.
+            # A purge requested before the power cut may still take effect, but nothing beyond it.
             state.requested = max(state.requested, state.start)
             state.start = state.end = 0
             state.held.clear()
@@ -200,7 +202,7 @@ class Ledger:
     @apply.register
     def _id_taken(self, event: IdTaken) -> None:
         if event.producer_id in self.ids:
-            self._violates("id twice", f"producer id {event.producer_id} was given out before", None, event)
+            self._violates("id twice", f"producer id {event.producer_id} was assigned before", None, event)
         self.ids.append(event.producer_id)
 
     # -- batches
@@ -213,11 +215,11 @@ class Ledger:
         self.log(*place.log)
         if lane.open is not None:
             assert event.sequence == lane.open.sequence, (
-                f"a batch was sent behind one without an answer: {event}"
+                f"a batch was sent after one without a response: {event}"
             )
             self.counts["retries"] += 1
         elif lane.age_of(event.sequence) is None:
-            assert event.sequence == lane.next_sequence, f"a sequence was left out: {event}"
+            assert event.sequence == lane.next_sequence, f"a sequence number was skipped: {event}"
             lane.open = Batch(event.sequence, event.count, event.is_old)
             values = [value_of(place, event.sequence + number) for number in range(event.count)]
             self._begins[values[0]] = place, lane.open
@@ -232,7 +234,7 @@ class Ledger:
             self._first_answered(event, lane, log, lane.open)
             return
         age = lane.age_of(event.sequence)
-        assert age is not None, f"an answer to what was not sent: {event}"
+        assert age is not None, f"a response to a batch that was not sent: {event}"
         batch = lane.confirmed[-1 - age]
         if event.error:
             self._repeat_refused(event, log, batch, age)
@@ -265,7 +267,7 @@ class Ledger:
         elif age < REMEMBERED and (log.surely_keeps(batch.base_offset) or not batch.crashed):
             self._violates(
                 "forgotten",
-                f"a repeat of sequence {event.sequence}, {age} before the last, is refused",
+                f"a repeat of sequence {event.sequence}, {age} before the last, was refused",
                 None,
                 event,
             )
@@ -277,11 +279,11 @@ class Ledger:
             Record(event.topic, event.partition, offset) for offset in (batch.base_offset, event.base_offset)
         )
         if log.surely_keeps(first.offset):
-            self._violates("stored twice", f"a repeat of what is at {first} was stored again", again, event)
+            self._violates("stored twice", f"a repeat of the batch at {first} was stored again", again, event)
         elif not batch.crashed and age < REMEMBERED:
             self._violates(
                 "forgotten",
-                f"a repeat of what was at {first} was stored again without a crash between",
+                f"a repeat of the batch at {first} was stored again without a crash in between",
                 again,
                 event,
             )
@@ -311,7 +313,7 @@ class Ledger:
         self._hold(self.log(*event.record[:2]), event.record, event.value, event)
 
     def _hold(self, log: LogState, record: Record, value: str, event: Event) -> None:
-        """From now on the record has to be there."""
+        """Note that the log must have the record from now on."""
         log.is_read = False
         log.confirmed_ends.append((event.at_ns, record.offset + 1))
         if record.offset < log.start:
@@ -339,18 +341,18 @@ class Ledger:
         log = self.log(event.topic, event.partition)
         record = Record(event.topic, event.partition, event.start)
         if event.error:
-            self._violates("start", f"a purge was answered with error {event.error}", None, event)
+            self._violates("start", f"a purge failed with error {event.error}", None, event)
         elif event.start < log.start or (not log.open_ended and event.start < log.requested):
             self._violates(
                 "start",
-                f"a purge of what is below {log.requested} moved the start to {event.start} only",
+                f"a purge of the records below {log.requested} moved the start only to {event.start}",
                 record,
                 event,
             )
         elif not log.may_start_at(event.start):
             self._violates(
                 "removed",
-                f"a purge of what is below {log.requested} moved the start beyond it",
+                f"a purge of the records below {log.requested} moved the start beyond it",
                 record,
                 event,
             )
@@ -363,21 +365,24 @@ class Ledger:
         log = self.log(event.topic, event.partition)
         record = Record(event.topic, event.partition, event.start)
         if event.start > event.end:
-            self._violates("start", f"the log begins behind its end, {event.end}", record, event)
+            self._violates("start", f"the log begins beyond its end, {event.end}", record, event)
         if event.start < log.start:
             self._violates("start", f"the log began at {log.start} before", record, event)
         elif not log.may_start_at(event.start):
             gone = dict.fromkeys(
                 held.event for offset, held in sorted(log.held.items()) if offset < event.start
             )
-            self._violates("removed", f"nobody asked for more than {log.requested}", record, event, *gone)
+            self._violates("removed", f"purges requested {log.requested} at most", record, event, *gone)
         if event.end < (end := log.known_end(event.asked_ns)):
             self._violates(
-                "missing", f"the log ends at {event.end}, confirmed were offsets up to {end}", record, event
+                "missing",
+                f"the log ends at {event.end}, but offsets up to {end} were confirmed",
+                record,
+                event,
             )
         log.start = min(log.start, event.start)
         log.begin_at(event.start)
-        # What was asked of an earlier life, and not done then, is done no more.
+        # A purge that an earlier life received and did not carry out is not carried out later.
         log.requested, log.open_ended, log.end = event.start, False, event.end
 
     # -- reading
@@ -400,7 +405,7 @@ class Ledger:
                     "missing", f"confirmed record {held.value} is not in the log", record, held.event
                 )
             elif reads[offset].value != held.value:
-                detail = f"{held.value!r} was confirmed where {reads[offset].value!r} is"
+                detail = f"{held.value!r} was confirmed, but {reads[offset].value!r} is at its offset"
                 self._violates("contradiction", detail, record, held.event, reads[offset])
         copies: dict[str, list[LogRead]] = defaultdict(list)
         for read in reads.values():
@@ -409,14 +414,15 @@ class Ledger:
             copies[read.value].append(read)
         for value, found in copies.items():
             if len(found) > 1:
-                self._violates("duplicated", f"{value} is there {len(found)} times", found[0].record, *found)
+                detail = f"{value} is in the log {len(found)} times"
+                self._violates("duplicated", detail, found[0].record, *found)
         if log.is_new:
             log.is_new = False
-            self._begin_anew(log, reads)
+            self._adopt(log, reads)
 
-    def _begin_anew(self, log: LogState, reads: Mapping[int, LogRead]) -> None:
-        """What a read has found is what counts from here on: the log, and in it the last batches of
-        each producer."""
+    def _adopt(self, log: LogState, reads: Mapping[int, LogRead]) -> None:
+        """Take the records of a read as the log's new contents, and the batches in them as the last
+        confirmed batches of their producers."""
         for offset, read in sorted(reads.items()):
             log.held[offset] = Held(read.value, read.value in self._old, read)
             if read.value not in self._begins or read.is_cut:
@@ -437,10 +443,11 @@ class Ledger:
 
 
 def check(events: Iterable[Event], retention: Mapping[str, Retention]) -> Report:
-    """Judge a history. `events` in the order of `at_ns` (history_events.merge makes one of
-    several); `retention` by topic.
+    """Check a history. `events` must be in the order of `at_ns`; history_events.merge merges those
+    of several processes. `retention`: by topic.
 
-    AssertionError: the history contradicts itself (an answer to what was never sent).
+    Raises AssertionError if the history contradicts itself, for instance by a response without a
+    request.
     """
     ledger, index = Ledger(retention), LogIndex()
     for event in events:
@@ -455,7 +462,7 @@ def check(events: Iterable[Event], retention: Mapping[str, Retention]) -> Report
 
 
 def _unread(ledger: Ledger) -> Iterator[Violation]:
-    """Without a final read of every log the absence of violations would mean nothing."""
+    """Without a final read of every log, an absence of violations would prove nothing."""
     for log, state in sorted(ledger.logs.items()):
         if not state.is_read:
             yield Violation("incomplete", f"the log of {log.topic}-{log.partition} was not read at the end")

@@ -1,4 +1,5 @@
-"""A log of which DeleteRecords and retention remove the front, as producer_history.py knows it."""
+"""The model of one log in producer_history.py: DeleteRecords and retention remove its oldest
+records."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ from kbroker.testing.history_events import Event, LogRead
 
 
 class Retention(Enum):
-    """What a topic's retention may remove."""
+    """Which records a topic's retention may remove."""
 
     NOTHING = "nothing"
     OLD = "old"
-    """Whole segments of records that are old (Sent, BatchSent); the first other one stops it."""
+    """Leading segments that have only old records (`is_old` of Sent and BatchSent)."""
     ANYTHING = "anything"
 
 
@@ -26,8 +27,12 @@ class Held(NamedTuple):
 
 @dataclass(slots=True)
 class LogState:
-    """`start` and `end`: surely reached. `requested`: up to where DeleteRecords may have removed;
-    `open_ended`: or anything."""
+    """What the history says of a log.
+
+    - `start`, `end`: offsets that the log's start and end have certainly reached.
+    - `requested`: the offset below which DeleteRecords may have removed records.
+    - `open_ended`: a DeleteRecords of all records is in flight.
+    """
 
     retention: Retention
     start: int = 0
@@ -35,14 +40,14 @@ class LogState:
     requested: int = 0
     open_ended: bool = False
     is_new: bool = False
-    """A power cut ended the promises; the next read begins anew."""
+    """After a power cut that may have lost unsynced data: the next read is the new beginning."""
     held: dict[int, Held] = field(default_factory=dict)
     reads: dict[int, LogRead] = field(default_factory=dict)
     is_read: bool = False
     confirmed_ends: list[tuple[int, int]] = field(default_factory=list)
 
     def may_start_at(self, offset: int) -> bool:
-        """Whether purges that were asked for, or retention, can have removed all below `offset`."""
+        """Whether requested purges, or retention, can have removed everything below `offset`."""
         if self.open_ended or offset <= self.requested or self.retention is Retention.ANYTHING:
             return True
         young = (at for at, held in self.held.items() if not held.is_old)
@@ -57,7 +62,8 @@ class LogState:
             self.held = {offset: held for offset, held in self.held.items() if offset >= start}
 
     def known_end(self, asked_ns: int) -> int:
-        """What was confirmed before somebody asked."""
+        """The end offset that records confirmed before `asked_ns` prove. Later calls must not pass
+        an earlier time."""
         self.end = max([self.end, *(end for at_ns, end in self.confirmed_ends if at_ns < asked_ns)])
         self.confirmed_ends = [(at_ns, end) for at_ns, end in self.confirmed_ends if at_ns >= asked_ns]
         return self.end

@@ -1,18 +1,17 @@
-"""The pytest plugin that comes with kbroker: the `kbroker` fixture is a real broker for anybody's
-test suite.
+"""The pytest plugin of kbroker: the fixture `kbroker` gives any test suite a real broker.
 
     def test_orders(kbroker):
         kbroker.create_topic("orders")
         kbroker.set_group_config("workers", {"share.auto.offset.reset": "earliest"})
         producer = confluent_kafka.Producer({"bootstrap.servers": kbroker.bootstrap})
 
-The object is a `kbroker.testing.broker.RunningBroker`. Each test gets a broker of its own in an
-empty directory; with the ini option `kbroker_scope = session` (or module, class, package) one is
-shared. `--kbroker-storage` chooses the engine. The report of a failing test, setup or teardown has
-the end of what the brokers of `open_test_broker` logged during the test.
+The fixture's value is a `kbroker.testing.broker.RunningBroker`. Each test gets its own broker in an
+empty directory. With the ini option `kbroker_scope = session` (or module, class, package) tests
+share one. `--kbroker-storage` chooses the engine. The report of a failing test, setup or teardown
+shows what the brokers of `open_test_broker` logged during the test.
 
-This file is imported in every pytest run of the environment, so it imports nothing of kbroker
-before a test asks for it.
+Every pytest run of the environment imports this file, so it imports nothing else of kbroker until a
+test uses the fixture.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _broker_logs() -> BrokerLogs | None:
-    """None while no test has asked for a broker: its module is then not even imported."""
+    """None until a test uses a broker, because the module is not imported before."""
     module = sys.modules.get("kbroker.testing.broker_logs")
     return None if module is None else cast("BrokerLogs", module.LOGS)
 
@@ -61,8 +60,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A section of the report for each broker, which pytest-xdist takes along to the process that
-    prints it."""
+    """Adds the log of each broker to the report as a section, since pytest-xdist sends sections to
+    the process that prints the report."""
     report = yield
     if report.failed and (logs := _broker_logs()):
         report.sections += [(f"log of the broker {address}", text) for address, text in logs.texts()]

@@ -1,25 +1,26 @@
-"""The judge of work queues: does a history of a share group that delays, schedules and gives up
+"""The checker of work queues: does a history of a share group that delays, schedules and archives
 records keep every promise?
 
-What history.py asks of every share group, and:
+The rules of history.py, and:
 
-    early          a scheduled record is not delivered before it is due, by the wall clock. After a
-                   confirmed release a record is not redelivered before
+    early          a scheduled record is not delivered before its due time, by the wall clock. After
+                   a confirmed release a record is not redelivered before
                    delay x multiplier^(count - 1) has passed since the release was sent, over any
                    number of restarts: the due time is stored with the release
-    passed over    what an operator removed, or put behind the group, is not delivered
-    unfinished     every other record of the log may have been accepted, or has a dead letter. Where
-                   the log's finished front is removed (`cuts`), this holds for every record that
-                   was there
-    altered        a record is delivered with the key, value, headers and timestamp it was sent
-                   with, from the log or from beside it, and so is its dead letter
-    dead letters   there is at most one for a record, and none for one that was certainly accepted;
-                   its cause, count and value are right
-    key order, two of a key   where the group is `ordered`: see key_order_rules.py
+    passed over    a record that an operator removed, or moved the group's start past, is not
+                   delivered
+    unfinished     every other record of the log may have been accepted, or has a dead letter. If
+                   the topic removes finished records (`cuts`), this holds for every record that the
+                   log ever had
+    altered        a record is delivered with the key, value, headers and timestamp with which it
+                   was sent, from the log or from a kept copy; its dead letter has the same
+    dead letters   a record has at most one, and none if it was certainly accepted; cause, count and
+                   value are right
+    key order, two of a key   if the group is `ordered`: see key_order_rules.py
     left           at the end the lag is 0, and nothing is parked, counted or kept
 
-Only what is certain is called a violation. A lock that ran out, or a session that ended, gives no
-certain bound.
+The rules report only certain violations. The end of a lock or a session gives no certain bound for
+a delay.
 """
 
 from __future__ import annotations
@@ -43,14 +44,18 @@ from kbroker.testing.history_events import (
 from kbroker.testing.log_rules import Violation, contradiction, duplicated, invented, reordered
 
 CLOCKS_DIFFER_NS = 20_000_000
-"""Milliseconds are rounded, and a broker's life looks at the wall clock once, between two other
-things."""
+"""Tolerance for due times: they are rounded to milliseconds, and each broker life reads the wall
+clock and the monotonic clock once, a moment apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """`multiplier`, `max_ms`: as in the group's redelivery settings, without jitter. `ordered`:
-    with kbroker.queue.ordering=key. `cuts`: the topic has kbroker.queue.retention."""
+    """Settings of the group and its topic during the test.
+
+    - `delay_ms`, `multiplier`, `max_ms`: the group's redelivery settings, without jitter.
+    - `ordered`: the group has kbroker.queue.ordering=key.
+    - `cuts`: the topic has kbroker.queue.retention.
+    """
 
     group: GroupSettings
     delay_ms: int
@@ -60,16 +65,16 @@ class QueueSettings:
     cuts: bool = False
 
     def wait_ns(self, count: int) -> int:
-        """What a record waits that was released by the holder of that delivery."""
+        """How long a record waits after the release of its delivery number `count`."""
         return int(min(self.delay_ms * self.multiplier ** (count - 1), self.max_ms) * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueStatistics:
-    """What the history held: a check of a history in which nothing happened proves nothing.
+    """Counts of a history's events. Tests assert on them, since the check of a history in which
+    nothing happened proves nothing.
 
-    `delays` and `schedules`: deliveries of which it was certain when they were due at the
-    earliest."""
+    `delays` and `schedules`: deliveries whose earliest due time was certain."""
 
     lives: int
     confirmed_sends: int
@@ -81,12 +86,11 @@ class QueueStatistics:
     exhausted: int
     passed_over: int
     keyed: int = 0
-    """Deliveries of records that had an older one of their key in the log, where the group is
-    ordered."""
+    """Deliveries of records with an older record of the same key, if the group is ordered."""
     cut: int = 0
-    """Records that the log had, and has no more."""
+    """Records that the log no longer has."""
     kept: int = 0
-    """Deliveries that were certainly made from beside the log."""
+    """Deliveries that were certainly made from kept copies."""
 
 
 Report: TypeAlias = log_rules.Report[QueueStatistics]
@@ -100,7 +104,7 @@ class QueueIndex(history.Index):
     left: list[LeftBehind] = field(default_factory=list)
     cuts: dict[tuple[str, int], list[LogCut]] = field(default_factory=lambda: defaultdict(list))
     values: dict[Record, str] = field(default_factory=dict)
-    """By those that produced and consumed them."""
+    """Values of records as their producers and consumers saw them."""
     delays: int = 0
     schedules: int = 0
 
@@ -124,21 +128,21 @@ class QueueIndex(history.Index):
         self.values |= {record: holds[0].delivered.value for record, holds in self.holds.items() if holds}
 
     def is_cut(self, record: Record) -> bool:
-        """The log may have it no more."""
+        """Whether the log may have removed the record."""
         return self.queue.cuts and record.offset < self.starts.get(record[:2], 0)
 
     def is_kept(self, hold: history.Hold) -> bool:
-        """The log had it no more before the delivery was asked for."""
+        """Whether the log had removed the record before the delivery was requested."""
         delivered = hold.delivered
         cuts = self.cuts.get(delivered.record[:2], ())
         return any(cut.at_ns < delivered.asked_ns and delivered.record.offset < cut.start for cut in cuts)
 
     def is_passed_over(self, record: Record) -> bool:
-        """Sooner or later."""
+        """Whether an operator passed the record over at any time."""
         return any(record.offset < each.start for each in self.passes.get(record[:2], ()))
 
     def by_key(self) -> key_order_rules.Keyed:
-        """Records that have keys, but for those that were passed over; none where the group is not
+        """Records with keys, without those that were passed over; empty if the group is not
         ordered."""
         if not self.queue.ordered:
             return {}
@@ -148,7 +152,7 @@ class QueueIndex(history.Index):
 
 
 def check(events: Iterable[Event], settings: QueueSettings) -> Report:
-    """Judge a history. `events` in the order of `at_ns`. AssertionError: as history.check."""
+    """Check a history, as history.check does."""
     index = QueueIndex(settings=settings.group, queue=settings)
     for event in events:
         index.add(event)
@@ -186,11 +190,11 @@ def _incomplete(index: QueueIndex) -> Iterator[Violation]:
     yield from history.RULES["incomplete"](index)
     ends = {(left.topic, left.partition) for left in index.left}
     for topic, partition in sorted(index.logs_read - ends):
-        yield Violation("incomplete", f"nobody looked at what is left behind of {topic}-{partition}")
+        yield Violation("incomplete", f"the final state of {topic}-{partition} was not read")
 
 
 def _missing(index: QueueIndex) -> Iterator[Violation]:
-    """A confirmed record is in its log until an operator removes it, or the log's front goes."""
+    """A confirmed record is in its log until an operator or retention removes it."""
     for violation in log_rules.missing(index):
         record = violation.record
         if record is None or not (index.is_passed_over(record) or index.is_cut(record)):
@@ -207,7 +211,7 @@ def _early(index: QueueIndex) -> Iterator[Violation]:
                     early_ms = (sent.due_ns - at_ns) // 1_000_000
                     yield Violation(
                         "early",
-                        f"delivered {early_ms} ms before the time it is scheduled for",
+                        f"delivered {early_ms} ms before its scheduled time",
                         record,
                         (sent, hold.delivered),
                     )
@@ -239,7 +243,7 @@ def _passed_over(index: QueueIndex) -> Iterator[Violation]:
                 if hold.delivered.asked_ns > passed.at_ns:
                     yield Violation(
                         "passed over",
-                        f"delivered though the group begins at {passed.start}",
+                        f"delivered although the group begins at {passed.start}",
                         record,
                         (passed, hold.delivered),
                     )
@@ -270,7 +274,7 @@ def _altered(index: QueueIndex) -> Iterator[Violation]:
         for hold in holds:
             sent = index.sent.get(hold.delivered.value)
             if sent is not None and _differ(sent.digest, hold.delivered.digest):
-                where = " from beside the log" if index.is_kept(hold) else ""
+                where = " from its kept copy" if index.is_kept(hold) else ""
                 yield Violation(
                     "altered",
                     f"delivered{where} with another key, value, header or timestamp",
@@ -306,13 +310,13 @@ def _dead_letters(index: QueueIndex) -> Iterator[Violation]:
 
 def _wrong_with(index: QueueIndex, letter: DeadLetterRead, holds: list[history.Hold]) -> str | None:
     if any(hold.has(AckKind.ACCEPT) for hold in holds) and not index.is_passed_over(letter.record):
-        return "the record was accepted, and that was confirmed"
+        return "the record's accept was confirmed"
     limit = index.settings.delivery_limit
     if not letter.is_rejected and letter.count != limit:
-        return f"it was given up after {letter.count} deliveries, with a limit of {limit}"
+        return f"archived after {letter.count} deliveries, with a limit of {limit}"
     rejections = [hold.delivered.count for hold in holds if hold.may_have(AckKind.REJECT)]
     if letter.is_rejected and letter.count not in rejections:
-        return f"it says that delivery {letter.count} was rejected; those that may have been are {rejections}"
+        return f"names a reject of delivery {letter.count}; possible rejects: {rejections}"
     read = index.log.get(letter.record)
     value = index.values.get(letter.record) if read is None else read.value
     if value is not None and letter.value != value and not index.is_passed_over(letter.record):
@@ -324,8 +328,7 @@ def _left(index: QueueIndex) -> Iterator[Violation]:
     for left in index.left:
         if left.lag != 0 or left.parked or left.counted or left.kept:
             detail = (
-                f"lag {left.lag}, {left.parked} parked, {left.counted} counted, {left.kept} kept when "
-                "all was done"
+                f"lag {left.lag}, {left.parked} parked, {left.counted} counted, {left.kept} kept at the end"
             )
             yield Violation("left", f"{left.topic}-{left.partition}: {detail}", None, (left,))
 

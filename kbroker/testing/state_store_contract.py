@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class StateStoreContract(OnDiskContract):
-    """Subclass, set `factory`, run with pytest."""
+    """Subclass it, set `factory`, run pytest."""
 
     factory: ClassVar[StateStoreFactory]
 
@@ -128,8 +128,8 @@ class StateStoreContract(OnDiskContract):
         assert len(list(store.scan(b"b"))) == 10
 
     def test_keys_of_the_sizes_in_use(self, store: StateStore) -> None:
-        """State keys are topic and group names plus some numbers: 400 bytes are enough for each of
-        them."""
+        """State keys are names of topics and groups plus some numbers: nearly all have at most 400
+        bytes."""
         keys = sorted(bytes([65 + number]) * size for number, size in enumerate((1, 2, 100, 249, 400)))
         store.write([(key, b"x") for key in keys])
         assert [key for key, _ in store.scan(b"")] == keys
@@ -229,9 +229,9 @@ class StateStoreContract(OnDiskContract):
             again.write([(b"new", b"1"), (b"1", None)])
             assert again.get(b"new") == b"1"
 
-    def test_writes_go_on_after_reopen(self, directory: Path) -> None:
+    def test_writes_continue_after_reopen(self, directory: Path) -> None:
         if not self.durable:
-            pytest.skip("contents of this engine end with close()")
+            pytest.skip("this engine loses its contents on close()")
         for number in range(5):
             with self.opened(directory) as store:
                 store.write([(b"%d" % number, b""), (b"count", b"%d" % number)])
@@ -254,7 +254,7 @@ class StateStoreContract(OnDiskContract):
 
     def test_reader_after_the_writer_has_closed(self, store: StateStore, directory: Path) -> None:
         if not self.durable:
-            pytest.skip("contents of this engine end with close()")
+            pytest.skip("this engine loses its contents on close()")
         store.write([(b"a", b"1")])
         store.close()
         with self.reading(directory) as reader:

@@ -24,6 +24,7 @@ DONE = (
     "kbroker/share",
     "kbroker/share_state",
     "kbroker/storage",
+    "kbroker/testing",
     "tests/api",
     "tests/broker",
     "tests/clients",

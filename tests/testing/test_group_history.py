@@ -379,7 +379,7 @@ def test_a_record_that_was_read_is_gone(story: Story) -> None:
         (Read(30 * MS, "a", Record(T, 0, 0), "0"), "does not have"),
         (Assigned(30 * MS, 30 * MS, "b", T, 0), "has this partition already"),
         (Revoked(30 * MS, "a", T, 0), "does not have"),
-        (CommitAnswered(30 * MS, "a", T, 0, Outcome.CONFIRMED), "never sent"),
+        (CommitAnswered(30 * MS, "a", T, 0, Outcome.CONFIRMED), "not sent"),
     ],
 )
 def test_what_is_no_history(story: Story, event: Event, words: str) -> None:
@@ -391,7 +391,7 @@ def test_what_is_no_history(story: Story, event: Event, words: str) -> None:
 def test_a_commit_before_the_last_one_is_answered(story: Story) -> None:
     story.commit(30, "b", 4, None)
     story.commit(31, "b", 4)
-    with pytest.raises(AssertionError, match="has no answer"):
+    with pytest.raises(AssertionError, match="has no response"):
         story.judge()
 
 

@@ -338,7 +338,7 @@ def test_a_released_record_below_its_limit_is_not_excused(story: Story) -> None:
 
 def test_an_acknowledgement_of_nothing_is_a_broken_history(story: Story) -> None:
     story.ack(30, "A")
-    with pytest.raises(AssertionError, match="never delivered"):
+    with pytest.raises(AssertionError, match="was not delivered"):
         story.judge()
 
 

@@ -58,15 +58,15 @@ def test_it_finds_one_that_keeps_nothing(tmp_path: Path) -> None:
     passes = set(WITHOUT_PARAMETERS) - set(failing("noop", tmp_path))
     assert passes == {
         "test_one_result_for_each_row_in_order",
-        "test_nothing_asked_nothing_answered",
-        "test_what_is_done_from_an_offset_on",  # of those that tell it, and this one does not
+        "test_no_rows_no_results",
+        "test_finished_offsets_from_an_offset_on",  # noop does not implement `stands_from`
     }
 
 
 @pytest.mark.parametrize(
     ("broken", "promise", "parameters"),
     [
-        (MixesGroupsUp, "test_groups_and_partitions_are_apart", {}),
+        (MixesGroupsUp, "test_groups_and_partitions_are_independent", {}),
         (
             ForgetsABatch,
             "test_batches_are_combined",
