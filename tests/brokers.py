@@ -1,5 +1,5 @@
-"""Fixtures that conftests import: one broker per engine for all tests of a run, and names by which
-tests on it keep apart.
+"""Fixtures that conftests import: one broker per engine for all tests of a run, and names that keep
+its tests apart.
 
 Tests that stop, kill or empty a broker start their own with
 `kbroker.testing.broker.open_test_broker`.
@@ -26,7 +26,7 @@ _INSTALLED = {entry_point.name for entry_point in entry_points(group="kbroker.lo
 
 
 def require_engine(name: str) -> str:
-    """Skips the test where the engine is a plugin that is not installed."""
+    """Skips the test if the engine is a plugin that is not installed."""
     if name not in _INSTALLED:
         pytest.skip(f"storage engine {name} is not installed")
     return name
@@ -34,7 +34,7 @@ def require_engine(name: str) -> str:
 
 @pytest.fixture(scope="session")
 def broker_config() -> Mapping[str, str]:
-    """Settings of the brokers; a conftest may have its own."""
+    """Settings of the brokers; a conftest may override it."""
     return {}
 
 
@@ -56,7 +56,7 @@ def broker_of(broker_config: Mapping[str, str]) -> Iterator[BrokerOf]:
 
 @pytest.fixture
 def engine() -> str:
-    """Tests that concern every engine parametrize this."""
+    """Tests of every engine parametrize this."""
     return "segment"
 
 

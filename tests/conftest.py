@@ -1,10 +1,10 @@
-"""What every test may use: `async def` tests run under trio, and with the fixture `autojump_clock`
-time passes by itself.
+"""Common to all tests: `async def` tests run under trio, and the fixture `autojump_clock` lets time
+pass by itself.
 
-The clock jumps to the next deadline as soon as all tasks wait, so that a test of a timer of ours
-takes no real time and knows no sleeping. It must not be used where a thread or another process has
-to do something meanwhile, as the commits of a whole broker do: with `jump_clock` time passes as
-ever, and jumps where a test says so.
+The clock jumps to the next deadline as soon as all tasks wait, so that kbroker's timers take no
+real time and no test sleeps. It must not be used while a thread or another process has work to do,
+such as the commits of a whole broker. With `jump_clock` time passes as usual, and jumps when a test
+says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def jump_clock() -> trio.testing.MockClock:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a coroutine function under trio; None leaves every other test to pytest."""
+    """Run a coroutine function under trio; None leaves all other tests to pytest."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}

@@ -1,5 +1,5 @@
-"""Batches whose payload contradicts their header, with the right CRC: what a broken or hostile
-producer may send."""
+"""Batches whose payload contradicts their header, with the right CRC, as a broken or hostile
+producer may send them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FIELDS = {
 
 
 def with_header(batch: bytes, **fields: int) -> bytes:
-    """`batch` with other values in its header, and the CRC that goes with them."""
+    """`batch` with other values in its header, and a matching CRC."""
     changed = bytearray(batch)
     struct.pack_into(">i", changed, 8, len(changed) - LENGTH_END)
     for name, value in fields.items():
@@ -49,13 +49,13 @@ def with_payload(
     time_ms: int = 1000,
     producer: ProducerInfo = NO_PRODUCER,
 ) -> bytes:
-    """A batch that claims to have so many records, all of that time, and has `payload` instead."""
+    """A batch that claims so many records, all with that time, and has `payload` instead."""
     header = build_batch([Record(0, time_ms, None, None)], codec=codec, producer=producer)[:HEADER_SIZE]
     return with_header(header + payload, record_count=claimed, last_offset_delta=claimed - 1)
 
 
 def payload_of(*values: bytes, deltas: tuple[int, ...] | None = None, time_delta: int = 0) -> bytes:
-    """Records as they stand in a batch; `deltas`: their offset deltas, if not 0, 1, 2 and so on."""
+    """Records as a batch contains them; `deltas`: their offset deltas, if not 0, 1, 2 and so on."""
     pieces = []
     for delta, value in zip(deltas or range(len(values)), values, strict=True):
         body = b"\0" + varint(time_delta) + varint(delta) + varint(-1) + varint(len(value)) + value + b"\0"

@@ -1,4 +1,4 @@
-"""A disk that can be filled: a small tmpfs. It takes the right to mount one; tests are skipped
+"""A disk that can be filled: a small tmpfs. It needs the right to mount one; tests are skipped
 without it."""
 
 from __future__ import annotations

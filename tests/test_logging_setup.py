@@ -1,4 +1,4 @@
-"""Log lines as people and as collectors get them, and what stays out below the level."""
+"""Log lines for people and for collectors, and which are dropped below the level."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plugin door: names, lazy import, and one clear line when something is wrong."""
+"""Loading of plugins: names, lazy import, and one clear line when something is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kbroker.storage.spi import LogStoreFactory, StateStoreFactory
 def install(
     directory: Path, name: str, *, group: str = plugins.LOG_STORE, engine: str, module: str | None
 ) -> None:
-    """A distribution as pip would leave it: metadata with an entry point, and a module."""
+    """A distribution as pip installs it: metadata with an entry point, and a module."""
     info = directory / f"{name}-1.2.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")

@@ -1,4 +1,4 @@
-"""Which events get a log line: one of a kind in a while, however many kinds there are."""
+"""Which events get a log line: one of each kind per interval, however many kinds there are."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A broker of a few lines on a real socket: answers each request with whatever bytes the test's
-function gives."""
+"""A minimal broker on a real socket: it answers each request with the bytes that the test's
+function returns."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ API_VERSIONS = 18
 def serving(
     answers: Mapping[int, Callable[[Any], dict[str, Any]]], highest: Mapping[int, int] | None = None
 ) -> Answer:
-    """Answers these api keys, each up to the highest version that there is unless `highest` says
-    less; hangs up on any other."""
+    """Answers these api keys, each up to its highest version unless `highest` says less; closes the
+    connection on any other."""
     versions = {key: (highest or {}).get(key, max(schema_name_map[api_key_map[key]])) for key in answers}
     rows = [{"api_key": key, "min_version": 0, "max_version": version} for key, version in versions.items()]
 
@@ -93,6 +93,6 @@ def fake_broker(answer: Answer) -> Iterator[FakeBroker]:
 def connected(
     answers: Mapping[int, Callable[[Any], dict[str, Any]]], highest: Mapping[int, int] | None = None
 ) -> Iterator[tuple[Connection, FakeBroker]]:
-    """A connection to a broker that gives these answers."""
+    """A connection to a broker with these answers."""
     with fake_broker(serving(answers, highest)) as broker, Connection("127.0.0.1", broker.port) as connection:
         yield connection, broker

@@ -1,5 +1,5 @@
-"""Requests about consumer groups against a fake broker: which are asked, and what is made of both
-kinds of groups and of older versions."""
+"""Requests about consumer groups against a fake broker: which requests are sent, and how groups of
+both kinds and older versions are handled."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_which_groups_are_consumer_groups() -> None:
     ]
     answer = {"error_code": ErrorCode.none, "groups": rows}
     key = API_KEYS["list_groups"]
-    for version in (4, 5):  # before version 5 a broker does not tell types
+    for version in (4, 5):  # before version 5 a broker does not report types
         with connected({key: lambda _: answer}, {key: version}) as (connection, _):
             found = consumer_group_admin.consumer_groups(connection)
         assert [each.group_id for each in found] == ["Consumer-consumer", "classic-", "classic-consumer"]

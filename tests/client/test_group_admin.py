@@ -1,5 +1,5 @@
-"""Requests about groups against a fake broker: what is asked, and what is made of answers, refusals
-and older versions."""
+"""Requests about groups against a fake broker: which requests are sent, and how answers, refusals
+and older versions are handled."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_TOPIC = {
 def answering(
     api_key: int, answer: Callable[[Any], dict[str, Any]], highest: Mapping[int, int] | None = None
 ) -> AbstractContextManager[tuple[Connection, FakeBroker]]:
-    """A connection to a broker that knows one request."""
+    """A connection to a broker that serves one API."""
     return connected({api_key: answer}, highest)
 
 
@@ -75,7 +75,7 @@ def test_offsets_of_some_partitions() -> None:
 
 def test_an_offset_that_nobody_knows() -> None:
     """Kafka leaves start offset 0 in a row with an error; -1 elsewhere is a share-partition that
-    nobody has used."""
+    was never used."""
     rows = (offset_row(0, -1, -1), offset_row(1, 0, -1, **NO_TOPIC), offset_row(2, 9, -1))
     with answering(DESCRIBE_OFFSETS, lambda _: offsets_answer(*rows)) as (connection, _):
         unused, refused, without_lag = group_admin.describe_share_group_offsets(connection, "g")
@@ -193,7 +193,7 @@ def described(group_id: str, **fields: object) -> dict[str, Any]:
 
 
 def test_describing_several_groups_one_of_them_missing() -> None:
-    """In the order of the question, whatever the order of the answer."""
+    """In the order of the request, whatever the order of the answer."""
     missing = {"error_code": ErrorCode.group_id_not_found, "error_message": "Group b not found."}
     with answering(
         SHARE_GROUP_DESCRIBE, lambda _: {"groups": [described("b", **missing), described("a")]}

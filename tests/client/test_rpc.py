@@ -1,5 +1,5 @@
 """The RPC client against a fake broker on a real socket: versions, headers, field conversion and
-every way of going wrong."""
+every kind of failure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Every log engine that is installed keeps the promises of the LogStore SPI.
+"""Every installed log engine keeps the promises of the LogStore SPI.
 
-A class for each entry point, so that a newly registered engine is tested without anybody thinking
-of it. Engines whose own test file runs the contract, beside tests of what is special about them,
-are not run twice.
+There is a class for each entry point, so that a newly registered engine is tested automatically.
+Engines whose own test file runs the contract, beside tests of their specifics, are not run twice.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ for _name in plugins.names(plugins.LOG_STORE):
 
 @pytest.mark.full
 class TestSegmentWithFewHandles(LogStoreContract):
-    """Every mapping and file is given up and opened again all the time, and nothing is synced by
+    """Every mapping and file is closed and reopened all the time, and nothing is synced by
     syncfs."""
 
     factory = segment_store.LOG_STORE

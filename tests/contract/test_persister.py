@@ -1,5 +1,5 @@
-"""Every persister that is installed keeps the promises of the Persister SPI, on every engine that
-it may meet."""
+"""Every installed persister keeps the promises of the Persister SPI, on every engine that it may
+use."""
 
 from __future__ import annotations
 

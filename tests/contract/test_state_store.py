@@ -1,5 +1,4 @@
-"""Every state engine that is installed keeps the promises of the StateStore SPI; see
-test_log_store.py."""
+"""Every installed state engine keeps the promises of the StateStore SPI; see test_log_store.py."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What a stored data directory holds, and what a broker that opens it must show: one description
-for writer and test.
+"""The content of a stored data directory, and what a broker that opens it must return: one
+description for writer and test.
 
     queue   one partition, read by the share group "workers": records accepted, rejected, released
             and then accepted, released, untouched
     log     three partitions, a batch of every codec, several segments, its beginning deleted,
-            records kept for ever
+            records kept forever
     gone    deleted
 """
 
@@ -23,7 +23,7 @@ from kbroker.testing.broker import RunningBroker
 GROUP = "workers"
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 BROKER_CONFIG = {
-    # snapshots and updates, both, although the state is small
+    # both snapshots and updates, although the state is small
     "share.coordinator.snapshot.update.records.per.snapshot": "4",
     "log.segment.bytes": "1048576",  # segment files have their full length from the start
 }
@@ -34,7 +34,7 @@ _PATIENCE_S = 60.0
 
 
 def fill(broker: RunningBroker) -> dict[str, int]:
-    """Returns what is left in the queue: how often it has been delivered, by value."""
+    """Returns the records left in the queue: delivery counts by value."""
     broker.create_topic("queue", config=_KEPT_FOR_EVER)
     broker.create_topic("log", partitions=3, config={**_KEPT_FOR_EVER, **_SMALL_SEGMENTS})
     broker.create_topic("gone")
@@ -89,7 +89,7 @@ def _share_consumer(broker: RunningBroker) -> Iterator[ShareConsumer]:
 
 
 def _work(broker: RunningBroker) -> dict[str, int]:
-    """Release "once" and "release", accept "once" when it comes again; until every "release" has
+    """Release "once" and "release", accept "once" when it is redelivered; until every "release" has
     been released twice."""
     left = {f"release - {number}": 0 for number in range(8)}
     done = 0
@@ -114,7 +114,7 @@ def _text(message: Message) -> str:
 
 
 def look(broker: RunningBroker) -> dict[str, Any]:
-    """What a broker shows of its directory, as JSON; changes nothing."""
+    """What a broker returns about its directory, as JSON; changes nothing."""
     with broker.connect() as connection:
         topics = admin.topics(connection)
         return {
@@ -144,7 +144,8 @@ def _bounds(connection: Connection, topic: admin.Topic) -> list[list[int]]:
 
 
 def _configs(connection: Connection, kind: admin.ResourceType, name: str) -> Mapping[str, str | None]:
-    """Those that were set for the resource itself; what the broker adds is not in the directory."""
+    """Those that were set for the resource itself; defaults of the broker are not in the
+    directory."""
     entries = admin.describe_configs(connection, kind, name)
     return {entry.name: entry.value for entry in entries if admin.SOURCES[entry.source] in ("topic", "group")}
 
@@ -178,8 +179,8 @@ def _records(broker: RunningBroker, topic: str, bounds: list[list[int]]) -> list
 
 
 def drain(broker: RunningBroker) -> dict[str, list[int]]:
-    """Accept what is left of the queue; returns delivery counts by value. A new record, sent for
-    the purpose, marks the end."""
+    """Accept the remaining records of the queue; returns delivery counts by value. A new record,
+    sent for the purpose, marks the end."""
     _send(broker, "queue", ["the end"])
     counts: dict[str, list[int]] = {}
     with _share_consumer(broker) as consumer:

@@ -1,8 +1,8 @@
-"""Reads groups and committed offsets from a state map with what docs/format.md says and nothing of
-kbroker, like page_reader.py.
+"""Reads groups and committed offsets from a state map by docs/format.md alone, without kbroker's
+code, like page_reader.py.
 
-A record is a tuple of its fields in the page's order, those of tags behind the others; a field
-whose tag is not there is None.
+A record is a tuple of its fields in the page's order, tagged fields last; a missing tagged field is
+None.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Fields:
     def struct(
         self, *fields: Callable[[], Any], tag_0: Callable[[Fields], Any] | None = None
     ) -> tuple[Any, ...]:
-        """Its fields, and that of tag 0 where it may have one."""
+        """Its fields, and that of tag 0 if it may have one."""
         values = tuple(field() for field in fields)
         tagged = None
         for _ in range(self._varint() if self._flexible else 0):
@@ -81,7 +81,7 @@ class Fields:
     def end(self) -> None:
         assert self._at == len(self._value), "bytes are left over"
 
-    # --- what several records have ---
+    # --- parts that several records share ---
 
     def int32s(self) -> tuple[int, ...]:
         return self.array(lambda: self.number(4))
@@ -121,7 +121,7 @@ def _target(f: Fields) -> tuple[Any, ...]:
 
 RECORDS: dict[int, Callable[[Fields], tuple[Any, ...]]] = {
     2: _classic_group,
-    3: _target,  # an epoch, and a hash in the place of the time
+    3: _target,  # an epoch, and a hash instead of the time
     5: _consumer_member,
     6: _target,
     7: lambda f: f.struct(f.partitions),

@@ -1,9 +1,9 @@
-"""Reads a data directory with what docs/format.md says and nothing of kbroker: the proof that the
-page is enough.
+"""Reads a data directory by docs/format.md alone, without kbroker's code: this proves that the page
+is sufficient.
 
-`read_directory` gives every partition's batches and the state map; `share_states` decodes the share
-state in it. Everything here is written down from the page alone, so that a page that is wrong or
-incomplete fails; it must not import kbroker.
+`read_directory` returns every partition's batches and the state map; `share_states` decodes the
+share state in it. This module is written from the page only, so that a wrong or incomplete page
+makes a test fail; it must not import kbroker.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def records_of(batch: bytes) -> Iterator[tuple[bytes | None, bytes | None, dict[
 
 
 def segment_log(directory: Path) -> list[tuple[int, bytes]]:
-    """(last offset, batch) of one log of the segment engine; nothing for one that is not there."""
+    """(last offset, batch) of one log of the segment engine; empty for a missing log."""
     found: list[tuple[int, bytes]] = []
     end_offset = 0
     if not directory.exists():
@@ -279,8 +279,7 @@ STATES = {"segment": _segment_state, "lmdb": _lmdb_state, "rocksdb": _rocksdb_st
 
 
 class ShareState(NamedTuple):
-    """`offsets`: (state, delivery count) of each offset from the start on that something is known
-    of."""
+    """`offsets`: (state, delivery count) of each known offset from the start on."""
 
     start_offset: int
     delivery_complete_count: int
@@ -288,14 +287,14 @@ class ShareState(NamedTuple):
 
 
 def _unsigned(value: bytes, position: int) -> tuple[int, int]:
-    """An unsigned varint of up to two bytes, and where it ends."""
+    """An unsigned varint of up to two bytes, and its end."""
     low = value[position]
     return (low, position + 1) if low < 128 else (low - 128 + (value[position + 1] << 7), position + 2)
 
 
 def _share_record(value: bytes, *, is_snapshot: bool) -> tuple[int, int, list[tuple[int, int, int, int]]]:
-    """Start offset, delivery complete count, batches. One-byte varints are enough for what the
-    tests store, but for tags."""
+    """Start offset, delivery complete count, batches. One-byte varints suffice for the tests' data,
+    except for tags."""
     start_at, position = (14, 38) if is_snapshot else (10, 18)
     assert value[:2] == b"\0\0"
     (start_offset,) = struct.unpack_from(">q", value, start_at)

@@ -1,5 +1,5 @@
 """Single records of a batch (kbroker/formats/batches.py): the same bytes and the same refusals as a
-plain way that takes kio's varints."""
+simple implementation with kio's varints."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _field(payload: bytes, at: int) -> tuple[bytes | None, int]:
 
 
 def told(found: Iterator[Record]) -> tuple[list[Record], str]:
-    """What was read, and of which record it was said that it cannot be."""
+    """The records, and which record was reported as unreadable."""
     read: list[Record] = []
     try:
         read.extend(found)
@@ -186,7 +186,7 @@ def test_damage_is_found_at_the_same_record(written: list[Record], data: st.Data
         "",
         "00",
         "01",
-        "ffffffffff",  # a length that does not end
+        "ffffffffff",  # a varint that does not end
         "8080808080800100",
         "feffffff0f",  # of 2 GiB
         "feffffffff0f",
@@ -200,7 +200,7 @@ def test_damage_is_found_at_the_same_record(written: list[Record], data: st.Data
         "0c 00 00 808080808000 01 01 00",
         "1e 00 80808080808080808000 00 01 01 00",
         "1e 00 8080808080808080808000 00 01 01 00",
-        "14 00 00 00 01 01 02 02 ff 02 78",  # a name that is no UTF-8
+        "14 00 00 00 01 01 02 02 ff 02 78",  # a name that is not UTF-8
         "10 00 00 00 01 01 02 01 01",  # one that is null
     ],
 )

@@ -1,5 +1,5 @@
-"""The codecs of record batches: what is compressed can be read again, here and by what is stricter,
-and within bounds."""
+"""The codecs of record batches: compressed data can be read here and by stricter readers, and sizes
+are bounded."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_is_compressed_can_be_read(codec: Codec, sample: str) -> None:
 
 @pytest.mark.parametrize("sample", list(SAMPLES))
 def test_lz4_blocks_depend_on_none_before_them(sample: str) -> None:
-    """Kafka's reader knows no others; each of ours is decompressed on its own here."""
+    """Kafka's reader supports no others; here each of kbroker's blocks is decompressed alone."""
     data = SAMPLES[sample]
     frame = compress(Codec.LZ4, data)
     assert frame[:7] == bytes.fromhex("04224d18604082"), (
@@ -61,8 +61,8 @@ def test_damage_is_noticed(codec: Codec) -> None:
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4])
 def test_an_end_that_is_missing_is_noticed(codec: Codec) -> None:
-    """zstd gives what there is; whoever reads records from it finds that the last one is cut
-    off."""
+    """zstd returns the bytes that it has; the reader of the records finds the last one
+    truncated."""
     with pytest.raises(CorruptPayload):
         decompress(codec, compress(codec, SAMPLES["text"])[:-9])
 
@@ -71,7 +71,8 @@ def test_an_end_that_is_missing_is_noticed(codec: Codec) -> None:
 @pytest.mark.parametrize("noise", [1000, 300_000])
 @pytest.mark.parametrize("zeros", [0, 1000, 3_000_000])
 def test_the_bound_is_exact(codec: Codec, noise: int, zeros: int) -> None:
-    """Of what expands a little, and a lot; what is beyond it is told apart from damage."""
+    """For data that expands a little, and a lot; exceeding the bound is distinguished from
+    damage."""
     data = random.Random(1).randbytes(noise) + bytes(zeros)
     packed = compress(codec, data)
     assert decompress(codec, packed, max_bytes=len(data)) == data
@@ -91,7 +92,7 @@ def test_the_bound_of_frames_that_do_not_tell_their_size() -> None:
 
 
 def test_kafka_takes_what_is_compressed_here() -> None:
-    """Its recorded answers to batches of every codec, small ones and such as need several
+    """Its recorded answers to batches of every codec, small ones and some that need several
     blocks."""
     small = json.loads((RECORDED / "base_produce" / "codecs.json").read_text())["steps"]
     sent = [

@@ -1,4 +1,4 @@
-"""Control records: their bytes as the format says, and everything that is none of them."""
+"""Control records: their bytes as in the format, and all records that are not control records."""
 
 from __future__ import annotations
 

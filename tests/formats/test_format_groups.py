@@ -1,4 +1,4 @@
-"""docs/format.md is enough to read groups of all types and their offsets from every engine's
+"""docs/format.md is sufficient to read groups of all types and their offsets from every engine's
 directory."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HEARTBEAT = {
 
 
 def fill(connection: Connection) -> None:
-    """Every type of record, with and without what it may lack."""
+    """Every type of record, with and without its optional fields."""
     join = {"session_timeout": 6000, "rebalance_timeout": 6000, "member_id": "", "protocol_type": "consumer"}
     protocols = [
         {"name": "range", "metadata": subscription("orders")},
@@ -81,7 +81,7 @@ def fill(connection: Connection) -> None:
 
 
 def flat(value: Any) -> Any:
-    """What a message of kbroker's holds, as the page's reader gives it."""
+    """The fields of one of kbroker's messages, in the form of the page's reader."""
     if value is NOT_CLASSIC or value == NOT_CLASSIC:
         return None
     if isinstance(value, ClassicMember):
@@ -125,7 +125,7 @@ def test_the_page_describes_groups_and_offsets(engine: str, end: str) -> None:
         with broker.connect() as connection:
             fill(connection)
             getattr(broker, end)()
-        # before the engine: opening a reader may change what a killed broker left
+        # before the engine: opening a reader may change the files of a killed broker
         page = read_directory(broker.data_dir)
         state = plugins.state_store_factory(engine).open_reader(broker.data_dir / f"state-{engine}")
         try:

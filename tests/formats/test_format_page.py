@@ -1,5 +1,5 @@
-"""docs/format.md is enough: a reader written from it alone finds in every engine's directory what
-the engine itself finds."""
+"""docs/format.md is sufficient: a reader written from it alone finds the same in every engine's
+directory as the engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _engine_share_states(reader: StateReader) -> dict[object, ShareState]:
 
 
 def _compare(data_dir: Path) -> None:
-    # before the engines: opening a reader may change a directory that a killed broker left
+    # before the engines: opening a reader may change the directory of a killed broker
     page = read_directory(data_dir)
     engines = json.loads((data_dir / "kbroker.json").read_text())
     log_engine, state_engine = engines["log_engine"], engines["state_engine"]

@@ -244,7 +244,7 @@ def test_a_broken_value_is_a_value_error(value: bytes) -> None:
 
 
 def test_a_tag_of_a_later_format_is_refused_and_not_lost() -> None:
-    """Reading over it and writing the record again would drop what a newer broker put there."""
+    """Ignoring it and writing the record again would drop data of a newer broker."""
     with pytest.raises(ValueError, match="ShareGroupMetadata"):
         ShareGroupMetadata.decode(bytes.fromhex("0000 00000001 0000000000000002 01 09 02 abcd"))
 

@@ -1,5 +1,5 @@
-"""Keys and values of stored state: how they sort, come back and are skipped when a later format
-wrote them."""
+"""Keys and values of stored state: they sort, survive a round trip, and are skipped if a later
+format wrote them."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ PARKED_VALUES = [
 def test_parked_values_as_bytes(
     key: ParkedKey, value: ParkedCount | ParkedRecord | KeptRecord | BlockedKey, encoded: str
 ) -> None:
-    """These were written: every later version has to read them."""
+    """They are on disk: every later version has to read them."""
     stored = bytes.fromhex(encoded)
     assert key.decode_value(stored) == value
     assert (
@@ -332,7 +332,7 @@ def test_a_broken_value_is_a_value_error(value: bytes) -> None:
 
 
 def test_many_producers_are_one_json_value() -> None:
-    """It is written and read in pieces; earlier versions did so as a whole."""
+    """It is written and read in pieces; earlier versions wrote and read it as a whole."""
     batches = tuple(ProducerBatch(number, number + 1, 7, 8, -1) for number in range(5))
     snapshot = ProducerSnapshot(
         tuple(Producer(number, number % 3, batches[: number % 6]) for number in range(1000))

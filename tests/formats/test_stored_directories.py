@@ -1,5 +1,5 @@
-"""Directories that earlier versions wrote open with this one and show the same; write.py made
-them."""
+"""This version opens directories that earlier versions wrote, and returns the same content;
+write.py made them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Write data directories of this version as test data: run once for every format version, and
-commit what it writes.
+commit the result.
 
     python -m tests.formats.write tests/formats/v1
 
-For each engine one directory of a broker that was stopped and one of a broker that was killed.
-NAME.tar.xz holds the directory as `data`, and as `expected.json` what a broker showed of it and
-what its queue has left. What lies in tests/formats/vN is never written again once a release can
-have made such directories.
+For each engine there is one directory of a stopped broker and one of a killed one. NAME.tar.xz
+holds the directory as `data`, and as `expected.json` the broker's answers about it and the records
+left in its queue. Files in tests/formats/vN are never rewritten once a release can have made such
+directories.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def write(target: Path, name: str, state_storage: str, ending: str) -> None:
 
 
 def _kept(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Without the owner, and without RocksDB's own diary, which nobody reads again and which names
-    the machine."""
+    """Without the owner, and without RocksDB's own log, which is not read again and contains the
+    machine's name."""
     if Path(entry.name).name.startswith("LOG"):
         return None
     entry.uid = entry.gid = 0

@@ -21,7 +21,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def tool(broker: RunningBroker) -> Tool:
-    """Runs a tool against the broker; it has to end well."""
+    """Runs a tool against the broker; it must exit with 0."""
 
     def call(main: str, *arguments: str, given: str = "") -> Ended:
         ended = run(main, "--bootstrap-server", broker.bootstrap, *arguments, given=given)

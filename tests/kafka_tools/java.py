@@ -1,8 +1,8 @@
-"""Runs what Apache Kafka releases for the command line, unchanged, and small Java programs against
-a broker of ours.
+"""Runs Apache Kafka's released command-line tools, unmodified, and small Java programs against
+kbroker.
 
-Needs Java and Maven (tests/differential/apache_kafka.py fetches the jars); where they are missing
-the tests are skipped.
+Needs Java and Maven (tests/differential/apache_kafka.py fetches the jars); without them the tests
+are skipped.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ MISSING = None if shutil.which("java") and shutil.which("mvn") else "Java and Ma
 class Ended(NamedTuple):
     code: int
     lines: list[str]
-    """Of the standard output, without empty ones."""
+    """Non-empty lines of the standard output."""
     errors: str
 
 
 Tool: TypeAlias = Callable[..., Ended]
-"""What runs a tool against a broker and expects it to end well: its main class, then arguments."""
+"""Runs a tool against a broker and expects exit code 0: its main class, then arguments."""
 
 
 def _command(main: str, arguments: Sequence[str]) -> list[str]:
@@ -54,8 +54,8 @@ def _command(main: str, arguments: Sequence[str]) -> list[str]:
 
 
 def run(main: str, *arguments: str, given: str = "") -> Ended:
-    """A tool, or the path of a Java source file, with its arguments and standard input, to its
-    end."""
+    """Run a tool, or a Java source file given by its path, with its arguments and standard input,
+    until it ends."""
     done = subprocess.run(
         _command(main, arguments),
         input=given,
@@ -69,8 +69,7 @@ def run(main: str, *arguments: str, given: str = "") -> Ended:
 
 @contextmanager
 def running(main: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A tool that runs until it is told to stop (SIGTERM, at the latest at the end of the
-    block)."""
+    """A tool that runs until SIGTERM, which it gets at the end of the block at the latest."""
     process = subprocess.Popen(
         _command(main, arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -1,4 +1,4 @@
-"""What Kafka's own assignors answer to the cases of tests/groups/assignors/cases.py.
+"""The answers of Kafka's own assignors to the cases of tests/groups/assignors/cases.py.
 
 `python -m tests.kafka_tools.kafka_assignors` stores the answers to some of them, with the cases,
 for tests without Java.

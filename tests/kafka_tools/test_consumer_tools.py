@@ -1,5 +1,5 @@
-"""Apache Kafka's tools around ordinary consumers, unchanged, against a broker on each engine, in
-both group protocols."""
+"""Apache Kafka's tools for ordinary consumers, unmodified, against a broker on each engine, in both
+group protocols."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_console_consumer_and_group_offsets(tool: Tool, filled: str, protocol: s
     first = _consume(tool, filled, group, 12, protocol)
     rows = _described(tool, group)
     # GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID; a
-    # partition that it never got to has no offset.
+    # partition that was never read has no offset.
     assert sum(int(row[3]) for row in rows if row[3] != "-") == 12, rows
     assert all(row[6:9] == ["-", "-", "-"] for row in rows), rows
     assert sum(int(row[4]) for row in rows) == 20
@@ -209,7 +209,7 @@ def test_consumer_groups_while_a_member_is_there(
 
 
 def _all_read(rows: Rows) -> Rows | None:
-    """A partition that nothing was read from has no offset."""
+    """A partition that was never read has no offset."""
     return rows if sum(int(row[3]) for row in rows if row[3] != "-") == 20 else None
 
 

@@ -1,5 +1,5 @@
-"""kbroker's assignors of consumer groups against Kafka's own, asked directly: equal answers to
-equal questions."""
+"""kbroker's assignors of consumer groups against Kafka's own, called directly: equal answers to
+equal input."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_equal_answers_to_equal_questions() -> None:
 
 
 def test_members_in_another_order() -> None:
-    """As Kafka's hash map may have them: as even as there, and nothing more moves, where all
-    subscribe to the same."""
+    """In the order of Kafka's hash map: as even as Kafka's result, and no further moves, if all
+    have the same subscription."""
     random = Random(2)
     given = [
         case

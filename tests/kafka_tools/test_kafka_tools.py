@@ -1,8 +1,8 @@
-"""Apache Kafka's own command-line tools and a Java share consumer, unchanged, against a broker on
+"""Apache Kafka's own command-line tools and a Java share consumer, unmodified, against a broker on
 each engine.
 
-Each tool must do what its manual says; how it words that is its own business, so tests look for the
-facts in its output.
+Each tool must do what its manual says. Its wording may change, so tests look for the facts in its
+output.
 """
 
 from __future__ import annotations
@@ -246,8 +246,8 @@ def test_a_java_share_consumer_accepts_releases_rejects_and_renews(
 def test_a_java_share_consumer_takes_few_records_at_a_time_of_a_big_batch(
     broker: RunningBroker, filled: str, codec: str
 ) -> None:
-    """record_limit: it is sent slices, whose CRC it checks, uncompressed ones also of a compressed
-    batch. Some records come back from the middle."""
+    """record_limit: it gets slices, whose CRC it checks, uncompressed even if the batch is
+    compressed. Some records are redelivered from the middle."""
     topic = f"{filled}-{codec}"
     broker.create_topic(topic)
     broker.set_group_config(topic, {"share.auto.offset.reset": "earliest"})

@@ -1,5 +1,5 @@
-"""`kbroker groups` shows what Kafka's own tool shows of the same groups: the same columns, and the
-same values in them."""
+"""`kbroker groups` shows the same columns and values as Kafka's own tool does for the same
+groups."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ def _members(broker: RunningBroker, group: str) -> int:
 
 
 def _rows(lines: list[str]) -> Rows:
-    """The head, then rows in a certain order; without what is not known at the end of a line, which
-    Kafka's tool leaves out."""
+    """The head, then sorted rows; without unknown values at the end of a line, which Kafka's tool
+    leaves out."""
     rows = [line.rstrip("- ").split() for line in lines]
     return [*rows[:1], *sorted(rows[1:])]
 
 
 @pytest.fixture
 def both(broker: RunningBroker) -> Callable[..., tuple[Rows, Rows]]:
-    """What the two tools print: of ours the command, and of both all further options."""
+    """The output of both tools: kbroker's command, and the options for both."""
 
     def call(command: str, *options: str) -> tuple[Rows, Rows]:
         ours = _ours(broker, command, *options)
@@ -88,7 +88,7 @@ def both(broker: RunningBroker) -> Callable[..., tuple[Rows, Rows]]:
 
 
 VIEWS = [(group, view) for group in GROUPS for view in ("--offsets", "--members", "--state")]
-VIEWS.remove(("resting", "--members"))  # of a table without rows Kafka's tool prints the head
+VIEWS.remove(("resting", "--members"))  # Kafka's tool prints only the head of an empty table
 
 
 @pytest.mark.parametrize(("group", "view"), VIEWS)

@@ -1,4 +1,5 @@
-"""What moves each metric: requests, consumers, groups, housekeeping, on a broker of a World."""
+"""Operations that move each metric: requests, consumers, groups, housekeeping, on a broker of a
+World."""
 
 from __future__ import annotations
 
@@ -140,8 +141,8 @@ async def commits(world: World) -> None:
 
 
 async def consuming(world: World) -> None:
-    """Limit 2: offsets 0 and 1 are accepted, 2 is released and exhausted, 3 is rejected, 4 lost
-    from a lock that runs out."""
+    """Limit 2: offsets 0 and 1 are accepted, 2 is released and reaches the limit, 3 is rejected, 4
+    has a lock that expires."""
     client, broker = world.client, world.broker
     key = await queues.prepare_dead_letters(client, 4, 4, configs={queues.COPY: "true"})
     await client.append_raw("orders", queues.damaged_batch())
@@ -196,7 +197,7 @@ async def long_jobs(world: World) -> None:
 
 
 async def a_held_log(world: World) -> None:
-    """A record that a worker has holds a log, and is kept then."""
+    """A record that a worker holds keeps the log, and is then kept beside it."""
     client = world.client
     topic = await client.create_topic(
         "held", configs={"internal.segment.bytes": "400", "kbroker.queue.retention": "workqueue"}
@@ -234,8 +235,8 @@ async def a_held_log(world: World) -> None:
 
 
 async def ordinary_groups(world: World) -> None:
-    """Two members of the classic protocol, one of whom waits for the other; a member of the
-    consumer protocol; offsets that come and go."""
+    """Two members of the classic protocol, one of which waits for the other; a member of the
+    consumer protocol; offsets that are committed and removed."""
     client = world.client
     join = partial(
         client.call, "join_group", session_timeout=6000, protocol_type="consumer", protocols=OFFERED

@@ -1,4 +1,4 @@
-"""What work queues do, so that their metrics move (test_metrics.py)."""
+"""Operations of work queues that move their metrics (test_metrics.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from tests.odd_batches import odd_batch
 
 
 async def jobs_that_wait(world: World) -> None:
-    """A record that is released, and parked for a second. It says that it is scheduled, but not for
-    when."""
+    """A record that is released, and parked for a second. Its schedule header has no valid time."""
     topic = await world.client.create_topic("later")
     await world.client.append_raw(
         "later", build_batch([Record(0, 1, None, b"x", (("kbroker-delay-ms", b"soon"),))])
@@ -42,7 +41,7 @@ async def jobs_that_wait(world: World) -> None:
 
 
 async def jobs_of_one_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five of them, and no more than two may wait for another one."""
+    """Five of them; no more than two may wait for another one."""
     monkeypatch.setattr(KeyOrder.__init__, "__kwdefaults__", {"look_ahead": 2})
     topic = await world.client.create_topic("keyed")
     await world.client.append_raw("keyed", build_batch([Record(0, 1, b"k", b"x", ())] * 5))
@@ -61,7 +60,7 @@ async def jobs_of_one_key(world: World, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def parts_of_compressed_batches(world: World) -> None:
-    """Two of one, then one of another that nobody can open."""
+    """Two of one, then one of another that cannot be decompressed."""
     client = world.client
     topic = await client.create_topic("parts")
     await client.append_raw("parts", build_batch([Record(0, 1, None, b"x", ())] * 3, codec=Codec.LZ4))

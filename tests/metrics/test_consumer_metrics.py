@@ -1,5 +1,5 @@
-"""What metrics say of consumer groups: states, members, committed offsets, and lag as consumers
-would see it."""
+"""Metrics of consumer groups: states, members, committed offsets, and lag as consumers would see
+it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def by_partition(found: Samples, name: str, group: str = "g") -> dict[tuple[str,
 
 
 async def test_lag_is_the_logs_end_less_the_committed_offset(tmp_path: Path) -> None:
-    """Nothing for a partition without an offset, and not below 0 where somebody has committed
-    beyond the end."""
+    """No sample for a partition without an offset, and not below 0 if a client has committed beyond
+    the end."""
     async with opened(tmp_path) as world:
         client = world.client
         await client.create_topic("orders", 4)

@@ -1,5 +1,5 @@
-"""Every metric is documented, is there, and moves; what the most important ones say is right; a
-scrape is given in small pieces."""
+"""Every metric is documented, present, and moves; the most important ones have the right values; a
+scrape is sent in small pieces."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ROW = re.compile(r"^\| `(kbroker_\w+)` \| (\w+) \| ([\w, ]*) \|", re.MULTILINE)
 
 
 def documented() -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Name -> type and labels, as docs/metrics.md says."""
+    """Name -> type and labels, from docs/metrics.md."""
     return {
         name: (kind, tuple(filter(None, labels.split(", "))))
         for name, kind, labels in ROW.findall(METRICS_DOC.read_text())
@@ -66,7 +66,7 @@ def test_what_the_document_says_is_the_table() -> None:
 
 
 async def test_every_metric_is_there_and_moves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 3600.0)  # The steps look at logs themselves.
+    monkeypatch.setattr(retention, "WORK_QUEUE_CHECK_S", 3600.0)  # the steps check logs themselves
     async with opened(tmp_path, CONFIG) as world:
         text = await scrape_text(world.export)
         families = {
@@ -107,7 +107,7 @@ async def never(*_: object, **__: object) -> None:
 
 
 def wrong_labels(samples: list[Samples]) -> set[tuple[str, tuple[str, ...]]]:
-    """Samples with other labels than the table says."""
+    """Samples with labels other than those of the table."""
     return {
         (name, tuple(label for label, _ in labels))
         for found in samples
@@ -118,7 +118,7 @@ def wrong_labels(samples: list[Samples]) -> set[tuple[str, tuple[str, ...]]]:
     }
 
 
-# -- what they say
+# -- values
 # --------------------------------------------------------------------------------------------------
 
 
@@ -334,7 +334,7 @@ async def test_what_is_not_answered_in_time_is_left_out(
 async def test_scrapes_that_nobody_stays_for_do_not_pile_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each reads the time of another oldest record, and is given up in its last step."""
+    """Each reads the time of another oldest record, and is cancelled in its last step."""
     run = share_numbers._Turn.run
 
     async def run_and_fail(self: share_numbers._Turn) -> None:
@@ -356,7 +356,7 @@ async def test_scrapes_that_nobody_stays_for_do_not_pile_up(
     assert kept == [1, 2, 3, 1, 2, 3, 1, 2]
 
 
-# -- how it is given
+# -- output
 # --------------------------------------------------------------------------------------------------
 
 
@@ -388,8 +388,8 @@ def test_acknowledged_records_by_type() -> None:
 async def test_many_samples_are_one_text_in_small_pieces(
     tmp_path: Path, accept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HELP and TYPE once for each metric, and an end only at the end, as the library's own parsers
-    demand."""
+    """HELP and TYPE once for each metric, and an end marker only at the end, as the library's own
+    parsers require."""
     monkeypatch.setattr(scrape_module, "SAMPLES_AT_ONCE", 10)
     async with opened(tmp_path) as world:
         await world.client.create_topic("orders", 45)
@@ -410,8 +410,7 @@ async def test_many_samples_are_one_text_in_small_pieces(
 
 
 async def test_a_scrape_leaves_the_loop_to_others(tmp_path: Path) -> None:
-    """Others have their turn again and again while one scrape of 4 000 samples is gathered and
-    written."""
+    """Other tasks run repeatedly while one scrape of 4 000 samples is collected and written."""
     async with opened(tmp_path) as world:
         await world.client.create_topic("orders", 2000)
         turns = 0
@@ -430,8 +429,8 @@ async def test_a_scrape_leaves_the_loop_to_others(tmp_path: Path) -> None:
 
 
 def test_scrapes_at_the_same_time_take_turns() -> None:
-    """However many there are, they work for half of the time; one that does not come costs the
-    others nothing."""
+    """However many there are, they use half of the time; one that does not arrive costs the others
+    nothing."""
     turns, moment = Turns(), scrape_module._MOMENT_S
     assert [turns.take(10.0) for _ in range(3)] == pytest.approx([10 + n * moment for n in (1, 3, 5)])
     assert turns.take(10 + 2 * moment) == pytest.approx(10 + 7 * moment)

@@ -1,5 +1,5 @@
-"""A broker whose metrics a test looks at: served on a socket and called directly, its stores slowed
-down or broken at will."""
+"""A broker for tests of metrics: served on a socket and called directly, with stores that can be
+slowed down or broken."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def parse(text: str) -> Samples:
 
 
 class World:
-    """`seen`: what every scrape so far gave."""
+    """`seen`: the results of every scrape so far."""
 
     def __init__(self, client: Client, address: tuple[str, int]) -> None:
         self.client = client
@@ -59,18 +59,18 @@ class World:
         return self.seen[-1]
 
     async def value(self, name: str, **labels: str) -> float:
-        """Of one sample; 0 where there is none."""
+        """Of one sample; 0 if it is missing."""
         return (await self.scrape()).get(name, {}).get(tuple(sorted(labels.items())), 0)
 
     async def until(self, name: str, at_least: float = 1) -> None:
-        """Until the sum over all labels of a metric is large enough; what happens by itself takes
-        its time."""
+        """Wait until the sum over all labels of a metric is large enough; background work takes its
+        time."""
         with trio.fail_after(30):
             while total(await self.scrape(), name) < at_least:  # noqa: ASYNC110 - a scrape is all there is to wait for
                 await trio.sleep(0.02)
 
     async def over_the_wire(self, api: str, version: int, **fields: Any) -> Any:
-        """As a client asks: through the server, on a connection of its own."""
+        """As a client does it: through the server, on a separate connection."""
 
         def call() -> Any:
             with Connection(*self.address) as connection:
@@ -80,7 +80,7 @@ class World:
 
     @property
     def moved(self) -> set[str]:
-        """Metrics whose sum was not always the same."""
+        """Metrics whose sum has changed."""
         return {name for name in METRICS if len({total(samples, name) for samples in self.seen}) > 1}
 
 
@@ -104,7 +104,7 @@ async def opened(path: Path, config: Mapping[str, str] | None = None) -> AsyncIt
 
 @contextmanager
 def blocked(commits: GroupCommit[Any]) -> Iterator[None]:
-    """Nothing that is committed counts before the end of the block: its sync takes as long."""
+    """No commit is durable before the end of the block: its sync takes that long."""
     done, sync = threading.Event(), commits._sync
     commits._sync = done.wait  # type: ignore[method-assign, assignment]
     try:

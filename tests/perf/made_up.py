@@ -1,5 +1,5 @@
-"""A run of the suite that never was: plausible figures in the format of its results, to try the
-reports with.
+"""An invented run of the suite: plausible figures in the format of its results, to try the reports
+with.
 
 `python -m tests.perf.made_up FILE` writes one.
 """
@@ -67,8 +67,8 @@ SPEED = {
 BOTH = (*SPEED, "kafka", "kafka-sync")
 QUEUES = {"redis": 0.9, "nats": 0.75, "rabbitmq-classic": 0.8}
 
-# key, title, group, Kafka's records/s, its records per CPU second, our throughput and efficiency as
-# ratios to these
+# key, title, group, Kafka's records/s, its records per CPU second, kbroker's throughput and
+# efficiency as ratios to these
 RATES = [
     ("produce-100b-1p", "100 B, 1 partition, 1 MB batches", "produce", 1.4e6, 3.7e6, 1.02, 2.9),
     (
@@ -192,7 +192,7 @@ class Maker:
             "candidates": CANDIDATES,
             "rows": rows,
             "notes": [
-                "share-implicit-32, rocksdb-disk, round 2: <b>gave up</b> & went on",
+                "share-implicit-32, rocksdb-disk, round 2: <b>gave up</b> & continued",
                 "the machine was busy: load average 2.1",
             ],
         }

@@ -1,4 +1,4 @@
-"""A candidate that cannot be had here says why, and ends no run."""
+"""A candidate that is unavailable on this machine says why, and does not end a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROGRAMS = {
 
 @pytest.fixture
 def without_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A Java, a Maven that reaches nobody, and nothing that was fetched before."""
+    """A Java, a Maven without network, and nothing fetched before."""
     for name, text in _PROGRAMS.items():
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\n{text}\n")

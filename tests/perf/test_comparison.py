@@ -1,4 +1,4 @@
-"""Two runs side by side: made-up ones, and some whose spreads are known."""
+"""Two runs side by side: invented ones, and some whose spreads are known."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def goal(low: float, ratio: float, high: float, *, at_least: float = 1.0) -> Goa
 
 @pytest.fixture
 def runs(tmp_path: Path) -> list[Path]:
-    """The second lacks a row, has a ratio that is three times the first's and just met no more, and
-    one goal of its own."""
+    """The second lacks a row, no longer meets one goal, whose ratio is three times the first's, and
+    has a goal of its own."""
     first, second = made_up.results(seed=7), made_up.results(seed=7)
     second["goals"] = [each for each in second["goals"] if each["row"] != "one-1"]
     changed = second["goals"][0]
@@ -85,7 +85,7 @@ def test_the_same_run_agrees_with_itself() -> None:
 
 
 def test_with_few_rounds_some_disagree_by_chance() -> None:
-    """Two spreads of three have nothing in common in 2 of 20 orders."""
+    """Two spreads of three are disjoint in 2 of 20 orders."""
     three, two = (parse(made_up.results(rounds=rounds)) for rounds in (3, 2))
     measured = sum(each.ratio is not None for each in three.goals)
     assert by_chance(three, three) == pytest.approx(measured / 10)

@@ -1,5 +1,5 @@
-"""The suite of work queues: what it consists of, its clients, and a row of it with few jobs on a
-real broker."""
+"""The suite of work queues: its parts, its clients, and one of its rows with few jobs on a real
+broker."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ def test_the_command_knows_its_own_rows_and_candidates() -> None:
 
 
 def test_lateness_is_of_jobs_that_come_again_within_the_window() -> None:
-    """Given back by one worker and taken by another; what came before the window, or behind it,
-    does not count."""
+    """Released by one worker and acquired by another; jobs outside the window are not included."""
     first = JobReport(released=array("q", [7, 8, 9]), released_s=array("d", [10.0, 10.1, 10.2]))
     second = JobReport(back=array("q", [7, 8, 9, 6]), back_s=array("d", [10.9, 11.25, 13.5, 11.0]))
     window = Window(
@@ -125,7 +124,7 @@ def test_each_job_is_given_back_once_and_done_when_it_comes_again(broker: Candid
 def test_rows_with_a_broker_of_their_own(
     broker: Candidate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str, expected: set[str]
 ) -> None:
-    monkeypatch.setattr(redelivery, "QUICK_JOBS", 6_000)  # so that each of the workers has some
+    monkeypatch.setattr(redelivery, "QUICK_JOBS", 6_000)  # so that each of the workers gets some
     monkeypatch.setattr(redelivery, "_QUICK_RETRY_DELAY_S", 2)
     monkeypatch.setattr(parked, "QUICK_JOBS", 4_000)
     run = Run(broker, 1, 0.2, 0.1, True, tmp_path / "run", lambda _: None)

@@ -1,5 +1,5 @@
-"""The performance suite's reports, of a made-up run: all that was measured is in them, escaped, and
-nothing comes from the network."""
+"""The performance suite's reports of an invented run: they contain every measurement, escaped, and
+load nothing from the network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MISSING = "not installed: no <rabbitmq-server> & no Erlang"
 
 class Reader(HTMLParser):
     """The page's text outside scripts and styles, its tags, and all addresses that a browser would
-    go to."""
+    load."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def test_the_page_and_the_facts_of_the_machine(data: dict[str, Any], read: Reade
 
 def test_texts_are_escaped(page: str, read: Reader) -> None:
     assert MISSING in read.text
-    assert "<b>gave up</b> & went on" in read.text
+    assert "<b>gave up</b> & continued" in read.text
     assert "b" not in read.tags
     assert "rabbitmq-server" not in read.tags
     assert html.escape(MISSING) in page
@@ -294,8 +294,8 @@ def test_signs(data: dict[str, Any]) -> None:
 
 
 def test_right_is_better_on_the_scorecard(data: dict[str, Any]) -> None:
-    """Of what should be small the bar shows how many times smaller, so a goal that is met always
-    ends to the right of its mark."""
+    """For values that should be small the bar shows how many times smaller, so a goal that is met
+    always ends to the right of its mark."""
     report = parse(data)
     for goal in report.results.goals:
         limit = goal.at_least if goal.at_least is not None else goal.at_most

@@ -1,8 +1,7 @@
-"""The rivals of the queue rows: each takes and acknowledges every record once, is as durable as it
-is meant to be, and ends with us.
+"""The rivals of the queue rows: each delivers and acknowledges every record once, is as durable as
+intended, and ends with the suite.
 
-What they are measured at is nothing for a test; where a server or its client is not installed, its
-tests are skipped.
+Their performance is not tested. If a server or its client is not installed, its tests are skipped.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _CONSUMERS = 2
 _FAILING = 60
 _DELAY_S = 0.5
 _CLOCK_MS = 2.0
-"""A server counts whole milliseconds, and may cut off what is left of them."""
+"""A server counts whole milliseconds, and may truncate the rest."""
 _END_S = 10.0
 _LONG_ENOUGH = Plan(seconds=60.0, warm_up_s=60.0)
 """The window ends when the queue is nearly empty."""
@@ -137,7 +136,7 @@ def test_payloads_are_numbered_and_of_one_size() -> None:
 
 
 def test_a_consumer_whose_jobs_fail_counts_those_that_are_done() -> None:
-    """Its first job answered, it waits for the others; a job that failed is no unit."""
+    """With its first job answered, it waits for the others; a failed job is not a unit."""
     ours, theirs = multiprocessing.Pipe()
     link = Link(0, 1, [0, 0, 0], theirs)
     link._told["go"].set()

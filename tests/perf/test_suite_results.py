@@ -1,5 +1,5 @@
-"""What the performance suite makes of its readings: ratios round by round, goals, means over rows,
-and its JSON. No broker, no seconds."""
+"""How the performance suite evaluates its readings: ratios round by round, goals, means over rows,
+and its JSON. No broker, no real time."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def row(key: str, group: str = "share", **rates: list[float]) -> RowResult:
 
 
 def test_a_ratio_is_the_median_of_the_rounds() -> None:
-    """Readings of one round belong together: a machine that was slow for one round does not change
-    the ratio."""
+    """Readings of one round are compared with each other: a machine that was slow for one round
+    does not change the ratio."""
     assert ratio_of([20, 2, 33], [10, 1, 11]) == Ratio(2, 2, 3)
 
 
@@ -105,7 +105,7 @@ def test_goals_of_what_was_not_chosen_are_left_out_and_what_gave_no_reading_is_u
 
 
 def test_engines_are_compared_by_geometric_mean_over_the_rows_of_clients() -> None:
-    """Latency counts the other way round, footprint not at all."""
+    """For latency the ratio is inverted; footprint is not included."""
     latency = RowResult(
         "e2e", "e2e", "latency", readings={"segment-disk": [{"p50_ms": 1.0}], "lmdb-disk": [{"p50_ms": 4.0}]}
     )
@@ -137,7 +137,7 @@ def test_the_first_record_is_among_the_rows_of_clients_by_its_time() -> None:
 
 
 def test_an_engines_row_without_a_reading_is_listed_and_leaves_its_mean_undecided() -> None:
-    """A row that the engine is not to run is not among them."""
+    """Rows that the engine is not meant to run are not listed."""
     results = results_of(
         row("one-1", segment_disk=[10], lmdb_disk=[9]),
         row("one-8", segment_disk=[10], lmdb_disk=[]),

@@ -1,5 +1,4 @@
-"""The performance suite's rows and the order in which they run, as far as that can be seen without
-a broker."""
+"""The performance suite's rows and their order, as far as these can be tested without a broker."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def test_every_goal_is_of_a_row_that_runs_for_both_it_compares() -> None:
 
 
 def test_rows_expect_readings_of_all_who_were_chosen_for_them(tmp_path: Path) -> None:
-    """So that a goal whose candidate fails in every round is not left out."""
+    """So that a goal is listed even if its candidate fails in every round."""
     rows = [
         Row("one", "one", "queue", lambda _: {}, candidates=frozenset(("segment-os", "kafka"))),
         Row("all", "all", "queue", lambda _: {}),
@@ -78,7 +77,7 @@ def test_the_command_refuses_candidates_that_it_does_not_know() -> None:
 def test_what_a_run_consists_of_fits_into_its_time(
     settings: Settings, quick: bool, keys: list[str], limit_s: float
 ) -> None:
-    """Of the whole with something left, since no machine is idle."""
+    """The whole run leaves a reserve, since no machine is idle."""
     lengths = Lengths(settings.seconds, settings.warming_s, settings.warm_up_s)
     assert (
         expected_s(command.chosen_rows([], quick=quick), keys, settings.rounds, lengths)
@@ -88,8 +87,8 @@ def test_what_a_run_consists_of_fits_into_its_time(
 
 
 def test_what_takes_time_is_counted_for_those_who_take_part() -> None:
-    """Cells of 2 + 1 s, a pause before each and what is around them; Kafka joins for 5 s, and it
-    alone is warmed, with 4 + 1 s."""
+    """Cells of 2 + 1 s, with a pause before each and their overhead; Kafka adds 5 s, and it alone
+    is warmed up, with 4 + 1 s."""
     rows = [
         Row("one", "one", "queue", lambda _: {}, candidates=frozenset(("segment-os", "kafka"))),
         Row("long", "long", "footprint", lambda _: {}, rounds=1, takes_s=30, warms=False),

@@ -103,7 +103,7 @@ BELOW_ZERO = (
     [(1, b"\xff\xff\xff\xfe"), (4, b"\x80\0\0\0"), *((12, count) for count in BELOW_ZERO)],
 )
 def test_any_count_below_zero_is_null(version: int, count: bytes) -> None:
-    """As in Kafka, which knows no other negative number; kio's decoder refuses all but -1."""
+    """As in Kafka, which has no other negative number; kio's decoder refuses all except -1."""
     rest = {1: b"", 4: b"\x01", 12: b"\x01\x01\x00"}[version]
     frame = struct.pack(">hhih", 3, version, 7, -1) + (b"\x00" if version >= 9 else b"") + count + rest
     entity = read_request(read_request_head(frame), frame)
@@ -190,7 +190,7 @@ def test_tags_that_end_beyond_the_frame_are_refused(tags: bytes) -> None:
 
 
 def booleans(values: Any, value: bool) -> Any:
-    """`values` with that in place of every boolean. `sample` makes none of anything else."""
+    """`values` with this in place of every boolean. `sample` uses booleans for nothing else."""
     if isinstance(values, dict):
         return {name: booleans(each, value) for name, each in values.items()}
     if isinstance(values, list):
@@ -209,7 +209,7 @@ def encoded(api_key: int, version: int, values: Any) -> bytes:
 @pytest.mark.parametrize("byte", [2, 0x7F, 0xFF])
 @pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
 def test_any_byte_but_zero_is_true(api_key: int, version: int, byte: int) -> None:
-    """As in Kafka; kio's decoder refuses all but 0 and 1, which ended the connection."""
+    """As in Kafka; kio's decoder refuses all except 0 and 1, which ended the connection."""
     values = sample(request_schema(api_key, version), 1)
     yes, no = (encoded(api_key, version, booleans(values, value)) for value in (True, False))
     assert len(yes) == len(no)
@@ -221,7 +221,7 @@ def test_any_byte_but_zero_is_true(api_key: int, version: int, byte: int) -> Non
     ("api", "version", "body"), [("delete_groups", 1, b"\xff\xff\xff\xff"), ("delete_groups", 2, b"\x00\x00")]
 )
 def test_null_for_an_array_that_may_not_be_null(api: str, version: int, body: bytes) -> None:
-    """The decoder lets it pass, and a handler would stumble over it."""
+    """The decoder accepts it, and a handler would fail on it."""
     api_key = next(found.key for found in APIS.values() if found.module == api)
     with pytest.raises(ValueError, match="null where an array must be"):
         check_arrays(request_schema(api_key, version), body, 0)

@@ -40,8 +40,8 @@ SUBSCRIPTION_V3 = (
 ASSIGNMENT_V1 = struct.pack(">h", 1) + topic_rows(("b", [1, 0]), ("a", [2])) + struct.pack(">i", -1)
 ABSURD_TOPICS = [struct.pack(">hi", version, 0x7FFFFFFF) for version in range(4)]
 ABSURD_OWNED = [struct.pack(">hiii", version, 0, -1, 0x7FFFFFFF) for version in (1, 2, 3)]
-"""Counts for which no machine has the memory. What owned partitions are to a subscription is to an
-assignment some bytes more."""
+"""Counts for which no machine has the memory. In an assignment these bytes are read as other
+fields."""
 
 
 def test_what_members_tell_each_other() -> None:
@@ -88,7 +88,7 @@ def test_owned_partitions_that_are_not_there(data: bytes) -> None:
 
 
 def test_absurd_counts_do_not_end_a_process_with_little_memory() -> None:
-    """kio reserves room for as many elements as are announced, and aborts where there is none."""
+    """kio allocates memory for the announced number of elements, and aborts if it cannot."""
     program = (
         "import resource, sys\n"
         "from kbroker.protocol.consumer_protocol import read_assignment, read_subscribed_topics, "

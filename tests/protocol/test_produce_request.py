@@ -1,4 +1,4 @@
-"""The hand-written reader of Produce requests returns what kio's decoder does, or leaves the
+"""The hand-written reader of Produce requests returns the same as kio's decoder, or leaves the
 request to it."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def topics(*sizes: int, records: bytes = b"r" * 200) -> list[dict[str, Any]]:
 
 
 def rows(request: Any) -> tuple[Any, ...]:
-    """What a handler sees of it."""
+    """What a handler gets from it."""
     return (
         request.acks,
         request.transactional_id,

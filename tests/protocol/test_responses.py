@@ -1,4 +1,4 @@
-"""The hand-packed answers, byte for byte against kio's encoder, in every version that is served."""
+"""The hand-packed responses, byte for byte against kio's encoder, in every served version."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""IncrementalAlterConfigs and AlterConfigs as functions: operations, what is refused with which
-code, and nothing by halves."""
+"""IncrementalAlterConfigs and AlterConfigs as functions: operations, refusals with their codes, and
+no partial changes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ AT_START = (
     ],
 )
 def test_what_cannot_be_altered_on_a_running_broker(name: str, instead: str) -> None:  # CFG-11
-    """What to do instead is said behind Kafka's words."""
+    """The alternative is named after Kafka's own text."""
     code, message = refused(Scope.BROKER, (name, SET, "1"))
     words = f"Cannot update these configs dynamically: [{name}]"
     assert (code, message and message[: len(words)]) == (ErrorCode.invalid_request, words)
@@ -170,7 +170,7 @@ def test_altering_the_broker() -> None:
 
 
 def test_settings_of_dead_letter_topics_can_be_altered() -> None:
-    """DLQ-9, CFG-16, CFG-43: who may make topics for dead letters, and what they are called."""
+    """DLQ-9, CFG-16, CFG-43: which groups may create dead letter topics, and the topics' names."""
     create, prefix = (
         "errors.deadletterqueue.auto.create.topics.enable",
         "errors.deadletterqueue.topic.name.prefix",

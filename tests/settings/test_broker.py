@@ -1,5 +1,5 @@
-"""The broker's settings from file and command line: every one of them at its bounds and beyond, and
-the checks between them."""
+"""The broker's settings from file and command line: each at its bounds and beyond, and the checks
+between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TRIPLES = [
 BOUNDS = [f"group.{triple.format(bound)}" for bound in ("min.", "max.") for triple in TRIPLES]
 _LEAST = ("group.share.min.", "group.consumer.min.")
 WIDEST = {
-    # Settings beside which the others may have their whole range, as far as there are such.
+    # Settings that give the others their whole range, as far as possible.
     **{name: str(BROKER_CONFIGS[name].minimum) for name in BOUNDS if name.startswith(_LEAST)},
     **{name: str(BROKER_CONFIGS[name].maximum or INT_MAX) for name in BOUNDS if not name.startswith(_LEAST)},
     "group.share.session.timeout.ms": str(INT_MAX),
@@ -31,7 +31,7 @@ WIDEST = {
     "group.share.max.size": "1",
 }
 REACHABLE = {
-    # Where the check against another setting is narrower than the bounds can ever be.
+    # Settings whose check against another one is always narrower than their bounds.
     **{
         f"group.{kind}session.timeout.ms": (2, INT_MAX)
         for kind in ("share.", "share.max.", "consumer.", "consumer.max.")
@@ -54,8 +54,8 @@ def limits(each: ConfigDef) -> tuple[int, int]:
 
 
 def beside(name: str, value: int) -> dict[str, str]:
-    """Settings with which `name` may be `value`: the widest there are, and for a bound a default
-    that lies within it."""
+    """Settings that allow `name` to be `value`: the widest values, and for a bound a default within
+    it."""
     settings = {other: text for other, text in WIDEST.items() if other != name}
     if name in BOUNDS:
         default = name.replace(".min.", ".", 1) if name.startswith(_LEAST) else name.replace(".max.", ".", 1)
@@ -210,7 +210,7 @@ def test_defaults_are_written_as_they_are_stored(each: ConfigDef) -> None:
 
 
 def test_num_partitions_is_bounded() -> None:
-    """Topics that are made by asking for them go round the limit of CreateTopics."""
+    """Topics that are created automatically bypass the limit of CreateTopics."""
     assert BrokerConfig.load((), {"num.partitions": "10000"})["num.partitions"] == 10_000
     with pytest.raises(OperatorError, match="10000"):
         BrokerConfig.load((), {"num.partitions": "10001"})

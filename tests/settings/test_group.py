@@ -1,5 +1,5 @@
-"""A group's settings: the broker's bounds around them, the reset policy, and what holds when the
-bounds are narrowed later."""
+"""A group's settings: the broker's bounds for them, the reset policy, and which values apply when
+the bounds are narrowed later."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_broker_gives_defaults_and_bounds(kind: str, triple: str) -> None:
 
 
 def _to_move(verb: str, kind: str, bound: str, value: int) -> str:
-    """Bounds of share groups are altered, those of consumer groups are given at the start."""
+    """Bounds of share groups are altered, those of consumer groups are set at the start."""
     if kind == "share":
         return f"to {verb} that first: kbroker configs set --broker 1 {bound}={value}"
     return f"to {verb} that, start the broker with --config {bound}={value}"
@@ -142,8 +142,8 @@ def test_letter_case_and_blanks() -> None:  # CFG-19, CFG-29
 
 
 def test_dead_letter_settings() -> None:
-    """DLQ-2, CFG-21: any topic name but Kafka's internal ones; its existence is checked when
-    it is needed."""
+    """DLQ-2, CFG-21: any topic name except Kafka's internal ones; its existence is checked when it
+    is needed."""
     name = "errors.deadletterqueue.topic.name"
     for value in ("", "dlq.orders", "a topic that cannot be", "_one"):
         assert stored(errors_deadletterqueue_topic_name=value) == {name: value}

@@ -1,5 +1,4 @@
-"""A topic's settings: what is taken, what is refused with which words, and where the values come
-from."""
+"""A topic's settings: accepted values, refusals with their messages, and the sources of values."""
 
 from __future__ import annotations
 
@@ -72,7 +71,7 @@ def row(stored: dict[str, str], broker: BrokerConfig, name: str) -> ConfigRow:
 
 
 def test_all_of_kafkas_topic_settings_are_known() -> None:
-    """And some of kbroker's own."""
+    """And some that only kbroker has."""
     own = ["kbroker.payload.check", "kbroker.queue.retention", "kbroker.queue.retention.max.bytes"]
     assert [row.name for row in describe(Scope.TOPIC, {}, DEFAULTS)] == sorted([*KAFKA_NAMES, *own])
 

@@ -1,5 +1,5 @@
-"""The contract suite of assignors finds what is broken on purpose, each by the test that is meant
-for it."""
+"""The contract suite of assignors detects assignors that are broken on purpose, each by the
+intended test."""
 
 from __future__ import annotations
 

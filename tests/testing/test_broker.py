@@ -1,4 +1,4 @@
-"""`open_test_broker`: starting, killing, freezing and restarting a real broker, and saying why when
+"""`open_test_broker`: starting, killing, freezing and restarting a real broker, and the error when
 it does not start."""
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Each rule of the judge of consumer groups: a history that keeps it and one that breaks it, with
-only that rule speaking."""
+"""Each rule of the judge of consumer groups: a history that keeps it and one that breaks only that
+rule."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def rules(report: Report) -> set[str]:
 
 @pytest.fixture
 def story() -> Story:
-    """`a` reads two records, commits them and hands over to `b`, who reads the rest."""
+    """`a` reads two records, commits them and hands over to `b`, which reads the rest."""
     told = Story()
     told.assign(10, "a")
     told.read(11, "a", 0, 1)
@@ -166,7 +166,7 @@ def test_a_commit_without_an_answer_may_hold_or_not(start: int) -> None:
 def _after_two_records_read(
     commit: Outcome | None, start: int, *, killed_at: int | None = None, answered: int | None = None
 ) -> Report:
-    """`a` commits as told and is killed; `b` begins at `start` and commits everything."""
+    """`a` commits as given and is killed; `b` begins at `start` and commits everything."""
     story = Story()
     story.assign(10, "a")
     story.read(11, "a", 0, 1)
@@ -186,14 +186,15 @@ def test_a_refused_commit_does_not_hold() -> None:
 
 
 def test_a_refused_commit_may_hold_if_the_broker_died_before_the_answer() -> None:
-    """The client repeats what it sent to the broker that died, which may have applied it."""
+    """The client repeats the request that it sent to the broker that died, which may have applied
+    it."""
     for start in (0, 2):
         assert _after_two_records_read(Outcome.REFUSED, start, killed_at=20, answered=30).ok
     assert rules(_after_two_records_read(Outcome.REFUSED, 2, killed_at=35, answered=30)) == {"start"}
 
 
 def _given_up_and_committed_higher(start: int, *, killed_at: int) -> Report:
-    """No answer to a commit of 1, a confirmed one of 2 behind it; then `b` begins at `start`."""
+    """A commit of 1 without an answer, then a confirmed one of 2; then `b` begins at `start`."""
     story = Story()
     story.assign(10, "a")
     story.read(11, "a", 0, 1)
@@ -227,7 +228,7 @@ def test_a_commit_answered_while_the_next_member_asks_may_hold_or_not() -> None:
 
 
 def _handed_over(start: int, *, lost: bool = False, gone: bool = False) -> Report:
-    """`b` asked long ago, as far as it knows; `a` commits 1, then 2, and gives the partition up."""
+    """`b` sent its last request long ago; `a` commits 1, then 2, and gives the partition up."""
     story = Story()
     story.assign(10, "a")
     story.read(11, "a", 0, 1)
@@ -270,7 +271,7 @@ def test_a_zombie_is_refused(story: Story) -> None:
 
 
 def test_a_frozen_member_goes_on_for_a_while() -> None:
-    """It does its work and learns that it has lost the partition."""
+    """It does its work and then learns that it has lost the partition."""
     early = Story()
     early.assign(10, "a")
     early.gone(11, "a")
@@ -291,8 +292,8 @@ def test_a_frozen_member_goes_on_for_a_while() -> None:
 
 
 def test_who_was_frozen_may_be_told_what_holds_no_more(story: Story) -> None:
-    """An answer that waited for it: it gets a partition that others have had meanwhile, and is no
-    owner that could be robbed."""
+    """An old answer waited for it: it assigns a partition that other members have had meanwhile. So
+    the member is not an owner that lost it unfairly."""
     story.gone(23, "c")
     story.back(24, "c")
     story.assign(25, "c")
@@ -326,7 +327,7 @@ def test_losing_a_partition_without_being_asked(story: Story, gone: bool, killed
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("outcome", [None, Outcome.REFUSED, Outcome.UNKNOWN])
 def test_giving_up_what_is_not_committed(outcome: Outcome | None, killed: bool, gone: bool) -> None:
-    """A broker that does not take the last commit of a member that it asks for a partition."""
+    """A broker that rejects the last commit of a member that it makes give up a partition."""
     story = Story()
     story.assign(10, "a")
     story.read(11, "a", 0, 1)
@@ -422,7 +423,8 @@ def test_every_rule_has_a_history_that_breaks_it() -> None:
 
 
 def test_commits_that_are_moved_are_noticed() -> None:
-    """Long orderly histories, and the same with one confirmed commit or one start moved by one."""
+    """Long orderly histories, and the same with one confirmed commit or one start changed by
+    one."""
     chooser = random.Random(7)
     for _ in range(50):
         events = _long_history(chooser)
@@ -437,8 +439,8 @@ def test_commits_that_are_moved_are_noticed() -> None:
 
 
 def _long_history(chooser: random.Random) -> list[Event]:
-    """Turns of several members with a partition of 100 records: each commits what it has read at
-    the end of its turn."""
+    """Several members in turn with a partition of 100 records: each commits its position at the end
+    of its turn."""
     events: list[Event] = [LifeBegan(0, 1)]
     at, offset = 10, 0
     for value in range(100):

@@ -1,5 +1,5 @@
-"""Each rule of the history checker: one history that keeps it and one that breaks it, with only
-that rule speaking."""
+"""Each rule of the history checker: one history that keeps it and one that breaks only that
+rule."""
 
 from __future__ import annotations
 
@@ -216,8 +216,8 @@ def test_undone_in_the_same_life_shows_in_the_count_of_a_long_parked_fetch(story
 
 
 def test_a_delivery_from_before_the_accept_may_be_handed_out_late(story: Story) -> None:
-    """B acquired first, but its client slept; the lock ran out, A got the record with count 2 and
-    accepted it."""
+    """B acquired first, but its client was stalled; the lock expired, A got the record with count 2
+    and accepted it."""
     story.deliver(1100, "A", count=2)
     story.ack(1110, "A")
     story.deliver(1200, "B", asked=5, count=1)

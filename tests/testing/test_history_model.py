@@ -1,9 +1,9 @@
-"""The history checker against a tiny queue that is right by construction, and against mutations of
-what that queue did.
+"""The history checker against a tiny queue that is correct by construction, and against mutations
+of its histories.
 
-The queue lives in virtual time. Its clients lose answers, stall past their locks, close and get
-killed; the queue itself is killed and comes back with what it had confirmed. Every such history
-must pass; every mutation must be caught.
+The queue runs in virtual time. Its clients lose answers, stall past their locks, close and are
+killed; the queue itself is killed and restarts with the state that it had confirmed. Every such
+history must pass; every mutation must be caught.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from kbroker.testing.history_events import (
 )
 
 MS = 1_000_000
-# the clients here lose a great deal
+# the clients here lose a lot
 SETTINGS = GroupSettings(lock_ms=100, delivery_limit=5, lost_deliveries_excused=4)
 CONSUMERS = ("A", "B", "C")
 ENDS = {AckKind.ACCEPT, AckKind.REJECT}
@@ -44,7 +44,7 @@ ENDS = {AckKind.ACCEPT, AckKind.REJECT}
 
 @dataclass(slots=True)
 class Item:
-    """One record in the queue; `saved` is what a kill leaves of (done, count)."""
+    """One record in the queue; `saved` is the (done, count) that survives a kill."""
 
     value: str
     holder: str | None = None
@@ -78,7 +78,7 @@ class Queue:
         self.events.append(event(self.now_ns, *fields))  # type: ignore[arg-type]
 
     def tick(self, most_ms: int) -> None:
-        """Time passes, and locks run out in it."""
+        """Time passes, and locks expire meanwhile."""
         self.now_ns += self.random.randrange(1, most_ms * MS + 1)
         for item in self.items:
             if item.holder is not None and item.lock_ends_ns <= self.now_ns:
@@ -101,7 +101,7 @@ class Queue:
                 self.write(SendConfirmed, "p", value, Record("t", 0, len(self.items) - 1))
 
     def fetch(self, name: str) -> None:
-        """The broker acquires; when the client looks at the answer is another matter."""
+        """The broker acquires; the client may look at the answer much later."""
         consumer = self.consumers[name]
         if consumer.pending or consumer.to_acknowledge:
             return
@@ -156,8 +156,8 @@ class Queue:
             self.write(AckAnswered, name, event.record, outcome)
 
     def drop(self, name: str, how: type[Closing | Disconnected]) -> None:
-        """What the consumer holds comes back at once; answers that it has not looked at are
-        gone."""
+        """The records that the consumer holds are redelivered at once; answers that it has not
+        looked at are lost."""
         if how is Closing:
             self.write(Closing, name)
         for item in self.items:
@@ -257,7 +257,7 @@ def lose_a_record(chooser: random.Random, events: list[Event]) -> list[Event] | 
 
 
 def before_the_end(events: list[Event], *more: Event) -> list[Event]:
-    """Squeeze deliveries in just before the group is drained."""
+    """Insert deliveries just before the group is drained."""
     place = next(place for place, event in enumerate(events) if isinstance(event, Drained))
     at_ns = events[place].at_ns
     return [*events[:place], *(replace(event, at_ns=at_ns) for event in more), *events[place:]]
@@ -299,7 +299,7 @@ def confirmed_acks(events: list[Event], kinds: set[AckKind]) -> list[Delivered]:
 
 
 def hand_out_twice(chooser: random.Random, events: list[Event]) -> list[Event] | None:
-    """Another consumer gets the record a moment after one that goes on to end it with a confirmed
+    """Another consumer gets the record a moment after one that later finishes it with a confirmed
     acknowledgement."""
     deliveries = [
         event

@@ -1,5 +1,5 @@
 """Each rule of the judge of producers and purged logs: histories that keep it, and one that breaks
-it, with only that rule speaking."""
+only that rule."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Story:
         error: int = 0,
         is_old: bool = False,
     ) -> None:
-        """`offset` None: no answer comes."""
+        """`offset` None: there is no answer."""
         self.add(BatchSent(self.now(), producer, self.topic, 0, sequence, count, is_old))
         if offset is not None:
             self.add(BatchAnswered(self.now(), producer, self.topic, 0, sequence, error, offset))
@@ -77,7 +77,7 @@ class Story:
         self.add(BoundsSeen(self.now(), asked_ns, self.topic, 0, start, end))
 
     def restart(self, *, orderly: bool = False, power: bool | None = None) -> None:
-        """`power`: it is cut, and that ends the promises or does not."""
+        """`power`: a power cut, which ends the promises or does not."""
         self.add(LifeEnded(self.now(), self.life, orderly))
         if power is not None:
             self.add(PowerLost(self.now(), promises_end=power))
@@ -173,7 +173,7 @@ def test_a_retry_without_an_answer_is_refused(story: Story) -> None:
 
 @pytest.mark.parametrize("error", [45, 47])
 def test_a_repeat_of_the_last_batch_is_refused(story: Story, error: int) -> None:
-    """It is known, or new to a broker that has forgotten the producer."""
+    """The broker knows it, or has dropped the producer and treats it as new."""
     story.purge(3, 3)
     story.restart()
     story.refuse(2, error)
@@ -212,7 +212,7 @@ def test_a_purge_that_was_not_answered_and_not_done_excuses_nothing(story: Story
 
 
 def test_a_repeat_is_forgotten_without_a_crash(story: Story) -> None:
-    """A snapshot exactly at the start of the log is as good as the log."""
+    """A snapshot exactly at the log's start is as good as the log."""
     story.purge(3, 3)
     story.restart(orderly=True)
     story.send(2, 3)
@@ -292,7 +292,7 @@ def test_a_start_moves_by_itself(story: Story) -> None:
 
 
 def test_a_start_that_a_cut_has_put_back_moves_again_by_itself(story: Story) -> None:
-    """The mistake needs two lives: the second one confirms what the third one removes."""
+    """The fault takes two lives: the second one confirms what the third one removes."""
     story.purge(3, 3)
     story.restart(power=True)
     story.read(0)
@@ -321,8 +321,8 @@ def test_retention_removes_anything() -> None:
     assert story.judge().ok
 
 
-# -- what is in a log
-# --------------------------------------------------------------------------------------------------
+# -- the content of a log
+# ------------------------------------------------------------------------------------------------
 
 
 def test_a_confirmed_record_is_missing(story: Story) -> None:
@@ -394,7 +394,8 @@ def test_a_cut_takes_nothing_that_was_synced(story: Story) -> None:
 
 
 def test_a_cut_may_take_what_was_not_synced(story: Story) -> None:
-    """What the next life finds counts from there on, and the producers go on from it."""
+    """From there on the state that the next life finds is authoritative, and the producers continue
+    from it."""
     story.restart(power=True)
     story.read(0, *whole(story)[:2])
     story.send(1, 1)

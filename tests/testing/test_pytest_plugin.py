@@ -1,4 +1,4 @@
-"""The shipped pytest plugin, as another project's test suite sees it: pytest in an empty directory,
+"""The shipped pytest plugin in another project's test suite: pytest in an empty directory, with
 nothing but the entry point."""
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ SHOWN = {
     "test_without_a_broker": set(),
     "test_broker_that_died": {"made-before-death"},
 }
-"""Which topics the log shows of whose creation it tells, by the heading of the report."""
+"""By the heading of the report: the topics whose creation the shown log contains."""
 
 FAILING_SHARED = """
 def test_passes(kbroker):
@@ -153,8 +153,8 @@ def test_one_broker_for_the_session(tmp_path: Path) -> None:
 
 
 def test_a_failing_test_shows_the_log_of_its_broker(tmp_path: Path) -> None:
-    """In every phase, with brokers of the fixture and of the suite's own ones; a test that passes
-    shows nothing."""
+    """In every phase, with brokers of the fixture and with the suite's own; a passing test shows
+    nothing."""
     output = run_suite(tmp_path, FAILING, code=1)
     assert {heading: topics_logged(report) for heading, report in reports(output).items()} == SHOWN
     assert "of-one-that-passes" not in output
@@ -177,7 +177,7 @@ def test_a_shared_broker_shows_what_it_logged_during_the_failing_test(tmp_path: 
 
 
 def reports(output: str) -> dict[str, str]:
-    """What pytest prints of each failure, by its heading."""
+    """pytest's output for each failure, by its heading."""
     parts = re.split(r"^_{3,} (.+) _{3,}$", output.partition("short test summary")[0], flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 

@@ -1,5 +1,5 @@
-"""Each rule that the judge of work queues adds: histories that keep it and others that break it,
-with only that rule speaking."""
+"""Each rule that the judge of work queues adds: histories that keep it and others that break only
+that rule."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_scheduled_job(at: int, found: set[str]) -> None:
 @pytest.mark.parametrize(("count", "waits"), [(1, 1200), (2, 1800)])
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_delay_after_a_confirmed_release(count: int, waits: int, restarts: bool, story: Story) -> None:
-    """It is counted from when the release was sent, a restart or not."""
+    """It starts when the release was sent, with or without a restart."""
     for late, found in ((-21, {"early"}), (-20, set())):
         told = Story()
         told.events = list(story.events)
@@ -206,7 +206,7 @@ def test_something_left_behind(left: tuple[int | None, int, int], story: Story) 
 
 @pytest.mark.parametrize(("seen", "found"), [("x", set()), ("y", {"altered"}), ("", set())])
 def test_the_bytes_of_a_job(seen: str, found: set[str]) -> None:
-    """As consumers see them, and as its dead letter has them. Of some nothing is told."""
+    """As in consumers' events, and as in its dead letter. Some events do not have them."""
     story = Story()
     story.events += [Sent(10 * MS, "p", "a", digest="x"), SendConfirmed(11 * MS, "p", "a", R)]
     story.deliver(20, "A")
@@ -224,7 +224,7 @@ CUT = LogCut(15 * MS, "orders", 0, 1)
 
 
 def cut(story: Story, *more: Event) -> Report:
-    """The log began behind the only record, at the latest when it was read."""
+    """The log began after the only record, at the latest when it was read."""
     final: list[Event] = [LogReadDone(END, "orders", 0, start=1), Drained(END), DONE]
     return check(merge([story.events, more, final]), CUTTING)
 
@@ -290,8 +290,8 @@ NEXT = R._replace(offset=R.offset + 1)
     ],
 )
 def test_two_records_of_a_key(second_at: int, keys: str, due_ms: int, kind: AckKind, found: set[str]) -> None:
-    """The first is delivered at 20 and answered at 30. A scheduled one does not hold the other up,
-    but is not beside it."""
+    """The first is delivered at 20 and acknowledged at 30. A scheduled one does not delay the
+    other, but is not in flight at the same time."""
     story = Story()
     for at, value, record in ((10, "a", R), (11, "b", NEXT)):
         story.send(at, value, record)

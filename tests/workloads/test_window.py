@@ -1,5 +1,4 @@
-"""The window: what is counted, how it ends, and what becomes of clients that fail, hang or
-leave."""
+"""The window: counted units, its end, and clients that fail, hang or leave."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ SHORT = Plan(seconds=0.2, warm_up_s=0.02)
 
 
 class Told:
-    """A Watch that keeps what it was told."""
+    """A Watch that keeps its notifications."""
 
     def __init__(self) -> None:
         self.words: list[str] = []
@@ -53,7 +52,7 @@ def test_what_happened_in_the_window_is_summed_up() -> None:
     )
     assert outcome.latencies_ms is not None
     assert outcome.latencies_ms.max == 5
-    assert outcome.latencies_ms.count <= outcome.records + 2  # a count and its latency may be of two slots
+    assert outcome.latencies_ms.count <= outcome.records + 2  # a count and its latency may be in two slots
     assert outcome.first_record_ms is not None
     assert not outcome.ran_dry
     assert outcome.details == {"more": 2}
@@ -85,8 +84,8 @@ def test_a_topic_that_is_used_up_at_once_gives_no_figure() -> None:
 
 
 def test_all_of_it_is_from_the_first_successes_to_the_last_unit() -> None:
-    """Nothing that was counted before "go", and nothing twice: what is left of `most` behind the
-    first successes."""
+    """Nothing counted before "go", and nothing twice: the rest of `most` after the first
+    successes."""
     told, clients = Told(), [Client(counting_so_many, {"first": 5, "then": 20}) for _ in range(2)]
     found = measure(Plan(seconds=60, watch=told), clients, most=50, all_of_it=True)
     assert told.words == ["opened", "closed"]
@@ -139,7 +138,7 @@ def test_a_client_that_hangs_before_its_report_is_named(monkeypatch: pytest.Monk
 
 
 def test_clients_end_with_their_parent(tmp_path: Path) -> None:
-    """Whatever kills it: SIGKILL leaves nobody to end them but themselves."""
+    """Whatever kills it: after SIGKILL they have to end themselves."""
     script = tmp_path / "parent.py"
     script.write_text(
         textwrap.dedent("""

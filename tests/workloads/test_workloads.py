@@ -1,5 +1,5 @@
-"""Each workload against a real broker, with windows too short for a figure: what is counted is
-asserted, never how fast."""
+"""Each workload against a real broker, with windows too short for meaningful figures: tests assert
+what is counted, never how fast."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_small_batches_are_of_one_to_three_records_in_equal_numbers(
     found = batch_sizes(broker, topic, 0)
     assert sum(size * count for size, count in found.items()) == 600, found
     assert set(found) == {1, 2, 3}, found
-    # some batches wait too long to become full
+    # some batches are sent before they are full
     assert all(count == pytest.approx(100, abs=10) for count in found.values()), found
 
 
@@ -119,7 +119,7 @@ def test_each_commit_is_timed(broker: RunningBroker, topic: str, group: str) -> 
         plan, broker.bootstrap, topic, group, mode="explicit", max_poll_records=1, sync=True, most=1_000
     )
     assert outcome.latencies_ms is not None
-    # a poll and its commit may be of two slots
+    # a poll and its commit may be in two slots
     assert abs(outcome.latencies_ms.count - outcome.requests) <= 2
     assert 0 < outcome.latencies_ms.p50 <= outcome.latencies_ms.p999 <= outcome.latencies_ms.max
 

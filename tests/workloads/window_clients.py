@@ -1,4 +1,4 @@
-"""Clients for tests of the window: a process imports them, so they are in a file of their own."""
+"""Clients for tests of the window, in a separate module since other processes import them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def counting(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def counting_so_many(link: Link, arguments: Mapping[str, Any]) -> None:
-    """Some before it waits for the others, some after, and then no more."""
+    """Counts some units before it waits for the others, some after, and then no more."""
     link.begin()
     link.count(arguments["first"])
     link.first()
