@@ -210,7 +210,7 @@ def test_records_below_the_log_start_are_not_there(
     with caplog.at_level(logging.WARNING):
         assert offsets(tmp_path, failOnDataLoss="false", **given) == list(range(37, 50))
     assert caplog.messages == [
-        "offsets 20 to 36 of t-0 are gone, its log begins at 37: read on without it, as failOnDataLoss is "
+        "offsets 20 to 36 of t-0 are gone, its log begins at 37: continuing without it, as failOnDataLoss is "
         "false"
     ]
 
@@ -317,7 +317,7 @@ def test_what_is_missing_of_files_that_were_cut(tmp_path: Path) -> None:
     for ending in ("latest", '{"t":{"0":-1}}'):
         with pytest.raises(
             DataLoss,
-            match=r"offsets (\d+) to 99 of t-0 cannot be read, its files are damaged or were copied in part",
+            match=r"offsets (\d+) to 99 of t-0 cannot be read: its files are damaged or were copied in part",
         ) as caught:
             offsets(tmp_path, endingOffsets=ending)
     first = int(str(caught.value).split("offsets ")[1].split(" ")[0])

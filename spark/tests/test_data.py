@@ -195,7 +195,7 @@ def test_directories_that_cannot_be_read(tmp_path: Path) -> None:
     )
     describe(tmp_path, log_engine="tape", state_engine="tape")
     line = (
-        f"{tmp_path} was written by an engine that cannot be had here: unknown storage engine 'tape': "
+        f"{tmp_path} was written by an engine that is not available here: unknown storage engine 'tape': "
         "installed are "
     )
     assert refusal(tmp_path).startswith(line)
@@ -275,7 +275,7 @@ def test_an_offset_that_is_not_under_the_crc(
         chunks = read_range(found.logs(), topic.topic_id, 0, 0, 1000, max_bytes, name="t-0")
         with pytest.raises(
             SourceError,
-            match=r"^t-0 is damaged: behind offset \d+ there is a record batch of a wrong length or offset",
+            match=r"^t-0 is damaged: after offset \d+ there is a record batch of a wrong length or offset",
         ):
             list(chunks)
 

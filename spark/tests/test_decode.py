@@ -225,11 +225,11 @@ _DAMAGED_BATCHES = {
     "snappy payload is cut short": batch(
         [record()], 7, codec=Codec.SNAPPY, payload=b"\x82SNAPPY\x00" + bytes(9)
     ),
-    "its length 64 cannot be, 75 bytes are left": _sound[:-1],
+    "its length is 64, but only 75 bytes are left": _sound[:-1],
     "40 bytes are too few": _sound[:40],
     "its length 2147483647": _sound[:8] + b"\x7f\xff\xff\xff" + _sound[12:],
     "its length -1": _sound[:8] + b"\xff\xff\xff\xff" + _sound[12:],
-    "do not give its CRC": _sound[:-1] + b"\x02",
+    "do not match its CRC": _sound[:-1] + b"\x02",
 }
 
 

@@ -121,7 +121,7 @@ def test_the_environment_says_what_auto_means(monkeypatch: pytest.MonkeyPatch) -
     assert _is_c(choose("auto"))
     assert choose("numpy") is numpy_decoder.decode_group
     monkeypatch.setenv(DECODER_VARIABLE, "fortran")
-    with pytest.raises(SourceError, match="decoder 'fortran' is none of auto, numpy, c"):
+    with pytest.raises(SourceError, match="unknown decoder 'fortran': expected one of auto, numpy, c"):
         choose("auto")
 
 

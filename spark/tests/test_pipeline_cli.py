@@ -161,7 +161,7 @@ def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> No
     )
     assert lost is not None
     assert lost.endswith(
-        " (retention, DeleteRecords or a deleted topic). Give --skip-lost to go on without it"
+        " (retention, DeleteRecords or a deleted topic). Give --skip-lost to continue without it"
     )
     assert end_of(SparkError(text)) == Exit.DATA_DIRECTORY
     assert capsys.readouterr().err == "kbroker-pipeline: offsets 0 to 4 of t-0 are gone\n"

@@ -98,7 +98,7 @@ def line_of(error: BaseException) -> str | None:
     if not is_of_spark(error):
         return None
     found = _SOURCE_ERROR.findall(str(error))
-    return str(found[0]).replace(AFTER_LOSS, "Give --skip-lost to go on without it") if found else None
+    return str(found[0]).replace(AFTER_LOSS, "Give --skip-lost to continue without it") if found else None
 
 
 def is_of_spark(error: BaseException) -> bool:

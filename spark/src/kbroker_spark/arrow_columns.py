@@ -21,19 +21,18 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "timestampType": pa.int32(),
     "headers": pa.list_(pa.field("element", _HEADER)),
 }
-"""Spark's names of the columns, and its types."""
+"""Column types by Spark's column name."""
 
 MAX_MILLISECONDS: Final = ((1 << 63) - 1) // 1000
-"""Times beyond it, on both sides of 1970, have no microseconds in 64 bits. Nobody's clock shows
-them; they become null."""
+"""Times further than this from 1970, in either direction, do not fit into 64 bits as microseconds.
+No real clock shows them; they become null."""
 
 
 def header_column(offsets: NDArray[np.int32], names: pa.Array, values: pa.Array) -> pa.Array:
-    """Lists of headers. `offsets` (n + 1, int32) says where each record's begin; a record that has
-    none gets null, as in Spark.
+    """Lists of headers. `offsets` (n + 1, int32) has the index of each record's first header. A
+    record without headers gets null, as in Spark.
 
-    `names` are bytes by the wire: what is no UTF-8 in them becomes U+FFFD, as a Kafka consumer in
-    Java reads it.
+    `names` are raw bytes. Invalid UTF-8 in them becomes U+FFFD, as in a Java consumer.
     """
     try:
         text = names.cast(pa.string())

@@ -1,12 +1,12 @@
-"""From the stored bytes of a partition to groups of batches that a decoder takes at once.
+"""Divides the stored bytes of a partition into groups of batches, which a decoder processes at
+once.
 
-A group is a piece of memory with the plain records of many batches in it, and the headers of those
-batches as one numpy array, so that nothing here or in a decoder costs Python objects for each
-record. Plain batches stay where they are; compressed ones are decompressed one by one, and a group
-ends before it grows beyond what a Spark worker should hold at once.
+A group holds the uncompressed records of many batches in one piece of memory, and the headers of
+those batches in one numpy array. Neither this module nor a decoder therefore creates Python objects
+for each record. Uncompressed batches are not copied; compressed ones are decompressed one by one.
+The size of a group is bounded by what a Spark worker should hold at once.
 
-Everything that a batch says about itself is checked here (lengths, magic, CRC, codec); what its
-records say is the decoders' part.
+This module checks batch headers (lengths, magic, CRC, codec). The decoders check the records.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Headers: TypeAlias = NDArray[Any]
 
 
 class Size(NamedTuple):
-    """The most that a group, or a piece of one, is to have; a single batch may have more."""
+    """The upper bounds of a group or piece. Only a single batch may exceed them."""
 
     rows: int
     bytes: int
 
 
 PIECE = Size(50_000, 3 << 20)
-"""What is given out at once. Smaller pieces cost Spark more calls for the same rows. Columns of 4
-MiB get their memory from the kernel and give it back for every piece (0.04 us for a record),
-smaller ones from what Arrow's allocator keeps."""
+"""The size of a piece handed to Spark. Smaller pieces cost Spark more calls for the same rows. In
+larger ones, columns of 4 MiB and more get their memory from the kernel and return it for every
+piece (0.04 us per record); smaller columns reuse memory that Arrow's allocator keeps."""
 
 _SMALL_CHUNK = 1 << 20
 _HEADER = np.dtype(
@@ -60,8 +60,8 @@ _MAX_OFFSET = (1 << 63) - 1 - (1 << 31)
 
 
 class CorruptBatch(ValueError):
-    """A stored batch cannot be what a broker wrote. `offset` is its base offset, `reason` says what
-    is wrong with it."""
+    """A stored batch that no broker can have written. `offset` is its base offset, `reason` the
+    defect."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"the record batch at offset {offset} is damaged: {reason}")
@@ -74,7 +74,7 @@ class CorruptBatch(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Batches with records in the wanted range; the records of batch `i` are
+    """Batches with records in the requested range. The records of batch `i` are
     `data[starts[i]:ends[i]]`."""
 
     data: memoryview
@@ -83,7 +83,7 @@ class Group:
     headers: Headers
 
     def field(self, name: str) -> Integers:
-        """One field of all headers."""
+        """The given field of every header."""
         return self.headers[name].astype(np.int64)
 
     @property
@@ -95,18 +95,18 @@ class Group:
 def groups(
     chunks: Sequence[memoryview], *, first: int, end: int, check_crc: bool, most: Size = PIECE
 ) -> Iterator[Group]:
-    """The batches of `chunks` that may hold offsets from `first` up to `end`, in order, without
-    control batches and empty ones.
+    """The batches of `chunks` that may hold offsets in [first, end), in order, without control
+    batches and empty ones.
 
-    CorruptBatch when a batch cannot be read; of batches that are not wanted only the headers are
-    looked at. What decides whether a batch has rows is under its CRC, and is not believed before
-    that is right.
+    Of batches outside the range only the headers are read. The fields that decide whether a batch
+    has rows are protected by its CRC, so they are used only after the CRC has been verified. Raises
+    CorruptBatch for a batch that cannot be read.
     """
     for data in _coalesced(chunks, most):
         positions, headers = _walk(data)
         _check(headers)
         begins = headers["base_offset"]
-        # as the batch says, and the one behind it
+        # the batch's own header and the base offset of the next batch must agree
         ends_before = (_lasts(headers) < first) & (np.append(begins[1:], end) <= first)
         positions, headers = _chosen(positions, headers, (begins < end) & ~ends_before)
         if check_crc:
@@ -125,13 +125,13 @@ def _lasts(headers: Headers) -> Integers:
 
 
 def _chosen(positions: Integers, headers: Headers, is_wanted: NDArray[np.bool_]) -> tuple[Integers, Headers]:
-    """Without a copy where all are."""
+    """Copies nothing where all are wanted."""
     return (positions, headers) if is_wanted.all() else (positions[is_wanted], headers[is_wanted])
 
 
 def find_damage(group: Group) -> CorruptBatch:
-    """What is wrong with the first batch whose records cannot be read. For a decoder that met
-    something impossible."""
+    """The defect of the first batch whose records cannot be read. A decoder calls this after it has
+    read something impossible."""
     for index, header in enumerate(group.headers):
         records = group.data[group.starts[index] : group.ends[index]]
         plain = header.copy()
@@ -141,15 +141,15 @@ def find_damage(group: Group) -> CorruptBatch:
         try:
             for record in iter_records(plain.tobytes() + bytes(records)):
                 if not 0 <= record.offset - offset <= header["last_offset_delta"]:
-                    return CorruptBatch(offset, f"a record of it says that its offset is {record.offset}")
+                    return CorruptBatch(offset, f"one of its records has offset {record.offset}")
         except CorruptPayload as error:
             return CorruptBatch(offset, str(error))
-    raise RuntimeError("a decoder found damage where there is none")
+    raise RuntimeError("a decoder reported damage in batches without damage")
 
 
 def _coalesced(chunks: Sequence[memoryview], most: Size) -> Iterator[memoryview]:
-    """The same bytes in pieces that are worth a decoder's while: engines may hand out one small
-    chunk for each write."""
+    """The same bytes in larger pieces, since an engine may return one small chunk for each
+    write."""
     small: list[memoryview] = []
     size = 0
     for chunk in chunks:
@@ -166,7 +166,8 @@ def _coalesced(chunks: Sequence[memoryview], most: Size) -> Iterator[memoryview]
 
 
 def _walk(data: memoryview) -> tuple[Integers, Headers]:
-    """Where the batches begin, and their headers. CorruptBatch where a length leads nowhere."""
+    """The positions of the batches, and their headers. Raises CorruptBatch where a length is
+    impossible."""
     positions: list[int] = []
     size, at = len(data), 0
     # this loop is most of the work for batches of one record
@@ -191,11 +192,11 @@ def _leads_nowhere(data: memoryview, at: int) -> CorruptBatch:
     if left < HEADER_SIZE:
         return CorruptBatch(offset, f"{left} bytes are too few for a batch")
     (length,) = _LENGTH.unpack_from(data, at + _LENGTH_START)
-    return CorruptBatch(offset, f"its length {length} cannot be, {left} bytes are left")
+    return CorruptBatch(offset, f"its length is {length}, but only {left} bytes are left")
 
 
 def _check(headers: Headers) -> None:
-    """CorruptBatch for the first batch that says something impossible of itself."""
+    """Raises CorruptBatch for the first batch with an impossible header."""
     begins, deltas, room = (
         headers["base_offset"],
         headers["last_offset_delta"],
@@ -203,9 +204,9 @@ def _check(headers: Headers) -> None:
     )
     is_plain = (headers["attributes"] & _CODEC_MASK) == 0
     checks = (
-        (headers["magic"] != MAGIC, "magic", "magic {} is none that kbroker stores"),
-        ((begins < 0) | (begins > _MAX_OFFSET), "base_offset", "{} is no offset"),
-        (deltas < 0, "last_offset_delta", "its last offset is {} behind its first"),
+        (headers["magic"] != MAGIC, "magic", "kbroker stores no batches of magic {}"),
+        ((begins < 0) | (begins > _MAX_OFFSET), "base_offset", "{} is not an offset"),
+        (deltas < 0, "last_offset_delta", "its last offset delta is {}"),
         (
             headers["batch_length"] > _MAX_BATCH_BYTES,
             "batch_length",
@@ -232,11 +233,11 @@ def _check_crc(data: memoryview, positions: Integers, headers: Headers) -> None:
         starts, ends, headers["crc"].tolist(), headers["base_offset"].tolist(), strict=True
     ):
         if crc32c(data[start:end]) != crc:
-            raise CorruptBatch(offset, f"its bytes do not give its CRC {crc:#010x}")
+            raise CorruptBatch(offset, f"its bytes do not match its CRC {crc:#010x}")
 
 
 def _plain_groups(data: memoryview, positions: Integers, headers: Headers, most: Size) -> Iterator[Group]:
-    """Runs of batches where they lie."""
+    """Runs of uncompressed batches, without a copy."""
     ends = positions + headers["batch_length"] + LENGTH_END
     rows = np.cumsum(headers["record_count"], dtype=np.int64)
     index = 0
@@ -252,7 +253,7 @@ def _plain_groups(data: memoryview, positions: Integers, headers: Headers, most:
 
 
 def _unpacked_groups(data: memoryview, positions: Integers, headers: Headers, most: Size) -> Iterator[Group]:
-    """Groups of decompressed records; plain batches between compressed ones are copied along."""
+    """Groups of decompressed records. Uncompressed batches among them are copied too."""
     parts: list[bytes | memoryview] = []
     begin = rows = size = 0
     for index, header in enumerate(headers):
@@ -274,7 +275,7 @@ def _joined(parts: list[bytes | memoryview], headers: Headers) -> Group:
 
 
 def _records(data: memoryview, position: int, header: np.void) -> bytes | memoryview:
-    """The plain records of one batch."""
+    """The uncompressed records of one batch."""
     payload = data[position + HEADER_SIZE : position + int(header["batch_length"]) + LENGTH_END]
     codec_id, offset, count = (
         int(header["attributes"]) & _CODEC_MASK,

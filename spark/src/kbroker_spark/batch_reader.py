@@ -1,8 +1,8 @@
-"""Batch queries: a plan of offset ranges, and the rows of a range as Arrow batches, which streaming
-queries read in the same way.
+"""Batch queries: a plan of offset ranges, and the rows of a range as Arrow batches. Streaming
+queries read ranges in the same way.
 
-`partitions` runs once for a DataFrame, at its first action: the ranges are fixed then, whatever is
-written or deleted later. `read` runs in the workers, each with readers of its own.
+`partitions` runs once for a DataFrame, at its first action, and fixes the ranges; later writes and
+deletions do not change them. `read` runs in the workers, each of which opens its own readers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OF_THE_RANGE = frozenset({"topic", "partition"})
 
 
 class RangePartition(InputPartition):
-    """A range as Spark carries it to a worker."""
+    """A range, wrapped so that Spark can send it to a worker."""
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
@@ -48,27 +48,28 @@ class RangePartition(InputPartition):
 
 
 class BatchReader(DataSourceReader):
-    """`options` as Spark gives them; SourceError at once where they or the schema cannot be met."""
+    """`options` as Spark passes them. Raises SourceError if the options or the schema are
+    invalid."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse(options, streaming=False)
         self._schema = checked(schema)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """No range without offsets is among them, so it may be empty."""
+        """Empty ranges are left out, so the result may be empty."""
         for line in self._options.ignored:
             logger.warning("%s", line)
         return [RangePartition(each) for each in plan(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Spark makes a partition without a range where there are none."""
+        """Where there are no ranges, Spark passes a partition without one."""
         if isinstance(partition, RangePartition):
             yield from rows(self._options, self._schema, partition.range)
 
 
 def plan(options: ReadOptions) -> list[Range]:
-    """The ranges of a batch query as of now. SourceError; DataLoss where offsets that were given
-    are not there and must be."""
+    """The ranges of a batch query as of now. Raises SourceError, and DataLoss where requested
+    offsets are missing and failOnDataLoss is set."""
     with reading(options.path) as directory:
         found = look(directory, options.selection, with_damage=True)
         bounds = {partition: each.bounds for partition, each in found.items()}
@@ -89,18 +90,18 @@ def plan(options: ReadOptions) -> list[Range]:
 
 
 def _is_open(ending: Position, partition: TopicPartition) -> bool:
-    """Whether a query is to have whatever is there, up to the end."""
+    """Whether a query reads the partition up to its end."""
     return not isinstance(ending, Offsets) or ending.by_partition[partition] == LATEST
 
 
 def _missing(wanted: Range, partition: Partition, *, is_open: bool) -> str | None:
-    """A line about what the range misses beside what its log is known to lack: files were cut or
-    overwritten, or the log ends before its first offset. `is_open`: what is missing at the log's
-    end belongs to the range."""
+    """A line about records that the range lacks for a reason that the log's bounds do not show:
+    files were cut or overwritten, or the log ends before the range begins. `is_open`: records
+    missing at the end of the log belong to the range."""
     for first, end in partition.damage:
         if end > wanted.first and (first < wanted.end or (is_open and first == wanted.end)):
             return (
-                f"offsets {first} to {end - 1} of {wanted.topic_partition} cannot be read, its files "
+                f"offsets {first} to {end - 1} of {wanted.topic_partition} cannot be read: its files "
                 "are damaged or were copied in part"
             )
     if is_open and wanted.first > partition.bounds.end:
@@ -114,8 +115,8 @@ def _missing(wanted: Range, partition: Partition, *, is_open: bool) -> str | Non
 def finder(
     directory: DataDir, found: Mapping[TopicPartition, Partition]
 ) -> Callable[[TopicPartition, int], int | None]:
-    """For `resolve`: offsets by time among what `look` found. It raises SourceError for a log that
-    is gone by now."""
+    """A function for `resolve` that finds offsets by time in the partitions that `look` found. It
+    raises SourceError for a log that has been deleted since."""
 
     def find(partition: TopicPartition, ms: int) -> int | None:
         try:
@@ -129,15 +130,15 @@ def finder(
 
 
 def lose(line: str, *, fail: bool) -> None:
-    """What failOnDataLoss says about a loss: DataLoss, or a warning in the log."""
+    """Raises DataLoss, or logs a warning if failOnDataLoss is false."""
     if fail:
         raise data_loss(line)
-    logger.warning("%s: read on without it, as failOnDataLoss is false", line)
+    logger.warning("%s: continuing without it, as failOnDataLoss is false", line)
 
 
 def rows(options: ReadOptions, schema: StructType, wanted: Range) -> Iterator[pa.RecordBatch]:
     """The records of a range, with exactly the columns of `schema` (a checked one) in its order.
-    SourceError, DataLoss."""
+    Raises SourceError and DataLoss."""
     columns = frozenset(column_names(schema)) - _OF_THE_RANGE
     target = arrow_schema(schema)
     offset: int | None = wanted.first

@@ -1,10 +1,10 @@
-"""Record batches of a log as they are stored, one by one, and what is wrong with them: damage is a
-finding here and no error.
+"""The record batches of a log as they are stored, one by one, with their defects. Damage is a
+finding here, not an error.
 
-A batch counts where its header can be one and its CRC is right. Behind damage the engine is asked
-where it goes on: some know where each batch begins, others only where each chunk does. Good batches
-between two damaged ones that lie close together may be taken for damage too, never the other way
-round. Must not know Spark, nor what is in a record.
+A batch is accepted if its header is plausible and its CRC matches. After damage the scan asks the
+engine for the next readable offset. Some engines know where each batch begins, others only where
+each chunk begins. Good batches between two damaged ones that lie close together may therefore be
+reported as damaged; the reverse never happens. Must not know Spark, nor the contents of records.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ READ_BYTES = 4 << 20
 
 
 class LogRange(NamedTuple):
-    """The batches that begin in [first, end), and with `is_first` also one that begins before.
-    `topic` None: the log belongs to no topic. `is_last`: the log ends at `end`."""
+    """The batches that begin in [first, end).
+
+    - `topic`: None if the log belongs to no topic.
+    - `is_first`: a batch that begins before `first` is included.
+    - `is_last`: the log ends at `end`.
+    """
 
     topic: str | None
     topic_id: UUID
@@ -39,8 +43,8 @@ class LogRange(NamedTuple):
 
 
 class FoundBatch(NamedTuple):
-    """`header` None: none can be read at [first_offset, last_offset]. `crc_ok` None: not looked
-    at."""
+    """`header` is None if no header can be read at [first_offset, last_offset], `crc_ok` if the CRC
+    was not checked."""
 
     first_offset: int
     last_offset: int
@@ -50,7 +54,7 @@ class FoundBatch(NamedTuple):
 
 
 def split(topic: str | None, log: LogId, segments: Sequence[SegmentInfo], most_bytes: int) -> list[LogRange]:
-    """Ranges of about `most_bytes`: some segments, or a part of one."""
+    """Ranges of about `most_bytes`: several segments, or a part of one."""
     pieces: list[tuple[int, int, int]] = []
     for segment in segments:
         parts = max(1, min(-(-segment.size_bytes // most_bytes), segment.end_offset - segment.base_offset))
@@ -69,8 +73,8 @@ def split(topic: str | None, log: LogId, segments: Sequence[SegmentInfo], most_b
 
 
 def scan(logs: LogReader, wanted: LogRange, *, check_crc: bool) -> Iterator[FoundBatch]:
-    """In offset order. What is removed while this runs is left out; so is the rest of a log that is
-    gone."""
+    """The batches in offset order. Batches removed during the scan are left out, as is the rest of
+    a deleted log."""
     due, is_first_batch = wanted.first, True
     while due < wanted.end:
         views = _read(logs, wanted, due)
@@ -91,7 +95,7 @@ def scan(logs: LogReader, wanted: LogRange, *, check_crc: bool) -> Iterator[Foun
                 yield found
         if due <= before:
             due = _resume(logs, wanted, before)
-            yield FoundBatch(before, due - 1, None, None, "no batch with these offsets is found")
+            yield FoundBatch(before, due - 1, None, None, "no batch with these offsets was found")
 
 
 def _judged(
@@ -103,7 +107,7 @@ def _judged(
     *,
     may_begin_before: bool,
 ) -> FoundBatch:
-    """What was found where the offset `due` should be. A base offset is under no CRC: it is checked
+    """The finding at the place of offset `due`. No CRC protects a base offset, so it is checked
     against its neighbours."""
     if header is None or crc_ok is False:
         resume = _resume(logs, wanted, due)
@@ -124,21 +128,22 @@ def _judged(
 def _read(
     logs: LogReader, wanted: LogRange, offset: int, *, max_bytes: int = READ_BYTES, end: int | None = None
 ) -> Sequence[memoryview] | str | None:
-    """A text: why nothing can be read there. None: there is no such log any more."""
+    """The stored chunks; a text if the engine cannot read there; None if the log was deleted."""
     try:
         return logs.read(
             wanted.log, offset, max_bytes=max_bytes, end_offset=wanted.end if end is None else end
         )
     except KeyError:
         return None
-    except Exception as error:  # whatever an engine's library says of damaged files
+    except Exception as error:  # an engine's library may raise anything for damaged files
         return " ".join(str(error).split())
 
 
 def _nothing(
     logs: LogReader, wanted: LogRange, offset: int, error: str | None
 ) -> tuple[int, FoundBatch | None]:
-    """Where to go on, and what is wrong. Holes are no damage, but a log does not end in one."""
+    """The offset at which the scan continues, and the damage, if any. Holes are not damage, but no
+    log ends in one."""
     try:
         start, end = logs.bounds(wanted.log)
     except KeyError:
@@ -157,8 +162,8 @@ def _nothing(
 def _walk(
     views: Sequence[memoryview], wanted: LogRange, check_crc: bool
 ) -> Iterator[tuple[BatchHeader | None, bool | None]]:
-    """The batches of what was read and whether their CRC is right, up to and with the first that is
-    damaged: None has no header."""
+    """The headers of the batches read and whether their CRCs match, up to and including the first
+    damaged batch. The header is None if it is not plausible."""
     for view in views:
         position = 0
         while position < len(view):
@@ -171,7 +176,7 @@ def _walk(
 
 
 def _plausible(view: memoryview, position: int, wanted: LogRange) -> BatchHeader | None:
-    """The header at `position`, if a batch of the range may lie there."""
+    """The header at `position`, or None if it cannot be that of a batch of the range."""
     if position + HEADER_SIZE > len(view):
         return None
     header = read_header(view, position)
@@ -181,8 +186,8 @@ def _plausible(view: memoryview, position: int, wanted: LogRange) -> BatchHeader
 
 
 def _resume(logs: LogReader, wanted: LogRange, damaged: int) -> int:
-    """The first offset behind `damaged` at which a good batch, or the end of the range, is read:
-    searched by doubling and halving."""
+    """An offset after `damaged` at which a good batch or the end of the range can be read, found by
+    doubling and halving."""
     step, bad = 1, damaged
     while (good := min(damaged + step, wanted.end)) < wanted.end and not _is_good(logs, wanted, good):
         step, bad = 2 * step, good

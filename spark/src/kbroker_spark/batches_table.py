@@ -1,10 +1,10 @@
 """The format kbroker-batches: a row for each record batch as it is stored, with its header and
 whether its CRC is right.
 
-Everything that is there is shown: batches below the log start offset that no segment's removal has
-taken yet, control batches, logs that belong to no topic any more. Damage is a row with a problem,
-for the offsets at which nothing else can be read. The logs are divided into ranges that are read in
-parallel; where they begin and end is fixed when a frame's first action is planned.
+Everything on disk is shown: batches below the log start offset whose segment still exists, control
+batches, and logs whose topic was deleted. Damage is a row with a problem, for the offsets at which
+nothing else can be read. The logs are divided into ranges that are read in parallel. The ranges are
+fixed when a frame's first action is planned.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CODECS: Final = {int(codec): codec.name.lower() for codec in Codec}
 
 
 class Ranges(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     def __init__(self, ranges: Sequence[LogRange]) -> None:
         super().__init__(None)
@@ -79,7 +79,7 @@ class BatchesReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Ranges):
-            return  # Spark makes one None of no partitions.
+            return  # Spark passes None where there are no partitions.
         with reading(self._path) as data:
             yield from arrow_batches(
                 rows(data.logs(), partition.ranges, check_crc=self._check_crc), SCHEMA, self._wanted
@@ -97,7 +97,7 @@ def reader(options: Mapping[str, str], wanted: StructType) -> BatchesReader:
 def log_ranges(
     logs: LogReader, state: StateReader, names: frozenset[str] | None, most_bytes: int
 ) -> list[LogRange]:
-    """Of the wanted topics' logs; of all logs that there are without a choice."""
+    """The ranges of the logs of the topics in `names`; of all logs, if that is None."""
     by_id = {topic.topic_id: topic.name for topic in topics(state)}
     found: list[LogRange] = []
     for log in sorted(logs.logs()):
@@ -106,12 +106,13 @@ def log_ranges(
             try:
                 found += split(topic, log, logs.segments(log), most_bytes)
             except KeyError:
-                continue  # Dropped by the live broker since it was listed.
+                continue  # Deleted by the live broker since it was listed.
     return found
 
 
 def gathered(ranges: Sequence[LogRange], most_bytes: int) -> list[list[LogRange]]:
-    """Small ones together, so that thousands of small logs are not as many tasks."""
+    """Lists of ranges, one for each task. Small ranges share a task, so that thousands of small
+    logs do not make thousands of tasks."""
     found: list[list[LogRange]] = []
     size = 0
     for each in ranges:

@@ -1,8 +1,8 @@
-"""Records to Arrow columns by decoder.c: allocates what it fills, and makes arrays of that without
-another copy.
+"""Decodes records into Arrow columns with decoder.c: allocates the memory that decoder.c fills, and
+makes arrays of it without another copy.
 
-The rare cases are left to numpy_decoder, which gives the same: times beyond 64 bits of
-microseconds.
+Times that do not fit into 64 bits of microseconds are left to numpy_decoder, which returns the same
+arrays.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kbroker_spark.arrow_columns import TYPES, header_column
 from kbroker_spark.batch_groups import Group, find_damage
 
 _HEADERS_FOR_EACH_ROW = 2
-"""Room made at first; with more headers than that on average a group is decoded twice."""
+"""Initial room for headers. A group with more headers than this per record is decoded twice."""
 
 
 class CDecoder:
-    """decode_group() as numpy_decoder has it, with a library of c_library."""
+    """Like numpy_decoder.decode_group(), with a library from c_library."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._decode = library.kbroker_decode
@@ -32,7 +32,7 @@ class CDecoder:
         self, group: Group, first: int, end: int, columns: Collection[str]
     ) -> tuple[int, dict[str, pa.Array]]:
         """(number of rows, Arrow arrays of `columns`) of the records with first <= offset < end.
-        CorruptBatch when there is damage."""
+        Raises CorruptBatch for damage."""
         counts = group.field("record_count")
         by_broker = group.is_log_append_time
         times = np.where(by_broker, group.field("max_timestamp"), group.field("base_timestamp"))
@@ -94,7 +94,7 @@ class _Output:
         self.filled.room_headers = self._headers.shape[1]
 
     def arrays(self, data: memoryview) -> dict[str, pa.Array]:
-        """The columns, after the library filled them from `data`."""
+        """The columns, once the library has filled them from `data`."""
         rows = self.filled.rows
         arrays = {name: binary.array(rows) for name, binary in self._binaries.items()}
         for name, array in (
@@ -113,7 +113,7 @@ class _Output:
 
 
 class _Binary:
-    """A column of keys or values. What stays unwritten of its room is address space, not memory."""
+    """A column of keys or values. Room that is not written costs address space, not memory."""
 
     def __init__(self, filled: c_library.Binary, rows: int, size: int) -> None:
         self._filled = filled

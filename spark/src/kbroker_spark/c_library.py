@@ -1,12 +1,13 @@
-"""The C helper as a loaded library: shipped beside this file, or compiled here at first use and
-kept for the user.
+"""Loads the C helper: shipped beside this file, or compiled at first use and cached for the user.
 
-A wheel may hold `decoder.so` (`cc -O3 -shared -fPIC decoder.c -o decoder.so` before it is built).
-Otherwise the machine's `cc` makes it, under a third of a second, into a directory that only this
-user can write, since what lies there is run. The name holds a hash of source, compiler and machine;
-the file gets its name when it is whole, so any number of workers may do this at once.
+A wheel may contain `decoder.so` (`cc -O3 -shared -fPIC decoder.c -o decoder.so` before the wheel is
+built). Otherwise the machine's `cc` compiles it, in less than a third of a second, into a directory
+that only this user can write, because its contents are executed. The file's name contains a hash of
+source, compiler and machine. The file is renamed into place when it is complete, so any number of
+workers may compile it at once.
 
-Why the helper cannot be had is a text and no error: the numpy decoder does the same work.
+A missing helper is not an error, since the numpy decoder does the same work. The reason is kept as
+a text.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Int64 = ctypes.c_int64
 
 
 class Batch(ctypes.Structure):
-    """As in decoder.c. All fields are of 64 bits, so a row of an int64 array is one."""
+    """As in decoder.c. All fields have 64 bits, so a row of an int64 array is a Batch."""
 
     _fields_ = tuple(
         (name, Int64)
@@ -72,12 +73,12 @@ class Columns(ctypes.Structure):
 
 
 class NoLibrary(Exception):
-    """Why the C helper cannot be had."""
+    """The C helper is not available; the text says why."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL | NoLibrary:
-    """The helper, or the reason why there is none. Found out once in a process."""
+    """The helper, or the reason why it is not available. Determined once per process."""
     try:
         return load(_SHIPPED if _SHIPPED.exists() else _compiled())
     except (NoLibrary, OperatorError, OSError, RuntimeError, subprocess.SubprocessError) as error:
@@ -85,18 +86,18 @@ def library() -> ctypes.CDLL | NoLibrary:
 
 
 def load(path: Path) -> ctypes.CDLL:
-    """The library at `path`; NoLibrary when it was made from another source."""
+    """Loads the library at `path`. Raises NoLibrary if it was built from another decoder.c."""
     loaded = ctypes.CDLL(str(path))
     loaded.kbroker_decoder_layout.restype = Int64
     if loaded.kbroker_decoder_layout() != ctypes.sizeof(Batch) * 1000 + ctypes.sizeof(Columns):
-        raise NoLibrary(f"{path} was made from another decoder.c")
+        raise NoLibrary(f"{path} was built from another decoder.c")
     loaded.kbroker_decode.argtypes = (Address, Address, Int64, ctypes.POINTER(Columns))
     loaded.kbroker_decode.restype = ctypes.c_int
     return loaded
 
 
 def compile_to(path: Path, *, compiler: str = "cc", flags: tuple[str, ...] = _FLAGS) -> None:
-    """Make the library at `path`. NoLibrary with what the compiler said when it failed."""
+    """Compiles the library to `path`. Raises NoLibrary with the compiler's output if it fails."""
     command = [compiler, *flags, str(_SOURCE), "-o", str(path)]
     done = subprocess.run(
         command,
@@ -134,7 +135,7 @@ def _fingerprint(compiler: str) -> str:
 
 
 def _cache_directory() -> Path:
-    """Ours and nobody else's to write; NoLibrary otherwise."""
+    """Raises NoLibrary if another user could write to the directory."""
     directory = cache_dir()
     found = directory.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:

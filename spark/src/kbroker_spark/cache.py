@@ -1,5 +1,5 @@
-"""Where things are kept that are made once per user and machine, and may be deleted at any time:
-the Java wrapper, the compiled decoder."""
+"""The cache directory, for files that are created once per user and machine and may be deleted at
+any time: the Java wrapper, the compiled decoder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from kbroker.errors import OperatorError
 
 
 def cache_dir() -> Path:
-    """`pyspark-kbroker` in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache), made if
-    needed, for its owner alone.
+    """`pyspark-kbroker` in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache), created if
+    needed, accessible to its owner only.
 
-    Raises OperatorError where it cannot be made.
+    Raises OperatorError if it cannot be created.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     place = home / "pyspark-kbroker"
@@ -21,6 +21,6 @@ def cache_dir() -> Path:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise OperatorError(
-            f"{place}: {error.strerror}: set XDG_CACHE_HOME to a directory that can be written"
+            f"{place}: {error.strerror}: set XDG_CACHE_HOME to a writable directory"
         ) from error
     return place

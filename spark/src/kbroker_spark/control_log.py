@@ -1,12 +1,13 @@
-"""Share state in control records, read from a topic partition's log as a broker would load it
-(kbroker.persister=control-records).
+"""Share state in control records (kbroker.persister=control-records), read from a partition's log
+as a broker would load it.
 
-The hint in the state says where each group's newest records were as of an offset; what an open hint
-does not know yet lies behind it. A log that has lost records which the hint speaks of (a power cut
-with durability `os`) is looked through from its beginning. Beside a live broker retention may take
-a checkpoint away while it is looked for: there is a newer one then, so it is looked for again.
+The hint in the state store has the offsets of each group's newest records, as of a certain offset.
+If the hint is open, newer records may follow that offset. A log that has lost records which the
+hint mentions (a power cut with durability `os`) is scanned from its beginning. While a broker runs,
+retention may remove a checkpoint during the search; a newer one exists then, and the search is
+repeated.
 
-Must not know Spark, nor what states mean.
+Must not know Spark, nor the meaning of states.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _ATTEMPTS = 10
 
 
 class GroupEntries(NamedTuple):
-    """One group's snapshot and updates, as (number, value) in order; `problem`: why they cannot be
-    read."""
+    """A group's snapshot and updates, as (number, value) in order. `problem`: why they cannot be
+    read, or None."""
 
     group: str
     entries: list[tuple[int, bytes]]
@@ -37,8 +38,8 @@ class GroupEntries(NamedTuple):
 
 
 def read_groups(logs: LogReader, log: LogId, hint: ControlHint) -> list[GroupEntries]:
-    """Of all groups that have state in this log. Raises KeyError if it is gone, ValueError if it
-    cannot be looked through."""
+    """The entries of all groups with state in this log. Raises KeyError if the log was deleted,
+    ValueError if it cannot be scanned."""
     found: list[GroupEntries] = []
     for _ in range(_ATTEMPTS):
         before = logs.bounds(log)
@@ -52,8 +53,8 @@ def read_groups(logs: LogReader, log: LogId, hint: ControlHint) -> list[GroupEnt
 def control_batches(
     logs: LogReader, log: LogId, start: int, end: int
 ) -> Iterator[tuple[memoryview, int, BatchHeader]]:
-    """(view, position, header) of each control batch that has offsets of [start, end). Raises
-    ValueError for damage in the way."""
+    """(view, position, header) of each control batch with offsets in [start, end). Raises
+    ValueError for damage in that range."""
     offset = start
     while offset < end:
         views = logs.read(log, offset, max_bytes=_CHUNK_BYTES, end_offset=end)
@@ -72,7 +73,7 @@ def control_batches(
 
 
 def controls(logs: LogReader, log: LogId, start: int, end: int) -> Iterator[tuple[int, ShareControl]]:
-    """(offset, record) of the share state in the log from `start` on. Raises ValueError for what
+    """(offset, record) of the share state in [start, end). Raises ValueError for a batch that
     cannot be read."""
     for view, position, header in control_batches(logs, log, start, end):
         try:
@@ -101,7 +102,7 @@ def _ends_there(logs: LogReader, log: LogId, group: str, chain: ControlChain) ->
         control = decoded_at(
             logs.read(log, chain.newest, max_bytes=1, end_offset=chain.newest + 1), chain.newest
         )
-    except KafkaError:  # It is there, and damaged: that group's trouble alone.
+    except KafkaError:  # The record exists but is damaged, which concerns this group only.
         return True
     return control is not None and control.group_id == group
 

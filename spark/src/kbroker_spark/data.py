@@ -1,11 +1,10 @@
-"""A data directory opened for reading, through the engines' own readers: beside a live broker or
-without one, nothing in it is changed.
+"""A data directory opened for reading, through the engines' own readers. Nothing in the directory
+changes, whether or not a broker runs on it.
 
-Readers are kept for each process and directory, as opening one may read much (the segment engine's
-look at unsealed segments) and as LMDB must not be opened twice in one process. Readers of other
-engines may be frozen copies that hold disk space (RocksDB's hard links), so these are closed when
-the last `reading` block ends. Not for several threads at once. Everything is refused with one line,
-a SourceError.
+Readers are kept per process and directory: opening one may be slow (the segment engine scans
+unsealed segments), and LMDB must not be opened twice in one process. Readers of other engines may
+be frozen copies that hold disk space (RocksDB's hard links), so these are closed when the last
+`reading` block ends. Not thread-safe. All failures are SourceErrors of one line.
 
 This module must not know Spark.
 """
@@ -41,21 +40,21 @@ from kbroker_spark.errors import SourceError
 from kbroker_spark.offsets import Bounds, data_loss
 
 _FOLLOWING: Final = frozenset({"segment", "lmdb"})
-"""Engines whose readers show what is there at each call and hold no copy: these stay open."""
+"""Engines whose readers show the current content at each call and hold no copy. They stay open."""
 _MOST_OPEN: Final = 2
 _KEEPS_NOTHING: Final = "memory"
 READ_BYTES: Final = 12 << 20
-"""Four pieces for the C decoder, one group for numpy: with less, the last one of each read is a
-small one."""
+"""Four pieces for the C decoder, one group for numpy. Smaller reads would each end with a small
+piece or group."""
 _OFFSET = struct.Struct(">q")
 _HEAD = struct.Struct(">qi11xi")
-"""Of a record batch: base offset, length behind this field, last offset delta."""
+"""Of a record batch: base offset, number of bytes after the length field, last offset delta."""
 _LEAST_LENGTH = 49
 
 
 @dataclass(frozen=True)
 class TopicInfo:
-    """A live topic. `config`: what was set for it, defaults left out."""
+    """A live topic. `config` has the settings of the topic itself, without defaults."""
 
     name: str
     topic_id: UUID
@@ -68,7 +67,7 @@ class TopicInfo:
 
 
 class DataDir:
-    """Get one with `open`, or with `reading` for a piece of work that ends."""
+    """An open data directory. Obtain one with `open`, or with `reading` for one task or plan."""
 
     def __init__(self, path: Path, description: DataDescription, log_path: Path, state_path: Path) -> None:
         self.path = path
@@ -82,11 +81,11 @@ class DataDir:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> DataDir:
-        """The one of this process. kbroker.json is read again each time: a directory that has
-        become another one is opened anew.
+        """The process's instance for this path. kbroker.json is read at each call, and a directory
+        that was replaced is opened again.
 
-        SourceError: there is no directory, or it is not kbroker's, a newer format's, an engine's
-        that is not installed, not readable.
+        Raises SourceError if the directory does not exist, was not written by kbroker, has a newer
+        format, needs an engine that is not installed, or cannot be read.
         """
         with one_line(path):
             with DataDirectory.inspect(Path(_local(path))) as found:
@@ -109,7 +108,7 @@ class DataDir:
         return self.description == description and self._inodes == _inodes(self.log_path, self.state_path)
 
     def logs(self) -> LogReader:
-        """Its errors are the engine's: use it inside `one_line`."""
+        """It raises the engine's errors: use it inside `one_line`."""
         if self._logs is None:
             factory = self._engine(plugins.log_store_factory, self.description.log_engine)
             self._logs = _opened(factory, self.log_path)
@@ -125,8 +124,8 @@ class DataDir:
         return self._state
 
     def _check_state(self, state: StateReader) -> None:
-        """A broker writes its start and topics to its state; what has logs and neither was copied
-        in part, and would look as if it were empty."""
+        """Raises SourceError for a state store without a broker's start or topics beside logs: the
+        directory was copied in part, and would otherwise look empty."""
         is_empty = not any(
             True for namespace in (MetaKey.namespace, TopicKey.namespace) for _ in state.scan(namespace)
         )
@@ -141,12 +140,12 @@ class DataDir:
             return factory_of(name)
         except OperatorError as error:
             raise SourceError(
-                f"{self.path} was written by an engine that cannot be had here: {error}"
+                f"{self.path} was written by an engine that is not available here: {error}"
             ) from error
 
     def refresh(self) -> None:
-        """From here on `logs` and `state` show what is there now: readers that are frozen copies
-        are opened again."""
+        """Makes `logs` and `state` show the current content: readers that are frozen copies are
+        closed, and opened again at the next use."""
         if self._logs is not None and self.description.log_engine not in _FOLLOWING:
             self._logs.close()
             self._logs = None
@@ -163,12 +162,12 @@ class DataDir:
 
 _Key: TypeAlias = tuple[int, str]
 _open_directories: dict[_Key, DataDir] = {}
-"""By process and real path, the one that was asked for last comes last."""
+"""By process and real path, least recently used first."""
 
 
 def _keep(key: _Key, directory: DataDir) -> None:
-    """And close those that have waited longest: LMDB takes 17 TiB of addresses for a directory, and
-    a process has 128."""
+    """Keeps the directory open and closes the least recently used others. LMDB reserves 17 TiB of
+    address space for each directory, of the 128 TiB that a process has."""
     _open_directories.pop(key, None)
     idle = [other for other, each in _open_directories.items() if other[0] == key[0] and not each.users]
     for other in idle[: max(0, len(idle) + 1 - _MOST_OPEN)]:
@@ -177,8 +176,8 @@ def _keep(key: _Key, directory: DataDir) -> None:
 
 
 def _inodes(*directories: Path) -> list[tuple[int, int] | None]:
-    """Others where a backup was put in place; LMDB would go on showing its old file, which is the
-    one that it keeps open."""
+    """They change when a backup is restored. LMDB would still show the old file, which it keeps
+    open."""
     found: list[tuple[int, int] | None] = []
     for path in (each for directory in directories for each in (directory, directory / "data.mdb")):
         try:
@@ -192,8 +191,8 @@ def _inodes(*directories: Path) -> list[tuple[int, int] | None]:
 
 @contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[DataDir]:
-    """The directory for one piece of work (a task, a plan): as it is now when no other block is
-    open on it, copies given back at the end, and all errors of engines as SourceError."""
+    """The directory for one task or plan, in its current state unless another block already uses
+    it. Frozen copies are released at the end. Engine errors become SourceErrors."""
     with one_line(path):
         found = DataDir.open(path)
         if not found.users:
@@ -209,7 +208,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[DataDir]:
 
 @contextmanager
 def one_line(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns what engines raise into SourceErrors; other exceptions are bugs and pass."""
+    """Turns engine errors into SourceErrors. Other exceptions are bugs and pass through."""
     try:
         yield
     except OperatorError as error:
@@ -227,7 +226,7 @@ def one_line(path: str | os.PathLike[str]) -> Iterator[None]:
     except Exception as error:
         if type(error) is not Exception:
             raise
-        raise SourceError(f"cannot read {path}: {error}") from error  # rocksdict has no class of its own
+        raise SourceError(f"cannot read {path}: {error}") from error  # rocksdict raises plain Exceptions
 
 
 def _opened(factory: Any, path: Path) -> Any:  # noqa: ANN401 - an engine's reader of either kind
@@ -240,10 +239,10 @@ def _opened(factory: Any, path: Path) -> Any:  # noqa: ANN401 - an engine's read
 
 
 def _local(path: str | os.PathLike[str]) -> str:
-    """Spark's users write file:/ and file:/// for local paths."""
+    """The path without the file:/ or file:/// that Spark users write for local paths."""
     text = os.fspath(path)
     if "\0" in text:
-        raise SourceError(f"{text!r} is not a path: it has a NUL character")
+        raise SourceError(f"{text!r} is not a path: it contains a NUL character")
     if text.startswith("file:"):
         return "/" + text.removeprefix("file:").lstrip("/")
     if "://" in text:
@@ -254,7 +253,8 @@ def _local(path: str | os.PathLike[str]) -> str:
 
 
 def topics(state: StateReader) -> tuple[TopicInfo, ...]:
-    """The live topics, by name, of one moment. SourceError for a state that cannot be read."""
+    """The live topics at one moment, sorted by name. Raises SourceError if the state cannot be
+    read."""
     with state.snapshot() as moment:
         found = [
             (key, value) for key, value in _entries(moment, TopicKey.namespace) if isinstance(value, Topic)
@@ -291,8 +291,8 @@ def _entries(state: StateReader, prefix: bytes) -> Iterator[tuple[Any, Any]]:
 
 
 def log_starts(state: StateReader) -> dict[LogId, int]:
-    """Log start offsets that are kept beside the logs (DeleteRecords, retention); others are where
-    the log begins."""
+    """Log start offsets stored outside the logs (DeleteRecords, retention). A log without an entry
+    starts at its first offset."""
     return {
         LogId(key.topic_id, key.partition): value.offset
         for key, value in _entries(state, LogStartKey.namespace)
@@ -301,14 +301,14 @@ def log_starts(state: StateReader) -> dict[LogId, int]:
 
 
 def bounds(logs: LogReader, state: StateReader, topic: TopicInfo, partition: int) -> Bounds:
-    """What clients see of a partition: its log start offset (DeleteRecords, retention) counts.
-    KeyError: there is no such log."""
+    """The bounds that clients see, from the log start offset (DeleteRecords, retention) on. Raises
+    KeyError if there is no such log."""
     value = state.get(LogStartKey(topic.topic_id, partition).encode())
     return bounds_from(logs, topic.log(partition), 0 if value is None else LogStart.decode(value).offset)
 
 
 def bounds_from(logs: LogReader, log: LogId, log_start: int) -> Bounds:
-    """The same, with what `log_starts` has of the log, or 0."""
+    """The same, with the log's entry of `log_starts`, or 0."""
     found = logs.bounds(log)
     return Bounds(min(max(found.start_offset, log_start), found.end_offset), found.end_offset)
 
@@ -323,12 +323,12 @@ def read_range(
     *,
     name: str = "",
 ) -> Iterator[list[memoryview]]:
-    """Whole batches that hold the records with first <= offset < end, about `max_bytes` at a time,
-    and what else is in these batches.
+    """The whole batches that hold the records with first <= offset < end, about `max_bytes` at a
+    time. The first and last batch may also hold records outside that range.
 
-    Nothing of the engine is held over a yield; the views stay valid as long as they are referenced.
-    `name` is for texts: topic-partition. Raises DataLoss where records of the range were removed or
-    never came to be, with the offset from which on reading can go on.
+    No engine resource is held across a yield. The views stay valid as long as they are referenced.
+    `name` (topic-partition) is for error messages. Raises DataLoss where records of the range were
+    removed or never written, with the offset at which reading can resume.
     """
     log, offset = LogId(topic_id, partition), first
     name = name or f"{topic_id}-{partition}"
@@ -348,7 +348,7 @@ def read_range(
 
 
 def _check_hole(name: str, offset: int, end: int, start: int, log_end: int, found: int | None) -> None:
-    """A hole is none of our business, unless the log begins behind it or ends in it."""
+    """Raises DataLoss if the log begins after the hole or ends in it. Other holes are legal."""
     if start > offset:
         resume = min(start, end)
         raise data_loss(
@@ -371,9 +371,9 @@ def _first_offset(views: Sequence[memoryview]) -> int | None:
 def _next_offset(
     views: Sequence[memoryview], name: str, offset: int, end: int, *, may_begin_before: bool
 ) -> int:
-    """Behind the last batch. A batch's offset is not under its CRC: a wrong one would move its
-    records out of the range, unnoticed. Only a range may begin inside a batch, what is read on from
-    there begins with one."""
+    """The offset after the last batch. No CRC protects a batch's base offset, and a wrong one would
+    silently move its records out of the range. Only the first read of a range may begin inside a
+    batch; later reads begin at one."""
     following, last = offset, -1 if may_begin_before else offset - 1
     for view in views:
         position, size = 0, len(view)
@@ -391,7 +391,7 @@ def _next_offset(
 
 def _damaged(name: str, found: int, offset: int) -> SourceError:
     return SourceError(
-        f"{name} is damaged: behind offset {offset} there is a record batch of a wrong length or offset "
+        f"{name} is damaged: after offset {offset} there is a record batch with a wrong length or offset "
         f"(it says {found}); "
         "look with kbroker storage inspect --check"
     )

@@ -1,7 +1,7 @@
-"""Stored record batches to columns of Arrow: what a Spark worker does with the bytes of its range.
+"""Decodes stored record batches into Arrow columns, in the Spark workers.
 
-`batch_groups` makes groups of many batches, a decoder makes the columns of a group: the small C
-helper where one can be had, numpy where not. Both give the same arrays and find the same damage.
+`batch_groups` makes groups of many batches, and a decoder makes the columns of a group: the small C
+helper where it is available, numpy otherwise. Both return the same arrays and find the same damage.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from kbroker_spark.options import DECODERS, Decoder
 __all__ = ["COLUMNS", "CorruptBatch", "Decoder", "Piece", "decode"]
 
 COLUMNS = TYPES
-"""The columns that can be had, with their Arrow types."""
+"""The columns that can be decoded, with their Arrow types."""
 
 DECODER_VARIABLE = "KBROKER_SPARK_DECODER"
-"""Environment variable: what "auto" means."""
+"""The environment variable that sets the decoder for "auto"."""
 
 
 class DecodeGroup(Protocol):
-    """What a decoder does: (number of rows, arrays) of a group's records with first <= offset <
+    """A decoder: returns (number of rows, arrays) of a group's records with first <= offset <
     end."""
 
     def __call__(
@@ -59,12 +59,12 @@ def decode(
     """The records with first <= offset < end of the batches in `chunks`, in pieces of at most about
     50 000 rows and 3 MiB.
 
-    Each chunk holds whole batches back to back, of any codec, control batches among them (they are
-    left out). Only `columns` (of COLUMNS) are built. Nothing that is given out refers to the memory
-    of `chunks`. A single batch is decoded as a whole, so larger batches than the above take as much
-    memory as they have records. CorruptBatch names a batch that cannot be read, after the pieces
-    before it; with check_crc=False bytes with a wrong CRC may become rows. SourceError when decoder
-    "c" cannot be had.
+    Each chunk holds whole batches back to back, of any codec; control batches are left out. Only
+    `columns` (of COLUMNS) are built. The pieces do not refer to the memory of `chunks`. A single
+    batch is decoded as a whole, so a batch beyond these limits needs memory for all of its records.
+    With check_crc=False, bytes with a wrong CRC may become rows. Raises CorruptBatch for a batch
+    that cannot be read, after the pieces before it, and SourceError if decoder "c" is not
+    available.
     """
     decode_group = choose(decoder)
     most = numpy_decoder.GROUP if decode_group is numpy_decoder.decode_group else PIECE
@@ -81,16 +81,16 @@ def decode(
 
 
 def choose(decoder: Decoder) -> DecodeGroup:
-    """The decoder of that name; "auto" is the C helper if it can be had, unless
-    KBROKER_SPARK_DECODER names one."""
+    """The decoder of that name. "auto" is the decoder that KBROKER_SPARK_DECODER names; without it,
+    the C helper if it is available, or else numpy."""
     wanted = os.environ.get(DECODER_VARIABLE, "auto") if decoder == "auto" else decoder
     if wanted not in DECODERS:
-        raise SourceError(f"decoder '{wanted}' is none of {', '.join(DECODERS)}")
+        raise SourceError(f"unknown decoder '{wanted}': expected one of {', '.join(DECODERS)}")
     library = None if wanted == "numpy" else c_library.library()
     if isinstance(library, ctypes.CDLL):
         return CDecoder(library).decode_group
     if wanted == "c":
         raise SourceError(
-            f"the C decoder cannot be had: {library}; use decoder 'numpy', which gives the same rows"
+            f"the C decoder is not available: {library}; use decoder 'numpy', which returns the same rows"
         )
     return numpy_decoder.decode_group

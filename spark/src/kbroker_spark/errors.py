@@ -1,28 +1,28 @@
-"""What the data sources refuse, as one line that says what to do. Spark puts a traceback around it;
-the line is in its text.
+"""The errors of the data sources: one line each, which says what to do. Spark shows the line within
+a traceback.
 
-Pickled by Spark between its processes, so these hold nothing but their text. This module must not
-know what raises them.
+Spark pickles errors between its processes, so these hold only their text and plain values. This
+module must not know the code that raises them.
 """
 
 from __future__ import annotations
 
-AFTER_LOSS = "Set the option failOnDataLoss to false to go on without it, or choose other offsets"
-"""What to do about a DataLoss, in its text; a program on these sources may have a word of its own
-for it."""
+AFTER_LOSS = "Set the option failOnDataLoss to false to continue without it, or choose other offsets"
+"""The advice in the text of a DataLoss. A program on top of these sources may replace it."""
 
 
 class SourceError(ValueError):
-    """Options, a directory or its content that cannot be read as asked. The text is one line."""
+    """The options are invalid, or the directory cannot be read as requested. The text is one
+    line."""
 
     def __init__(self, text: str) -> None:
         super().__init__(" ".join(text.split()))
 
 
 class DataLoss(SourceError):
-    """Records that were asked for are not there any more: retention, DeleteRecords, a deleted
-    topic. `resume` is the offset from which on reading can go on with failOnDataLoss=false; None:
-    there is nothing left of the range."""
+    """Requested records no longer exist (retention, DeleteRecords, a deleted topic). `resume` is
+    the offset at which reading resumes with failOnDataLoss=false; None if the range has no more
+    records."""
 
     def __init__(self, text: str, resume: int | None = None) -> None:
         super().__init__(text)

@@ -1,13 +1,14 @@
-"""The format kbroker-groups: groups of all types as a start of the broker would load them.
+"""The format kbroker-groups: groups of all types as the broker would load them at a start.
 
     view       a row for each
-    groups     group, also one that is known by its committed offsets alone: a classic group without
-               members
-    members    member of a group: what it said of itself, what it has and what it is to have
+    groups     group, including classic groups without members, of which only committed offsets
+               exist
+    members    member of a group, with its metadata, its assignment and its target assignment
     offsets    committed offset, with its lag
 
-What is stored is not what is going on: a classic group has its last stable generation here,
-whatever its members are doing, and whoever has died is a member until the broker notices.
+The table shows the stored state, not the current one. A classic group has its last stable
+generation here, even during a rebalance. A member that has died is listed until the broker removes
+it.
 """
 
 from __future__ import annotations
@@ -95,8 +96,8 @@ _MEMBER_STATES: Final = ("stable", "revoking", "waiting")
 
 @dataclass(slots=True)
 class Group:
-    """`records` by type and member id (None: the group's own); of a classic group there is one, or
-    none beside its offsets."""
+    """`records` by type and member id (None: the group's own). A classic group has one record, or
+    only offsets."""
 
     group: str
     records: dict[tuple[RecordType, str | None], Any] = field(default_factory=dict)
@@ -152,7 +153,7 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
 
 
 def read_groups(state: StateReader) -> list[Group]:
-    """By name. Raises ValueError for a record that cannot be read."""
+    """All groups, sorted by name. Raises ValueError for a record that cannot be read."""
     found: dict[str, Group] = {}
     for key, value in read_entries(state.scan(GroupKey.namespace)):
         assert isinstance(key, GroupKey), "that is its namespace"
@@ -208,7 +209,7 @@ def _epochs(group: Group) -> tuple[int | None, int | None]:
 
 
 def _state(group: Group, epoch: int | None, assignment_epoch: int | None) -> str:
-    """As the broker tells it, if all members are alive."""
+    """The state that the broker reports, provided that all members are alive."""
     members = group.member_ids()
     if not members:
         return "Empty"
@@ -254,7 +255,7 @@ def member_rows(group: Group, named: Topics) -> Iterator[Row]:
 
 
 def _said(said: ConsumerGroupMember | ShareGroupMember) -> Row:
-    """Instance id, rack, client id and host, the protocol that the member speaks."""
+    """Instance id, rack, client id, host and the member's protocol."""
     if isinstance(said, ShareGroupMember):
         return None, said.rack_id, said.client_id, said.client_host, SHARE
     protocol = CONSUMER if said.classic.present == NOT_CLASSIC.present else CLASSIC
@@ -272,7 +273,8 @@ def _member_state(current: Any) -> str | None:  # noqa: ANN401 - of either type
 
 
 def _classic_member(member: ClassicGroupMember, protocol_type: str) -> Row:
-    """What an ordinary consumer says can be read; what others say is theirs."""
+    """Only the metadata of ordinary consumers can be parsed; other protocol types have their own
+    formats."""
     subscribed: list[str] | None = None
     assigned: list[dict[str, object]] | None = None
     rack_id = None
@@ -287,13 +289,13 @@ def _classic_member(member: ClassicGroupMember, protocol_type: str) -> Row:
                 for number in sorted(partitions[topic])
             ]
         except ValueError:
-            subscribed = assigned = rack_id = None  # As to the broker, to which any client may send anything.
+            subscribed = assigned = rack_id = None  # The broker accepts any bytes too.
     identity = (member.member_id, member.group_instance_id, rack_id, member.client_id, member.client_host)
     return *identity, CLASSIC, None, None, subscribed, None, assigned, assigned
 
 
 def _places(parts: Sequence[Any], named: Topics) -> list[dict[str, object]]:
-    """By topic and partition; a topic that is gone by its id."""
+    """Sorted by topic and partition. A deleted topic is shown by its id."""
     found = [
         (_name(part.topic_id, named) or str(part.topic_id), number)
         for part in parts
@@ -313,7 +315,7 @@ def _name(topic_id: UUID, named: Topics) -> str | None:
 def offset_rows(
     ends: LogEnds, state: StateReader, types: Mapping[str, str], named: Topics, names: frozenset[str] | None
 ) -> Iterator[Row]:
-    """`types` of the wanted groups; `names` of the wanted topics, None: of all."""
+    """`types` has the types of the requested groups, `names` the requested topics (None: all)."""
     for key, value in read_entries(state.scan(GroupOffsetKey.namespace)):
         assert isinstance(key, GroupOffsetKey), "that is its namespace"
         topic = _name(key.topic_id, named)

@@ -1,8 +1,8 @@
-"""How much a micro-batch takes: maxOffsetsPerTrigger, and minOffsetsPerTrigger with
-maxTriggerDelay, as in Spark's Kafka source.
+"""The size of a micro-batch: maxOffsetsPerTrigger, and minOffsetsPerTrigger with maxTriggerDelay,
+as in Spark's Kafka source.
 
-Offsets are counted, not records: where a log has holes a batch is smaller than its limit, never
-larger. Pure: time is an argument.
+The limits count offsets, not records. Where a log has holes, a batch has fewer records than its
+limit, never more. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ _Key = TypeVar("_Key")
 
 
 class Span(NamedTuple):
-    """Offsets of one partition that can be read: from `first` up to, but without, `end`. `end` <=
-    `first`: nothing."""
+    """The readable offsets of one partition: [first, end), empty if `end` <= `first`."""
 
     first: int
     end: int
@@ -26,10 +25,12 @@ class Span(NamedTuple):
 
 
 def proportional_ends(limit: int, spans: Mapping[_Key, Span]) -> dict[_Key, int]:
-    """Where a batch of about `limit` offsets ends in each partition. Each takes its share of what
-    there is, rounded down, but at least one offset, so that no partition starves beside a large
-    one; so a batch may exceed `limit` by one offset for each partition. A partition with nothing to
-    read keeps its end."""
+    """The end, in each partition, of a batch of about `limit` offsets.
+
+    A partition's share is proportional to its span, rounded down, but at least one offset, so that
+    no partition starves beside a large one. A batch may thus exceed `limit` by one offset for each
+    partition. An empty span keeps its end.
+    """
     total = sum(span.size for span in spans.values())
     return {
         key: span.first + min(span.size, _share(limit, span.size, total)) if span.size else span.end
@@ -38,16 +39,16 @@ def proportional_ends(limit: int, spans: Mapping[_Key, Span]) -> dict[_Key, int]
 
 
 def _share(limit: int, size: int, total: int) -> int:
-    """In whole numbers: `limit * (size / total)` as a float loses offsets beyond 2^53."""
+    """Integer arithmetic, since the float `limit * (size / total)` loses offsets beyond 2^53."""
     return max(limit * size // total, 1)
 
 
 class Patience:
-    """minOffsetsPerTrigger: a batch waits until that many offsets are there, or until
-    `max_delay_ms` have passed since the last one.
+    """minOffsetsPerTrigger: a batch waits until that many offsets are available, or until
+    `max_delay_ms` have passed since the last batch.
 
-    The first batch does not wait: it may find what has lain there since a query was stopped.
-    Nothing of this is in the checkpoint."""
+    The first batch does not wait, since its records may have been there since the query was last
+    stopped. Nothing of this is stored in the checkpoint."""
 
     def __init__(self, min_offsets: int, max_delay_ms: int) -> None:
         self._min_offsets = min_offsets
@@ -55,8 +56,8 @@ class Patience:
         self._last_batch_ms: int | None = None
 
     def waits(self, available: int, now_ms: int) -> bool:
-        """Whether a batch of `available` offsets has to wait; where it does not, this is the moment
-        from which the next one counts."""
+        """Whether a batch of `available` offsets has to wait. If not, the delay of the next batch
+        starts now."""
         if available < 1:
             return False
         overdue = self._last_batch_ms is None or now_ms - self._last_batch_ms >= self._max_delay_ms

@@ -1,7 +1,7 @@
-"""Where logs begin and end, for a table that asks for many of them: log starts are of the state's
-moment, and each log is looked at once.
+"""The bounds of many logs, for tables. Log starts are read from one snapshot of the state, and the
+bounds of each log once.
 
-Asking a reader beside a broker for one key costs as much as a scan in some engines. Must not know
+With some engines, reading one key beside a running broker costs as much as a scan. Must not know
 Spark.
 """
 
@@ -15,7 +15,8 @@ from kbroker_spark.offsets import Bounds
 
 
 class LogEnds:
-    """Of the logs of live topics. Raises SourceError for a log start that cannot be read."""
+    """The bounds of the logs of live topics. Raises SourceError for a log start that cannot be
+    read."""
 
     def __init__(self, logs: LogReader, moment: StateReader, topics: Iterable[TopicInfo]) -> None:
         self._logs = logs
@@ -24,8 +25,8 @@ class LogEnds:
         self._known: dict[LogId, Bounds | None] = {}
 
     def get(self, log: LogId) -> Bounds | None:
-        """What clients see of it (DeleteRecords, retention); None: there is no such log, or no such
-        topic any more."""
+        """The bounds that clients see (DeleteRecords, retention); None if the log does not exist or
+        its topic was deleted."""
         if log not in self._known:
             self._known[log] = self._look(log)
         return self._known[log]

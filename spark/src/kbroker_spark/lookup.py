@@ -1,7 +1,7 @@
-"""What a selection of topics and a time mean in a data directory at this moment: partitions, their
-bounds, offsets of records.
+"""Resolves a selection of topics, and a time, against a data directory: to partitions with their
+bounds, and to offsets.
 
-Used by the planning of batch and streaming queries. Must not know Spark.
+Used to plan batch and streaming queries. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ _SCAN_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Partition:
-    """One that a query reads."""
+    """A partition that a query reads."""
 
     topic: TopicInfo
     number: int
     bounds: Bounds
     damage: tuple[tuple[int, int], ...] = ()
-    """Offsets [first, end) that its files prove to have been there, where they cannot be read."""
+    """Ranges [first, end) of offsets that cannot be read although the files prove that they
+    existed."""
 
 
 def look(
     directory: DataDir, selection: Selection, *, missing_ok: bool = False, with_damage: bool = False
 ) -> dict[TopicPartition, Partition]:
-    """The partitions that `selection` names, with their bounds now; in order of topic and number.
-    `with_damage` costs a look at the newest segments of each log.
+    """The partitions that `selection` names, with their current bounds, in order of topic and
+    number. `with_damage` also reads the metadata of each log's newest segments.
 
-    SourceError: a topic or partition that was named is not there (unless `missing_ok`), or its log
-    is missing. Topics that are deleted during the call are left out.
+    Topics deleted during the call are left out. Raises SourceError if a named topic or partition
+    does not exist (unless `missing_ok`), or if its log is missing.
     """
     state = directory.state()
     starts, live = log_starts(state), topics(state)
-    # Not before: a frozen reader of logs would not know of topics that are made meanwhile.
+    # Only now: a frozen reader opened earlier might lack the logs of topics created since.
     logs = directory.logs()
     damage = _damage_of(directory) if with_damage else _no_damage
     found: dict[TopicPartition, Partition] = {}
@@ -68,7 +69,7 @@ def look(
 
 
 def _damage_of(directory: DataDir) -> Callable[[LogId], tuple[tuple[int, int], ...]]:
-    """Other engines' databases check themselves."""
+    """Only the segment engine needs this; the databases of other engines check themselves."""
     if directory.description.log_engine != "segment":
         return _no_damage
     saved = saved_indexes(directory.log_path)
@@ -125,17 +126,17 @@ def _named(by_name: Mapping[str, TopicInfo], name: str, directory: DataDir) -> T
 
 def offset_at_time(logs: LogReader, partition: Partition, timestamp_ms: int) -> int | None:
     """The earliest offset within the bounds whose record is not older than `timestamp_ms`; None if
-    all are.
+    all records are older.
 
-    Exact for each record, as Kafka's ListOffsets is, whatever the order of times. Raises KeyError
-    when the log is gone.
+    Exact for each record, like Kafka's ListOffsets, even if times are out of order. Raises KeyError
+    if the log was deleted.
     """
     log = partition.topic.log(partition.number)
     base_offset = logs.find_by_timestamp(log, timestamp_ms)
     if base_offset is None:
         return None
     start, end = partition.bounds
-    offset, max_bytes = max(base_offset, start), 1  # mostly the first batch is the one
+    offset, max_bytes = max(base_offset, start), 1  # usually the first batch has the record
     while offset < end and (views := logs.read(log, offset, max_bytes=max_bytes, end_offset=end)):
         for view in views:
             for position, header in iter_headers(view):

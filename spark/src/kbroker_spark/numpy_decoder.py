@@ -1,18 +1,18 @@
-"""Records to Arrow columns with numpy alone.
+"""Decodes records into Arrow columns with numpy alone.
 
-Where a record begins is known only when the one before it has been read. So all batches of a group
-step forward together: step k finds the k-th record of every batch with a few operations on whole
-arrays, and when all records are found each field is read with a few operations on all of them. That
-needs many batches side by side; the tails of few large batches are walked in a Python loop that
-reads one length for each record (`_walk_alone`), the only loop over records that there is.
+The start of a record is known only once the record before it has been read. All batches of a group
+therefore advance together: step k finds the k-th record of every batch with a few operations on
+whole arrays. Once all records are found, each field is read with a few operations on all of them.
+This needs many batches side by side. The tails of a few large batches are read by `_walk_alone`, a
+Python loop that reads one length per record, and the only loop over records.
 
-Keys and values are copied once, by Arrow: the group's memory is looked at as a binary array whose
-even entries are the wanted bytes and whose odd ones are what lies between them, and `take` picks
-the even ones.
+Keys and values are copied once, by Arrow. The group's memory becomes a binary array whose even
+entries are the wanted bytes and whose odd entries are the bytes between them; `take` selects the
+even entries.
 
-No length is trusted: positions only grow, a gather beyond the memory raises IndexError, and every
-field's end is compared with its record's, every record's with its batch's. Whatever is found,
-`find_damage` says what it is.
+No length is trusted: positions only grow, and a gather beyond the memory raises IndexError. The end
+of every field is compared with the end of its record, and the end of every record with the end of
+its batch. `find_damage` then describes the damage.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from kbroker_spark.arrow_columns import MAX_MILLISECONDS, TYPES, bitmap, header_
 from kbroker_spark.batch_groups import Group, Integers, Size, find_damage
 
 GROUP = Size(100_000, 12 << 20)
-"""More batches side by side: a step costs numpy the same few calls for any number of them."""
+"""Larger than PIECE, for more batches side by side: a step costs the same few numpy calls for any
+number of them."""
 
 _MIN_WIDTH = 32
-"""Batches side by side below which a Python loop is faster than numpy's overhead."""
+"""With fewer batches side by side, a Python loop is faster than numpy."""
 
 _VARINT_BYTES, _VARLONG_BYTES = 5, 10
 
@@ -40,8 +41,7 @@ class _Damaged(Exception):
 
 
 def _two_byte_values() -> NDArray[np.int32]:
-    """For every two bytes (little-endian) the varint that they begin with; _LONG when it needs
-    more."""
+    """For every pair of bytes (little-endian), the varint at its start; _LONG if that is longer."""
     low, high = np.arange(1 << 16) & 0xFF, np.arange(1 << 16) >> 8
     zigzag = np.where(low < 0x80, low, (low & 0x7F) | (high << 7))
     values = (zigzag >> 1) ^ -(zigzag & 1)
@@ -51,14 +51,15 @@ def _two_byte_values() -> NDArray[np.int32]:
 _LONG = np.iinfo(np.int32).min
 _TWO_BYTES = _two_byte_values()
 _STEPS = np.where(_TWO_BYTES > 0, _TWO_BYTES + 1 + ((np.arange(1 << 16) >> 7) & 1), 0)
-"""For the first two bytes of a record how far the next one is; 0 when two bytes do not tell."""
+"""For the first two bytes of a record, the distance to the next one; 0 if two bytes do not
+suffice."""
 
 
 def decode_group(
     group: Group, first: int, end: int, columns: Collection[str]
 ) -> tuple[int, dict[str, pa.Array]]:
-    """(number of rows, Arrow arrays of `columns`) of the records with first <= offset < end.
-    CorruptBatch when there is damage."""
+    """(number of rows, Arrow arrays of `columns`) of the records with first <= offset < end. Raises
+    CorruptBatch for damage."""
     try:
         return _decode(group, first, end, columns)
     except (IndexError, _Damaged) as error:
@@ -109,11 +110,11 @@ def _must(holds: NDArray[np.bool_]) -> None:
 
 
 def _record_starts(memory: Memory, group: Group, counts: Integers) -> Integers:
-    """Where every record begins, in order. Only lengths are looked at, and not whether they keep
-    within their batch."""
-    order = np.argsort(-counts, kind="stable")  # so that the batches which go on are always the first ones
+    """The position of every record, in order. Only lengths are read, and not checked against the
+    ends of batches."""
+    order = np.argsort(-counts, kind="stable")  # so that the unfinished batches are always the first ones
     falling = counts[order]
-    # of step k: how many batches have more than k records
+    # for each step k, the number of batches with more than k records
     widths = np.searchsorted(-falling, -np.arange(falling[0]), "left")
     together = int(np.searchsorted(-widths, -_MIN_WIDTH, "right"))
     at = group.starts[order]
@@ -139,7 +140,7 @@ def _record_starts(memory: Memory, group: Group, counts: Integers) -> Integers:
 
 
 def _walk_alone(group: Group, batch: int, position: int, starts: Integers) -> None:
-    """The documented loop: from one length to the next in a batch that has no company."""
+    """The loop described in the module's docstring: from length to length in a single batch."""
     data = bytes(group.data[position : group.ends[batch]])
     at = 0
     found = []
@@ -161,8 +162,8 @@ def _walk_alone(group: Group, batch: int, position: int, starts: Integers) -> No
 
 
 def _timestamps(group: Group, batch: Integers, delta: Integers) -> pa.Array:
-    """Microseconds; the time of the broker for batches that have it. Null where 64 bits do not hold
-    it."""
+    """Microseconds; the broker's time for LogAppendTime batches. Null where 64 bits do not
+    suffice."""
     by_broker = group.is_log_append_time
     base = np.where(by_broker, group.field("max_timestamp"), group.field("base_timestamp"))[batch]
     if by_broker.any():
@@ -186,7 +187,7 @@ class Memory:
         self._pairs = np.ndarray((max(len(data) - 1, 0),), "<u2", data, strides=(1,))
 
     def next_records(self, at: Integers) -> Integers:
-        """Where the records behind those at `at` begin."""
+        """The positions of the records after those at `at`."""
         step = _STEPS[self._pairs[at]]
         if step.all():
             behind: Integers = at + step
@@ -196,7 +197,7 @@ class Memory:
         return body + length
 
     def varints(self, at: Integers, most_bytes: int = _VARINT_BYTES) -> tuple[Integers, Integers]:
-        """(values, positions behind them). Not for the last byte of a batch, since two bytes are
+        """(values, positions after them). Not for the last byte of a batch, since two bytes are
         read at once."""
         pairs = self._pairs[at]
         values = _TWO_BYTES[pairs].astype(np.int64)
@@ -224,7 +225,7 @@ class Memory:
         return (zigzag >> np.uint64(1)).view(np.int64) ^ -(zigzag & np.uint64(1)).view(np.int64), behind
 
     def binary(self, at: Integers, length: Integers) -> pa.Array:
-        """A binary column of the bytes at rising positions; a negative length is null."""
+        """A binary column of the bytes at increasing positions; a negative length is null."""
         rows = len(at)
         bounds = np.empty(2 * rows + 1, np.int32)
         bounds[0:-1:2] = at
