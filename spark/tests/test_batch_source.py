@@ -262,7 +262,7 @@ def test_a_schema_that_cannot_be_met(spark: SparkSession, broker: RunningBroker)
     wanted = spark.read.format("kbroker").option("subscribe", "t").schema("offset int")
     with pytest.raises(AnalysisException) as caught:
         wanted.load(str(broker.data_dir)).count()
-    assert "Column offset is bigint, not int: read it so and cast it" in str(caught.value)
+    assert "Column offset is bigint, not int: read it as that and cast it" in str(caught.value)
 
 
 def test_damage_is_an_error_and_never_rows(spark: SparkSession, tmp_path: Path) -> None:

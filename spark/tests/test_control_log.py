@@ -156,7 +156,7 @@ def test_damage_where_a_log_is_looked_through_is_all_groups_trouble(tmp_path: Pa
         states = log.states()
     assert set(states) == {"a", "b"}
     assert {str(problem).split(":")[0] for problem in states.values()} == {
-        "its control records cannot be looked for"
+        "its control records cannot be read"
     }
 
 

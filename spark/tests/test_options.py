@@ -74,8 +74,8 @@ def test_selections() -> None:
             "No topics to subscribe to as specified value for option 'subscribe' is ' , '",
         ),
         ({"subscribePattern": " "}, "Pattern to subscribe is empty"),
-        ({"subscribePattern": "("}, "no regular expression"),
-        ({"subscribePattern": "a{99999999999}"}, "no regular expression"),
+        ({"subscribePattern": "("}, "not a regular expression"),
+        ({"subscribePattern": "a{99999999999}"}, "not a regular expression"),
         ({"assign": "a"}, "No topicpartitions to assign as specified value for option 'assign' is 'a'"),
         ({"assign": "{}"}, "No topicpartitions to assign"),
         ({"assign": '{"a":0}'}, "expected e.g."),
@@ -137,7 +137,10 @@ def test_positions_and_their_order() -> None:
         ({"minPartitions": "many"}, "expected a positive number"),
         ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
         ({"decoder": "rust"}, "expected auto or numpy or c"),
-        ({"startingOffset": "earliest"}, "There is no option 'startingoffset': is startingOffsets meant?"),
+        (
+            {"startingOffset": "earliest"},
+            "There is no option 'startingoffset': did you mean startingOffsets?",
+        ),
     ],
 )
 def test_refused_in_batch_queries(options: dict[str, str], text: str) -> None:

@@ -65,8 +65,8 @@ def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "link").symlink_to(data_dir)
     place = ["--out", str(tmp_path / "out")]
     for arguments, text in (
-        (["archive", str(data_dir), *place, "--topics", "("], "no regular expression"),
-        (["archive", str(data_dir), *place, "--topics", "a{99999999999}"], "no regular expression"),
+        (["archive", str(data_dir), *place, "--topics", "("], "not a regular expression"),
+        (["archive", str(data_dir), *place, "--topics", "a{99999999999}"], "not a regular expression"),
         (["archive", str(data_dir), *place, "--batch-records", "0"], "--batch-records"),
         (["verify", str(data_dir), *place, "--as-of", "yesterday"], "no time such as"),
         (["verify", str(data_dir), *place, "--conf", "cores=3"], "spark.NAME=VALUE"),

@@ -77,14 +77,14 @@ def test_columns_that_may_not_be_null_stay_so() -> None:
             schema(("id", LongType())),
             "There is no column id: a schema chooses among key binary, value binary, topic string, ",
         ),
-        (schema(("offset", IntegerType())), "Column offset is bigint, not int: read it so and cast it"),
+        (schema(("offset", IntegerType())), "Column offset is bigint, not int: read it as that and cast it"),
         (schema(("value", StringType())), "Column value is binary, not string"),
         (schema(("timestamp", TimestampNTZType())), "Column timestamp is timestamp, not timestamp_ntz"),
         (
             schema(("headers", ArrayType(StringType()))),
             "Column headers is array<struct<key:string,value:binary>>, not array<string>",
         ),
-        (schema(("offset", LongType()), ("Offset", LongType())), "Column Offset is twice in the schema"),
+        (schema(("offset", LongType()), ("Offset", LongType())), "Column Offset appears twice in the schema"),
         (schema(), "The schema has no columns"),
     ],
 )

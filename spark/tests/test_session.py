@@ -171,7 +171,5 @@ def test_a_cache_that_cannot_be_made_is_one_line_that_says_what_to_do(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(
-        OperatorError, match="Not a directory: set XDG_CACHE_HOME to a writable directory"
-    ):
+    with pytest.raises(OperatorError, match="Not a directory: set XDG_CACHE_HOME to a writable directory"):
         session.wrapped(tmp_path)

@@ -57,7 +57,7 @@ def test_ids_of_topics_without_partitions_are_not_kept() -> None:
     "value", [{"t": 5}, {"t": {"zero": 5}}, {"t": {"0": "5"}}, {"t#short": {}}, {"logOffset": 3}]
 )
 def test_another_sources_checkpoint_is_refused(value: dict[str, object]) -> None:
-    with pytest.raises(SourceError, match="checkpointLocation of its own"):
+    with pytest.raises(SourceError, match="its own checkpointLocation"):
         StreamOffset.from_json(value)
 
 
@@ -90,7 +90,7 @@ def test_new_partitions_and_new_topics_begin_with_the_earliest() -> None:
 def test_a_new_partition_that_has_lost_records_already() -> None:
     found = available(at(5), disk((0, 12), (3, 4)))
     assert found.spans[tp(1)] == Span(3, 4)
-    assert found.losses == ["partition t-1 is new, and its offsets below 3 are gone already"]
+    assert found.losses == ["partition t-1 is new, and its offsets below 3 are already gone"]
 
 
 def test_offsets_below_the_log_start_are_lost() -> None:
@@ -108,12 +108,12 @@ def test_offsets_beyond_the_end_are_lost_and_the_stream_goes_back() -> None:
 def test_a_recreated_topic_is_another_one() -> None:
     found = available(at(5, 6), disk((0, 50), (0, 3), topic_id=B))
     assert found.spans == {tp(0): Span(0, 50), tp(1): Span(0, 3)}
-    assert found.losses == ["topic t was deleted and created again"]
+    assert found.losses == ["topic t was deleted and recreated"]
 
 
 def test_a_deleted_topic_and_a_missing_partition() -> None:
     assert available(at(5, 6), {}).losses == [
-        "topic t is gone: it was deleted, or it is not subscribed to any more"
+        "topic t is gone: it was deleted, or is no longer subscribed to"
     ]
     assert available(at(5, 6), disk((0, 9))).losses == ["partition t-1 is gone"]
 
@@ -159,8 +159,8 @@ def test_a_first_batch_that_is_planned_again_after_its_start_moved_on_reads_noth
         (disk((7, 50)), [Range("t", A, 0, 7, 9)], "offsets 5 to 6 of t-0 are gone, its log begins at 7"),
         (disk((20, 50)), [], "offsets 5 to 19 of t-0 are gone, its log begins at 20"),
         (disk((0, 8)), [Range("t", A, 0, 5, 8)], "offsets 8 to 8 of t-0 are not there, its log ends at 8"),
-        (disk((0, 50), topic_id=B), [], "t-0 is gone, whose offsets below 9 were to be read"),
-        ({}, [], "t-0 is gone, whose offsets below 9 were to be read"),
+        (disk((0, 50), topic_id=B), [], "t-0 is gone: its offsets below 9 were to be read"),
+        ({}, [], "t-0 is gone: its offsets below 9 were to be read"),
     ],
 )
 def test_what_was_lost_between_plan_and_batch(picture: Picture, planned: list[Range], loss: str) -> None:

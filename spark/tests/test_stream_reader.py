@@ -349,7 +349,7 @@ LOSSES = {
     lose_the_beginning: "offsets 10 to 19 of t-0 are gone",
     delete_records: "offsets 10 to 12 of t-0 are gone",
     lose_the_end: "offset 10 of t-0 was to be read next, but its log ends at 5",
-    recreate: "topic t was deleted and created again",
+    recreate: "topic t was deleted and recreated",
     delete: "topic t is gone",
 }
 

@@ -134,7 +134,7 @@ def test_a_schema_chooses_columns(spark: SparkSession, broker: RunningBroker, na
             None,
             "Option 'view' is 'everything': expected batches or share-partitions or history",
         ),
-        ("kbroker-groups", {"group": "a"}, None, "There is no option 'group': is groups meant?"),
+        ("kbroker-groups", {"group": "a"}, None, "There is no option 'group': did you mean groups?"),
         ("kbroker-topics", {"topics": " , "}, None, "Option 'topics' is empty"),
         (
             "kbroker-batches",

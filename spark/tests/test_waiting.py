@@ -138,7 +138,7 @@ def test_what_is_damaged_is_a_problem_of_its_own(tmp_path: Path) -> None:
     (row,) = table(state_table, tmp_path, view="waiting")
     assert row["offset"] is None
     assert str(row["problem"]).startswith(
-        "records that wait cannot be read: not the value of a parked record"
+        "its parked records cannot be read: not the value of a parked record"
     )
     (row,) = table(state_table, tmp_path, view="share-partitions")
     assert str(row["problem"]).startswith("its lag is not known: not the value of a parked record")

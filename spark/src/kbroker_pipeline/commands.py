@@ -23,7 +23,7 @@ def _pattern(context: click.Context, param: click.Parameter, text: str | None) -
     try:
         re.compile(text or "")
     except (re.error, OverflowError) as error:  # the latter for a count beyond what it can keep
-        raise click.BadParameter(f"{text!r} is no regular expression: {error}") from error
+        raise click.BadParameter(f"{text!r} is not a regular expression: {error}") from error
     return text
 
 

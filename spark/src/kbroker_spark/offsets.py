@@ -1,9 +1,9 @@
-"""Which offsets to read: starting and ending positions, ranges, how ranges become Spark partitions,
-what counts as lost.
+"""Decides which offsets to read: starting and ending positions, ranges, their division into Spark
+partitions, and lost records.
 
-Pure: knows no directory and no Spark. The conventions are those of Spark's own Kafka source:
-offsets are the next one to read, JSON is {"topic": {"0": 23}}, -2 is earliest and -1 latest, ends
-are exclusive, an offset need not have a record.
+Pure: knows no directory and no Spark. The conventions are those of Spark's own Kafka source: an
+offset is the next one to read, JSON is {"topic": {"0": 23}}, -2 is earliest and -1 latest, ends are
+exclusive, and an offset need not have a record.
 """
 
 from __future__ import annotations
@@ -46,21 +46,21 @@ class Edge(Enum):
 
 @dataclass(frozen=True)
 class Offsets:
-    """Positions by partition; LATEST and EARLIEST among them stand for themselves."""
+    """Positions by partition; LATEST and EARLIEST may be among them."""
 
     by_partition: Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class Timestamp:
-    """For every partition the first record that is not older. Milliseconds since 1970."""
+    """In every partition, the first record that is not older. Milliseconds since 1970."""
 
     ms: int
 
 
 @dataclass(frozen=True)
 class Timestamps:
-    """The same with a time for each partition."""
+    """The same, with a time for each partition."""
 
     by_partition: Mapping[TopicPartition, int]
 
@@ -85,7 +85,7 @@ class Range:
 
     @property
     def size(self) -> int:
-        """Offsets, which may be more than records."""
+        """The number of offsets; there may be fewer records."""
         return self.end - self.first
 
 
@@ -104,8 +104,7 @@ def from_json(values: object) -> dict[TopicPartition, int]:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """The shape that Spark keeps in checkpoints: keys are strings, sorted by topic and partition
-    number."""
+    """The format of Spark's checkpoints: keys are strings, sorted by topic and partition number."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[str(partition)] = offset
@@ -131,10 +130,10 @@ def resolve(
 ) -> dict[TopicPartition, int]:
     """The offset at which each partition of `bounds` begins or ends.
 
-    `find(partition, ms)` gives the earliest offset whose record is not older than that, None if
-    there is none; then `no_match` says whether that is an error or the partition's end. Offsets
-    that were given are taken as they are, in the log or not: see `without_lost`. Raises SourceError
-    when `option`'s JSON does not name exactly the partitions of `bounds`.
+    `find(partition, ms)` returns the earliest offset whose record is not older than that, or None.
+    For None, `no_match` selects an error or the partition's end. Explicit offsets are returned
+    unchanged, whether or not the log has them: see `without_lost`. Raises SourceError if `option`'s
+    JSON does not name exactly the partitions of `bounds`.
     """
     match position:
         case Edge.EARLIEST:
@@ -194,14 +193,14 @@ def _listed(partitions: Iterable[TopicPartition]) -> str:
     return ", ".join(names[:10]) + more if names else "none"
 
 
-# --- what is lost ---
+# --- lost records ---
 
 
 def without_lost(wanted: Range, bounds: Bounds) -> tuple[Range, str | None]:
-    """The part of `wanted` that the log still has (or will never have had), and a line about the
-    part that is lost, None if nothing is.
+    """The part of `wanted` that lies within the log, and a line about the lost part, or None.
 
-    An empty range loses nothing. Holes inside the log are no loss: offsets need not have records.
+    An empty range loses nothing. Holes inside the log are not a loss: offsets need not have
+    records.
     """
     if wanted.size <= 0:
         return wanted, None
@@ -236,9 +235,9 @@ def split(
 ) -> list[Range]:
     """Ranges for Spark partitions, in the order of `ranges`; empty ones are dropped.
 
-    `max_records` is a cap on a range's offsets. `min_partitions` is a hint: large ranges are
-    divided in proportion to their size, small ones stay whole, so that there can be a few more or
-    less.
+    `max_records` limits the offsets of a range. `min_partitions` is a hint: large ranges are
+    divided in proportion to their size and small ones stay whole, so the number of partitions may
+    differ slightly.
     """
     pieces = [each for each in ranges if each.size > 0]
     if max_records is not None:
@@ -261,7 +260,7 @@ def _parts(size: int, total: int, wanted: int) -> int:
 
 
 def _divide(whole: Range, parts: int) -> Iterator[Range]:
-    """As even as possible, none empty; the later ones get what is over."""
+    """Parts as even as possible, none empty. The remainder goes to the later parts."""
     parts = min(parts, whole.size)
     first = whole.first
     for number in range(parts):

@@ -1,8 +1,8 @@
 """The options of the source "kbroker", those of Spark's own Kafka source, parsed and checked.
 
-Names are case-insensitive. `path` takes the place of the servers; options that only tell a consumer
-how to talk to a broker are accepted and have no effect. What cannot mean anything here, or would
-mean something else, is refused with Spark's words where it has any. Pure.
+Names are case-insensitive. `path` replaces the bootstrap servers. Options that only configure a
+consumer's communication with a broker are accepted and have no effect. Options that have no meaning
+here, or another one, are refused, with Spark's message where it has one. Pure.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ DEFAULT_TRIGGER_DELAY_MS: Final = 15 * 60_000
 
 @dataclass(frozen=True)
 class Subscribe:
-    """These topics, all their partitions; each must be there."""
+    """All partitions of these topics; each topic must exist."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class SubscribePattern:
-    """Topics whose whole name the regular expression matches; none is fine."""
+    """Topics whose whole name matches the regular expression; there may be none."""
 
     pattern: str
 
 
 @dataclass(frozen=True)
 class Assign:
-    """These partitions; each must be there."""
+    """These partitions; each must exist."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -59,7 +59,8 @@ Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Times are milliseconds. `ending` is LATEST and means nothing in streaming."""
+    """Parsed options. Times are milliseconds. In streaming queries `ending` is LATEST and
+    unused."""
 
     path: str
     selection: Selection
@@ -77,7 +78,7 @@ class ReadOptions:
     max_trigger_delay_ms: int = DEFAULT_TRIGGER_DELAY_MS
     decoder: Decoder = "auto"
     ignored: tuple[str, ...] = ()
-    """Lines to warn of: options without an effect in this kind of query."""
+    """Warnings about options without effect in this kind of query."""
 
 
 SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
@@ -93,7 +94,7 @@ OPTIONS: Final = frozenset(
         "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "decoder",
     }
 )  # fmt: skip
-"""All that have a meaning."""
+"""All options that have an effect."""
 
 WITHOUT_EFFECT: Final = frozenset(
     {
@@ -102,7 +103,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "useDeprecatedOffsetFetching",
     }
 )  # fmt: skip
-"""Accepted, as is everything that begins with "kafka." and is not in REFUSED."""
+"""Accepted and ignored, as are all names that begin with "kafka." and are not in REFUSED."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "kafka.auto.offset.reset": "Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
@@ -129,9 +130,9 @@ _UNITS_MS: Final = {
 
 
 def parse(options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-    """Raises SourceError for the first thing that is wrong. `streaming` None: not known yet (at
-    load()), so only what holds for both kinds of query is checked, and the positions are those of a
-    batch query."""
+    """Raises SourceError for the first error. `streaming` is None where the kind of query is not
+    known yet (at load()). Only the rules of both kinds are checked then, and the positions are
+    those of a batch query."""
     given = _Given(options)
     given.check_names()
     path = given.text("path")
@@ -177,9 +178,8 @@ class _Given:
         self._values = {name.lower(): value for name, value in options.items()}
 
     def check_names(self) -> None:
-        """Options that mean something to others than this source may be among them, so an unknown
-        name is refused only where it looks like one of ours: a mistyped startingOffsets would read
-        everything."""
+        """Refuses an unknown name only if it resembles one of this source's options, since a
+        mistyped startingOffsets would read everything. Other names may be meant for other code."""
         for name in sorted(self._values):
             if name in REFUSED:
                 raise SourceError(
@@ -187,7 +187,7 @@ class _Given:
                 )
             if name not in _KNOWN and not name.startswith("kafka.") and name != "paths":
                 for close in get_close_matches(name, _KNOWN, n=1, cutoff=0.85):
-                    raise SourceError(f"There is no option '{name}': is {_KNOWN[close]} meant?")
+                    raise SourceError(f"There is no option '{name}': did you mean {_KNOWN[close]}?")
         if "paths" in self._values:
             raise SourceError("load() takes one data directory, not several: read each and union them")
 
@@ -195,7 +195,7 @@ class _Given:
         return self._values.get(name.lower())
 
     def parsed(self, name: str, parse: Callable[[str], T], expected: str) -> T | None:
-        """None when it is not given."""
+        """None if the option is not given."""
         text = self.text(name)
         if text is None:
             return None
@@ -232,7 +232,7 @@ class _Given:
         )
 
     def position(self, which: str, default: Edge) -> tuple[Position, str]:
-        """The first of three options that is given, in Spark's order, and its name."""
+        """The value and name of the first of three options that is given, in Spark's order."""
         moment = self.parsed(f"{which}Timestamp", _time_ms, "milliseconds since 1970")
         if moment is not None:
             return Timestamp(moment), f"{which}Timestamp"
@@ -274,9 +274,9 @@ def _selection(given: _Given) -> Selection:
         )
     try:
         re.compile(text.strip())
-    except (re.error, OverflowError) as error:  # the latter for a count beyond what it can keep
+    except (re.error, OverflowError) as error:  # OverflowError: a repetition count that is too large
         raise SourceError(
-            f"Option 'subscribePattern' is '{text}', which is no regular expression: {error}"
+            f"Option 'subscribePattern' is '{text}', which is not a regular expression: {error}"
         ) from error
     return SubscribePattern(text.strip())
 
@@ -343,7 +343,7 @@ def _boolean(text: str) -> bool:
 
 
 def _duration_ms(text: str) -> int:
-    """Java's time strings: a number without a unit is milliseconds."""
+    """Parses Java's time strings: a number without a unit is milliseconds."""
     found = _DURATION.fullmatch(text.lower())
     if found is None:
         raise ValueError(text)

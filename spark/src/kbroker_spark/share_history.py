@@ -1,16 +1,16 @@
-"""What became of share state: its stored snapshots and updates in order, back to the oldest
-snapshot that is still there.
+"""The history of share state: its stored snapshots and updates in order, back to the oldest
+snapshot that is still stored.
 
     engine of the state     where the records are                       how far back
-    segment                 the state's own log                         until it is written anew
+    segment                 the state's own log                         to its last compaction
     lmdb                    the redo log, then the database             some MiB, then the current
     others                  the entries                                 the current ones only
     (control-records)       the topics' logs                            retention
 
-The state's log holds copies too: what is live is written anew at its end from time to time. A copy
-is no change, so a record that says what its key says already is left out; and as the beginning of a
-log goes by segments, updates may stand before the copy of their snapshot. Both are put right here,
-and the entries of the moment are just one more copy at the end. Must not know Spark.
+The state's log also holds copies, because live entries are copied to its end from time to time. A
+copy is not a change, so a record equal to the current value of its key is skipped. Old segments are
+removed from the start of the log, so updates may precede the copy of their snapshot. This module
+corrects both, and treats the current entries as one more copy at the end. Must not know Spark.
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ class SharePartitionId(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """One record. `number`: 0 a snapshot, others updates; `value` None: removed. `log_offset` None:
-    an entry, not a record of a log."""
+    """One stored record.
+
+    - `number`: 0 for a snapshot, otherwise an update.
+    - `value`: None if the record removes the entry.
+    - `log_offset`: None for an entry of the state store, which is not a record of a log.
+    """
 
     number: int
     value: bytes | None
@@ -52,8 +56,11 @@ class Stored(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step of a share-partition's history. `message` None: the state was deleted, or `problem`
-    says why it cannot be read. `is_current`: it is part of what the state is now."""
+    """One step of a share-partition's history.
+
+    - `message`: None if the state was deleted, or cannot be read for the reason in `problem`.
+    - `is_current`: the step is part of the current state.
+    """
 
     number: int
     log_offset: int | None
@@ -75,14 +82,14 @@ Histories: TypeAlias = dict[SharePartitionId, list[Stored]]
 
 
 def history(records: Iterable[Stored]) -> Iterator[Step]:
-    """The steps of one share-partition, of its records in the order in which they were found."""
+    """The steps of one share-partition, from its records in the order in which they were found."""
     generations: list[_Generation] = []
     early: dict[int, Stored] = {}
     for each in records:
         if each.number == 0:
             _take_snapshot(generations, each, early)
         elif each.value is None:
-            early.pop(each.number, None)  # A snapshot took it in, or all was deleted: both say so themselves.
+            early.pop(each.number, None)  # The next snapshot or the deletion is a record too.
         elif generations:
             generations[-1].updates.setdefault(each.number, each)
         else:
@@ -104,8 +111,8 @@ def _take_snapshot(generations: list[_Generation], record: Stored, early: dict[i
 
 
 def _updates_to(snapshot: bytes, early: dict[int, Stored]) -> dict[int, Stored]:
-    """Of the updates that were found before any snapshot those that belong to this one, which is a
-    copy then."""
+    """Those updates in `early` (found before any snapshot) that belong to this snapshot, which is
+    then a copy."""
     try:
         epoch = ShareSnapshot.decode(snapshot).snapshot_epoch
         return {
@@ -130,12 +137,11 @@ def _steps(generation: _Generation, *, is_current: bool) -> Iterator[Step]:
         yield Step(0, generation.deleted.log_offset, None, False)
 
 
-# --- where records come from ---
+# --- sources of records ---
 
 
 def from_state_log(log: LogReader, wanted: Wanted) -> Histories:
-    """The records of a state log, or of a redo log, from its beginning. Raises SourceError for
-    damage."""
+    """The records of a state log or redo log, from its beginning. Raises SourceError for damage."""
     for _ in range(_ATTEMPTS):
         found: Histories = {}
         try:
@@ -148,7 +154,7 @@ def from_state_log(log: LogReader, wanted: Wanted) -> Histories:
         if log.bounds(LOG).start_offset == start:
             return found
     raise SourceError(
-        "the state's log is cut at its beginning faster than it can be read: try again when there is less "
+        "the start of the state's log is removed faster than it can be read: try again when there is less "
         "traffic"
     )
 
@@ -186,8 +192,7 @@ def _parsed(key: bytes, value: bytes | None, log_offset: int | None) -> tuple[Sh
 
 
 def add_entries(histories: Histories, state: StateReader, wanted: Wanted) -> None:
-    """What is current, behind everything. `state`: a moment that is not before the end of what was
-    read so far."""
+    """Appends the current entries. `state` must not be older than the records read so far."""
     for encoded, value in state.scan(ShareStateKey.namespace):
         key, record = _parsed(encoded, value, None)
         if wanted.has(key.group, key.topic_id):
@@ -195,8 +200,8 @@ def add_entries(histories: Histories, state: StateReader, wanted: Wanted) -> Non
 
 
 def from_controls(controls: Iterable[tuple[int, ShareControl]]) -> dict[str, list[Stored]]:
-    """By group, from the control records of one log in offset order. Deltas count on from the
-    record before them."""
+    """The records by group, from the control records of one log in offset order. Each delta is
+    numbered one higher than the record before it."""
     found: dict[str, list[Stored]] = {}
     for offset, control in controls:
         records = found.setdefault(control.group_id, [])

@@ -1,7 +1,8 @@
-"""The state of every share-partition as a broker would load it, wherever its persister keeps it: in
-the state, or in the topics' logs.
+"""The state of every share-partition as a broker would load it, from the state store or the topics'
+logs, depending on the persister.
 
-One state that cannot be read is a row with a problem and disturbs no other. Must not know Spark.
+A state that cannot be read becomes a row with a problem and does not affect others. Must not know
+Spark.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _PIECE: Final = 10_000
 
 
 class SharePartition(NamedTuple):
-    """`state` None: it cannot be read, as `problem` says. `batches` are merged, in offset order."""
+    """`state` is None if it cannot be read; `problem` says why. `batches` are merged, in offset
+    order."""
 
     group: str
     log: LogId
@@ -53,7 +55,7 @@ class SharePartition(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """None: all of them."""
+    """The requested groups and topics; None means all."""
 
     groups: frozenset[str] | None = None
     topic_ids: frozenset[UUID] | None = None
@@ -65,13 +67,13 @@ class Wanted(NamedTuple):
 
 
 def persister_of(state: StateReader) -> str:
-    """Who keeps the share state. Raises SourceError for a plugin's, of which nobody here knows
-    where it keeps anything."""
+    """The name of the persister. Raises SourceError for a plugin, since only the plugin can find
+    its state."""
     value = state.get(PERSISTER.encode())
     name = _DEFAULT if value is None else PersisterName.decode(value).name
     if name not in (_DEFAULT, _CONTROL_RECORDS, _NOOP):
         raise SourceError(
-            f"share state is kept by the persister {name}, a plugin that only the broker can ask: use its "
+            f"share state is stored by the persister {name}, a plugin that only the broker can use: use its "
             "own tools"
         )
     return name
@@ -82,7 +84,7 @@ def keeps_control_records(state: StateReader) -> bool:
 
 
 def from_entries(state: StateReader, wanted: Wanted) -> Iterator[SharePartition]:
-    """What the default persister keeps, by topic id, partition and group."""
+    """The share-partitions of the default persister, by topic id, partition and group."""
     for key, entries in share_entries(state, wanted):
         yield _loaded(key.group_id, LogId(key.topic_id, key.partition), entries)
 
@@ -90,7 +92,7 @@ def from_entries(state: StateReader, wanted: Wanted) -> Iterator[SharePartition]
 def share_entries(
     state: StateReader, wanted: Wanted
 ) -> Iterator[tuple[ShareStateKey, list[tuple[bytes, bytes]]]]:
-    """Each share-partition's entries as they are stored, under the key of its snapshot."""
+    """Each share-partition's stored entries, with the key of its snapshot."""
     for prefix, entries in groupby(
         state.scan(ShareStateKey.namespace), lambda entry: entry[0][:-_NUMBER_BYTES]
     ):
@@ -101,7 +103,7 @@ def share_entries(
 
 
 def hints(state: StateReader, wanted: Wanted) -> Iterator[tuple[LogId, ControlHint]]:
-    """The logs that have share state in control records."""
+    """The logs with share state in control records, and their hints."""
     for key, value in state.scan(ControlHintKey.namespace):
         parsed = parse_key(key)
         assert isinstance(parsed, ControlHintKey), "that is its namespace"
@@ -112,8 +114,8 @@ def hints(state: StateReader, wanted: Wanted) -> Iterator[tuple[LogId, ControlHi
 def from_logs(
     logs: LogReader, found: Iterable[tuple[LogId, ControlHint]], wanted: Wanted
 ) -> Iterator[SharePartition]:
-    """What is in control records, by topic id, partition and group; `found` are the hints of one
-    moment."""
+    """The share-partitions in control records, by topic id, partition and group. `found` has the
+    hints of one snapshot."""
     for log, hint in found:
         try:
             groups = read_groups(logs, log, hint)
@@ -122,7 +124,7 @@ def from_logs(
         except ValueError as error:
             names = [group for group in sorted(hint.groups) if wanted.has(group, log.topic_id)]
             yield from (
-                SharePartition(group, log, None, (), f"its control records cannot be looked for: {error}")
+                SharePartition(group, log, None, (), f"its control records cannot be read: {error}")
                 for group in names
             )
             continue
@@ -146,15 +148,15 @@ def _loaded(group: str, log: LogId, entries: Iterable[tuple[bytes, bytes]]) -> S
 
 
 def parked_of_state(state: StateReader, found: SharePartition, log_start: int) -> ParkedLeft:
-    """The records that wait outside the window, of those that the log has. Raises ValueError."""
+    """The parked records that the log still has. Raises ValueError."""
     assert found.state is not None, "it could be read"
     partition = TopicPartition(found.log.topic_id, found.log.partition)
     return stored_left(state, found.group, partition, found.state.generation, log_start)
 
 
 def parked_records(data: DataDir, found: SharePartition) -> Iterator[Parked]:
-    """All of them by offset, read in pieces, each of a moment of its own: there may be millions.
-    Raises ValueError."""
+    """All parked records by offset. There may be millions, so they are read in pieces, each from
+    its own snapshot. Raises ValueError."""
     if found.state is None or not found.state.generation:
         return
     prefix = prefix_of(
@@ -172,19 +174,19 @@ def parked_records(data: DataDir, found: SharePartition) -> Iterator[Parked]:
 
 
 class LogView:
-    """One log, to tell lag by: its bounds, and with control records where these are. None is looked
-    for twice."""
+    """One log, for the calculation of lag: its bounds and the positions of its control records.
+    Each control record is searched for once."""
 
     def __init__(self, logs: LogReader, log: LogId, bounds: Bounds, *, has_controls: bool) -> None:
         self.bounds, self._logs, self._log = bounds, logs, log
         self._known_from = bounds.end
         self._runs: list[tuple[int, int]] = []
-        """First offset, and the one behind the last."""
+        """[first, end) offsets of control batches."""
         self.has_controls = has_controls
 
     def controls_from(self, start: int) -> int:
-        """How many offsets from there on are those of control records: nobody's records, so no lag.
-        Raises ValueError for damage."""
+        """The number of control records from `start` on. They are not delivered, so they are not
+        lag. Raises ValueError for damage."""
         if start < self._known_from:
             batches = control_batches(self._logs, self._log, start, self._known_from)
             self._runs += [
@@ -195,9 +197,9 @@ class LogView:
         return sum(end - max(first, start) for first, end in self._runs if end > start)
 
     def lag_of(self, found: SharePartition) -> int | None:
-        """As DescribeShareGroupOffsets answers it; None where that says -1.
+        """The lag that DescribeShareGroupOffsets returns; None where it returns -1.
 
-        Raises ValueError for damage, KeyError for a log that is gone."""
+        Raises ValueError for damage, KeyError for a deleted log."""
         state = found.state
         if state is None or state.start_offset == UNKNOWN or state.delivery_complete_count < 0:
             return None

@@ -1,16 +1,15 @@
-"""The format kbroker-state: share-group state, whoever keeps it, as tables.
+"""The format kbroker-state: share-group state of any built-in persister, as tables.
 
     view                 a row for each
     batches              state batch of a share-partition; one with nulls for a share-partition
                          without batches
-    share-partitions     share-partition: where it stands, its lag, how many records are in which
-                         state
+    share-partitions     share-partition: its offsets, its lag, and the number of records by state
     history              stored snapshot and update, in order, back to the oldest snapshot that is
-                         kept
-    waiting              record that waits outside the in-flight window, by offset
+                         stored
+    waiting              parked record, by offset
 
 A state that cannot be read is a row whose `problem` says why. Rows are pure functions of the two
-readers. Must not know Spark but for its types.
+readers. Of Spark, this module may know only the types.
 """
 
 from __future__ import annotations
@@ -89,7 +88,7 @@ _STANDS: Final = {
 Topics: TypeAlias = Mapping[UUID, TopicInfo]
 """The live ones, by id."""
 _STATE_LOGS: Final = {"segment": ".", "lmdb": "redo"}
-"""Where an engine's log of the state is, from the state's directory."""
+"""The location of an engine's state log, relative to the state's directory."""
 _COUNTED: Final = (
     RecordState.AVAILABLE,
     RecordState.ACKNOWLEDGED,
@@ -136,12 +135,12 @@ def reader(options: Mapping[str, str], wanted: StructType) -> FrozenReader:
 
 
 def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
-    """All rows, of one moment of the state, which is not held while logs are read: that may take
-    long. Raises SourceError."""
+    """All rows, from one snapshot of the state. The snapshot is not held while logs are read, which
+    may take long. Raises SourceError."""
     view = view_of(options)
     with data.state().snapshot() as moment:
-        # Not before: a frozen reader of logs would show ends that lie before what the state speaks
-        # of.
+        # Only now: a frozen reader opened earlier might show log ends that lie before offsets in
+        # the state.
         logs = data.logs()
         named = {topic.topic_id: topic for topic in topics(moment)}
         wanted, in_logs = wanted_by(options, named), keeps_control_records(moment)
@@ -163,14 +162,14 @@ def rows(data: DataDir, options: Mapping[str, str]) -> Iterator[Row]:
 
 
 class LogViews:
-    """The logs of share-partitions, each looked at once."""
+    """The logs of share-partitions, each read once."""
 
     def __init__(self, logs: LogReader, ends: LogEnds, has_controls: bool) -> None:
         self._logs, self._ends, self._has_controls = logs, ends, has_controls
         self._known: dict[LogId, LogView | None] = {}
 
     def get(self, log: LogId) -> LogView | None:
-        """None for a topic that is not there any more."""
+        """None for a deleted topic."""
         if log not in self._known:
             found = self._ends.get(log)
             self._known[log] = (
@@ -190,7 +189,7 @@ def wanted_by(options: Mapping[str, str], named: Topics) -> Wanted:
 
 
 def _key(group: str, log: LogId, named: Topics) -> Row:
-    """Without a name: the topic is deleted, or being deleted."""
+    """The key columns. The name is null if the topic is deleted or being deleted."""
     topic = named.get(log.topic_id)
     return group, None if topic is None else topic.name, str(log.topic_id), log.partition
 
@@ -211,7 +210,7 @@ def _stands(found: SharePartition) -> Row:
 
 
 def _times(found: SharePartition) -> Row:
-    """Of the snapshot; an update has no time of its own. 0: there was no snapshot."""
+    """The times of the snapshot, since updates store none. 0: there was no snapshot."""
     state = found.state
     return (
         (None, None)
@@ -239,7 +238,7 @@ def batch_rows(states: Iterable[SharePartition], named: Topics) -> Iterator[Row]
 def share_partition_rows(
     states: Iterable[SharePartition], views: LogViews, named: Topics, data: DataDir
 ) -> Iterator[Row]:
-    """Records that wait are of a moment after that of the state, as logs are."""
+    """Parked records and logs are read after the snapshot of the state."""
     for found in states:
         log, problem, lag, parked = views.get(found.log), found.problem, None, NOTHING_PARKED
         try:
@@ -268,8 +267,8 @@ _WAITS_FOR: Final = {Lane.REDELIVERY: "redelivery", Lane.SCHEDULE: "schedule", L
 
 
 def waiting_rows(states: Iterable[SharePartition], data: DataDir, named: Topics) -> Iterator[Row]:
-    """A share-partition that cannot be read has one row, which says why; one without such records
-    has none."""
+    """A share-partition that cannot be read has one row, which says why. One without parked records
+    has no row."""
     for found in states:
         key, problem = _key(found.group, found.log, named), found.problem
         try:
@@ -287,7 +286,7 @@ def waiting_rows(states: Iterable[SharePartition], data: DataDir, named: Topics)
                     None,
                 )
         except ValueError as error:
-            problem = problem or f"records that wait cannot be read: {error}"
+            problem = problem or f"its parked records cannot be read: {error}"
         if problem is not None:
             yield *key, *(None,) * 8, problem
 
@@ -317,8 +316,8 @@ def control_histories(
             start = logs.bounds(log).start_offset
         except KeyError:
             continue  # The topic was deleted meanwhile.
-        # Of what retention took while this was read a snapshot may be missing, and updates to it
-        # seem to be those to one before.
+        # Retention may have removed a snapshot during the read. Updates to it would then seem to
+        # belong to an earlier snapshot.
         by_group = from_controls(each for each in seen if each[0] >= start)
         for group, records in by_group.items():
             if wanted.has(group, log.topic_id):
@@ -327,7 +326,7 @@ def control_histories(
 
 
 def stored_histories(data: DataDir, wanted: Wanted) -> Histories:
-    """From the state's log, where its engine has one, and its entries of a moment behind that."""
+    """The records of the state's log, if its engine has one, followed by the current entries."""
     found: Histories = {}
     place = _STATE_LOGS.get(data.description.state_engine)
     if place is not None:

@@ -1,17 +1,19 @@
-"""Offsets of a stream: what a checkpoint keeps, how far the next micro-batch goes, and which ranges
-a planned one reads. Pure.
+"""Offsets of a stream: the content of a checkpoint, the end of the next micro-batch, and the ranges
+that a planned batch reads. Pure.
 
-A checkpoint has the JSON of Spark's Kafka source, `{"orders": {"0": 23, "1": 40}}`: next offset to
-read by topic and partition. A recreated topic has the name of the old one and offsets of its own,
-so beside each topic there is its id, as a topic without partitions whose name no topic can have:
-`{"orders": {"0": 23}, "orders#bbbbbbbbQkOAAAAAAAAAAA": {}}`. Spark's Kafka source reads that as
-nothing, and here a checkpoint without ids is taken as it is: a query moves over with its
-checkpoint, in both directions.
+A checkpoint has the JSON of Spark's Kafka source, `{"orders": {"0": 23, "1": 40}}`: the next offset
+to read by topic and partition. A recreated topic has the name of the old one but starts its offsets
+again. Each topic's id is therefore stored too, as a topic without partitions whose name is not a
+legal topic name: `{"orders": {"0": 23}, "orders#bbbbbbbbQkOAAAAAAAAAAA": {}}`. Spark's Kafka source
+reads nothing from that entry, and this source accepts checkpoints without ids. A query can thus
+move between the sources with its checkpoint, in both directions.
 
-What was lost (see failOnDataLoss) is looked for twice. `available` compares the checkpoint with
-what is on disk before a batch is written down, so that a query that must not lose anything stops
-with a checkpoint that is still true. `ranges` looks again, because a batch that was written down
-before a crash is read after it. The readers of the ranges look once more, while they read.
+Lost records (see failOnDataLoss) are detected in three places:
+
+- `available` compares the checkpoint with the disk before Spark stores a batch. A query that must
+  not lose records then stops with a checkpoint that is still valid.
+- `ranges` checks again, because a batch stored before a crash is read after it.
+- The readers of the ranges check while they read.
 """
 
 from __future__ import annotations
@@ -30,41 +32,42 @@ StreamJson: TypeAlias = dict[str, dict[str, int]]
 
 
 class LogState(NamedTuple):
-    """One partition on disk."""
+    """A partition on disk."""
 
     topic_id: UUID
     bounds: Bounds
 
 
 Picture: TypeAlias = Mapping[TopicPartition, LogState]
-"""All partitions that a stream reads, as they are at one moment."""
+"""All partitions that a stream reads, as of one moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """Where a stream stands: the next offset of each partition. `ids` may lack topics: a checkpoint
-    of Spark's Kafka source has none."""
+    """The position of a stream: the next offset of each partition. `ids` may lack topics, since a
+    checkpoint of Spark's Kafka source has no ids."""
 
     next: Mapping[TopicPartition, int]
     ids: Mapping[str, UUID]
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamOffset:
-        """SourceError where it is neither ours nor that of Spark's Kafka source."""
+        """Raises SourceError if it was written neither by this source nor by Spark's Kafka
+        source."""
         marks = [topic.partition("#") for topic in value if "#" in topic]
         try:
             offsets = from_json({topic: offsets for topic, offsets in value.items() if "#" not in topic})
             ids = {topic: UUID(bytes=urlsafe_b64decode(text + "==")) for topic, _, text in marks}
         except ValueError as error:
             raise SourceError(
-                f'the checkpoint holds {value!r}, not offsets like {{"topic": {{"0": 23}}}}: it is another '
-                "source's; "
-                "give the query a checkpointLocation of its own"
+                f'the checkpoint holds {value!r}, not offsets like {{"topic": {{"0": 23}}}}: it '
+                "belongs to another source; "
+                "give the query its own checkpointLocation"
             ) from error
         return cls(offsets, ids)
 
     def to_json(self) -> StreamJson:
-        """In one order for equal offsets, as Spark compares the text."""
+        """Equal offsets give equal text, which Spark compares."""
         offsets = to_json(self.next)
         marks: StreamJson = {
             f"{topic}#{_id_text(topic_id)}": {}
@@ -74,15 +77,15 @@ class StreamOffset:
         return offsets | marks
 
     def is_of(self, topic: str, topic_id: UUID) -> bool:
-        """Whether its offsets are of the topic with this id, for all that is known."""
+        """Whether its offsets may belong to the topic with this id: the id is equal or unknown."""
         return self.ids.get(topic, topic_id) == topic_id
 
     def continues(self, other: StreamOffset, topic: str) -> bool:
-        """Whether both have offsets of the same topic, for all that is known."""
+        """Whether both may have offsets of the same topic: the ids are equal or unknown."""
         return topic not in other.ids or self.is_of(topic, other.ids[topic])
 
     def same_place(self, other: StreamOffset) -> bool:
-        """Whether a batch from here to there has nothing to read, and nothing new to write down."""
+        """Whether a batch from here to `other` has nothing to read and nothing new to store."""
         return self.next == other.next and all(self.continues(other, topic) for topic in self.ids)
 
 
@@ -98,16 +101,16 @@ def offset_at(ends: Mapping[TopicPartition, int], picture: Picture) -> StreamOff
 
 @dataclass(slots=True)
 class Available:
-    """`spans`: where reading goes on in each partition, and how far it can go. `losses`: one line
-    each, none where all is well."""
+    """`spans`: the offsets that can be read next, by partition. `losses`: one line for each
+    loss."""
 
     spans: dict[TopicPartition, Span] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
 
 
 def available(start: StreamOffset, picture: Picture, target: Picture | None = None) -> Available:
-    """What there is to read after `start`. With a `target` (Trigger.AvailableNow) nothing that came
-    later is seen."""
+    """The offsets that can be read after `start`. With a `target` (Trigger.AvailableNow), offsets
+    and partitions newer than it are left out."""
     found = Available(losses=_gone(start, picture))
     for partition, state in sorted(picture.items()):
         end = state.bounds.end
@@ -122,16 +125,16 @@ def available(start: StreamOffset, picture: Picture, target: Picture | None = No
 
 
 def _gone(start: StreamOffset, picture: Picture) -> list[str]:
-    """Topics and partitions of `start` that are not there any more."""
+    """Lines about the topics and partitions of `start` that no longer exist."""
     present = {partition.topic: state.topic_id for partition, state in picture.items()}
     topics = sorted({partition.topic for partition in start.next})
     lines = [
-        f"topic {topic} is gone: it was deleted, or it is not subscribed to any more"
+        f"topic {topic} is gone: it was deleted, or is no longer subscribed to"
         for topic in topics
         if topic not in present
     ]
     recreated = [topic for topic in topics if topic in present and not start.is_of(topic, present[topic])]
-    lines += [f"topic {topic} was deleted and created again" for topic in recreated]
+    lines += [f"topic {topic} was deleted and recreated" for topic in recreated]
     told = {topic for topic in topics if topic not in present} | set(recreated)
     return lines + [
         f"partition {each} is gone"
@@ -141,8 +144,8 @@ def _gone(start: StreamOffset, picture: Picture) -> list[str]:
 
 
 def _first(start: StreamOffset, partition: TopicPartition, state: LogState) -> tuple[int, str | None]:
-    """The offset from which a partition is read on, with a line where that is not what `start`
-    says. New ones begin with the earliest."""
+    """The next offset to read of a partition, with a line if it differs from `start`. New
+    partitions begin at the earliest offset."""
     begin, end = state.bounds
     if not start.is_of(partition.topic, state.topic_id):
         return begin, None
@@ -150,7 +153,7 @@ def _first(start: StreamOffset, partition: TopicPartition, state: LogState) -> t
     if first is None:
         return (
             begin,
-            f"partition {partition} is new, and its offsets below {begin} are gone already"
+            f"partition {partition} is new, and its offsets below {begin} are already gone"
             if begin > 0
             else None,
         )
@@ -162,8 +165,8 @@ def _first(start: StreamOffset, partition: TopicPartition, state: LogState) -> t
 
 
 def ranges(start: StreamOffset, end: StreamOffset, picture: Picture) -> tuple[list[Range], list[str]]:
-    """What a batch from `start` to `end` reads, without empty ranges; and a line for all that was
-    lost since `end` was planned."""
+    """The ranges of a batch from `start` to `end`, without empty ones, and a line for each loss
+    since `end` was planned."""
     planned = []
     losses = []
     for partition, until in sorted(end.next.items()):
@@ -171,7 +174,7 @@ def ranges(start: StreamOffset, end: StreamOffset, picture: Picture) -> tuple[li
             continue
         state = picture.get(partition)
         if state is None or not end.is_of(partition.topic, state.topic_id):
-            losses.append(f"{partition} is gone, whose offsets below {until} were to be read")
+            losses.append(f"{partition} is gone: its offsets below {until} were to be read")
             continue
         first, lost_below = _first(start, partition, state)
         wanted = Range(partition.topic, state.topic_id, partition.partition, first, until)

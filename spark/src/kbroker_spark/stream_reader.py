@@ -1,15 +1,15 @@
-"""The source "kbroker" in streaming queries: when Spark asks, how far the next micro-batch goes and
-what it reads.
+"""The source "kbroker" in streaming queries: tells Spark the end of the next micro-batch and the
+ranges that it reads.
 
-One object of this class lives in a process of its own beside Spark's driver and is asked for
-offsets and partitions for as long as the query runs; copies of it, pickled when the query began,
-only `read` in the workers. What has to outlive a run is in Spark's checkpoint alone, so nothing
-here hangs on `commit` or `stop`, which Spark calls late or never.
+One object of this class lives in a separate process beside Spark's driver, which requests offsets
+and partitions from it while the query runs. Copies, pickled when the query started, only `read` in
+the workers. All state that must survive a run is in Spark's checkpoint. Nothing here depends on
+`commit` or `stop`, which Spark calls late or never.
 
-Where a query begins has to be fixed before anything is read: Spark writes down where each batch
-ends, but not where the first begins, and asks for that again if it is killed in the first batch.
-"latest" is then further on, and what came between would be lost. So the first batch of such a query
-is empty: it ends where it begins, and that is written down.
+A query's starting offsets must be stored before anything is read. Spark stores the end of each
+batch, but not the start of the first one, and requests the start again after a crash in the first
+batch. "latest" would then be a later offset, and the records in between would be lost. The first
+batch of such a query is therefore empty: its end equals its start, and Spark stores it.
 
 Needs pyspark 4.2, the first with admission control for sources in Python.
 """
@@ -54,7 +54,7 @@ except ImportError as error:
     from pyspark import __version__
 
     raise SourceError(
-        f"streaming from kbroker needs pyspark 4.2 or later, this is {__version__}: upgrade it, or use "
+        f"streaming from kbroker needs pyspark 4.2 or later, but this is {__version__}: upgrade it, or use "
         "spark.read"
     ) from error
 
@@ -62,17 +62,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _REST = 9
-"""Spark asks for the latest offset every 10 ms while nothing is new. A look at the disk may cost
-more than that (RocksDB: a snapshot by hard links), so before the next one there is a rest of this
-many times as long as the last one took."""
+"""Spark requests the latest offset every 10 ms while nothing is new. Reading the disk may take
+longer than that (RocksDB: a snapshot by hard links). The pause before the next read is therefore
+this many times the duration of the last one."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the head of this file. `clock` counts seconds and never goes back; `sleep` lets some
-    pass.
+    """See the module's docstring. `clock` returns monotonic seconds; `sleep` waits for some
+    seconds.
 
-    All methods raise SourceError: a directory that cannot be read, or, with failOnDataLoss, records
-    that are gone (DataLoss).
+    All methods raise SourceError for a directory that cannot be read, and, with failOnDataLoss,
+    DataLoss for lost records.
     """
 
     def __init__(
@@ -96,22 +96,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         self._told: set[str] = set()
 
-    # --- asked by Spark for the query ---
+    # --- called by Spark for the query ---
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._look()
 
     def initialOffset(self) -> StreamJson:
-        """Where a new query begins. The same at every call, as Spark asks twice; a query with a
-        checkpoint is not asked."""
+        """The start of a new query. Each call returns the same, as Spark calls this twice. Spark
+        does not call it for a query with a checkpoint."""
         if self._initial is None:
             self._initial = self._starting_offset()
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Spark gives it back with every call of latestOffset, unless the trigger is Once. It knows
-        no limit that is both a minimum and a maximum: with both the minimum goes through Spark, and
-        the maximum comes out of the options."""
+        """Spark passes this limit to every call of latestOffset, unless the trigger is Once. A
+        limit cannot be both a minimum and a maximum. With both options, this returns the minimum,
+        and the maximum is read from the options."""
         if self._options.min_offsets_per_trigger is not None:
             return ReadMinRows(self._options.min_offsets_per_trigger)
         if self._options.max_offsets_per_trigger is not None:
@@ -119,8 +119,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: StreamJson, limit: ReadLimit) -> StreamJson:
-        """The end of the batch that begins at `start`; `start` itself, unchanged, where there is to
-        be no batch."""
+        """The end of the batch that begins at `start`; `start` itself, unchanged, if there is no
+        batch now."""
         begin = StreamOffset.from_json(start)
         if self._pins(begin):
             return start
@@ -133,14 +133,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if begin.same_place(end) else end.to_json()
 
     def reportLatestOffset(self) -> StreamJson | None:
-        """For the query's progress: what the last look has seen."""
+        """The log ends at the last read of the disk, for the query's progress."""
         if self._picture is None:
             return None
         return to_json({partition: state.bounds.end for partition, state in self._picture.items()})
 
     def partitions(self, start: StreamJson, end: StreamJson) -> Sequence[InputPartition]:
-        """What a batch reads. After a restart Spark asks for the last batch that was written down,
-        before it asks for offsets."""
+        """The ranges that a batch reads. After a restart, Spark first requests these for the last
+        stored batch, before it requests offsets."""
         self._pin = False
         picture = self._look() if self._picture is None else self._picture
         wanted, losses = ranges(StreamOffset.from_json(start), StreamOffset.from_json(end), picture)
@@ -158,7 +158,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)
         return rows(self._options, self._schema, partition.range)
 
-    # --- where a query begins ---
+    # --- the start of a query ---
 
     def _starting_offset(self) -> StreamOffset:
         with reading(self._options.path) as directory:
@@ -179,8 +179,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_at(offsets, picture)
 
     def _may_move(self, offsets: Mapping[TopicPartition, int], picture: Picture) -> bool:
-        """Whether the same options may give other offsets later. A record that a time has found
-        stays the one that it finds."""
+        """Whether the same options may resolve to other offsets later. A record found by time stays
+        the result for that time."""
         match self._options.starting:
             case Edge.EARLIEST:
                 return False
@@ -189,16 +189,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return any(offset == picture[partition].bounds.end for partition, offset in offsets.items())
 
     def _pins(self, begin: StreamOffset) -> bool:
-        """Whether the batch that begins here is the empty first one; there is one at most."""
+        """Whether the batch that begins here is the empty first one. There is at most one."""
         pins = self._pin and self._initial is not None and begin.same_place(self._initial)
         self._pin = False
         return pins
 
-    # --- how far a batch goes ---
+    # --- the end of a batch ---
 
     def _waits(self, found: Available) -> bool:
-        """With Trigger.AvailableNow what is left at the end is not waited for: nothing more will
-        come."""
+        """Whether to wait for more records. With Trigger.AvailableNow none will come, so there is
+        no wait."""
         size = sum(span.size for span in found.spans.values())
         return self._target is None and self._patience.waits(size, int(self._clock() * 1000))
 
@@ -211,7 +211,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- the disk ---
 
     def _rested_look(self) -> Picture:
-        """With Trigger.AvailableNow the end is known already, so any look will do."""
+        """With Trigger.AvailableNow the end is already known, so the last picture is good
+        enough."""
         rest = self._look_again_at - self._clock()
         if rest > 0:
             if self._target is not None and self._picture is not None:

@@ -1,9 +1,9 @@
-"""Sources that are tables: columns, rows and options, no offsets. What all of them tell Spark; the
-tables themselves are modules.
+"""Sources that are tables: columns, rows and options, but no offsets. This is their common
+interface to Spark; each table is a module.
 
-A table of the state is small, and its rows belong together. So it is read when Spark plans the
-first action on a frame, in one go, and the rows travel with the plan: a frame is a picture of one
-moment, whatever is done with it, and load() takes a new one.
+A table of the state is small and must be consistent. It is therefore read at once, when Spark plans
+the first action on a frame, and the rows travel with the plan. A frame shows one moment, and load()
+makes a new frame.
 
     package pyspark_kbroker_X ── names ──▶ module kbroker_spark.X_table
                                            schema(options), reader(options, wanted schema)
@@ -29,8 +29,8 @@ _COMPRESSION: Final = "lz4"
 
 
 class TableSource(DataSource):
-    """A package names its `format` and the `module` of its table, which is imported when it is
-    used."""
+    """Each package derives from this and names its `format` and the `module` of its table. The
+    module is imported at first use."""
 
     format: ClassVar[str]
     module: ClassVar[str]
@@ -89,7 +89,7 @@ class FrozenReader(DataSourceReader):
             ]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        if isinstance(partition, Rows):  # Spark makes one None of no partitions.
+        if isinstance(partition, Rows):  # Spark passes None where there are no partitions.
             import pyarrow as pa
 
             with pa.ipc.open_stream(partition.stream) as stream:

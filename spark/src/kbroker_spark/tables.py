@@ -1,5 +1,5 @@
-"""What the sources that are tables have in common: columns, rows made into Arrow, lists in options.
-Must not know what a table is about."""
+"""Helpers for sources that are tables: columns, conversion of rows to Arrow, options. Must not know
+any single table."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from kbroker_spark.errors import SourceError
 
 ROWS_IN_BATCH: Final = 20_000
 Row: TypeAlias = tuple[Any, ...]
-"""Values in the order of a table's columns: what pyarrow takes for the column's type, timestamps as
-microseconds (`micros`)."""
+"""Values in the order of a table's columns. pyarrow must accept each for its column's type;
+timestamps are microseconds (`micros`)."""
 
 STRING, INT, BIGINT, BOOLEAN, TIMESTAMP = (
     StringType(),
@@ -53,14 +53,14 @@ def array_of(**types: DataType) -> ArrayType:
 
 
 def micros(timestamp_ms: int | None) -> int | None:
-    """A timestamp as Spark has it. None for what is none (below 0), and for what no timestamp of
-    Spark's can say."""
+    """A timestamp in Spark's unit. None for a time below 0, which means no time, and for one beyond
+    the range of Spark's timestamps."""
     return None if timestamp_ms is None or not 0 <= timestamp_ms <= _MOST_MS else timestamp_ms * 1000
 
 
 def projected(own: StructType, wanted: StructType) -> list[int]:
-    """Places of the wanted columns among a table's own. Raises SourceError for a column that the
-    table has not, or of another type."""
+    """The indexes of the wanted columns in the table. Raises SourceError for an unknown column or a
+    wrong type."""
     places = {field.name: place for place, field in enumerate(own.fields)}
     found = []
     for field in wanted.fields:
@@ -71,7 +71,7 @@ def projected(own: StructType, wanted: StructType) -> list[int]:
         if field.dataType != kind:
             raise SourceError(
                 f"Column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}: read "
-                "it so and cast it"
+                "it as that and cast it"
             )
         found.append(place)
     if not found or len(set(found)) < len(found):
@@ -82,7 +82,7 @@ def projected(own: StructType, wanted: StructType) -> list[int]:
 def arrow_batches(
     rows: Iterable[Row], own: StructType, wanted: StructType, size: int = ROWS_IN_BATCH
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of exactly the wanted columns, as Spark insists."""
+    """Batches with exactly the wanted columns, as Spark requires."""
     places = projected(own, wanted)
     schema = to_arrow_schema(wanted, timezone="UTC")
     remaining = iter(rows)
@@ -95,27 +95,27 @@ def arrow_batches(
 
 
 def record_batch(arrays: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    """Raises SourceError where a schema of one's own says NOT NULL of a column that has nulls:
-    Spark believes it, and falls over them."""
+    """Raises SourceError if the user's schema declares a column with nulls NOT NULL. Spark would
+    trust the schema and fail on the nulls."""
     for field, array in zip(schema, arrays, strict=True):
         if not field.nullable and array.null_count:
             raise SourceError(
-                f"Column {field.name} is NOT NULL in the schema, and there are rows in which it is null: "
-                "declare it without that"
+                f"Column {field.name} is NOT NULL in the schema, but it is null in some rows: "
+                "declare it nullable"
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def prepared(options: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
-    """Options by lower-case name. Others than the known ones may be meant for others, so they are
-    refused only where they look like one. Raises SourceError, also where there is no path."""
+    """Options by lower-case name. Unknown options may be meant for other code, so they are refused
+    only if they resemble a known one. Raises SourceError for those, and if there is no path."""
     found = {name.lower(): value for name, value in options.items()}
     names = {name.lower(): name for name in known}
     if "paths" in found:
         raise SourceError("load() takes one data directory, not several: read each and union them")
     for name in sorted(found.keys() - names.keys()):
         for close in get_close_matches(name, names, n=1, cutoff=0.8):
-            raise SourceError(f"There is no option '{name}': is {names[close]} meant?")
+            raise SourceError(f"There is no option '{name}': did you mean {names[close]}?")
     if not found.get("path"):
         raise SourceError("There is no path: load(DATA_DIR), the --data-dir of a broker")
     return found
@@ -147,7 +147,7 @@ def switched(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 @contextmanager
 def read_whole(path: str) -> Iterator[None]:
-    """For a table that is read in one go: what its values cannot be decoded for is one line."""
+    """Turns the ValueError of a value that cannot be decoded into a SourceError."""
     try:
         yield
     except SourceError:

@@ -1,8 +1,8 @@
-"""The format kbroker-topics: live topics and their partitions, where logs begin and end, how large
-they are, what is set for them.
+"""The format kbroker-topics: live topics and their partitions, with the bounds and sizes of their
+logs and the topics' settings.
 
-A row for each partition. Where a partition has no log (it is being created, or the directory is
-damaged) the log's columns are null.
+There is a row for each partition. If a partition has no log (it is being created, or the directory
+is damaged), the log's columns are null.
 """
 
 from __future__ import annotations

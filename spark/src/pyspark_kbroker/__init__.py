@@ -1,7 +1,7 @@
 """The source "kbroker", which Spark finds by this package's name:
 `spark.read.format("kbroker").load(data_dir)` and `readStream`.
 
-Imports stay trivial, as an error in one such package hides the sources of all.
+Imports stay trivial, because an import error in one such package hides the sources of all.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class DefaultSource(DataSource):
         return "kbroker"
 
     def schema(self) -> StructType:
-        """Asked for at load(), and not if there is a user's schema: what can be checked by then is
-        checked."""
+        """Called at load(), unless the user passes a schema. Checks the options and the directory
+        as far as possible at that time."""
         from kbroker_spark.data import DataDir
         from kbroker_spark.options import parse
         from kbroker_spark.schema import full_schema
@@ -48,6 +48,6 @@ class DefaultSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known to a session that does not find it by itself, such as one whose
-    packages come with spark.submit.pyFiles."""
+    """Registers the source with a session that does not find it itself, such as one whose packages
+    come with spark.submit.pyFiles."""
     spark.dataSource.register(DefaultSource)

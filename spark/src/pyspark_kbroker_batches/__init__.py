@@ -1,5 +1,5 @@
-"""The format kbroker-batches. Spark looks here for a source by name; imports stay trivial: an error
-in one such package hides them all."""
+"""The format kbroker-batches. Spark finds the source by this package's name. Imports stay trivial,
+because an import error in one such package hides the sources of all."""
 
 from kbroker_spark.table_source import TableSource
 
