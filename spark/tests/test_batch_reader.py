@@ -129,7 +129,7 @@ def test_a_schema_may_say_not_null_of_what_is_never_null(tmp_path: Path) -> None
     wanted = StructType([StructField(name, BinaryType(), nullable=False) for name in ("value", "key")])
     assert table(reader(tmp_path, StructType(wanted.fields[:1])))["value"].to_pylist() == [b"v"]
     with pytest.raises(
-        SourceError, match="Column key is NOT NULL in the schema, and there are rows in which it is null"
+        SourceError, match="Column key is NOT NULL in the schema, but it is null in some rows"
     ):
         table(reader(tmp_path, wanted))
 

@@ -75,7 +75,7 @@ def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
             ["verify", str(data_dir), "--out", str(tmp_path / "link" / "tables")],
             "lies in the broker's data directory",
         ),
-        (["verify", str(data_dir), "--out", str(tmp_path / "mine")], "holds other things"),
+        (["verify", str(data_dir), "--out", str(tmp_path / "mine")], "contains files that are not tables"),
         (["verify"], "Missing argument"),
         (["vrefiy"], "No such command"),
         (["demo", "--storage", "memory"], "memory"),

@@ -209,4 +209,4 @@ def test_archive_of_many_commits(
     assert len(decided) >= 5
     assert decided == [(min(number, 2), True) for number in range(len(decided))]
     assert run(["archive", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--topics", "two"]) == 2
-    assert "leaves out what is archived here already (one)" in capsys.readouterr().err
+    assert "leaves out topics that are archived here (one)" in capsys.readouterr().err

@@ -217,7 +217,7 @@ def test_topics_in_the_archive_must_be_chosen_again(tmp_path: Path) -> None:
     store = archive_of(tmp_path, "orders", "returns", "deleted")
     check_topics(store, ["orders", "returns", "new"], "orders|returns|new")
     with pytest.raises(
-        CommandFailed, match=r"leaves out what is archived here already \(returns\)"
+        CommandFailed, match=r"leaves out topics that are archived here \(returns\)"
     ) as refused:
         check_topics(store, ["orders", "returns"], "orders|new")
     assert refused.value.exit_code == Exit.USAGE

@@ -143,7 +143,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     broken.mkdir()
     (broken / "pipeline.json").write_text("{")
     for folder, cluster, text, code in (
-        ("mine", CLUSTER, "holds other things", Exit.USAGE),
+        ("mine", CLUSTER, "contains files that are not tables", Exit.USAGE),
         ("file", CLUSTER, "is not a directory", Exit.USAGE),
         ("out", "another", "tables of the cluster a-cluster", Exit.USAGE),
         ("newer", CLUSTER, "use a newer", Exit.REFUSED),

@@ -1,2 +1,2 @@
-"""Jobs on the data sources of kbroker, each idempotent and incremental: archive, queue-health,
-dead-letter-report, verify."""
+"""Spark jobs on kbroker's data sources: archive, queue-health, dead-letter-report and verify. Each
+is idempotent and incremental."""

@@ -1,4 +1,4 @@
-"""`python -m kbroker_pipeline JOB ...`, and the file to give to spark-submit."""
+"""`python -m kbroker_pipeline JOB ...`, and the file to pass to spark-submit."""
 
 from kbroker_pipeline.cli import main
 

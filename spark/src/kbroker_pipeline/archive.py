@@ -1,9 +1,9 @@
-"""`archive`: topic logs to Parquet, through Structured Streaming, each record once.
+"""`archive`: copies topic logs to Parquet through Structured Streaming, each record exactly once.
 
-Spark's checkpoint says which offsets are a micro-batch; a micro-batch becomes a commit of the store
-under its number. A batch that was decided before a crash, and is given again because Spark did not
-get to note that, is skipped. So no reader needs to know Spark's own `_spark_metadata` to see each
-record once, as is the case with its file sink.
+Spark's checkpoint has the offsets of each micro-batch. A micro-batch becomes a commit of the store
+under the batch's number. After a crash, Spark may repeat a batch whose completion it had not
+stored; if its commit was decided, the batch is skipped. Readers thus see each record once without
+Spark's `_spark_metadata`, which the output of Spark's own file sink requires.
 
 This module must not know HTML nor the terminal.
 """
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = "archive"
 USERS_TOPICS: Final = "[^_].*|_[^_].*|_"
-"""Java's and Python's regular expression of all topics but those that begin with two
-underscores."""
+"""A regular expression, for both Java and Python, that matches all topics except those whose names
+begin with two underscores."""
 KEPT_COMMITS: Final = 1000
 _POLL_S: Final = 1
 _MOST_NAMED: Final = 5
@@ -39,7 +39,8 @@ _MOST_NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`max_offsets`: records per micro-batch. `every_s`: None: what is there now, and end."""
+    """`max_offsets`: records per micro-batch. `every_s`: None to archive the current records and
+    end."""
 
     data_dir: Path
     pattern: str = USERS_TOPICS
@@ -50,8 +51,8 @@ class Settings:
 
 @dataclass(slots=True)
 class Span:
-    """What the archive holds of one partition: how many records, and between which offsets (the
-    last one included)."""
+    """The archived part of one partition: the number of records, and the first and last offset
+    (inclusive)."""
 
     rows: int = 0
     first: int | None = None
@@ -65,10 +66,12 @@ class Span:
 
 @dataclass(slots=True)
 class Totals:
-    """The whole archive after a commit: it goes from commit to commit, so that no file has to be
-    read to know it.
+    """The totals of the whole archive after a commit. Each commit stores them, so no data file has
+    to be read.
 
-    `spans`: topic, partition. `days`: topic, date: records. `size_bytes` and `files`: of Parquet.
+    - `spans`: by topic and partition.
+    - `days`: the number of records by topic and date.
+    - `size_bytes`, `files`: of the Parquet files.
     """
 
     spans: dict[str, dict[str, Span]] = field(default_factory=dict)
@@ -94,7 +97,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One commit, for the page: when it was made, and what it added."""
+    """One commit, for the page: its time, and the records it added."""
 
     at_ms: int
     seconds: float
@@ -109,9 +112,9 @@ def archive(
     written: Callable[[int], None],
     now_ms: Callable[[], int],
 ) -> int:
-    """Runs until everything that was there at the start is archived, or, with `every_s`, until it
-    is interrupted. Returns how many records were added. `written` is told of each commit's records.
-    Raises what the source raises, wrapped by Spark."""
+    """Runs until all records that existed at the start are archived, or, with `every_s`, until it
+    is interrupted. Calls `written` with the number of records of each commit. Returns the number of
+    added records. Raises the source's errors, wrapped by Spark."""
     check_checkpoint(store)
     check_topics(store, {part.topic.name for part in sources.parts(settings.data_dir)}, settings.pattern)
     before = Totals.of(store.last()).rows
@@ -139,8 +142,8 @@ def archive(
 
 
 def _wait(spark: SparkSession, query: StreamingQuery) -> None:
-    """Raises KeyboardInterrupt between two questions to Spark: in the middle of one, the gateway
-    would log tracebacks."""
+    """Waits for the query to end. Raises KeyboardInterrupt only between two calls to the JVM, since
+    the gateway logs tracebacks when a call is interrupted."""
     interrupted: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: interrupted.append(number))
     try:
@@ -150,26 +153,26 @@ def _wait(spark: SparkSession, query: StreamingQuery) -> None:
     finally:
         if query.isActive:
             if interrupted:
-                spark.sparkContext.setLogLevel("OFF")  # It would log the tasks that are cut off as failures.
+                spark.sparkContext.setLogLevel("OFF")  # It would log the cancelled tasks as failures.
             query.stop()
         signal.signal(signal.SIGINT, before)
 
 
 def check_checkpoint(store: Store) -> None:
-    """CommandFailed where tables and checkpoint do not belong together: records would be missing,
-    or there twice."""
+    """Raises CommandFailed if tables and checkpoint do not belong together. Records would then be
+    missing or duplicated."""
     last = store.last()
     if last is None:
         if _query_id(store) is not None and any((store.checkpoint / "commits").glob("[0-9]*")):
             raise CommandFailed(
-                f"{store.checkpoint} is there without what it has archived: remove it, to archive "
-                "everything anew"
+                f"{store.checkpoint} exists, but the records it has archived do not: remove it to archive "
+                "everything from scratch"
             )
         return
     if last.facts["query"] != _query_id(store):
         raise CommandFailed(
-            f"{store.checkpoint} is not the checkpoint that the archive beside it was written with: "
-            "restore that, or choose another --out"
+            f"{store.checkpoint} is not the checkpoint with which the archive beside it was written: "
+            "restore that checkpoint, or choose another --out"
         )
     planned = [int(path.name) for path in (store.checkpoint / "offsets").glob("[0-9]*")]
     if max(planned, default=-1) < int(last.name):
@@ -181,17 +184,17 @@ def check_checkpoint(store: Store) -> None:
 
 
 def check_topics(store: Store, names: Collection[str], pattern: str) -> None:
-    """CommandFailed where a topic that is there, and archived in part, would be left out: the
-    checkpoint has offsets of what is read only, so it would be archived from its beginning once
-    more when it is chosen again. `names`: the topics that are there."""
+    """Raises CommandFailed if `pattern` leaves out an existing topic that is already archived in
+    part. The checkpoint keeps offsets only of the topics being read, so the topic would be archived
+    again from its beginning when it is next included. `names`: the existing topics."""
     wanted = re.compile(pattern)
     left_out = sorted(
         name for name in Totals.of(store.last()).spans if name in names and not wanted.fullmatch(name)
     )
     if left_out:
         raise CommandFailed(
-            f"--topics leaves out what is archived here already ({', '.join(left_out[:_MOST_NAMED])}): "
-            "choose that too, or another --out",
+            f"--topics leaves out topics that are archived here ({', '.join(left_out[:_MOST_NAMED])}): "
+            "include them, or choose another --out",
             Exit.USAGE,
         )
 
@@ -220,7 +223,7 @@ class Writer:
         totals = Totals.of(last)
         rows, size_bytes = self._count(name, totals)
         if not rows and last is not None:
-            self._store.stage(name)  # Nothing but empty files, and nothing to note.
+            self._store.stage(name)  # Only empty files, and nothing to store.
             return
         seconds = time.monotonic() - began_s
         facts = {
@@ -228,7 +231,7 @@ class Writer:
             "batch": asdict(Batch(self._now_ms(), seconds, rows, size_bytes)),
             "totals": asdict(totals),
         }
-        # Spark does not: after a power cut it would plan this batch anew.
+        # Spark does not sync it. After a power cut it would plan this batch with other offsets.
         sync(self._store.checkpoint / "offsets" / str(number))
         self._store.decide(name, facts)
         self._store.forget(KEPT_COMMITS)
@@ -251,14 +254,14 @@ class Writer:
 
 
 def dated(frame: DataFrame) -> DataFrame:
-    """Records with `date`, the day of their timestamp in UTC, as text."""
+    """Adds the column `date`, the UTC day of the record's timestamp, as text."""
     from pyspark.sql import functions as F
 
     return frame.withColumn("date", F.date_format("timestamp", "yyyy-MM-dd"))
 
 
 def spans_of(path: Path) -> list[tuple[int, int, int, int]]:
-    """Of a Parquet file with records: partition, number of records, first and last offset."""
+    """For each partition in a Parquet file: partition, number of records, first and last offset."""
     import pyarrow.parquet as pq
 
     table = pq.ParquetFile(path).read(columns=["partition", "offset"])
@@ -279,7 +282,8 @@ def spans_of(path: Path) -> list[tuple[int, int, int, int]]:
 
 
 def waiting(totals: Totals, parts: Iterable[Part], pattern: str) -> int:
-    """About how many records there are to be archived: offsets behind what the archive has."""
+    """The approximate number of records still to be archived: the offsets after the archived
+    ones."""
     wanted = re.compile(pattern)
     count = 0
     for part in parts:

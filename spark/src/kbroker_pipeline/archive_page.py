@@ -1,4 +1,4 @@
-"""The page of archive: what the Parquet table holds of each log, and how it came there."""
+"""The page of archive: the archived part of each log, and the commits over time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_SERIES = 8
 
 
 class Archived(NamedTuple):
-    """All that the page shows. `parts`: the logs as they are now. `added`: records of this run."""
+    """The data of the page. `parts`: the current logs. `added`: records added by this run."""
 
     data_dir: str
     engines: str
@@ -43,8 +43,8 @@ class Archived(NamedTuple):
 
 
 class PartRow(NamedTuple):
-    """A partition in the archive beside its log. `behind`: offsets at the end of the log that are
-    not in the archive yet; `log_start` and `log_end` are None where the log is gone."""
+    """An archived partition and its log. `behind`: offsets at the end of the log that are not
+    archived yet. `log_start` and `log_end` are None if the log was deleted."""
 
     topic: str
     partition: int
@@ -64,7 +64,7 @@ class PartRow(NamedTuple):
 
     @property
     def only_here(self) -> int:
-        """Offsets that the log does not have any more."""
+        """The number of archived offsets that the log no longer has."""
         return max(
             0, min(self.last + 1, self.last + 1 if self.log_start is None else self.log_start) - self.first
         )
@@ -92,7 +92,7 @@ def page(archived: Archived) -> Page:
     return Page(
         title="Archive",
         summary=f"{counted(totals.rows, 'record')} of {counted(len(totals.spans), 'topic')} as Parquet, "
-        "each one once.",
+        "each exactly once.",
         status=status,
         facts=(
             ("Data directory", archived.data_dir),
@@ -104,16 +104,16 @@ def page(archived: Archived) -> Page:
         notices=[
             Notice(
                 row.name,
-                f"{row.only_here:,} offsets are in the archive only: its log begins at {row.log_start:,} "
-                "now.",
+                f"{row.only_here:,} offsets are only in the archive: "
+                f"its log now begins at {row.log_start:,}.",
                 "neutral",
             )
             for row in rows
             if row.only_here and row.log_start is not None
         ][:5],
         sections=(
-            Section("What is archived", "", [_coverage(rows), _sizes(totals)]),
-            Section("How it came", "", [_rate(archived.batches), _days(totals)]),
+            Section("Contents", "", [_coverage(rows), _sizes(totals)]),
+            Section("Over time", "", [_rate(archived.batches), _days(totals)]),
             Section("Partitions", "", [_table(rows)], wide=True),
         ),
     )
@@ -154,16 +154,14 @@ def _coverage(rows: Sequence[PartRow]) -> Figure:
     }
     colours = {"archived": "@blue", "archived, gone from the log": "@violet", "not archived yet": "@grey"}
     return figures.spans(
-        "Offsets", "Of each log: what the archive has.", {k: v for k, v in bars.items() if v}, colours=colours
+        "Offsets", "The archived part of each log.", {k: v for k, v in bars.items() if v}, colours=colours
     )
 
 
 def _sizes(totals: Totals) -> Figure:
     sums = {topic: sum(span.rows for span in spans.values()) for topic, spans in totals.spans.items()}
     points = sorted(sums.items(), key=lambda each: -each[1])[:_MOST_BARS]
-    return figures.rows(
-        "Records by topic", "All that the archive holds.", {"records": points}, unit="records"
-    )
+    return figures.rows("Records by topic", "All archived records.", {"records": points}, unit="records")
 
 
 def _rate(batches: Sequence[Batch]) -> Figure:

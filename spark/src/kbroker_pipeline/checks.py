@@ -1,13 +1,12 @@
-"""What `verify` looks for: DataFrames to findings.
+"""The checks of `verify`: functions from DataFrames to findings.
 
     batches    format kbroker-batches
     state      format kbroker-state, view batches
     letters    dead letters (letters.py)
     logs       (topic_id, partition, topic, log_start, log_end), of live topics
 
-A finding has the columns of FINDING. Severity `error` is damage, or what cannot come about by
-itself; a `note` may be all right, and says when. This module must not know where anything is
-stored.
+A finding has the columns of FINDING. Severity `error` means damage, or a state that kbroker never
+writes. A `note` may be harmless, and says when. This module must not know where anything is stored.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FINDING: Final = (
 
 
 class Check(NamedTuple):
-    """`about`: which of the inputs it looks at."""
+    """`about`: the input that is checked."""
 
     name: str
     about: str
@@ -42,11 +41,11 @@ class Check(NamedTuple):
 
 
 CHECKS: Final = (
-    Check("damaged batch", "batches", "Every batch can be read, and its CRC is right."),
+    Check("damaged batch", "batches", "Every batch can be read, and its CRC matches."),
     Check(
         "impossible offsets",
         "batches",
-        "A batch ends at or behind where it begins, holds no more records than offsets, and lies in its log.",
+        "A batch does not end before it begins, has no more records than offsets, and lies within its log.",
     ),
     Check("overlapping batches", "batches", "No offset is in two batches of a log."),
     Check("unreadable state", "state", "The state of every share-partition can be read."),
@@ -54,21 +53,21 @@ CHECKS: Final = (
     Check(
         "impossible state",
         "state",
-        "State batches begin at or behind the start offset, end behind their beginning, and are of a known "
+        "State batches do not begin before the start offset, do not end before they begin, and have a known "
         "state.",
     ),
     Check("overlapping state", "state", "No offset is in two state batches of a share-partition."),
-    Check("state beyond the log", "state", "No state is about offsets that were never written."),
+    Check("state beyond the log", "state", "No state refers to offsets that were never written."),
     Check(
         "live and dead-lettered",
         "letters",
-        "No record that has a dead letter is delivered again, or was acknowledged.",
+        "No record with a dead letter can still be delivered, or was acknowledged.",
     ),
-    Check("dead letter twice", "letters", "No record has two dead letters of one group."),
+    Check("dead letter twice", "letters", "No record has two dead letters of the same group."),
     Check(
         "missing batches",
         "logs",
-        "Offsets that are known to have been written are there, or before the log's start.",
+        "Offsets that are known to have been written exist, or are before the log's start.",
     ),
 )
 
@@ -95,7 +94,7 @@ def _finding(
 
 
 def in_order(findings: DataFrame) -> DataFrame:
-    """Errors first, and the same findings always in the same order."""
+    """Errors first. The order is deterministic."""
     return findings.orderBy(
         "severity",
         "check",
@@ -130,12 +129,12 @@ def of_batches(batches: DataFrame, logs: DataFrame) -> DataFrame:
         F.when(base < 0, F.lit("begins below offset 0"))
         .when(last < base, F.lit("ends before it begins"))
         .when(
-            count > last - base + 1, F.format_string("holds %d records in %d offsets", count, last - base + 1)
+            count > last - base + 1, F.format_string("has %d records in %d offsets", count, last - base + 1)
         )
-        .when(count < 0, F.lit("holds fewer than no records"))
+        .when(count < 0, F.lit("has a negative number of records"))
         .when(
             last >= F.col("log_end"),
-            F.format_string("goes on after the end of the log at %d", F.col("log_end")),
+            F.format_string("extends beyond the end of the log at %d", F.col("log_end")),
         )
     )
     strange = placed.withColumn("why", impossible).where(F.col("why").isNotNull())
@@ -145,14 +144,14 @@ def of_batches(batches: DataFrame, logs: DataFrame) -> DataFrame:
         .rowsBetween(Window.unboundedPreceding, -1)
     )
     reached = whole.withColumn("reached", F.max("last_offset").over(before)).where(F.col("reached") >= base)
-    twice = F.format_string("a batch before it reaches to offset %d", F.col("reached"))
+    twice = F.format_string("an earlier batch extends to offset %d", F.col("reached"))
     return damaged.unionByName(
         _finding(strange, CHECKS[1].name, ERROR, base, last, F.col("why"))
     ).unionByName(_finding(reached, CHECKS[2].name, ERROR, base, last, twice))
 
 
 def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
-    """State that cannot be read, belongs to nothing, contradicts itself or is beyond the log."""
+    """State that cannot be read, belongs to no topic, contradicts itself or is beyond the log."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -172,13 +171,13 @@ def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
         NOTE,
         first,
         first,
-        F.lit("there is no such topic: the next start removes it"),
+        F.lit("its topic does not exist: the next start removes the state"),
     )
     why = (
         F.when(last < first, F.lit("ends before it begins"))
         .when(first < start, F.format_string("begins before the start offset %d", start))
         .when(F.col("state").startswith("state "), F.concat(F.lit("is in the unknown "), F.col("state")))
-        .when(F.col("delivery_count") < 0, F.lit("was delivered fewer than no times"))
+        .when(F.col("delivery_count") < 0, F.lit("has a negative delivery count"))
     )
     strange = _finding(
         readable.withColumn("why", why).where(F.col("why").isNotNull()),
@@ -202,7 +201,7 @@ def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
         ERROR,
         first,
         last,
-        F.format_string("state before it reaches to offset %d", F.col("reached")),
+        F.format_string("an earlier state batch extends to offset %d", F.col("reached")),
     )
     return (
         unreadable.unionByName(orphans)
@@ -213,7 +212,7 @@ def of_state(state: DataFrame, logs: DataFrame) -> DataFrame:
 
 
 def _beyond_the_log(readable: DataFrame, logs: DataFrame) -> DataFrame:
-    """State, and start offsets, of records that the log does not have yet."""
+    """State batches and start offsets beyond the end of the log."""
     from pyspark.sql import functions as F
 
     first, last, start, end = map(F.col, ("first_offset", "last_offset", "start_offset", "log_end"))
@@ -231,17 +230,16 @@ def _beyond_the_log(readable: DataFrame, logs: DataFrame) -> DataFrame:
         ERROR,
         start,
         start,
-        F.format_string("it begins at %d, and the log ends at %d", start, end),
+        F.format_string("the state begins at %d, but the log ends at %d", start, end),
     )
     return beyond.unionByName(ahead)
 
 
 def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
-    """Records with a dead letter that are not finished, or not as such. `letters` with
-    `source_topic_id`.
+    """Records with a dead letter that are not archived. `letters` must have `source_topic_id`.
 
-    A letter that is older than the state is of an earlier life of the group: its offsets were
-    reset, or it was deleted and made again.
+    A dead letter older than the state was written before the group's offsets were reset, or before
+    the group was deleted and recreated.
     """
     from pyspark.sql import functions as F
 
@@ -267,9 +265,9 @@ def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
     )
     severity = F.when(F.col("timestamp") < F.col("created"), NOTE).otherwise(ERROR)
     detail = F.concat(
-        F.lit("it has a dead letter and is "),
+        F.lit("it has a dead letter, but is "),
         F.coalesce("state", F.lit("not delivered")),
-        F.when(severity == NOTE, "; the letter is older than the group's state").otherwise(""),
+        F.when(severity == NOTE, "; the dead letter is older than the group's state").otherwise(""),
     )
     live = _finding(wrong, CHECKS[8].name, severity, "offset", "offset", detail)
     many = (
@@ -278,6 +276,6 @@ def of_letters(letters: DataFrame, state: DataFrame) -> DataFrame:
         .where(F.col("letters") > 1)
     )
     text = F.format_string(
-        "%d dead letters: all right if the group's offsets were reset in between", F.col("letters")
+        "%d dead letters: harmless if the group's offsets were reset in between", F.col("letters")
     )
     return live.unionByName(_finding(many, CHECKS[9].name, NOTE, "offset", "offset", text))

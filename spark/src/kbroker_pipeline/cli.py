@@ -1,9 +1,9 @@
-"""The command line: `kbroker-pipeline JOB DATA_DIR`, and `python -m kbroker_pipeline` or
-spark-submit of `__main__.py` for the same.
+"""The command line: `kbroker-pipeline JOB DATA_DIR`; also `python -m kbroker_pipeline`, or
+spark-submit with `__main__.py`.
 
-Commands check what they are given before Spark is started. A job's result is a short table (or,
-with `--json`, one document) on stdout and an HTML page; everything said to a person goes to stderr,
-and a refusal is one line with an exit code of kbroker's. This module must not know what a job does.
+Commands check their arguments before they start Spark. A job's result is a short table on stdout
+(with `--json`, one document) and an HTML page. Messages go to stderr, and an error is one line with
+one of kbroker's exit codes. This module must not know what a job does.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.metricsEnabled": "false",
 }
-"""Of a session that the jobs start themselves, where nothing else is set. Most of what they shuffle
-is small: few parts are quicker."""
+"""Defaults of a session that the jobs start themselves. Most shuffles are small, so few partitions
+are faster."""
 
 
 class Moment(click.ParamType[int]):
-    """A moment in ISO 8601, UTC unless it says otherwise; milliseconds."""
+    """A time in ISO 8601, in UTC unless it has an offset, converted to milliseconds."""
 
     name = "TIME"
 
@@ -55,12 +55,12 @@ class Moment(click.ParamType[int]):
         try:
             found = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no time such as 2026-01-31T08:00:00", param, context)
+            self.fail(f"{value!r} is not a time such as 2026-01-31T08:00:00", param, context)
         return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 class Setting(click.ParamType[tuple[str, str]]):
-    """One of Spark's settings: NAME=VALUE."""
+    """A Spark setting: NAME=VALUE."""
 
     name = "NAME=VALUE"
 
@@ -76,7 +76,7 @@ class Setting(click.ParamType[tuple[str, str]]):
 
 
 class Common(NamedTuple):
-    """What all jobs are given."""
+    """The argument and options of all jobs."""
 
     data_dir: Path
     out: Path
@@ -87,24 +87,24 @@ class Common(NamedTuple):
     now_ms: int | None
 
     def moment_ms(self) -> int:
-        """Now, unless another time is to count as now."""
+        """The time given with --as-of, or now."""
         return self.now_ms if self.now_ms is not None else time.time_ns() // 1_000_000
 
 
 def job_options(function: F) -> F:
-    """The argument and the options of all jobs."""
+    """Adds the argument and the options of all jobs."""
     for option in (
         click.option(
             "--as-of",
             "now_ms",
             type=Moment(),
-            help="What counts as now, for ages and for dates of snapshots. Default: now.",
+            help="The time to use instead of now, for ages and for dates of snapshots.",
         ),
         click.option(
-            "--conf", "settings", type=Setting(), multiple=True, help="A setting of Spark; may be repeated."
+            "--conf", "settings", type=Setting(), multiple=True, help="A Spark setting; may be repeated."
         ),
         click.option(
-            "--master", metavar="URL", help="Where Spark runs. Default: local[*], or what spark-submit says."
+            "--master", metavar="URL", help="Where Spark runs. Default: local[*], or spark-submit's setting."
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."),
         click.option(
@@ -119,7 +119,7 @@ def job_options(function: F) -> F:
             default=DEFAULT_OUT,
             show_default=True,
             metavar="DIR",
-            help="Where the tables are kept.",
+            help="The directory of the tables.",
         ),
         click.argument("data_dir", type=click.Path(path_type=Path)),
     ):
@@ -128,7 +128,7 @@ def job_options(function: F) -> F:
 
 
 class Work(NamedTuple):
-    """What a job works with."""
+    """The resources of a running job."""
 
     spark: SparkSession
     store: Store
@@ -138,8 +138,8 @@ class Work(NamedTuple):
 
 @contextmanager
 def working(job: str, common: Common) -> Iterator[Work]:
-    """Checks the directories, starts Spark, and sees to it that both are given back. Raises what
-    exits.end_of knows."""
+    """Checks the directories and starts Spark. At the end, unlocks the tables and stops Spark.
+    Raises errors that exits.end_of handles."""
     from kbroker_pipeline.sources import look
     from kbroker_pipeline.store import opened
 
@@ -158,8 +158,8 @@ def working(job: str, common: Common) -> Iterator[Work]:
 def spark_session(
     master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session with what the jobs need. It is stopped at the end, unless there was one before.
-    CommandFailed: Spark does not start."""
+    """A session with the settings that the jobs need. An existing session is used and not stopped.
+    Raises CommandFailed if Spark does not start."""
     from pyspark.sql import SparkSession
 
     from kbroker_pipeline.frames import SETTINGS
@@ -175,9 +175,9 @@ def spark_session(
         if not is_of_spark(error):
             raise
         why = " ".join(str(error).splitlines()[:2])
-        raise CommandFailed(f"Spark did not start, are --master and --conf right? {why}") from error
+        raise CommandFailed(f"Spark did not start; check --master and --conf: {why}") from error
     if existing is None and threading.current_thread() is threading.main_thread():
-        # Spark's own asks the JVM in the middle of another question.
+        # Spark's own handler calls the JVM, possibly in the middle of another call.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
@@ -190,8 +190,8 @@ def spark_session(
 
 
 def quieten_gateway() -> None:
-    """Ctrl-C cuts off a question to the JVM, for which py4j logs tracebacks, mostly with the root
-    logger; what it raises is told anyway."""
+    """Hides the tracebacks that py4j logs, mostly with the root logger, when Ctrl-C interrupts a
+    call to the JVM. The exception is reported anyway."""
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_of_the_gateway)
 
@@ -207,7 +207,7 @@ def finish(
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write the page, and print the result: `facts` on top, then each of `rows` as a table."""
+    """Writes the page and prints the result: `facts` first, then each of `rows` as a table."""
     from kbroker_pipeline.report import write
 
     work.progress.tell("writing the page")
@@ -219,12 +219,12 @@ def finish(
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="pyspark-kbroker", prog_name="kbroker-pipeline")
 def cli() -> None:
-    """Jobs on a kbroker data directory: tables in Parquet, a page to look at, beside a live broker
-    or without one."""
+    """Jobs on a kbroker data directory, whether or not its broker runs. Each writes Parquet tables
+    and an HTML page."""
 
 
 def load_commands() -> click.Group:
-    """The group with all its commands."""
+    """The command group with all its commands."""
     from kbroker_pipeline import commands, demo
 
     for command in (
@@ -239,7 +239,7 @@ def load_commands() -> click.Group:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Runs one command and returns its exit code."""
     try:
         result = load_commands().main(arguments, prog_name="kbroker-pipeline", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
@@ -252,7 +252,7 @@ def main() -> NoReturn:
     code = run()
     try:
         sys.stdout.flush()
-    except OSError:  # The reader of our output has left.
+    except OSError:  # The reader of stdout has gone.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = code or Exit.REFUSED
     sys.exit(code)

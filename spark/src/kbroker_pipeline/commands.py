@@ -1,5 +1,5 @@
-"""The jobs as commands: what they take, what they print. Each imports its job when it runs, so that
-`--help` is quick."""
+"""The jobs as commands: their options and output. Each imports its job only when it runs, so that
+`--help` is fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker_pipeline.exits import Exit
 
 
 def _common(options: dict[str, Any]) -> Common:
-    """Takes what belongs to all jobs out of a command's options."""
+    """Moves the options of all jobs out of a command's options."""
     chosen = {name: options.pop(name) for name in Common._fields}
     return Common(**{**chosen, "settings": dict(chosen["settings"])})
 
@@ -22,7 +22,7 @@ def _common(options: dict[str, Any]) -> Common:
 def _pattern(context: click.Context, param: click.Parameter, text: str | None) -> str | None:
     try:
         re.compile(text or "")
-    except (re.error, OverflowError) as error:  # the latter for a count beyond what it can keep
+    except (re.error, OverflowError) as error:  # OverflowError: a repetition count that is too large
         raise click.BadParameter(f"{text!r} is not a regular expression: {error}") from error
     return text
 
@@ -33,12 +33,12 @@ def _pattern(context: click.Context, param: click.Parameter, text: str | None) -
     "--topics",
     metavar="REGEX",
     callback=_pattern,
-    help="Which topics, as a regular expression. Default: all but those that begin with two underscores.",
+    help="The topics, as a regular expression. Default: all except those that begin with two underscores.",
 )
 @click.option(
     "--continuous",
     is_flag=True,
-    help="Go on until Ctrl-C as records arrive, instead of ending with what is there.",
+    help="Archive new records as they arrive, until Ctrl-C, instead of ending with the current ones.",
 )
 @click.option(
     "--every",
@@ -47,7 +47,7 @@ def _pattern(context: click.Context, param: click.Parameter, text: str | None) -
     default=10.0,
     show_default=True,
     metavar="SECONDS",
-    help="With --continuous.",
+    help="Interval of the micro-batches with --continuous.",
 )
 @click.option(
     "--batch-records",
@@ -55,12 +55,12 @@ def _pattern(context: click.Context, param: click.Parameter, text: str | None) -
     default=1_000_000,
     show_default=True,
     metavar="N",
-    help="Records of one micro-batch.",
+    help="Maximum number of records in a micro-batch.",
 )
 @click.option(
     "--skip-lost",
     is_flag=True,
-    help="Go on where records were removed before they were archived, instead of ending with an error.",
+    help="Continue if records were removed before they were archived, instead of failing.",
 )
 def archive(
     topics: str | None,
@@ -70,9 +70,9 @@ def archive(
     skip_lost: bool,
     **options: Any,  # noqa: ANN401
 ) -> None:
-    """Copy the records of topics into a table of Parquet files, each once.
+    """Copy the records of topics into a table of Parquet files, each exactly once.
 
-    Goes on where the last run ended; new topics and partitions are taken up.
+    Resumes where the last run ended, and includes new topics and partitions.
     """
     from kbroker_pipeline import archive as job
     from kbroker_pipeline import archive_page, sources
@@ -124,16 +124,16 @@ def archive(
 @click.option(
     "--stuck-after", "stuck_after_s", type=click.FloatRange(min=0), default=60.0, show_default=True,
     metavar="SECONDS",
-    help="How long a start offset with backlog behind it must not have moved.",
+    help="How long a start offset must not have moved, despite backlog, to be reported.",
 )  # fmt: skip
 @click.option(
     "--history/--no-history",
     default=True,
     show_default=True,
-    help="Look for records that were given up in the state's history, too.",
+    help="Also search the state's history for records that were given up.",
 )
 def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  # noqa: ANN401
-    """Take a snapshot of all share groups, and compare it with those of earlier runs."""
+    """Take a snapshot of all share groups and compare it with those of earlier runs."""
     from kbroker_pipeline import health_job, health_page, health_rows
 
     common = _common(options)
@@ -190,11 +190,11 @@ def queue_health(stuck_after_s: float, history: bool, **options: Any) -> None:  
     "topics",
     multiple=True,
     metavar="TOPIC",
-    help="A dead letter topic; may be repeated. Default: all that are one.",
+    help="A dead letter topic; may be repeated. Default: all dead letter topics.",
 )
 def dead_letter_report(topics: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-    """Collect dead letters with the records they stand for: causes, sources, keys, first and last
-    seen."""
+    """Collect dead letters and their original records: causes, sources, keys, first and last
+    time."""
     from kbroker_pipeline import letters_job, letters_page
     from kbroker_pipeline.report import human_time
 
@@ -222,8 +222,8 @@ def dead_letter_report(topics: tuple[str, ...], **options: Any) -> None:  # noqa
 @click.command()
 @job_options
 def verify(**options: Any) -> int:  # noqa: ANN401
-    """Read everything and tell what is wrong; exit code 1 where something is, or where dead letters
-    cannot be read."""
+    """Read the whole data directory and report errors. The exit code is 1 if there are errors, or
+    if dead letters cannot be read."""
     from kbroker_pipeline import verify_job, verify_page
 
     common = _common(options)

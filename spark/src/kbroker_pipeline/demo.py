@@ -1,5 +1,5 @@
-"""`kbroker-pipeline demo`: a broker, orders, two share groups, and all jobs on its directory while
-it runs; the pages stay."""
+"""`kbroker-pipeline demo`: runs a broker, orders, two share groups, and all jobs on the directory
+of the running broker. The pages are kept."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
 }
-"""For many small queries: compiling them well would take longer than they do."""
+"""For many small queries, where optimizing compilation would take longer than execution."""
 
 
 @click.command()
@@ -26,7 +26,7 @@ QUICK = {
     "--home",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Where everything is kept. Default: a new temporary directory.",
+    help="The directory for all files. Default: a new temporary directory.",
 )
 @click.option(
     "--storage", default="segment", show_default=True, metavar="ENGINE", help="The broker's engine."
@@ -46,19 +46,19 @@ QUICK = {
     default=5,
     show_default=True,
     metavar="N",
-    help="Snapshots of the queues on the way.",
+    help="Number of snapshots of the queues.",
 )
 def demo(home: Path | None, storage: str, count: int, rounds: int) -> None:
-    """Run a broker with orders, some of them poison, two share groups, and all jobs beside it.
+    """Run a broker, orders (some of them poison), two share groups, and all jobs on its directory.
 
-    Prints where the pages are; nothing is removed at the end.
+    Prints the paths of the pages. Nothing is removed at the end.
     """
     from kbroker import plugins
     from kbroker.errors import OperatorError
     from kbroker_pipeline import demo_work
 
     if storage == "memory":
-        raise click.UsageError("the memory engine keeps nothing on disk to be read")
+        raise click.UsageError("the memory engine stores nothing on disk")
     try:
         plugins.log_store_factory(storage)
         plugins.state_store_factory(storage)
@@ -67,7 +67,7 @@ def demo(home: Path | None, storage: str, count: int, rounds: int) -> None:
     home = (home or Path(tempfile.mkdtemp(prefix="kbroker-spark-demo-"))).absolute()
     data_dir, out = home / "data", home / "tables"
     if data_dir.exists():
-        raise CommandFailed(f"{data_dir} is there already: choose another --home", Exit.USAGE)
+        raise CommandFailed(f"{data_dir} already exists: choose another --home", Exit.USAGE)
     home.mkdir(parents=True, exist_ok=True)
     with spark_session(settings=QUICK), demo_work.broker(data_dir, storage) as bootstrap:
         say(f"a broker runs at {bootstrap} on {data_dir}")
@@ -85,8 +85,8 @@ def demo(home: Path | None, storage: str, count: int, rounds: int) -> None:
 
 
 def _round(bootstrap: str, number: int, count: int, *, last: bool) -> None:
-    """Orders come, order-workers do most of them, and mailer falls behind more and more, until it
-    stops."""
+    """Produces orders. order-workers process most of them; mailer falls further behind in each
+    round and stops before the last."""
     from kbroker_pipeline import demo_work
 
     say(f"round {number + 1}: {count:,} orders")
@@ -98,7 +98,7 @@ def _round(bootstrap: str, number: int, count: int, *, last: bool) -> None:
 
 
 def _job(job: str, data_dir: Path, out: Path, *, quiet: bool = False) -> None:
-    """The command, as a user gives it, in this process and on its Spark session."""
+    """Runs the command with a user's arguments, in this process and on its Spark session."""
     arguments = [job, str(data_dir), "--out", str(out)]
     if job == "queue-health":
         arguments += ["--stuck-after", "0"]

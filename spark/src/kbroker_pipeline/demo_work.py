@@ -1,14 +1,14 @@
-"""The demo's broker, orders and consumers, with what a user has: the command line, and Kafka's own
-client library.
+"""The demo's broker, orders and consumers. They use only what a user has: the command line and a
+Kafka client library.
 
     order            share     what a consumer of order-workers does
     good             the rest  accepts it
-    flaky            4 %       gives it back once; then it works
-    expired card     0.5 %     gives it back until its deliveries are used up: a dead letter
+    flaky            4 %       releases it once, then accepts it
+    expired card     0.5 %     releases it until its deliveries are exhausted: a dead letter
                                ("exhausted"); only three customers have such orders
-    poison           0.4 %     not readable as JSON: rejected at once, a dead letter ("rejected")
+    poison           0.4 %     rejects it at once, as it is not JSON: a dead letter ("rejected")
 
-Made from a seed, so that each run tells the same story. This module must not know the jobs.
+The orders come from a fixed seed, so each run has the same. This module must not know the jobs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _IDLE_POLLS: Final = 4
 
 @contextmanager
 def broker(data_dir: Path, storage: str) -> Iterator[str]:
-    """`kbroker start` in a process of its own; gives its address, and stops it at the end. Raises
+    """`kbroker start` in a separate process. Yields its address, and stops it at the end. Raises
     CommandFailed."""
     command = [
         sys.executable,
@@ -79,7 +79,7 @@ def broker(data_dir: Path, storage: str) -> Iterator[str]:
 
 
 def prepare(bootstrap: str) -> None:
-    """The topics, and how the groups work."""
+    """Creates the topics and configures the groups."""
     _kbroker(bootstrap, "topics", "create", ORDERS, "--partitions", str(PARTITIONS))
     _kbroker(
         bootstrap, "topics", "create", DEAD_LETTERS, "--config", "errors.deadletterqueue.group.enable=true"
@@ -125,7 +125,7 @@ def orders(first: int, count: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def produce(bootstrap: str, first: int, count: int) -> None:
-    """Returns when all are confirmed. Raises CommandFailed."""
+    """Produces orders and returns when all are confirmed. Raises CommandFailed."""
     from confluent_kafka import Producer
 
     failed: list[str] = []
@@ -141,11 +141,11 @@ def produce(bootstrap: str, first: int, count: int) -> None:
         )
         producer.poll(0)
     if producer.flush(_PATIENCE_S) or failed:
-        raise CommandFailed(f"the orders were not confirmed: {failed[0] if failed else 'no answer'}")
+        raise CommandFailed(f"the orders were not confirmed: {failed[0] if failed else 'no response'}")
 
 
 def worker(message: Message) -> AcknowledgeType:
-    """What order-workers make of an order."""
+    """How order-workers acknowledge an order."""
     from confluent_kafka import AcknowledgeType
 
     try:
@@ -160,7 +160,8 @@ def worker(message: Message) -> AcknowledgeType:
 
 
 def mailer(message: Message) -> AcknowledgeType:
-    """What mailer makes of it: a letter, now and then at the second try only."""
+    """How mailer acknowledges an order: it accepts most at once, and one in 25 at the third
+    delivery."""
     from confluent_kafka import AcknowledgeType
 
     again = (message.offset() or 0) % 25 == 0 and (message.delivery_count() or 1) < 3
@@ -170,8 +171,8 @@ def mailer(message: Message) -> AcknowledgeType:
 def consume(
     bootstrap: str, group: str, decide: Callable[[Message], AcknowledgeType], most: int | None = None
 ) -> int:
-    """One share consumer works until nothing comes any more, or until it has finished `most`;
-    returns the number of deliveries."""
+    """Runs one share consumer until no more records arrive, or until it has finished `most`.
+    Returns the number of deliveries."""
     from confluent_kafka import AcknowledgeType, ShareConsumer
 
     settings = {

@@ -1,7 +1,7 @@
-"""How a command ends: kbroker's exit codes, and one line on stderr for each error that is foreseen.
+"""The end of a command: kbroker's exit codes, and one line on stderr for each expected error.
 
-Errors of data sources come wrapped in tracebacks of Spark's worker processes; the line that says
-what to do is taken out of these.
+Errors of data sources arrive wrapped in tracebacks of Spark's worker processes, from which the line
+that says what to do is extracted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded|Read-only fi
 
 
 class Exit(IntEnum):
-    """As docs/exit-codes.md has them."""
+    """The exit codes of docs/exit-codes.md."""
 
     OK = 0
     REFUSED = 1
@@ -33,7 +33,7 @@ class Exit(IntEnum):
 
 
 class CommandFailed(Exception):
-    """A command ends with this exit code and one line on stderr."""
+    """Ends a command with this exit code and one line on stderr."""
 
     def __init__(self, message: str, exit_code: Exit = Exit.REFUSED) -> None:
         super().__init__(" ".join(message.split()))
@@ -41,13 +41,13 @@ class CommandFailed(Exception):
 
 
 def say(message: str) -> None:
-    """One line for the person at the terminal, on stderr: stdout belongs to results."""
+    """Prints one line on stderr, since stdout is for results."""
     click.echo("kbroker-pipeline: " + " ".join(message.split()), err=True)
 
 
 def end_of(error: BaseException) -> Exit:
-    """Print the one line that an error deserves and return the exit code; what nobody foresaw is
-    raised again."""
+    """Prints one line for an expected error and returns its exit code. Raises unexpected errors
+    again."""
     match error:
         case NoArgsIsHelpError():
             error.show()
@@ -86,15 +86,15 @@ def _end_of_spark(error: BaseException) -> Exit:
     if problem is None:
         raise error
     say(
-        f"Spark could not write ({problem[0]}): make room where --out and Spark's temporary files are, and "
+        f"Spark could not write ({problem[0]}): free space for --out and for Spark's temporary files, and "
         "run it again"
     )
     return Exit.REFUSED
 
 
 def line_of(error: BaseException) -> str | None:
-    """What a data source said, out of an exception of Spark; None if it was not one of them. Of the
-    jobs `archive` alone fails on loss."""
+    """The data source's line in an exception of Spark; None if there is none. `archive` is the only
+    job that fails on data loss."""
     if not is_of_spark(error):
         return None
     found = _SOURCE_ERROR.findall(str(error))

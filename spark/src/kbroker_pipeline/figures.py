@@ -1,8 +1,8 @@
-"""Plots as Plotly's `data` and `layout`, with the page's names for colours; what all of them share
-is put there by the page's script.
+"""Plots as Plotly's `data` and `layout`, with the page's colour names. The page's script adds the
+properties that all plots share.
 
-Texts of records and names of topics come in as labels; Plotly reads a few tags in those, so they
-are escaped here.
+Labels may contain text from records and names of topics. Plotly interprets a few tags in labels, so
+they are escaped here.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def label(text: object) -> str:
 
 
 def moment(moment_ms: int) -> str:
-    """A moment on a time axis, UTC: of the years 1 to 9999, which are those of Python and nearly
-    those of Plotly."""
+    """A time on a time axis, in UTC, limited to the years 1 to 9999, the range of Python and
+    roughly that of Plotly."""
     at = datetime.fromtimestamp(min(max(moment_ms, _FIRST_MS), _LAST_MS) / 1000, UTC)
     return at.replace(tzinfo=None).isoformat(" ", "milliseconds")
 
@@ -45,7 +45,7 @@ def over_time(
     dashed: frozenset[str] = frozenset(),
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Lines over time; points are (moment in ms, value). `stacked`: areas that add up."""
+    """Lines over time; points are (time in ms, value). `stacked`: stacked areas."""
     data = []
     for number, (name, points) in enumerate(series.items()):
         line_colour = (colours or {}).get(name, colour(number))
@@ -88,7 +88,7 @@ def columns(
     stacked: bool = True,
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Upright bars. With `time` the places are moments in ms."""
+    """Vertical bars. With `time`, the x values are times in ms."""
     data = [
         {
             "type": "bar",
@@ -127,7 +127,7 @@ def rows(
     unit: str,
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """Lying bars, the first one on top, parts of one bar beside each other."""
+    """Horizontal bars, the first on top, each divided into parts."""
     names = list(dict.fromkeys(name for points in series.values() for name, _ in points))
     data = [
         {
@@ -165,8 +165,8 @@ def spans(
     marks: Sequence[tuple[str, int, str]] = (),
     colours: Mapping[str, str] | None = None,
 ) -> Figure:
-    """For each row (a partition) pieces of its offsets: `bars` maps what they are to (row, first,
-    end). `marks`: (row, offset, text)."""
+    """Ranges of offsets, with a row for each partition. `bars` maps the kind of a range to (row,
+    first, end). `marks`: (row, offset, text)."""
     names = list(dict.fromkeys(name for pieces in bars.values() for name, _, _ in pieces))
     data: list[dict[str, Any]] = [
         {
@@ -216,7 +216,7 @@ def spans(
 
 
 def buckets(first_ms: int, last_ms: int, most: int = 48) -> int:
-    """A round width, in ms, that cuts the span of time into at most `most` pieces."""
+    """A round width, in ms, that divides the time span into about `most` pieces or fewer."""
     span = max(last_ms - first_ms, 1)
     second = 1000
     widths = [

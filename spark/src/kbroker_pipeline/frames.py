@@ -1,4 +1,4 @@
-"""Small things between Spark, Arrow and plain rows. Must not know what a table is about."""
+"""Conversions between Spark, Arrow and plain rows. Must not know any single table."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     TEXT_PARTITIONS: "false",
 }
-"""What the jobs need of a session: days are UTC's, timestamps are such as all readers of Parquet
-know, a topic named 007 is no number."""
+"""The session settings that the jobs need: days are in UTC, all Parquet readers understand the
+timestamps, and a topic named 007 stays a string."""
 INTEGERS: Final = frozenset(
     {
         "partition",
@@ -46,18 +46,18 @@ TEXTS: Final = frozenset(
 )
 MOMENTS: Final = frozenset({"taken", "seen"})
 FLAGS: Final = frozenset({"dead_letter"})
-"""Columns by their type, in all tables that are made of rows; the others are numbers of 64 bits."""
+"""Columns by type, in all tables made from rows. All other columns are 64-bit integers."""
 
 
 def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
-    """All rows, as the driver can hold them."""
+    """All rows, in the driver's memory."""
     found: list[dict[str, Any]] = frame.toArrow().to_pylist()
     return found
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows as Arrow; the type of a column is told by its name, so that a table's files agree
-    whatever is null in one of them."""
+    """Rows as Arrow. A column's name determines its type, so that a table's files agree even where
+    one of them has only nulls in a column."""
     import pyarrow as pa
 
     types = {name: kind for names, kind in _types() for name in names}
@@ -78,7 +78,7 @@ def _types() -> list[tuple[frozenset[str], pa.DataType]]:
 
 
 def read_table(spark: SparkSession, path: Path) -> DataFrame | None:
-    """A table of the store; None where nothing was written to it yet."""
+    """A table of the store; None if nothing has been written to it yet."""
     if not path.is_dir():
         return None
     return spark.read.parquet(str(path))

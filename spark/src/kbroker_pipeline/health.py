@@ -1,16 +1,17 @@
-"""The sums of queue-health: share-group state to rows, DataFrames to DataFrames.
+"""The calculations of queue-health, from share-group state to rows: functions from DataFrames to
+DataFrames.
 
-    batches    format kbroker-state, view batches: the state batches of each share-partition, and
-               where it stands
+    batches    format kbroker-state, view batches: the state batches of each share-partition, with
+               its epochs and start offset
     parts      the same format, view share-partitions: bounds of the logs, and lag
     letters    dead letters (letters.py)
     given_up   one row for each record that a group gave up: (group, topic_id, partition, offset,
                ...)
 
-What lies before a share-partition's start offset is finished and has no state any more. So
-`finished` is the start offset and the finished records behind it; what of these was given up is
-known from the table `given_up`, which grows from run to run. This module must not know where
-anything is stored, nor when.
+Records before a share-partition's start offset are finished and no longer have state. `finished` is
+therefore the start offset plus the number of finished records after it. How many of them were given
+up is known from the table `given_up`, which grows from run to run. This module must not know where
+anything is stored, nor the time.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 KEY: Final = ("group", "topic_id", "partition")
 FINISHED: Final = ("acknowledged", "archived")
 WORST_EACH: Final = 20
-"""Records of one state batch among the worst: a batch of thousands would leave no room for
-others."""
+"""The most records of one state batch among the worst. A batch of thousands would otherwise leave
+no room for others."""
 
 
 def _size() -> Column:
@@ -40,7 +41,7 @@ def _sum_where(condition: Column, amount: Column) -> Column:
 
 
 def windows(batches: DataFrame) -> DataFrame:
-    """One row for each share-partition: what its state batches add up to."""
+    """One row for each share-partition, with sums over its state batches."""
     from pyspark.sql import functions as F
 
     size, count, state = _size(), F.col("delivery_count"), F.col("state")
@@ -62,12 +63,11 @@ def windows(batches: DataFrame) -> DataFrame:
 
 
 def oldest_unfinished(batches: DataFrame, parts: DataFrame) -> DataFrame:
-    """The first offset of each share-partition that the log has and that is not finished: its start
-    offset, or the log's where retention has passed that, unless what is finished there was not yet
-    passed.
+    """The first unfinished offset of each share-partition that the log still has.
 
-    Finished batches in offset order touch from there on as long as each begins where the sizes of
-    those before it end.
+    It is the start offset, or the log's start offset if that is higher, moved past the finished
+    batches that directly follow. In offset order, a finished batch directly follows if it begins
+    where the sizes of those before it add up to.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
@@ -93,8 +93,8 @@ def oldest_unfinished(batches: DataFrame, parts: DataFrame) -> DataFrame:
 
 
 def given_up_now(batches: DataFrame, letters: DataFrame) -> DataFrame:
-    """Each record that the state says is archived, or that has a dead letter. `letters` must have
-    `source_topic_id`."""
+    """The records that are archived according to the state, or have a dead letter. `letters` must
+    have `source_topic_id`."""
     from pyspark.sql import functions as F
 
     columns = ("group", "topic", "topic_id", "partition", "offset", "delivery_count", "dead_letter")
@@ -125,13 +125,13 @@ def given_up_now(batches: DataFrame, letters: DataFrame) -> DataFrame:
 
 
 def newly_given_up(now: DataFrame, known: DataFrame) -> DataFrame:
-    """Those that no run has seen before."""
+    """The records of `now` that no earlier run has seen."""
     return now.join(known.select(*KEY, "offset"), [*KEY, "offset"], "left_anti")
 
 
 def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: DataFrame) -> DataFrame:
-    """A row for each share-partition of a live topic: the columns of the table `queue_health` but
-    when it was taken and `oldest_ms`."""
+    """A row for each share-partition of a live topic, with the columns of the table `queue_health`
+    except the time of the snapshot and `oldest_ms`."""
     from pyspark.sql import functions as F
 
     totals = given_up.groupBy(*KEY).agg(
@@ -169,8 +169,8 @@ def shares(windows: DataFrame, parts: DataFrame, oldest: DataFrame, given_up: Da
 
 
 def delivery_counts(batches: DataFrame, new_given_up: DataFrame) -> DataFrame:
-    """How many records of a group, topic and partition were delivered how often: those with a
-    state, and those given up since the last run that have none any more, as the start offset has
+    """The number of records by group, topic, partition and delivery count. Counts records with
+    state, and records given up since the last run whose state is gone because the start offset has
     passed them."""
     from pyspark.sql import functions as F
 
@@ -190,8 +190,8 @@ def delivery_counts(batches: DataFrame, new_given_up: DataFrame) -> DataFrame:
 
 
 def worst(batches: DataFrame, new_given_up: DataFrame, most: int) -> DataFrame:
-    """The records that were delivered most often, of those with a state and those that were given
-    up since the last run."""
+    """The records with the highest delivery counts, of those with state and those given up since
+    the last run."""
     from pyspark.sql import functions as F
 
     last = F.least(F.col("last_offset"), F.col("first_offset") + WORST_EACH - 1)
@@ -211,9 +211,12 @@ def worst(batches: DataFrame, new_given_up: DataFrame, most: int) -> DataFrame:
 
 
 def standing(history: DataFrame, current: DataFrame) -> DataFrame:
-    """Share-partitions with backlog whose start offset was the same in earlier snapshots: since
-    which one (`since_ms`), and whether records behind it were finished since (`ahead_moves`).
-    Snapshots without backlog do not count: there was nothing to move for."""
+    """Share-partitions with backlog whose start offset was the same in earlier snapshots.
+
+    - `since_ms`: the first of these snapshots. A snapshot without backlog interrupts the series,
+      since there was no record to advance over.
+    - `ahead_moves`: records after the start offset were finished since then.
+    """
     from pyspark.sql import functions as F
 
     now = current.where((F.col("backlog") > 0) & (F.col("start_offset") >= 0)).select(
@@ -239,7 +242,7 @@ def standing(history: DataFrame, current: DataFrame) -> DataFrame:
 
 
 def points(history: DataFrame, most: int) -> DataFrame:
-    """Sums of each group and topic in each of the last `most` snapshots."""
+    """Sums by group and topic, for each of the last `most` snapshots."""
     from pyspark.sql import functions as F
 
     moments = history.select("taken_ms").distinct().orderBy(F.desc("taken_ms")).limit(most)

@@ -1,9 +1,9 @@
-"""`queue-health`: one snapshot of all share groups per run, and what the snapshots say together.
+"""`queue-health`: takes one snapshot of all share groups per run, and compares the snapshots.
 
-A run that finds nothing changed since the last snapshot writes nothing. Otherwise one commit holds
-the snapshot (`queue_health`), its delivery counts (`delivery_counts`) and worst records
-(`worst_records`), the records that were given up since the last one (`given_up`), and where to go
-on in the dead letter topics. This module must not know HTML nor the terminal.
+If nothing has changed since the last snapshot, a run writes nothing. Otherwise one commit holds the
+snapshot (`queue_health`), its delivery counts (`delivery_counts`) and worst records
+(`worst_records`), the records given up since the last snapshot (`given_up`), and the offsets at
+which to resume in the dead letter topics. This module must not know HTML nor the terminal.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _MOST_WORST: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """`stuck_after_s`: how long a start offset must have stood still. `history`: records that were
-    given up and forgotten between two runs are looked for in the state's history, too."""
+    """`stuck_after_s`: how long a start offset must not have moved. `history`: also search the
+    state's history, for records that were given up and lost their state between two runs."""
 
     stuck_after_s: float = 60.0
     history: bool = True
@@ -50,7 +50,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What a run found: rows as the tables have them, but for the moment."""
+    """The result of a run: rows of the tables, without the time."""
 
     shares: list[dict[str, Any]]
     counts: list[dict[str, Any]]
@@ -60,8 +60,8 @@ class Picture:
     problems: list[str]
 
     def fingerprint(self) -> str:
-        """Of what tells that something happened: the others hold what is new since the last run,
-        which is nothing when it comes again."""
+        """A hash of the rows that show whether anything changed. The other rows are only those new
+        since the last run, so a repeated run would have none."""
         told = json.dumps([self.shares, dict(self.cursor)], sort_keys=True, default=str)
         return hashlib.sha256(told.encode()).hexdigest()
 
@@ -74,14 +74,14 @@ def queue_health(
     now_ms: int,
     tell: Callable[[str], None],
 ) -> Health:
-    """Takes a snapshot, commits it if it says anything new, and returns what the page shows."""
+    """Takes a snapshot, commits it if anything has changed, and returns the data of the page."""
     last = store.last()
     picture = take(spark, store, directory, settings, tell)
     changed = last is None or last.facts["fingerprint"] != picture.fingerprint()
     last_ms = None if last is None else int(last.facts["taken_ms"])
     moment_ms = now_ms if last_ms is None or changed else last_ms
     if changed and moment_ms == last_ms:
-        moment_ms += 1  # Snapshots are told apart by their moments.
+        moment_ms += 1  # The time identifies a snapshot.
     if changed:
         tell("writing the snapshot")
         _commit(store, picture, moment_ms)
@@ -105,8 +105,8 @@ def queue_health(
 def _over_runs(
     spark: SparkSession, store: Store, picture: Picture, settings: Settings, moment_ms: int, now_ms: int
 ) -> tuple[list[Stuck], list[Point]]:
-    """What the snapshots say together, the last one among them. Others that seem later are left
-    out: the clock has gone back since."""
+    """Compares all snapshots, including the last one. Snapshots with later times are left out: the
+    clock was set back since."""
     from pyspark.sql import functions as F
 
     table = read_table(spark, store.table(SHARES))
@@ -128,9 +128,8 @@ def _over_runs(
 def take(
     spark: SparkSession, store: Store, directory: Directory, settings: Settings, tell: Callable[[str], None]
 ) -> Picture:
-    """Reads all of the state first and the logs behind it, so that no log ends before what its
-    state says, and that records which are archived have their dead letters among those that are
-    read."""
+    """Reads all of the state first, then the logs. No log then ends before offsets in its state,
+    and the dead letters of all archived records are among those read."""
     tell("reading share-group state")
     views = (
         ("batches", "share-partitions", "history") if settings.history else ("batches", "share-partitions")
@@ -178,7 +177,7 @@ def newly_given_up(
     parts: Sequence[Part],
     of_letters: Sequence[Part], cursor: sources.Cursor,
 ) -> DataFrame:  # fmt: skip
-    """Records given up that no run before has seen: from the state, its history, and new dead
+    """The given-up records that no earlier run has seen: from the state, its history, and new dead
     letters."""
     from pyspark.sql import functions as F
 
@@ -200,8 +199,8 @@ def newly_given_up(
 
 
 def _look_up(directory: Directory, shares: list[dict[str, Any]], worst: list[dict[str, Any]]) -> None:
-    """Adds what only the records know: when the oldest unfinished ones were produced, and what the
-    worst ones hold."""
+    """Adds data from the records themselves: the timestamps of the oldest unfinished ones, and the
+    contents of the worst ones."""
     nothing = Found(None, None, None)
     heads = first_from(
         directory.path, [_place(row, "oldest_offset") for row in shares if row["oldest_offset"] is not None]

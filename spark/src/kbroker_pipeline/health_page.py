@@ -1,4 +1,4 @@
-"""The page of queue-health: what the last snapshot says, and how it came to that over the runs."""
+"""The page of queue-health: the last snapshot, and the development over the runs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def page(health: Health) -> Page:
     groups, topics = {row.group for row in health.shares}, {row.topic for row in health.shares}
     return Page(
         title="Queue health",
-        summary=f"{counted(len(groups), 'share group')} on {counted(len(topics), 'topic')}: how far each "
-        "has come, what waits, "
-        "and what keeps coming back.",
+        summary=f"{counted(len(groups), 'share group')} on {counted(len(topics), 'topic')}: progress, "
+        "backlog "
+        "and redeliveries.",
         status=status,
         facts=(
             ("Data directory", health.data_dir),
@@ -52,7 +52,7 @@ def page(health: Health) -> Page:
             Section("Over time", "One point per run that found something changed.", _over_time(health)),
             Section(
                 "Now",
-                "What each share-partition holds between its start offset and the end of its log.",
+                "The records of each share-partition from its start offset to the end of its log.",
                 _now(health),
             ),
             Section("Stuck at the head", "", [_stuck_table(health)], wide=True),
@@ -105,11 +105,11 @@ def _notices(health: Health) -> list[Notice]:
             each.row.place,
             f"has not moved from offset {each.row.start_offset:,} for "
             f"{human_duration((health.now_ms - each.since_ms) / 1000)}, with "
-            f"{each.row.backlog or 0:,} records behind it; the record there is {_head(each.row)}. "
+            f"a backlog of {each.row.backlog or 0:,} records; the record there is {_head(each.row)}. "
             + (
-                "Others behind it were finished meanwhile: look at that record."
+                "Later records were finished meanwhile: look at that record."
                 if each.ahead_moves
-                else "Nothing behind it was finished."
+                else "No later record was finished."
             ),
             "bad",
         )
@@ -126,8 +126,8 @@ def _notices(health: Health) -> list[Notice]:
     found += [
         Notice(
             row.place,
-            f"waits at offset {row.start_offset:,} for a dead letter that was not written: can its topic "
-            "be written to?",
+            f"waits at offset {row.start_offset:,} for a dead letter that could not be written: "
+            "check the dead letter topic.",
         )
         for row in health.shares
         if row.head_state == "archiving"
@@ -169,7 +169,7 @@ def _over_time(health: Health) -> list[Figure]:
         ),
         figures.over_time(
             "Produced and finished",
-            "Of all groups together: a record counts once for each group that reads it.",
+            "Totals of all groups. A record that several groups read is counted once for each.",
             flow,
             unit="records",
             colours={"produced": "@blue", "acknowledged": "@green", "given up": "@red"},
@@ -187,7 +187,7 @@ def _over_time(health: Health) -> list[Figure]:
         ),
         figures.over_time(
             "Given up",
-            "Rejected, or delivered as often as the limit allows.",
+            "Rejected, or delivered up to the limit.",
             lines(lambda point: point.archived),
             unit="records",
         ),
@@ -211,12 +211,14 @@ def _now(health: Health) -> list[Figure]:
     by_group: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for each in sorted(health.counts):
         by_group[each.group].append((str(each.delivery_count), each.records))
-    note = "Those being delivered for the first time count as not delivered yet: acquisitions are not stored."
+    note = (
+        "Records in their first delivery are shown as not delivered yet, since acquisitions are not stored."
+    )
     if len(health.shares) > _MOST_BARS:
         note += f" The {_MOST_BARS} with the largest backlog of {len(health.shares):,}."
     return [
         figures.rows(
-            "Between start offset and end of log",
+            "From start offset to end of log",
             note,
             parts,
             unit="records",
@@ -229,7 +231,7 @@ def _now(health: Health) -> list[Figure]:
         ),
         figures.columns(
             "Delivery counts",
-            "How often the records whose state is stored were delivered. The scale is logarithmic.",
+            "The delivery counts of records with stored state. The scale is logarithmic.",
             by_group,
             unit="records",
             x_title="deliveries of a record",
@@ -261,7 +263,7 @@ def _stuck_table(health: Health) -> Table:
         "",
         [(name, "right" if name in rights else "left") for name in titles],
         [cells(each) for each in health.stuck],
-        empty="No start offset has stood still between runs while there was backlog.",
+        empty="No start offset with backlog has stayed the same between runs.",
     )
 
 
@@ -342,5 +344,5 @@ def _share_table(health: Health) -> Table:
         "",
         [(name, "left" if name in ("Group", "Topic") else "right") for name in titles],
         rows,
-        empty="No share group is stored here.",
+        empty="There is no share-group state.",
     )

@@ -1,5 +1,5 @@
-"""What queue-health shows: rows of its tables, and the few numbers that are made of them. Must not
-know how a page looks."""
+"""The data of queue-health: rows of its tables, and a few numbers calculated from them. Must not
+know the layout of a page."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 
 class ShareRow(NamedTuple):
-    """One share-partition in one snapshot, as the table `queue_health` has it; `docs/pipeline.md`
-    explains the columns."""
+    """One share-partition in one snapshot: a row of the table `queue_health`, whose columns
+    `docs/pipeline.md` explains."""
 
     group: str
     topic: str
@@ -44,8 +44,8 @@ class ShareRow(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The sums of one group and topic in one snapshot. `oldest_ms`: timestamp of the oldest record
-    that is not finished."""
+    """The sums of one group and topic in one snapshot. `oldest_ms`: the timestamp of the oldest
+    unfinished record."""
 
     taken_ms: int
     group: str
@@ -64,9 +64,12 @@ class Point(NamedTuple):
 
 
 class Stuck(NamedTuple):
-    """A share-partition whose start offset did not move although there is backlog. `since_ms`: the
-    first snapshot that has it there. `ahead_moves`: records behind the head were finished
-    meanwhile, so consumers are at work and the head is what blocks."""
+    """A share-partition whose start offset did not move despite backlog.
+
+    - `since_ms`: the time of the first snapshot with this start offset.
+    - `ahead_moves`: records after the head were finished meanwhile, so consumers are active and the
+      head blocks the queue.
+    """
 
     row: ShareRow
     since_ms: int
@@ -74,7 +77,7 @@ class Stuck(NamedTuple):
 
 
 class CountRow(NamedTuple):
-    """How many records of a group have this delivery count, finished or not."""
+    """The number of records of a group with this delivery count, finished or not."""
 
     group: str
     delivery_count: int
@@ -82,7 +85,7 @@ class CountRow(NamedTuple):
 
 
 class WorstRow(NamedTuple):
-    """A record that was delivered often; key and value are excerpts."""
+    """A record with a high delivery count; key and value are excerpts."""
 
     group: str
     topic: str
@@ -96,7 +99,7 @@ class WorstRow(NamedTuple):
 
 
 class Health(NamedTuple):
-    """All that the page shows. `now_ms`: when the job ran; ages count from there. `changed`: it
+    """The data of the page. `now_ms`: the time of the run, to which ages refer. `changed`: the run
     wrote a snapshot."""
 
     data_dir: str
@@ -118,7 +121,7 @@ def oldest_age_s(health: Health) -> float | None:
 
 
 def rate_per_s(health: Health, of: Callable[[Point], int]) -> float | None:
-    """Per second between the last two snapshots; None before there are two."""
+    """The rate per second between the last two snapshots; None if there are fewer."""
     sums: dict[int, int] = defaultdict(int)
     for point in health.points:
         sums[point.taken_ms] += of(point)

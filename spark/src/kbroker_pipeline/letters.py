@@ -1,16 +1,17 @@
-"""Dead letters out of the records of dead letter topics (KIP-1191; docs/dead-letters.md).
-DataFrames to DataFrames.
+"""Parses dead letters from the records of dead letter topics (KIP-1191; docs/dead-letters.md):
+functions from DataFrames to DataFrames.
 
-    column                                what
-    topic, partition, offset, timestamp   where the dead letter lies, and its timestamp
-    source_topic, source_partition,       the record it stands for
+    column                                meaning
+    topic, partition, offset, timestamp   the position of the dead letter, and its timestamp
+    source_topic, source_partition,       the original record
     source_offset
-    group, delivery_count, message        who gave it up, after how many deliveries, in the broker's
-                                          words
+    group, delivery_count, message        the group that gave it up, its delivery count, and the
+                                          broker's message
     cause                                 rejected, exhausted, expired, or other
-    key, value                            the copy, where the group makes one; else null
+    key, value                            the copied key and value if the group copies records, else
+                                          null
 
-This module must not know how records are read, nor what becomes of the letters.
+This module must not know how records are read, nor how the dead letters are used.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ COLUMNS: Final = (
 
 
 def dead_letter_parts(parts: Iterable[Part]) -> list[Part]:
-    """Those of topics that groups may write dead letters into."""
+    """The partitions of topics that groups may use as dead letter topics."""
     return [part for part in parts if part.topic.config.get(ENABLED) == "true"]
 
 
 def parse(records: DataFrame) -> DataFrame:
-    """Records of the format kbroker, with headers, to dead letters; what is none, or whose headers
-    are no text, is left out. Of headers that are there twice the first counts: a dead letter that
-    was given up itself has them twice."""
+    """Parses records of the format kbroker, with headers. Records that are not dead letters, or
+    whose headers are not text, are left out. Of repeated headers the first is used: a dead letter
+    of a dead letter has each header twice."""
     from pyspark.sql import functions as F
 
     def header(name: str) -> Column:
@@ -74,21 +75,21 @@ def parse(records: DataFrame) -> DataFrame:
 
 
 def identified(letters: DataFrame, parts: Iterable[Part], how: str = "inner") -> DataFrame:
-    """With `source_topic_id`, of the topic that has the name now; `how` they are joined, as not
-    every name has one."""
+    """Adds `source_topic_id`, the id of the topic that has the name now. `how` is the kind of the
+    join, since that topic may not exist."""
     ids = sorted({(part.topic.name, str(part.topic.topic_id)) for part in parts})
     named = letters.sparkSession.createDataFrame(ids, "source_topic string, source_topic_id string")
     return letters.join(named, "source_topic", how).select(*letters.columns, "source_topic_id")
 
 
 def by_source(letters: DataFrame) -> DataFrame:
-    """How many of each partition that they came from."""
+    """The number of dead letters by source partition and group."""
     return _summed(letters, "source_topic", "source_partition", "group")
 
 
 def by_key(letters: DataFrame, most: int) -> DataFrame:
-    """The keys that most dead letters have: top offenders. Letters without a key, and without an
-    original that had one, are left out."""
+    """The keys with the most dead letters. Dead letters are left out if neither they nor their
+    originals have a key."""
     from pyspark.sql import functions as F
 
     keyed = letters.withColumn("any_key", F.coalesce("key", "original_key")).where(
@@ -102,7 +103,8 @@ def by_key(letters: DataFrame, most: int) -> DataFrame:
 
 
 def by_time(letters: DataFrame, width_ms: int) -> DataFrame:
-    """How many in each piece of time, by cause; `at_ms` is where a piece begins."""
+    """The number of dead letters in each interval, by cause. `at_ms` is the start of the
+    interval."""
     from pyspark.sql import functions as F
 
     at = (F.floor(F.unix_millis("timestamp") / width_ms) * width_ms).cast("bigint")

@@ -1,8 +1,8 @@
-"""`dead-letter-report`: dead letters become a table, with the records they stand for where those
-are still there.
+"""`dead-letter-report`: collects dead letters in a table, with their original records where those
+still exist.
 
-Each run takes what is new in the dead letter topics since the last one, in one commit with where to
-go on. The sums are of the whole table. This module must not know HTML nor the terminal.
+Each run adds the dead letters written since the last one. One commit holds them and the offsets at
+which to resume. The sums cover the whole table. This module must not know HTML nor the terminal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TABLE: Final = "dead_letters"
 MOST_KEYS: Final = 25
 MOST_LETTERS: Final = 200
 _MOMENTS: Final = ("timestamp", "original_timestamp")
-"""Spark's reach further than Python's, so they are never made into these."""
+"""Spark's timestamps have a wider range than Python's, so they are not converted."""
 _ORIGINAL: Final = (
     "original boolean, original_timestamp timestamp, original_key binary, original_value binary"
 )
@@ -44,8 +44,8 @@ def dead_letter_report(
     now_ms: int,
     tell: Callable[[str], None],
 ) -> Letters:
-    """Adds new dead letters to the table and returns what the page shows. `topics`: none means
-    those that groups may write dead letters into. CommandFailed: a topic does not exist."""
+    """Adds new dead letters to the table and returns the data of the page. `topics`: the dead
+    letter topics; if empty, all of them. Raises CommandFailed if a topic does not exist."""
     parts = sources.parts(directory.path)
     watched = _watched(parts, topics)
     added = _take(spark, store, directory, parts, watched, tell)
@@ -75,7 +75,7 @@ def dead_letter_report(
     try:
         return _summed(table, directory, names, added, now_ms)
     finally:
-        table.unpersist()  # Spark would take it for what a later run in this session reads.
+        table.unpersist()  # Spark would otherwise reuse it for a later run in this session.
 
 
 def _watched(parts: Sequence[Part], topics: Sequence[str]) -> list[Part]:
@@ -96,13 +96,13 @@ def _take(
     watched: Sequence[Part],
     tell: Callable[[str], None],
 ) -> int:
-    """One commit with everything new; returns how many dead letters that were."""
+    """Commits all new dead letters and returns their number."""
     last = store.last()
     cursor = dict(last.facts["cursor"]) if last is not None else {}
     records = sources.records(spark, directory.path, sources.pieces(watched, cursor), headers=True)
     if records is None:
         return 0
-    tell("reading dead letters and the records they stand for")
+    tell("reading dead letters and their original records")
     name = store.next_name()
     folder = store.stage(name)
     found = with_originals(letters.parse(records), directory, parts)
@@ -119,8 +119,8 @@ def _rows_in(paths: Iterable[Any]) -> int:
 
 
 def with_originals(found: DataFrame, directory: Directory, parts: Sequence[Part]) -> DataFrame:
-    """Dead letters with `source_topic_id` (of the topic that has the name now) and the columns of
-    the record they stand for."""
+    """Adds `source_topic_id` (of the topic that has the name now) and the columns of the original
+    record."""
     joined = letters.identified(found, parts, "left")
     neighbours = joined.repartition("source_topic_id", "source_partition").sortWithinPartitions(
         "source_partition", "source_offset"
@@ -130,7 +130,7 @@ def with_originals(found: DataFrame, directory: Directory, parts: Sequence[Part]
 
 
 def add_originals(data_dir: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in Spark's workers: each looks the records up in the logs itself."""
+    """Runs in Spark's workers, each of which looks up the records in the logs itself."""
     import pyarrow as pa
 
     for batch in batches:

@@ -1,4 +1,5 @@
-"""The page of dead-letter-report: what groups gave up, where it came from, and why."""
+"""The page of dead-letter-report: the records that groups gave up, with their sources and
+causes."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class SourceRow(NamedTuple):
 
 
 class KeyRow(NamedTuple):
-    """Dead letters of one key: an excerpt of it."""
+    """Dead letters of one key, of which `key` is an excerpt."""
 
     key: str
     source_topic: str
@@ -63,8 +64,8 @@ class KeyRow(NamedTuple):
 
 
 class LetterRow(NamedTuple):
-    """`original`: `same` and `differs` compare the record with the copy in the dead letter; `gone`:
-    it is not in its log any more."""
+    """One dead letter. `original`: `same` and `differs` compare the original record with the copy
+    in the dead letter; `gone`: the log no longer has it."""
 
     at_ms: int
     cause: str
@@ -80,9 +81,13 @@ class LetterRow(NamedTuple):
 
 
 class Letters(NamedTuple):
-    """All that the page shows. `originals`: letters whose record is still there; `copies`: that
-    hold key or value. `times`: (beginning of a piece of time of `width_ms`, cause, letters).
-    `deliveries`: (cause, delivery count, letters)."""
+    """The data of the page.
+
+    - `originals`: the number of dead letters whose original record still exists.
+    - `copies`: the number of dead letters with a copied key or value.
+    - `times`: (start of an interval of `width_ms`, cause, dead letters).
+    - `deliveries`: (cause, delivery count, dead letters).
+    """
 
     data_dir: str
     engines: str
@@ -132,16 +137,16 @@ def page(found: Letters) -> Page:
         notices=[
             Notice(
                 f"{len(differing)} copies differ",
-                "from the record at the place that their dead letter names: was that topic deleted and "
-                "made again?",
+                "from the record at the offset that their dead letter names: was that topic deleted and "
+                "recreated?",
             )
         ]
         if differing
         else (),
         sections=(
             Section("When and why", "", [_times(found), _deliveries(found)]),
-            Section("Where from", "", [_sources(found), _keys(found)]),
-            Section("Top offenders", "Keys that most dead letters have.", [_key_table(found)], wide=True),
+            Section("Sources and keys", "", [_sources(found), _keys(found)]),
+            Section("Top offenders", "The keys with the most dead letters.", [_key_table(found)], wide=True),
             Section("Sources", "", [_source_table(found)], wide=True),
             Section(
                 "Newest dead letters",
@@ -165,12 +170,12 @@ def _headlines(found: Letters) -> list[Headline]:
         Headline(
             "Rejected",
             human_count(found.rejected),
-            f"{human_share(found.rejected, found.letters)}: a consumer said no",
+            f"{human_share(found.rejected, found.letters)}: by a consumer",
         ),
         Headline(
-            "Deliveries used up",
+            "Deliveries exhausted",
             human_count(found.exhausted),
-            f"{human_share(found.exhausted, found.letters)}: came back too often",
+            f"{human_share(found.exhausted, found.letters)}: released or expired too often",
         ),
         Headline("Originals", human_share(found.originals, found.letters), "still in their logs"),
         Headline(
@@ -196,7 +201,7 @@ def _deliveries(found: Letters) -> Figure:
     series: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for cause, count, letters in found.deliveries:
         series[cause].append((str(count), letters))
-    note = "How often the records were delivered before they were given up."
+    note = "The delivery counts of the records when they were given up."
     return figures.columns(
         "Deliveries", note, series, unit="dead letters", x_title="deliveries of a record", colours=_COLOURS
     )
@@ -220,7 +225,7 @@ def _sources(found: Letters) -> Figure:
     names = [f"{row.source_topic}-{row.source_partition} · {row.group}" for row in found.sources]
     return figures.rows(
         "Partitions",
-        "Where the records lay.",
+        "The sources of the records.",
         _by_cause(found.sources, names),
         unit="dead letters",
         colours=_COLOURS,
@@ -231,7 +236,7 @@ def _keys(found: Letters) -> Figure:
     names = [f"{row.key[:32]} · {row.source_topic}" for row in found.keys]
     return figures.rows(
         "Keys",
-        "Of the records, where they have one.",
+        "The records' keys, if they have one.",
         _by_cause(found.keys[:12], names[:12]),
         unit="dead letters",
         colours=_COLOURS,
@@ -260,7 +265,7 @@ def _key_table(found: Letters) -> Table:
             (Tagged(row.key, mono=True), *row[1:7], human_time(row.first_ms), human_time(row.last_ms))
             for row in found.keys
         ],
-        empty="None of the records has a key.",
+        empty="No record has a key.",
     )
 
 

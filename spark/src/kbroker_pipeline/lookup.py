@@ -1,9 +1,9 @@
-"""Single records by their offsets, straight from the log: the head of a queue, the worst records,
-the originals of dead letters.
+"""Looks up single records by offset in the logs: the head of a queue, the worst records, the
+originals of dead letters.
 
-Neighbours are read together. What is not there any more is not found, nor is what cannot be
-decoded, with a warning in the log: the job `verify` tells of all damage.
-This module must not know Spark, so that it can run in its workers as well as in the driver.
+Neighbouring records are read together. Records that no longer exist are left out. Records that
+cannot be decoded are left out too, with a warning in the log; the job `verify` reports all damage.
+This module must not know Spark, so that it can run both in Spark's workers and in the driver.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from kbroker_spark.errors import DataLoss, SourceError
 logger = logging.getLogger(__name__)
 
 _NEIGHBOURS: Final = 256
-"""Offsets this far apart are read in one go: they often lie in one batch."""
+"""Offsets at most this far apart are read together, since they are often in the same batch."""
 _FEW_BYTES: Final = 1 << 16
-"""For one record: mostly that is one batch."""
+"""For a single record: usually one batch."""
 _COLUMNS: Final = ("offset", "timestamp", "key", "value")
 
 
 class Place(NamedTuple):
-    """Where a record lies. The topic's id: a topic that was deleted and made again is another
-    one."""
+    """The position of a record. The topic's id distinguishes a recreated topic from the old one."""
 
     topic_id: str
     partition: int
@@ -40,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Found(NamedTuple):
-    """`timestamp_ms` is None where the record has none."""
+    """A record. `timestamp_ms` is None if it has none."""
 
     timestamp_ms: int | None
     key: bytes | None
@@ -48,8 +47,7 @@ class Found(NamedTuple):
 
 
 def look_up(data_dir: str | Path, places: Iterable[Place]) -> dict[Place, Found]:
-    """The records that are still there. Raises SourceError where the directory cannot be read at
-    all."""
+    """The records that still exist. Raises SourceError if the directory cannot be read at all."""
     found: dict[Place, Found] = {}
     ordered = sorted(set(places))
     if not ordered:
@@ -62,8 +60,8 @@ def look_up(data_dir: str | Path, places: Iterable[Place]) -> dict[Place, Found]
 
 
 def first_from(data_dir: str | Path, places: Iterable[Place]) -> dict[Place, tuple[int, Found]]:
-    """The first record at or behind each place, with its offset: logs have holes, and control
-    records, which are nobody's."""
+    """The first record at or after each place, with its offset. Logs have holes, and control
+    records are skipped."""
     found: dict[Place, tuple[int, Found]] = {}
     with reading(data_dir) as directory:
         for place in sorted(set(places)):
@@ -97,7 +95,7 @@ def _read(
     end: int,
     wanted: Container[int] | None = None,
 ) -> Generator[tuple[Place, Found]]:
-    """`wanted` None: all that there are."""
+    """`wanted`: the offsets to return, or None for all."""
     while first < end:
         try:
             yield from _read_from(data_dir, topic_id, partition, first, end, wanted)

@@ -1,9 +1,9 @@
-"""One self-contained HTML page per job: headline numbers, notices, plots and tables. No network,
-opens from disk, prints.
+"""One self-contained HTML page per job: headline numbers, notices, plots and tables. A page needs
+no network and can be printed.
 
-The jobs describe a page with the values below, and know no HTML. Texts may come out of records: the
-template escapes all of them, and what stands inside a script is JSON without a closing tag. Plots
-are Plotly's (figures.py); its JavaScript is put into the page, which makes each about 5 MB.
+The jobs describe a page with the classes below, and know no HTML. Texts may come from records. The
+template escapes all of them, and data inside scripts is JSON that cannot contain a closing tag.
+Plots are Plotly's (figures.py). Each page contains Plotly's JavaScript, about 5 MB.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ Cell: TypeAlias = "str | int | float | Tagged | None"
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A cell that is shown as a label in the colour of its tone, or (`mono`) as bytes of a
-    record."""
+    """A cell shown as a label in the colour of its tone, or (`mono`) as bytes of a record."""
 
     text: str
     tone: Tone = "neutral"
@@ -34,7 +33,7 @@ class Tagged:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One of the large numbers on top: `value` is written out already, with its unit."""
+    """One of the large numbers at the top. `value` is formatted, with its unit."""
 
     label: str
     value: str
@@ -44,7 +43,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What somebody should look at."""
+    """A message about something that needs attention."""
 
     title: str
     text: str
@@ -53,8 +52,8 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot: `data` and `layout` as Plotly has them; colours are names of the page's (`@blue`),
-    which follow light and dark. `stretch`: it becomes as high as the plot beside it."""
+    """A plot, with Plotly's `data` and `layout`. Colours are names such as `@blue`, which the page
+    maps for its light or dark theme. `stretch`: make it as high as the plot beside it."""
 
     title: str
     note: str
@@ -75,7 +74,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """`wide`: its parts one below the other, else two beside each other where there is room."""
+    """`wide`: show the parts below each other; otherwise two side by side if there is room."""
 
     title: str
     note: str
@@ -85,7 +84,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`facts`: what was read, and when, as pairs of a name and a text."""
+    """`facts`: the data that was read and the time, as pairs of a name and a text."""
 
     title: str
     summary: str
@@ -97,7 +96,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML. Imports Jinja and reads Plotly's JavaScript only here: they are slow to
+    """The page as HTML. Jinja and Plotly's JavaScript are loaded only here, since they are slow to
     load."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
@@ -123,8 +122,8 @@ def render(page: Page) -> str:
 
 
 def write(page: Page, path: Path) -> Path:
-    """Replaces the file in one step: whoever has the old page open keeps a whole one. Returns the
-    absolute path."""
+    """Replaces the file atomically, so that readers see either the old page or the new one. Returns
+    the absolute path."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -134,7 +133,7 @@ def write(page: Page, path: Path) -> Path:
 
 
 def script_json(value: object) -> str:
-    """JSON that may stand in a script element: no text of a record can close it."""
+    """JSON that is safe in a script element: no text of a record can close it."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=str)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -154,7 +153,7 @@ def cell_text(cell: Cell) -> str:
     return cell
 
 
-# --- how numbers and moments are written, on pages and on the terminal ---
+# --- the format of numbers and times, on pages and on the terminal ---
 
 
 def human_count(value: float) -> str:
@@ -200,8 +199,8 @@ def human_duration(seconds: float | None) -> str:
 
 
 def human_time(moment_ms: int | None) -> str:
-    """`2026-03-01 12:00:30 UTC`; a dash for None. Records may have timestamps that no calendar of
-    ours has: these stay numbers."""
+    """`2026-03-01 12:00:30 UTC`; a dash for None. Records may have timestamps outside Python's
+    range, which are shown as numbers."""
     if moment_ms is None:
         return "-"
     try:
@@ -211,13 +210,13 @@ def human_time(moment_ms: int | None) -> str:
 
 
 def human_share(part: float, whole: float) -> str:
-    """`12.5 %`; a dash where there is nothing to share."""
+    """`12.5 %`; a dash if `whole` is 0."""
     return f"{100 * part / whole:.1f} %" if whole else "-"
 
 
 def excerpt(content: bytes | None, most: int = 120) -> str | None:
-    """The beginning of a key or value as text, control characters escaped; hexadecimal where it is
-    no UTF-8."""
+    """The start of a key or value as text, with control characters escaped; hexadecimal if it is
+    not UTF-8."""
     if content is None:
         return None
     head = bytes(content[: 4 * most])

@@ -1,9 +1,9 @@
-"""What the jobs read of a data directory: the formats of kbroker as DataFrames, and the few things
-that the driver asks itself.
+"""The jobs' access to a data directory: kbroker's formats as DataFrames, and a few look-ups in the
+driver.
 
-Reading from a cursor: a job keeps, for each partition, the offset that it goes on from, and reads
-to an end that is fixed before. So what it writes and where it goes on from next time are in one
-commit. This module must not know what the jobs make of it.
+A cursor has the offset at which a job resumes in each partition. The job reads from there to an end
+that is fixed in advance. Its output and the new cursor are therefore in the same commit. This
+module must not know how the jobs use the data.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Cursor: TypeAlias = Mapping[str, int]
-"""`topic id:partition` to the next offset to be read."""
+"""From `topic id:partition` to the next offset to read."""
 
 
 class Directory(NamedTuple):
-    """`engines` is written for people."""
+    """A data directory. `engines` is a text for the page."""
 
     path: Path
     cluster_id: str
@@ -33,7 +33,7 @@ class Directory(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A partition that is there, and what clients see of its log."""
+    """An existing partition, with the bounds of its log that clients see."""
 
     topic: TopicInfo
     partition: int
@@ -56,8 +56,8 @@ class Piece(NamedTuple):
 
 
 def look(path: Path) -> Directory:
-    """Raises SourceError, in one line, for whatever is not a readable data directory: before Spark
-    is started."""
+    """Checks the directory before Spark is started. Raises SourceError, in one line, if it is not a
+    readable data directory."""
     with reading(path) as directory:
         found = directory.description
         directory.logs(), directory.state()
@@ -67,7 +67,7 @@ def look(path: Path) -> Directory:
 
 
 def parts(path: Path, wanted: Iterable[str] | None = None) -> list[Part]:
-    """All partitions of live topics, or of those with these names, as they are now."""
+    """The current partitions of all live topics, or of those named in `wanted`."""
     names = None if wanted is None else set(wanted)
     found = []
     with reading(path) as directory:
@@ -84,9 +84,9 @@ def parts(path: Path, wanted: Iterable[str] | None = None) -> list[Part]:
 
 
 def missing(path: Path) -> list[tuple[TopicInfo, int, int, int]]:
-    """Offsets that the engine knows to have been written, and that are gone though nobody removed
-    them: topic, partition, first, end. Raises SourceError where the log of a topic is missing as a
-    whole."""
+    """Offsets that were written according to the engine, and are lost without having been removed:
+    (topic, partition, first, end). Raises SourceError if the whole log of a partition is
+    missing."""
     with reading(path) as directory:
         found = look_for(directory, SubscribePattern(".*"), with_damage=True)
         return [
@@ -95,8 +95,8 @@ def missing(path: Path) -> list[tuple[TopicInfo, int, int, int]]:
 
 
 def pieces(found: Iterable[Part], cursor: Cursor) -> list[Piece]:
-    """What is new of each partition since the cursor. Records that went with the log's start are
-    passed over."""
+    """The offsets of each partition from the cursor to its end. Records removed at the start of the
+    log are skipped."""
     return [
         Piece(part, first, part.end)
         for part in found
@@ -105,12 +105,12 @@ def pieces(found: Iterable[Part], cursor: Cursor) -> list[Piece]:
 
 
 def advanced(found: Iterable[Part]) -> dict[str, int]:
-    """The cursor behind what is there now."""
+    """The cursor at the current ends."""
     return {part.key: part.end for part in found}
 
 
 def records(spark: SparkSession, path: Path, wanted: Iterable[Piece], *, headers: bool) -> DataFrame | None:
-    """The records of these pieces; None where there are none."""
+    """The records of these pieces; None if there are no pieces."""
     by_topic: dict[str, dict[str, tuple[int, int]]] = {}
     for part, first, end in wanted:
         by_topic.setdefault(part.topic.name, {})[str(part.partition)] = (first, end)
@@ -137,8 +137,8 @@ def records(spark: SparkSession, path: Path, wanted: Iterable[Piece], *, headers
 
 
 def state(spark: SparkSession, path: Path, view: str) -> DataFrame:
-    """Share-group state: `batches`, `share-partitions` or `history`; a picture of the moment of the
-    first action on it."""
+    """Share-group state: the view `batches`, `share-partitions` or `history`, as of the first
+    action on the frame."""
     return spark.read.format("kbroker-state").option("view", view).load(str(path))
 
 

@@ -1,28 +1,27 @@
-"""Where the jobs keep their tables: Parquet files that appear in commits, each wholly or not at
-all, whatever is killed in between.
+"""The tables of the jobs: Parquet files that are added in atomic commits, even if a process is
+killed.
 
     OUT/
         pipeline.json                                      format version, and the cluster whose
                                                            records these are
-        archive/date=2026-03-01/topic=orders/*.parquet     a table; queue_health, dead_letters and
-                                                           so on beside it
+        archive/date=2026-03-01/topic=orders/*.parquet     a table; others, such as queue_health and
+                                                           dead_letters, are beside it
         reports/archive.html
-        _commits/archive/000000012.json                    what a commit added, and facts that its
-                                                           job needs the next time
+        _commits/archive/000000012.json                    the files that a commit added, and facts
+                                                           that its job needs in the next run
         _staging/archive/000000012/...                     files of a commit that is not decided
                                                            yet, or not in place yet
-        _checkpoints/archive/                              Spark's own, of the streaming query
-        _locks/archive                                     locked (flock) by the job that runs
+        _checkpoints/archive/                              Spark's checkpoint of the streaming query
+        _locks/archive                                     locked (flock) by the running job
 
-A commit is decided when its file appears in `_commits`, by a rename. Only then do its files move
-into the tables, by renames too. Who comes after a crash moves the rest (decided) or removes them
-(not decided) before doing anything else. Readers need no knowledge of this: what lies in a table's
-folders belongs to it, each row once. One job at a time works on its own commits; jobs do not share
-tables.
+A commit is decided when its file is renamed into `_commits`. Only then are its files renamed into
+the tables. After a crash, the next run first moves the remaining files of decided commits, and
+removes those of undecided ones. Readers need not know this: the files in a table's folders are its
+content, with each row once. Only one run of a job works at a time, and jobs do not share tables.
 
-Files are synced before the commit is decided, so a power cut leaves whole commits as well. Local
-file systems only, as with the data directory itself. This module must not know Spark, nor what the
-tables are about.
+Files are synced before the commit is decided, so commits are atomic across power cuts too. Only
+local file systems are supported, as for the data directory. This module must not know Spark, nor
+any single table.
 """
 
 from __future__ import annotations
@@ -52,8 +51,8 @@ Facts: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`files`: table to the paths of its files inside the table. `facts`: the job's own, as
-    JSON."""
+    """`files`: from table to the paths of its files within the table. `facts`: JSON data of the
+    job."""
 
     name: str
     files: Mapping[str, Sequence[str]]
@@ -61,7 +60,7 @@ class Commit:
 
 
 class Store:
-    """The commits and tables of one job; get one with `opened`."""
+    """The commits and tables of one job; obtained with `opened`."""
 
     def __init__(self, root: Path, job: str) -> None:
         self.root, self.job = root, job
@@ -79,10 +78,10 @@ class Store:
     def table(self, name: str) -> Path:
         return self.root / name
 
-    # --- commits that are there ---
+    # --- existing commits ---
 
     def names(self) -> list[str]:
-        """Of all commits, in the order in which they were made."""
+        """The names of all commits, oldest first."""
         return sorted(path.stem for path in self._commits.glob("*.json"))
 
     def commit(self, name: str) -> Commit | None:
@@ -96,8 +95,7 @@ class Store:
         return self.commit(names[-1]) if names else None
 
     def rows_of_last(self, table: str) -> list[dict[str, Any]]:
-        """What the last commit added to a table, with `date` and `topic`: for tables that are
-        small."""
+        """The rows that the last commit added to a small table, with `date` and `topic`."""
         import pyarrow.parquet as pq
 
         last, found = self.last(), []
@@ -113,25 +111,25 @@ class Store:
         last = self.last()
         return number_name(int(last.name) + 1 if last else 0)
 
-    # --- making one ---
+    # --- new commits ---
 
     def stage(self, name: str) -> Path:
-        """An empty folder for the files of a commit: TABLE/date=D/topic=T/ANYTHING.parquet. What
-        was staged under this name is removed."""
+        """An empty folder for the files of a commit: TABLE/date=D/topic=T/ANYTHING.parquet. Files
+        staged earlier under this name are removed."""
         folder = self._staging / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         return folder
 
     def staged(self, name: str) -> Iterator[tuple[str, Path]]:
-        """The Parquet files that lie there: table and path, in a fixed order."""
+        """The staged Parquet files: table and path, in a fixed order."""
         folder = self._staging / name
         for path in sorted(folder.rglob("*.parquet")):
             yield path.relative_to(folder).parts[0], path
 
     def decide(self, name: str, facts: Facts) -> Commit:
-        """The staged files are in the tables when this returns; after a crash in it either all of
-        them will be, or none."""
+        """Commits the staged files: they are durable and in the tables on return. After a crash
+        during the call, recovery adds either all of them or none."""
         files: dict[str, list[str]] = {}
         folder = self._staging / name
         for number, (table, path) in enumerate(self.staged(name)):
@@ -161,8 +159,8 @@ class Store:
         shutil.rmtree(folder, ignore_errors=True)
 
     def recover(self) -> None:
-        """What a crash has left: a decided commit is finished, staged files of others are
-        removed."""
+        """Cleans up after a crash: finishes decided commits and removes the staged files of
+        others."""
         for folder in sorted(self._staging.glob("*")):
             commit = self.commit(folder.name)
             if commit is None:
@@ -173,16 +171,17 @@ class Store:
             leftover.unlink()
 
     def forget(self, most: int) -> None:
-        """Remove the files of all commits but the last `most`; their rows stay."""
+        """Removes the commit files of all but the last `most` commits. Their rows stay in the
+        tables."""
         for name in self.names()[:-most]:
             (self._commits / f"{name}.json").unlink()
 
 
 @contextmanager
 def opened(root: Path, job: str, cluster_id: str) -> Iterator[Store]:
-    """The store of a job, recovered and locked until the block ends. CommandFailed: another run of
-    the job is at work, or the folder is another cluster's, a newer format's, or not a
-    pipeline's."""
+    """The store of a job, recovered, and locked until the block ends. Raises CommandFailed if
+    another run of the job is active, or if the folder belongs to another cluster, has a newer
+    format, or was not written by this pipeline."""
     root = root.absolute()
     _claim(root, cluster_id)
     lock = root / "_locks" / job
@@ -192,7 +191,7 @@ def opened(root: Path, job: str, cluster_id: str) -> Iterator[Store]:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CommandFailed(
-                f"another {job} is at work on {root}: wait for it, or choose another --out"
+                f"another {job} is running on {root}: wait for it, or choose another --out"
             ) from None
         store = Store(root, job)
         store.recover()
@@ -208,7 +207,8 @@ def _claim(root: Path, cluster_id: str) -> None:
             path.name != "_locks" and _TEMPORARY not in path.name for path in root.iterdir()
         ):
             raise CommandFailed(
-                f"{root} holds other things than tables of this pipeline: choose another --out", Exit.USAGE
+                f"{root} contains files that are not tables of this pipeline: choose another --out",
+                Exit.USAGE,
             )
         root.mkdir(parents=True, exist_ok=True)
         _write_whole(description, {"format_version": FORMAT_VERSION, "cluster_id": cluster_id})
@@ -221,18 +221,19 @@ def _claim(root: Path, cluster_id: str) -> None:
         ) from error
     if version > FORMAT_VERSION:
         raise CommandFailed(
-            f"{root} has format {version}, this version knows {FORMAT_VERSION}: use a newer kbroker-pipeline"
+            f"{root} has format {version}, but this version supports up to {FORMAT_VERSION}: "
+            "use a newer kbroker-pipeline"
         )
     if owner != cluster_id:
         raise CommandFailed(
-            f"{root} holds tables of the cluster {owner}, not of {cluster_id}: choose another --out",
+            f"{root} contains tables of cluster {owner}, not of {cluster_id}: choose another --out",
             Exit.USAGE,
         )
 
 
 def write_arrow(table: pa.Table, folder: Path) -> None:
-    """Rows with the columns `date` (string) and `topic` as Parquet files in `folder`, partitioned
-    by these two, for `Store.stage`."""
+    """Writes rows as Parquet files to `folder` (from `Store.stage`), partitioned by their columns
+    `date` (a string) and `topic`."""
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -268,7 +269,7 @@ def _write_whole(path: Path, value: object) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file, and that it is in its folder."""
+    """Syncs a file and its entry in the folder."""
     for each in (path, path.parent):
         descriptor = os.open(each, os.O_RDONLY)
         try:

@@ -1,5 +1,5 @@
-"""What a job says: progress on stderr while it works, and its result on stdout. Must not know what
-the jobs are."""
+"""The output of a job: progress on stderr while it runs, and its result on stdout. Must not know
+the jobs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from kbroker_pipeline.report import human_time
 _LINE_EVERY_S: Final = 5.0
 _MOST_ROWS: Final = 20
 _MOMENT: Final = "_ms"
-"""Names of moments end so, durations end in _s: milliseconds since 1970 in JSON, a time of day for
-people."""
+"""The suffix of times; that of durations is _s. Times are milliseconds since 1970 in JSON, and
+dates in tables."""
 
 
 class Progress:
-    """One line that is rewritten on a terminal; elsewhere a line for each step, and one now and
-    then while records go by."""
+    """Progress: on a terminal, one line that is rewritten; elsewhere, a line for each step, and one
+    every few seconds while records are processed."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -60,14 +60,14 @@ class Progress:
             self._bars.stop()
 
     def tell(self, text: str, total: int = 0) -> None:
-        """A new step; `total`: how many records it has, where that is known."""
+        """Starts a step. `total`: its number of records, if known."""
         self._text, self._done, self._total = text, 0, total
         self._bars.update(self._task, description=escape(text), completed=0, total=total or None)
         if not self._console.is_terminal:
             self._say(text)
 
     def add(self, records: int) -> None:
-        """That many more are done. A live broker may add to the total."""
+        """Adds finished records. They may exceed the total while a broker adds records."""
         self._done += records
         self._total = max(self._total, self._done) if self._total else 0
         self._bars.update(self._task, completed=self._done, total=self._total or None)
@@ -90,8 +90,8 @@ def print_result(
     *,
     as_json: bool,
 ) -> None:
-    """One JSON document, or a table for each of `rows`, with the columns of its first row, and
-    where the page lies."""
+    """Prints one JSON document; or a table for each of `rows`, with the columns of its first row,
+    and the location of the page."""
     if as_json:
         print(
             json.dumps(

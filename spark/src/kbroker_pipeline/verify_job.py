@@ -1,9 +1,9 @@
-"""`verify`: reads a whole data directory and tells what is wrong in it; findings that are new
-become a commit.
+"""`verify`: reads a whole data directory and reports errors in it. Changed findings become a
+commit.
 
-The order of reading matters beside a live broker: dead letters first, then state, then batches,
-then where the logs end. So a record has its dead letter before its state is looked at, and neither
-state nor a batch is ahead of a log. This module must not know HTML nor the terminal.
+While a broker runs, the order of reading matters: dead letters first, then state, then batches,
+then the ends of the logs. A dead letter that was read is thus never newer than the state, and
+neither state nor a batch is ahead of its log. This module must not know HTML nor the terminal.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ _LETTERS_SCHEMA: Final = (
 def verify(
     spark: SparkSession, store: Store, directory: Directory, now_ms: int, tell: Callable[[str], None]
 ) -> Verified:
-    """Reads everything, commits findings if they are not those of the last run, and returns what
-    the page shows."""
+    """Reads everything, commits the findings if they differ from the last run, and returns the data
+    of the page."""
     tell("reading dead letters")
     parts = sources.parts(directory.path)
     found_letters, letter_count, unread = _read(_letters(spark, directory, parts).cache(), tell)
     tell("reading share-group state")
     state = sources.state(spark, directory.path, "batches").cache()
     shares = state.select(*checks.SHARE).distinct().count()
-    # Several checks go over it, and reading all logs takes long.
+    # Several checks use it, and reading all logs is slow.
     batches = sources.batches(spark, directory.path).cache()
     tell("reading all batches and checking their CRCs")
     sizes = rows_of(_sizes(batches))
@@ -76,8 +76,8 @@ def verify(
 
 
 def _read(found: DataFrame, tell: Callable[[str], None]) -> tuple[DataFrame, int, str | None]:
-    """The letters, how many there are, and why there are none where their topics cannot be read:
-    the damage is for other checks to tell."""
+    """The dead letters, their number, and, if their topics cannot be read, the reason. Other checks
+    report that damage."""
     try:
         return found, found.count(), None
     except Exception as error:
@@ -142,7 +142,7 @@ def _missing(topic: TopicInfo, partition: int, first: int, end: int) -> FindingR
         None,
         first,
         end - 1,
-        "were written, and are gone",
+        "were written, but are missing",
     )
 
 

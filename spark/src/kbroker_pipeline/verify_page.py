@@ -1,4 +1,4 @@
-"""The page of verify: what was read, what was looked for, and what was found."""
+"""The page of verify: the logs, the checks and the findings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_MARKS = 500
 
 
 class FindingRow(NamedTuple):
-    """One thing that is wrong, or (`note`) that may be. `topic` None: of a topic that does not
+    """One error, or (severity `note`) possible error. `topic` is None if the topic does not
     exist."""
 
     check: str
@@ -47,7 +47,7 @@ class FindingRow(NamedTuple):
 
 
 class LogRow(NamedTuple):
-    """A log as it was read; `start` and `end` are what clients see."""
+    """A log that was read; `start` and `end` are the offsets that clients see."""
 
     topic: str
     partition: int
@@ -63,9 +63,12 @@ class LogRow(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """All that the page shows. `checks`: name, what it is about, what it makes sure of. `changed`:
-    the findings are not the last run's. `unread`: why dead letters could not be read, and were not
-    checked."""
+    """The data of the page.
+
+    - `checks`: name, input and meaning.
+    - `changed`: the findings differ from those of the last run.
+    - `unread`: why dead letters could not be read, and therefore were not checked.
+    """
 
     data_dir: str
     engines: str
@@ -88,7 +91,7 @@ def page(found: Verified) -> Page:
     if errors:
         status = Tagged(counted(errors, "error"), "bad")
     elif found.unread is not None:
-        status = Tagged("not all was checked", "bad")
+        status = Tagged("check incomplete", "bad")
     else:
         status = Tagged(counted(notes, "note"), "warn") if notes else Tagged("all checks passed", "good")
     return Page(
@@ -102,7 +105,7 @@ def page(found: Verified) -> Page:
             ("Run", human_time(found.now_ms)),
             (
                 "Findings",
-                "those of the last run"
+                "the same as in the last run"
                 if not found.changed
                 else "new since the last run"
                 if found.findings
@@ -115,7 +118,7 @@ def page(found: Verified) -> Page:
             Section("Checks", "", [_check_table(found)], wide=True),
             Section("Logs", "", [_map(found), _sizes(found)]),
             Section("Findings", "", [_finding_table(found)], wide=True),
-            Section("What was read", "", [_log_table(found)], wide=True),
+            Section("Logs read", "", [_log_table(found)], wide=True),
         ),
     )
 
@@ -139,8 +142,8 @@ def _where(finding: FindingRow) -> str:
 
 def _headlines(found: Verified, errors: int, notes: int) -> list[Headline]:
     return [
-        Headline("Errors", human_count(errors), "damage, or what cannot be", "bad" if errors else "good"),
-        Headline("Notes", human_count(notes), "may be all right", "warn" if notes else "good"),
+        Headline("Errors", human_count(errors), "damage or impossible state", "bad" if errors else "good"),
+        Headline("Notes", human_count(notes), "may be harmless", "warn" if notes else "good"),
         Headline("Batches", human_count(sum(log.batches for log in found.logs)), "read, CRCs checked"),
         Headline(
             "Records",
@@ -164,9 +167,7 @@ def _check_table(found: Verified) -> Table:
         return Tagged(f"{counted[name]:,} found", "bad" if name in bad else "warn")
 
     rows = [(name, meaning, about, result(name, about)) for name, about, meaning in found.checks]
-    return Table(
-        "", [("Check", "left"), ("What must hold", "left"), ("Of", "left"), ("Result", "left")], rows
-    )
+    return Table("", [("Check", "left"), ("Meaning", "left"), ("Of", "left"), ("Result", "left")], rows)
 
 
 def _map(found: Verified) -> Figure:
@@ -188,14 +189,20 @@ def _map(found: Verified) -> Figure:
         for each in found.findings
         if each.log in shown
     ][:_MOST_MARKS]
-    return figures.spans("Offsets and findings", "Where in each log something was found.", bars, marks=marks)
+    return figures.spans(
+        "Offsets and findings", "The positions of the findings in each log.", bars, marks=marks
+    )
 
 
 def _sizes(found: Verified) -> Figure:
     largest = sorted(found.logs, key=lambda log: -log.size_bytes)[:_MOST_BARS]
     points = [(log.name, round(log.size_bytes / 2**20, 3)) for log in largest]
     return figures.rows(
-        "Size", "Of the record batches of each log.", {"size": points}, unit="MiB", colours={"size": "@teal"}
+        "Size",
+        "The size of each log's record batches.",
+        {"size": points},
+        unit="MiB",
+        colours={"size": "@teal"},
     )
 
 
@@ -223,7 +230,7 @@ def _finding_table(found: Verified) -> Table:
         ],
         [cells(row) for row in found.findings[:_MOST_ROWS]],
         note=note,
-        empty="Nothing was found.",
+        empty="There are no findings.",
     )
 
 
