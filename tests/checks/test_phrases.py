@@ -11,7 +11,9 @@ from tests.checks.phrases import ROOT, search
 
 DONE = (
     "docs/metrics.md",
+    "docs/pipeline.md",
     "docs/settings.md",
+    "docs/spark.md",
     "kbroker/broker/commits",
     "kbroker/broker/logs",
     "kbroker/client",
@@ -25,6 +27,7 @@ DONE = (
     "kbroker/share_state",
     "kbroker/storage",
     "kbroker/testing",
+    "spark/src",
     "tests/api",
     "tests/broker",
     "tests/client",

@@ -1,8 +1,8 @@
-/* Records of a group of batches to the memory of Arrow columns: the loop of numpy_decoder.py, one record after the other.
+/* Decodes the records of a group of batches into the memory of Arrow columns, like numpy_decoder.py, but record by record.
  *
- * Plain C without Python's headers, called through ctypes; c_decoder.py allocates everything and knows how long it must be. Bytes are
+  * Plain C without Python's headers, called through ctypes; c_decoder.py allocates all memory in the right sizes. Bytes are
  * not trusted: every read is compared with the end of its record, every record with the end of its batch, and the
- * number of records with the room for rows. Damage ends the call; what it is, batch_groups.find_damage says.
+  * number of records with the room for rows. Damage ends the call; batch_groups.find_damage then describes it.
  */
 #include <stdint.h>
 #include <string.h>
@@ -11,28 +11,28 @@
 #define VARLONG_BYTES 10
 
 typedef struct {
-    int64_t start, end; /* of its records in the group's memory */
+    int64_t start, end; /* position of its records in the group's memory */
     int64_t count, base_offset, last_offset_delta, base_timestamp;
     int64_t time_of_broker; /* 1: base_timestamp is the time of all records */
 } Batch;
 
 typedef struct {
-    uint8_t *bytes;  /* NULL: not wanted. Room for all bytes of the group */
-    int32_t *ends;   /* room for the rows and one more, the first is 0 */
-    uint8_t *valid;  /* bits, all 0 before */
+    uint8_t *bytes;  /* NULL: not requested. Room for all bytes of the group */
+    int32_t *ends;   /* room for rows + 1; the first is 0 */
+    uint8_t *valid;  /* bits, initially all 0 */
     int64_t nulls;
 } Binary;
 
 typedef struct {
-    int64_t first, end; /* offsets wanted: from, and up to but not */
+    int64_t first, end; /* requested offsets: [first, end) */
     int64_t room_rows, room_headers;
     Binary key, value;
-    int64_t *offset, *timestamp; /* NULL: not wanted, as below */
+    int64_t *offset, *timestamp; /* NULL: not requested, as below */
     int32_t *timestamp_type;
-    int32_t *header_ends;                                             /* for each row, as the ends of a Binary */
+    int32_t *header_ends;                                             /* for each row, like the ends of a Binary */
     int64_t *name_at, *name_length, *value_at, *value_length;         /* for each header */
-    int64_t rows, headers; /* out. More headers than there is room for: all are counted, none is written beyond it */
-    int64_t odd_times;     /* out: times that 64 bits of microseconds do not hold */
+    int64_t rows, headers; /* out. Headers beyond the room are counted, but not written */
+    int64_t odd_times;     /* out: number of times that do not fit into 64 bits of microseconds */
 } Columns;
 
 typedef struct {
@@ -40,7 +40,7 @@ typedef struct {
     int64_t length; /* negative: null */
 } Piece;
 
-/* The position behind a zigzag number, NULL when it does not end in time. */
+/* The position after a zigzag number; NULL if it is longer than allowed. */
 static inline const uint8_t *number(const uint8_t *at, const uint8_t *end, int most_bytes, int64_t *value)
 {
     uint64_t zigzag = 0;
@@ -55,7 +55,7 @@ static inline const uint8_t *number(const uint8_t *at, const uint8_t *end, int m
     return NULL;
 }
 
-/* The position behind a length and as many bytes. */
+/* The position after a length and that many bytes. */
 static inline const uint8_t *piece(const uint8_t *at, const uint8_t *end, Piece *piece)
 {
     at = number(at, end, VARINT_BYTES, &piece->length);
@@ -89,7 +89,7 @@ static inline void put_time(Columns *out, int64_t row, const Batch *batch, int64
     out->timestamp[row] = microseconds;
 }
 
-/* The headers of one record; those of a record that is not wanted are only looked at. The position behind them. */
+/* Reads the headers of one record and returns the position after them. Those of unrequested records are only checked. */
 static const uint8_t *headers(const uint8_t *data, const uint8_t *at, const uint8_t *end, int64_t count, int wanted, Columns *out)
 {
     for (; count > 0; count--) {
@@ -109,7 +109,7 @@ static const uint8_t *headers(const uint8_t *data, const uint8_t *at, const uint
     return at;
 }
 
-/* One record, of which everything from behind its length to its end is given. Whether it can be. */
+/* Decodes one record, given the bytes after its length. Returns whether it is valid. */
 static inline int record(const uint8_t *data, const uint8_t *at, const uint8_t *end, const Batch *batch, Columns *out)
 {
     int64_t delta, offset_delta, header_count;
@@ -144,7 +144,7 @@ static inline int record(const uint8_t *data, const uint8_t *at, const uint8_t *
     return 1;
 }
 
-/* Whether all records can be; when not, what was written means nothing. */
+/* Returns whether all records are valid; if not, the output is undefined. */
 int kbroker_decode(const uint8_t *data, const Batch *batches, int64_t batch_count, Columns *out)
 {
     int64_t records = 0;
@@ -164,7 +164,7 @@ int kbroker_decode(const uint8_t *data, const Batch *batches, int64_t batch_coun
     return 1;
 }
 
-/* The sizes of the structures, so that a library built from another source is found out. */
+/* The sizes of the structures, so that a library built from another source is detected. */
 int64_t kbroker_decoder_layout(void)
 {
     return (int64_t)(sizeof(Batch) * 1000 + sizeof(Columns));
