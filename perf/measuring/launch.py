@@ -1,13 +1,12 @@
-"""Starts kbroker as a user has it: `python perf/measuring/launch.py start --data-dir ...` is the
-command line without the test environment.
+"""Starts kbroker as on a user's machine: `python perf/measuring/launch.py start --data-dir ...` is
+the command line without the test environment.
 
-kio imports hypothesis when it finds it (0.2 s and 15 MB), which it does where the test suite is
-installed and nowhere else. Here the import is refused, so that a figure does not depend on which
-environment it was taken in.
+kio imports hypothesis if it is installed (0.2 s and 15 MB), which is the case only where the test
+suite is. This module blocks the import, so that figures do not depend on the environment.
 
-With KBROKER_PROFILE=FILE the process runs under cProfile and leaves its statistics there (`python
--m pstats FILE`). Profiling makes Python calls about three times as dear and system calls no dearer:
-read the order of the functions, not the seconds.
+With KBROKER_PROFILE=FILE the process runs under cProfile and writes its statistics there (`python
+-m pstats FILE`). Under the profiler, Python calls take about three times as long, but system calls
+do not. Use the order of the functions, not the seconds.
 """
 
 from __future__ import annotations

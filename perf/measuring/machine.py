@@ -1,4 +1,4 @@
-"""The machine that figures were taken on, as far as it decides them."""
+"""The properties of the machine that affect the figures."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _BLOCK = b"x" * 4096
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """`directory`: where brokers keep their data; its disk's time for a sync decides everything
-    durable."""
+    """`directory`: the brokers' data; the time for a sync on its disk dominates all durable
+    work."""
     return {
         "processor": _after_colon("/proc/cpuinfo", "model name") or platform.processor() or "unknown",
         "cpus": len(os.sched_getaffinity(0)),
@@ -57,7 +57,7 @@ def _after_colon(path: str, name: str) -> str:
 
 
 def _file_system(directory: Path) -> str:
-    """Of the longest mount point that `directory` is below."""
+    """The type of the file system at the longest mount point above `directory`."""
     found, kind = "", "unknown"
     for line in Path("/proc/mounts").read_text().splitlines():
         _, point, name = line.split()[:3]
@@ -67,7 +67,7 @@ def _file_system(directory: Path) -> str:
 
 
 def _java() -> str:
-    """Its first line of `java -version`; empty without Java."""
+    """The first line of `java -version`; empty without Java."""
     if shutil.which("java") is None:
         return ""
     return subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr.partition(

@@ -1,5 +1,4 @@
-"""A broker that is looked at from outside: how long it took to be ready, and what memory it has
-(more in processes.py)."""
+"""A broker measured from outside: its start time and its idle memory (processes.py has more)."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ LAUNCHER = Path(__file__).with_name("launch.py")
 def measured_broker(
     home: Path, engine: str, durability: str, *, data_dir: Path | None = None
 ) -> RunningBroker:
-    """Not started yet. Topic data and state both on `engine`."""
+    """A broker that is not started yet, with topic data and state on `engine`."""
     home.mkdir(parents=True, exist_ok=True)
     return RunningBroker(
         home,
@@ -27,14 +26,14 @@ def measured_broker(
 
 
 def start_ms(broker: RunningBroker) -> float:
-    """Start it: milliseconds from making the process to its ready line, Python's own start and all
-    imports among them."""
+    """Starts it. Returns the milliseconds from the creation of the process to its ready line,
+    including the start of Python and all imports."""
     began = time.perf_counter()
     broker.start()
     return (time.perf_counter() - began) * 1000
 
 
 def idle_memory_mb(broker: RunningBroker) -> float:
-    """Anonymous memory in units of 10**6 bytes. Mapped segments and files are the page cache's and
-    do not count."""
+    """Anonymous memory in units of 10**6 bytes. Mapped segments and files belong to the page cache
+    and are not counted."""
     return broker.anonymous_memory_bytes() / 1e6

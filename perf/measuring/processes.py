@@ -1,8 +1,8 @@
-"""What the kernel says of a broker's process: CPU time and memory, whatever it is written in.
+"""CPU time and memory of a broker's process, as the kernel reports them.
 
-CPU time is read from the process's own clock (clock_getcpuclockid(3)), in nanoseconds and with
-threads that have ended: /proc/PID/stat counts in steps of 10 ms, which in a window of two seconds
-is a tenth of what an efficient broker uses.
+CPU time is read from the process's CPU clock (clock_getcpuclockid(3)), in nanoseconds and including
+threads that have ended. The 10 ms steps of /proc/PID/stat would be too coarse: in a window of two
+seconds, one step is a tenth of the CPU time of an efficient broker.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ _SCHEDULER_CLOCK = 2
 
 
 class Memory(NamedTuple):
-    """In 10**6 bytes. `anonymous` leaves out mapped files and shared memory: what the page cache
-    holds is not the broker's."""
+    """In 10**6 bytes. `anonymous_mb` leaves out mapped files and shared memory, since the page
+    cache does not belong to the broker."""
 
     anonymous_mb: float
     resident_mb: float
 
 
 class Cost(NamedTuple):
-    """Of a window: CPU time in it, and memory at its end."""
+    """The CPU time during a window, and the memory at its end."""
 
     cpu_s: float
     rss_anon_mb: float
@@ -31,8 +31,8 @@ class Cost(NamedTuple):
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process since its start, all threads. Raises OSError if there is no
-    such process."""
+    """User and system time of all threads of a process since its start. Raises OSError if there is
+    no such process."""
     return time.clock_gettime((~pid << 3) | _SCHEDULER_CLOCK)
 
 
@@ -54,7 +54,7 @@ def cost_so_far(pid: int) -> Cost:
 
 
 class BrokerWatch:
-    """Reads a broker around a window; a kbroker.workloads.window.Watch."""
+    """Measures a broker during a window. Implements kbroker.workloads.window.Watch."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -71,7 +71,7 @@ class BrokerWatch:
         self._cost = Cost(used_s, now.anonymous_mb, now.resident_mb)
 
     def cost(self) -> Cost:
-        """Of the last window that was closed."""
+        """The cost of the last closed window."""
         assert self._cost is not None, "no window was opened and closed"
         return self._cost
 

@@ -1,19 +1,21 @@
-"""Starts kbroker as launch.py does, on a disk that takes 5 ms for every sync, and for every read of
-what it has not read before.
+"""Starts kbroker like launch.py, on a simulated slow disk: 5 ms for every sync, and for every first
+read.
 
     KBROKER_SLOW_DISK_MS=5 KBROKER_SLOW_DISK_REPORT=pauses.json \\
         python perf/measuring/slow_disk.py start --data-dir ...
 
-The pause comes before the real operation, in the thread that does it, with the GIL released, as the
-kernel would wait. For the segment engine it is put into the file door (kbroker.storage.files):
-every sync, and every 64 KiB of a file that was there when the broker got ready, the first time they
-are read (as if the page cache had been empty then, and the kernel did not read ahead). LMDB and
-RocksDB have no such door, so there it is put around sync(), and around a read() that is the first
-to begin at an offset which the log had at the start, for each 64 KiB that it gives. Their own
-housekeeping is not slowed, nor is anybody's start.
+The pause precedes the real operation, in the thread that executes it, with the GIL released, as in a
+real wait for the kernel.
 
-The report says how often there was a pause, by operation, on the broker's loop and in other
-threads, and where on the loop: each of those held up every client.
+- Segment engine: the operations of kbroker.storage.files are patched. Every sync pauses, and so does
+  the first read of every 64 KiB of a file that existed when the broker became ready (as with an
+  empty page cache and without read-ahead).
+- LMDB and RocksDB do not use these operations, so their stores are patched: sync(), and the first
+  read() at each offset that existed at the start, once for each 64 KiB returned. Their own
+  housekeeping is not slowed.
+
+No start is slowed. The report has the number of pauses by operation, on the broker's loop and in
+other threads, and the stacks of those on the loop, each of which delays every client.
 """
 
 from __future__ import annotations
@@ -47,12 +49,12 @@ class Pauses:
         self._cold: dict[int, set[int]] = {}
 
     def begin(self, data_dir: Path) -> None:
-        """The broker is ready: what lies in `data_dir` is cold."""
+        """The broker is ready: the files in `data_dir` are cold from now on."""
         self._cold = {path.stat().st_ino: set() for path in data_dir.rglob("*") if path.is_file()}
         self._is_ready = True
 
     def is_cold(self, fd: int, position: int) -> bool:
-        """Once for each step of a file."""
+        """True for the first read of each 64 KiB step of a file."""
         read = self._cold.get(os.fstat(fd).st_ino)
         step = position // _STEP_BYTES
         if read is None or step in read:
@@ -156,7 +158,7 @@ def _slow_factory(factory: Any, pauses: Pauses) -> Any:  # noqa: ANN401 - a LogS
 
 
 def _slow_reads(store: Any, pauses: Pauses) -> None:  # noqa: ANN401 - a LogStore
-    """Of what was there at the start, each offset is cold until it has been read once."""
+    """Each offset that existed at the start is cold until its first read."""
     kind = type(store)
     read = kind.read
     cold = {log: [0, store.bounds(log).end_offset] for log in store.logs()}

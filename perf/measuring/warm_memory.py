@@ -1,9 +1,10 @@
-"""Free memory that is there: on a virtual machine it may not be.
+"""Makes free memory available. On a virtual machine, free memory may not be backed by the host.
 
-A hypervisor may take back what a guest has not used for some seconds (Linux: free page reporting),
-and give it again page by page when it is touched. On the machine of the kept results that takes 2.3
-ms for a megabyte, three times as long as producing it takes the broker; whose window is hit by it
-is chance. So memory for what a window writes into the page cache is touched shortly before it.
+A hypervisor may reclaim memory that the guest has not used for some seconds (Linux: free page
+reporting), and return it page by page when it is touched. On the machine of the stored results this
+takes 2.3 ms per megabyte, three times as long as the broker needs to store a produced megabyte. It
+would affect windows at random. The memory that a window writes into the page cache is therefore
+touched shortly before the window.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import mmap
 import os
 
 WINDOW_BYTES = 3 << 30
-"""More than any row of produce has written in a window."""
+"""More than any produce row writes in a window."""
 _CHUNK = bytes(2 << 20)
 
 
 def warm_memory(size_bytes: int = WINDOW_BYTES) -> None:
-    """Touch as much memory as a window needs, at most half of what is free, and free it again."""
+    """Touches the memory that a window needs, at most half of the free memory, and frees it
+    again."""
     size_bytes = min(size_bytes, _free_bytes() // 2) // len(_CHUNK) * len(_CHUNK)
     if not size_bytes:
         return
@@ -29,6 +31,6 @@ def warm_memory(size_bytes: int = WINDOW_BYTES) -> None:
 
 
 def _free_bytes() -> int:
-    """0 where the system does not say."""
+    """0 if the system does not report it."""
     names = os.sysconf_names
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in names else 0

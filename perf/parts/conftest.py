@@ -1,13 +1,13 @@
-"""Timing of parts with pytest-benchmark: the fixture `part`, how much of it is done, and a table of
-what came out.
+"""Timing of parts with pytest-benchmark: the fixture `part`, the number of rounds, and a table of
+the results.
 
-A call of the work that is timed may do many equal things (write ten batches): the table and
-`extra_info` in the JSON file tell how many, and how many bytes they are, so that a thing's time and
-MB/s can be told. What is compared has one `group`.
+A timed call may do several equal things (write ten batches). The table and `extra_info` in the JSON
+file have their number and their bytes, from which the time per thing and MB/s follow. Parts that
+are compared have the same `group`.
 
     --quick                     fewer and shorter rounds, for a first look
-    --benchmark-max-time=S      how long work that can be repeated at once is; rounds that need
-                                preparation follow it (0.5: all of them)
+    --benchmark-max-time=S      time for work that can be repeated without preparation; the number
+                                of rounds with preparation is proportional to it (0.5: all of them)
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def part(benchmark: Any, pytestconfig: pytest.Config) -> Part:  # noqa: ANN401
-    """As in a broker, start-up objects are out of the collector's sight, and threads soon get the
-    interpreter."""
+    """As in a broker, the garbage collector ignores start-up objects, and threads get the
+    interpreter soon."""
     settle_memory()
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     return Part(benchmark, pytestconfig)
@@ -50,8 +50,8 @@ def part(benchmark: Any, pytestconfig: pytest.Config) -> Part:  # noqa: ANN401
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Of a test's own, gone after it: these are gigabytes in all, of which pytest's `tmp_path`
-    would keep three runs."""
+    """A directory for one test, removed after it. The tests write gigabytes in all, and pytest's
+    `tmp_path` would keep three runs of them."""
     yield from _directory()
 
 
@@ -67,8 +67,8 @@ def _directory() -> Iterator[Path]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Per group, the fastest first: median time of a thing, its spread (half the range between the
-    quartiles), the least time, MB/s."""
+    """By group, fastest first: the median time per thing, its spread (half the interquartile
+    range), the minimum, and MB/s."""
     found = [each for each in getattr(config, "_benchmarksession").benchmarks if each.stats.rounds]  # noqa: B009
     order = {group: at for at, group in reversed(list(enumerate(each.group for each in found)))}
     found.sort(key=lambda each: (order[each.group], each.stats.median / each.extra_info["things"]))

@@ -1,9 +1,8 @@
-"""What the parts work on: batches of exact sizes, requests, logs, and the engines that are
-installed.
+"""Test data of the parts: batches of exact sizes, requests, logs, and the installed engines.
 
-Record batches are real ones (a header and a CRC that is right), since recovery looks at them. Their
-values are random, so that no engine or file system gains by compressing. Engines come through the
-plugin door, those of installed plugins as well.
+Record batches are real ones, with a header and a valid CRC, because recovery checks them. Their
+values are random, so that no engine or file system benefits from compression. Engines are loaded as
+plugins, including those of installed plugins.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ LOG_ENGINES = plugins.names(plugins.LOG_STORE)
 STATE_ENGINES = plugins.names(plugins.STATE_STORE)
 KEPT_LOG_ENGINES = [name for name in LOG_ENGINES if name not in _NOT_KEPT]
 KEPT_STATE_ENGINES = [name for name in STATE_ENGINES if name not in _NOT_KEPT]
-"""Those that find again what they had when they are opened anew."""
+"""The engines that keep data on disk."""
 
 
 def open_log_store(engine: str, directory: Path) -> LogStore:
-    """With the engine's defaults. A plugin that cannot be loaded is skipped."""
+    """A log store with the engine's defaults. Skips the test if the plugin cannot be loaded."""
     try:
         factory = cast(LogStoreFactory, plugins.log_store_factory(engine))
     except OperatorError as error:
@@ -55,7 +54,7 @@ def open_log_store(engine: str, directory: Path) -> LogStore:
 
 
 def open_state_store(engine: str, directory: Path) -> StateStore:
-    """As above."""
+    """A state store, in the same way."""
     try:
         factory = cast(StateStoreFactory, plugins.state_store_factory(engine))
     except OperatorError as error:
@@ -76,7 +75,7 @@ def create_logs(store: LogStore, count: int = 1, *, segment_bytes: int = 1 << 30
 
 @cache
 def batch_of(size_bytes: int) -> bytes:
-    """A batch of exactly that size, with one record."""
+    """A batch of exactly this size, with one record."""
     value_bytes = size_bytes - len(build_batch([Record(0, NOW_MS, None, bytes(size_bytes))])) + size_bytes
     for trimmed in range(8):  # lengths are varints: a shorter value may have shorter ones
         batch = build_batch(
@@ -88,7 +87,7 @@ def batch_of(size_bytes: int) -> bytes:
 
 
 def batch_of_records(records: int, value_bytes: int) -> bytes:
-    """A batch of so many records."""
+    """A batch of this many records."""
     source = random.Random(records)
     return build_batch(
         [Record(0, NOW_MS + number, None, source.randbytes(value_bytes)) for number in range(records)]
@@ -96,8 +95,8 @@ def batch_of_records(records: int, value_bytes: int) -> bytes:
 
 
 def stamped(log: LogId, first_offset: int, count: int, data: bytes) -> list[StampedBatch]:
-    """Batches of one record at offsets from `first_offset` on, the bytes as they are: an engine
-    that writes does not look at them."""
+    """Batches of one record at offsets from `first_offset` on. The bytes are not changed, since an
+    engine does not read them when it writes."""
     return [
         StampedBatch(log, offset, offset, NOW_MS, data)
         for offset in range(first_offset, first_offset + count)
@@ -105,8 +104,8 @@ def stamped(log: LogId, first_offset: int, count: int, data: bytes) -> list[Stam
 
 
 def fill(store: LogStore, log: LogId, size_bytes: int, *, batch_bytes: int, in_a_write: int) -> int:
-    """Write so many bytes of batches whose own offsets are right as well, and sync. Gives the end
-    offset."""
+    """Writes this many bytes of batches, with the right offsets in their headers too, and syncs.
+    Returns the end offset."""
     data, end_offset = batch_of(batch_bytes), size_bytes // batch_bytes
     for first in range(0, end_offset, in_a_write):
         batches = []
@@ -120,7 +119,7 @@ def fill(store: LogStore, log: LogId, size_bytes: int, *, batch_bytes: int, in_a
 
 
 def fill_and_die(engine: str, directory: Path, size_bytes: int, batch_bytes: int) -> None:
-    """In a process of its own: `fill` one log, 1 MiB in a write, and be killed."""
+    """Runs in a separate process: fills one log, 1 MiB per write, and kills itself."""
     store = open_log_store(engine, directory)
     (log,) = create_logs(store)
     fill(store, log, size_bytes, batch_bytes=batch_bytes, in_a_write=MIB // batch_bytes)
@@ -128,7 +127,7 @@ def fill_and_die(engine: str, directory: Path, size_bytes: int, batch_bytes: int
 
 
 def frame_of(key: tuple[int, int], message: Mapping[str, Any]) -> bytes:
-    """A request as it comes, without its size. Header version 2, as all hot requests have."""
+    """A request as it arrives, without its size. Header version 2, like all hot requests."""
     api_key, version = key
     head = (
         b"".join(number.to_bytes(2, "big") for number in (api_key, version))

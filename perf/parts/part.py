@@ -1,5 +1,5 @@
-"""One benchmark as the files here write it: over pytest-benchmark's fixture, with what is done told
-beside the time (conftest.py)."""
+"""The interface of the benchmarks in this folder: pytest-benchmark's fixture, plus a description of
+the timed work (conftest.py)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ _FULL_S = 0.5
 
 
 class Part:
-    """One benchmark. `group`: what is compared; `name`: who this is, in the table; `things` of
-    `size` bytes in all are done by a call."""
+    """One benchmark.
+
+    - `group`: the benchmarks that are compared with each other.
+    - `name`: this one in the table.
+    - `things`, `size`: the number of things that a call does, and their bytes in all.
+    """
 
     def __init__(self, benchmark: Any, config: pytest.Config) -> None:  # noqa: ANN401
         self._benchmark = benchmark
@@ -31,7 +35,7 @@ class Part:
         thing: str = "",
         size: int = 0,
     ) -> None:
-        """Work that can be repeated at once, as often as fits into the time."""
+        """Times work that can be repeated without preparation, as often as the time allows."""
         self._note(group, name, things, thing, size)
         self._benchmark(work)
 
@@ -48,8 +52,8 @@ class Part:
         thing: str = "",
         size: int = 0,
     ) -> None:
-        """Work that needs something new each time: `prepare` gives its arguments, and `clear_up`
-        gets them too; neither is timed."""
+        """Times work that needs new data each time. `prepare` returns its arguments, and `clear_up`
+        receives them too; neither is timed."""
         self._note(group, name, things, thing, size)
         count = max(self._least, ceil(rounds * self._share))
 

@@ -1,12 +1,15 @@
-"""Record batches (kbroker/formats/batches.py): what each produced batch, each fetch and each look
-into records cost.
+"""Record batches (kbroker/formats/batches.py): the cost of each produced batch, each fetch and each
+read of records.
 
-*check* is what the broker does to every produced batch before it is queued: header, CRC and the
-topic's rules. *walk* goes over the headers of 1 MiB of batches of 1 KiB: `iter_headers` the plain
-way, `iter_possible` with care for damage (look-ups by time, dead letters), and what a share fetch
-does to what it has read, which is as careful and keeps a place for each batch. *records* opens the
-records of a batch, and *build* makes one, as the broker does for dead letters and group records;
-producers and consumers do that for themselves. Nothing is compressed.
+- *check*: the checks of every produced batch before it is queued: header, CRC and the topic's rules.
+- *walk*: reads the headers of 1 MiB of batches of 1 KiB. `iter_headers` does so plainly,
+  `iter_possible` also detects damage (look-ups by time, dead letters). A share fetch detects damage
+  too, and stores the position of each batch.
+- *records*: reads the records of a batch.
+- *build*: makes a batch, as the broker does for dead letters and group records. Producers and
+  consumers do that themselves.
+
+Nothing is compressed.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Reading record batches that are in the page cache: 1 MiB of small batches, 1 MiB of larger ones,
-and one batch.
+"""Reads record batches in the page cache: 1 MiB of small batches, 1 MiB of larger ones, and one
+batch.
 
-`LogReader.read()`, one offset after the other. What the segment engine gives are views of a
-mapping, so nothing is copied or touched; the others copy. Engines that join the batches of a write
-into one value read those with less work, hence batches that were written one by one beside batches
-that were written 64 at a time.
+Calls `LogReader.read()` for one offset after the other. The segment engine returns views of a
+mapping, so nothing is copied or touched; the other engines copy. Engines that store the batches of
+a write in one value read these with less work. Batches written one by one are therefore compared
+with batches written 64 at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def store(engine: str, module_directory: Path) -> Iterator[LogStore]:
-    """A log for each layout, in their order."""
+    """A store with a log for each layout, in their order."""
     store = open_log_store(engine, module_directory / engine)
     for log, (size, in_a_write) in zip(create_logs(store, len(_LAYOUTS)), _LAYOUTS, strict=True):
         fill(store, log, _LOG_BYTES, batch_bytes=size, in_a_write=in_a_write)

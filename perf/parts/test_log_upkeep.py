@@ -1,9 +1,12 @@
-"""Opening a log store, and taking old data out of it.
+"""Opens a log store, and removes old data from it.
 
-*open* is what a start waits for: 64 MiB in one log, files in the page cache, after a clean stop and
-after kill -9. *trim* removes the older half of a log's segments of 2 MiB, as retention does, and
-*drop* all of a log, as the deletion of a topic does; both are durable on return. How much work is
-left to the engine's background threads is not seen here.
+- *open*: the part of a start that waits for the store: 64 MiB in one log, files in the page cache,
+  after a clean stop and after kill -9.
+- *trim*: removes the older half of a log's segments of 2 MiB, like retention.
+- *drop*: removes a whole log, like the deletion of a topic.
+
+Both removals are durable on return. The work left to the engine's background threads is not
+measured.
 """
 
 from __future__ import annotations
@@ -64,7 +67,7 @@ def stopped(engine: str, batch_bytes: int, module_directory: Path) -> Iterator[t
 
 
 def copy(source: Path, target: Path) -> None:
-    """As it is on disk: segment files have holes where space was taken ahead."""
+    """Keeps holes: segment files have them where space was reserved."""
     subprocess.run(["cp", "-a", "--sparse=always", str(source), str(target)], check=True)
 
 

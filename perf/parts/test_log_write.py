@@ -1,13 +1,13 @@
-"""Writing record batches: the append alone, the append with its sync, and the broker's group commit
+"""Writes record batches: the append alone, the append with its sync, and the broker's group commit
 around both.
 
-*append* is `LogStore.write()` of batches of one log, one by one or many in a write: after it the
-data survives the process. *commit* is `write()` and `sync()` of so many batches over 1 or 16
-partitions: after it the data survives the machine, which is what durability `disk` waits for; the
-disk decides. *group commit* is the same through the queue and the thread that the broker has for it
-(broker/commits/group_commit.py), every batch an entry of its own that somebody waits for, so that
-the difference between the two is what the queue costs. A group commit with `os` waits for the write
-alone.
+- *append*: `LogStore.write()` of batches of one log, one or many per write. The data is then
+  written: it survives the process.
+- *commit*: `write()` and `sync()` of several batches over 1 or 16 partitions. The data is then
+  durable, as durability `disk` requires. The disk dominates the time.
+- *group commit*: the same through the broker's queue and thread (broker/commits/group_commit.py).
+  Every batch is a separate entry with its own waiter, so the difference to *commit* is the cost of
+  the queue. With `os`, a group commit waits only for the write.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def commit_of(batches: int, partitions: int) -> str:
 
 
 class Groups:
-    """Groups of 1 KiB batches over logs, offsets rising from group to group."""
+    """Groups of 1 KiB batches over several logs, with offsets rising from group to group."""
 
     def __init__(self, logs: Sequence[LogId], batches: int) -> None:
         self._shares = [len(range(number, batches, len(logs))) for number in range(len(logs))]
@@ -129,8 +129,8 @@ class Groups:
 
 
 async def commit_all(store: LogStore, durability: str, groups: Sequence[Sequence[StampedBatch]]) -> None:
-    """One group after the other, each waited for. Starting trio and the thread are timed as well:
-    less than 1 ms for all of them."""
+    """Commits one group after the other and waits for each. The start of trio and of the thread are
+    timed too: less than 1 ms in all."""
     commits: GroupCommit[StampedBatch] = GroupCommit(
         "log", lambda items: store.write(items, now_ms=NOW_MS), store.sync,
         in_thread=store.write_in_thread, beside_sync=store.write_beside_sync, durability=durability,

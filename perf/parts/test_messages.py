@@ -1,11 +1,11 @@
-"""Requests in, responses out, for the messages that come thousands of times a second: kio's schemas
-beside what is done by hand.
+"""Decodes requests and encodes responses of the most frequent messages: kio's schemas compared with
+hand-written code.
 
-*decode* is from the frame to the entity: the whole of `read_request`, which looks at the lengths of
-arrays before kio believes them, beside kio's reader alone. *encode* is a response: by hand
-(protocol/responses.py), and with kio from the plain mappings that all other handlers answer with;
-both give the same bytes, which is looked at before anything is timed. *frames* cuts requests out of
-what a socket gave.
+- *decode*: from the frame to the entity. `read_request`, which checks the lengths of arrays before
+  kio uses them, is compared with kio's reader alone.
+- *encode*: a response, by hand-written code (protocol/responses.py), and with kio from the mappings
+  that all other handlers return. Both must give the same bytes, which is checked before the timing.
+- *frames*: splits the bytes of a socket into requests.
 """
 
 from __future__ import annotations
@@ -216,7 +216,7 @@ def test_encode(part: Part, response_name: str, way: str) -> None:
 @pytest.mark.parametrize(("size", "count"), [(200, 100), (KIB, 100), (MIB, 1)])
 @pytest.mark.parametrize("way", ["whole", "cut"])
 def test_frames(part: Part, size: int, count: int, way: str) -> None:
-    """All of it in one piece, as after one recv, or in two, the first of which ends within a
+    """The bytes in one piece, as after one recv, or in two, of which the first ends within a
     frame."""
     data = memoryview((size.to_bytes(4, "big") + bytes(size)) * count)
     pieces = [data] if way == "whole" else [data[: len(data) // 2 + 1], data[len(data) // 2 + 1 :]]

@@ -1,14 +1,15 @@
 """Whole hot requests within a broker, without sockets: from the frame to the buffers that would be
 sent.
 
-A broker runs in a thread of this process with durability `os`; a request is decoded, handled,
-committed and its answer packed, as the server does it for each frame of a burst. What is missing to
-a client's view is the network, about as much again for small requests. With the engine `memory`
-nothing is stored, so that the difference between it and the segment engine is what storing costs.
+A broker runs in a thread of this process with durability `os`. A request is decoded, handled and
+committed, and its response encoded, as the server does for each frame of a burst. A client would
+also see the network, which takes about the same time again for small requests. The engine `memory`
+stores nothing, so its difference to the segment engine is the cost of storage.
 
-*Produce* in bursts of 1 and 20 requests that one commit takes; *Fetch* of one partition;
-*ShareFetch* of the queue of one share-partition, each request with the acknowledgement of what the
-one before has brought: 500 records as a range, 500 one by one, or a single record.
+- *Produce*: bursts of 1 and 20 requests, each burst in one commit.
+- *Fetch*: one partition.
+- *ShareFetch*: one share-partition. Each request acknowledges the records of the one before: 500
+  records as a range, 500 one by one, or a single record.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 
 @contextmanager
 def running(engine: str, directory: Path) -> Iterator[Served]:
-    """A broker with one topic, in a thread of its own."""
+    """A broker with one topic, in its own thread."""
     served = Served()
 
     async def main() -> None:
@@ -83,7 +84,7 @@ class Served:
     token: trio.lowlevel.TrioToken
 
     def run(self, work: Callable[[], Awaitable[object]]) -> None:
-        """In the broker's thread: 0.1 ms for the way there and back."""
+        """Runs `work` in the broker's thread. The two switches take 0.1 ms."""
         trio.from_thread.run(work, trio_token=self.token)
 
     def dispatch(self, frame: memoryview) -> Any:  # noqa: ANN401
@@ -207,8 +208,8 @@ def test_share_fetch(part: Part, engine: str, directory: Path, records: int, ack
 
 
 def share_fetch_frame(topic_id: object, epoch: int, records: int, one_by_one: bool) -> bytes:
-    """The request of that session epoch: all before it have brought `records` each, which this one
-    accepts (the last of them)."""
+    """The request of this session epoch. Each earlier request returned `records` records; this one
+    accepts those of the last."""
     last = epoch * records - 1
     first = last - records + 1
     runs = (

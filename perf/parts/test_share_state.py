@@ -1,11 +1,11 @@
-"""The share coordinator without a store: what it costs to decide a write of share state, to encode
-and decode it, and to load it.
+"""The share coordinator without a store: the cost of deciding a write of share state, of encoding
+and decoding it, and of loading it.
 
-*write* is what every acknowledgement pays before its changes are committed:
-`ShareStateCoordinator.write()` and `confirm()`, for one run of offsets and for 100 (alternating
-verdicts); at the 500th update of a share-partition it is a snapshot, timed by itself. *load* is the
-state of one share-partition out of its snapshot and updates, as the first fetch after a start does
-it.
+- *write*: the cost of every acknowledgement before its changes are committed:
+  `ShareStateCoordinator.write()` and `confirm()`, for one run of offsets and for 100 (alternating
+  types). After 500 updates of a share-partition the write is a snapshot, which is timed separately.
+- *load*: the state of one share-partition from its snapshot and updates, as in the first fetch
+  after a start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RECORDS = [(way, what) for way in ("encode", "encode by kio", "decode") for wha
 
 
 class Kept:
-    """A coordinator over a map in memory, with one share-partition."""
+    """A coordinator with an in-memory store and one share-partition."""
 
     def __init__(
         self, directory: Path, updates: int = 0, *, per_snapshot: int = UPDATES_PER_SNAPSHOT
@@ -71,7 +71,7 @@ def test_write(part: Part, directory: Path, runs: int) -> None:
 
 
 def test_write_snapshot(part: Part, directory: Path) -> None:
-    """The write that takes in 500 updates."""
+    """The write of a snapshot that merges 500 updates."""
     numbers = count()
 
     def prepare() -> tuple[Kept]:

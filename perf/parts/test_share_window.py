@@ -1,10 +1,10 @@
-"""The queue of one share-partition, without a network and without a store: acquire, acknowledge,
-release, expire.
+"""The queue of one share-partition, without network or store: acquire, acknowledge, release,
+expire.
 
-Everything is timed through `SharePartition`, so that checks, locks and the Persist are in it, and
-`persisted()` is called at once. Records lie in batches of 500, or of one. The three columns of
-bytes behind it (share/in_flight.py) are made for ranges; single records, many records in flight and
-acknowledgements in random order are where a queue design falls apart, hence they are here.
+All work is timed through `SharePartition`, which includes checks, locks and the Persist;
+`persisted()` is called immediately. Records are in batches of 500 or one. The three byte columns of
+share/in_flight.py are designed for ranges. Single records, many records in flight and
+acknowledgements in random order are the hard cases of a queue design, so they are measured too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def queue(*, max_record_locks: int = 2000, delivery_count_limit: int = 1 << 30) 
 
 
 def acquire(queue: SharePartition, records: int, *, batch: int = 500, now_ms: float = 0) -> int:
-    """Acquire that many new records; gives the first."""
+    """Acquires this many new records and returns the first offset."""
     first = queue.next_fetch_offset()
     batches = [(offset, offset + batch - 1) for offset in range(first, first + records, batch)]
     ranges = queue.acquire(
@@ -65,7 +65,7 @@ def test_acquire_and_acknowledge_a_range(part: Part, records: int) -> None:
     "way", ["a type for each record", "a batch for each record", "a batch for each, records in batches of 1"]
 )
 def test_acknowledge_by_record(part: Part, way: str) -> None:
-    """500 records in one acknowledgement list."""
+    """500 records in one list of acknowledgements."""
     partition = queue()
     batch = 1 if way.endswith("of 1") else 500
 
@@ -84,8 +84,8 @@ def test_acknowledge_by_record(part: Part, way: str) -> None:
 @pytest.mark.parametrize("in_flight", [2_000, _MANY])
 @pytest.mark.parametrize("order", ["in order", "random"])
 def test_acknowledge_one_by_one(part: Part, order: str, in_flight: int) -> None:
-    """A request for each record, with its Persist, as clients with slow work send them. 1 000 of
-    them, where more are in flight."""
+    """One request per record, each with its Persist, as clients with slow work send them. At most 1
+    000 of the records in flight are acknowledged."""
     offsets = list(range(in_flight))
     if order == "random":
         random.Random(3).shuffle(offsets)
@@ -113,7 +113,7 @@ def test_acknowledge_one_by_one(part: Part, order: str, in_flight: int) -> None:
 
 @pytest.mark.parametrize("step", [1, 2], ids=["all", "every second"])
 def test_release_and_deliver_again(part: Part, step: int) -> None:
-    """Records in flight: 500 or 250 come back and are acquired once more."""
+    """500 or 250 records in flight are released and acquired again."""
     partition = queue()
     acquire(partition, 500)
     come_back = 500 // step
@@ -140,8 +140,8 @@ def test_release_and_deliver_again(part: Part, step: int) -> None:
 
 @pytest.mark.parametrize("step", [1, 2], ids=["all", "every second"])
 def test_expire(part: Part, step: int) -> None:
-    """2 000 locks of records run out at once: all, or every second one, as the others were accepted
-    before."""
+    """2 000 record locks expire at once: all of them, or every second one, if the others were
+    accepted before."""
 
     def prepare() -> tuple[SharePartition]:
         partition = queue()
@@ -168,7 +168,7 @@ def test_expire(part: Part, step: int) -> None:
 
 
 def test_acquire_beside_many(part: Part) -> None:
-    """100 000 records are in flight: one more is acquired and accepted behind them."""
+    """With 100 000 records in flight, one more after them is acquired and accepted."""
     partition = queue(max_record_locks=_MANY + 1000)
     acquire(partition, _MANY)
 

@@ -1,12 +1,14 @@
-"""The small ordered map in which the broker keeps what is not topic data: share state, offsets,
+"""The state store, the small ordered map of everything except topic data: share state, offsets,
 groups, topics, configs.
 
-Keys are those of share state, values have 200 bytes. *write* is `StateStore.write()` of 1 or 100
-changes of keys that exist, with and without a `sync()`; *prune* a write that replaces a snapshot
-and removes the 500 updates that it takes in. *open* is the start of a store with 10 000
-share-partitions, a snapshot and five updates each (60 000 keys), after a clean stop; *scan* then
-reads one share-partition, or everything. `python -m perf.studies.state_load` measures the same
-start through the broker's persister.
+Keys are those of share state, values have 200 bytes.
+
+- *write*: `StateStore.write()` of 1 or 100 changes of existing keys, with and without `sync()`.
+- *prune*: a write that replaces a snapshot and removes the 500 updates merged into it.
+- *open*: the start of a store with 10 000 share-partitions, each with a snapshot and five updates
+  (60 000 keys), after a clean stop. `python -m perf.studies.state_load` measures the same start
+  through the broker's persister.
+- *scan*: reads one share-partition, or everything.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A queue at work, as a terminal shows it: README's sixty seconds, carried out and drawn.
+"""A queue in a terminal: runs README's sixty seconds and draws the output.
 
     python -m perf.pictures.queue docs/pictures/queue.svg
 
-The commands and the worker are those of README.md. A broker of its own runs in a temporary
-directory, so only the ports differ from what a reader would type; the picture shows README's.
+The commands and the worker are those of README.md. Its broker runs in a temporary directory, so
+only the ports differ from what a reader would type; the picture shows README's.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def main(picture: Path) -> None:
 
 
 def _carry_out(readme: str, broker: RunningBroker, home: Path) -> tuple[str, list[str]]:
-    """What `describe` showed before a worker was killed, and the other one's log after that."""
+    """The output of `describe` before a worker was killed, and the other worker's log after
+    that."""
     admin = broker.ready_line.rpartition("admin http://")[2].rstrip(")")
     for line in re.findall(
         r"^    (kbroker queues create .*|.*kbroker queues send .*)$", readme, re.MULTILINE
@@ -87,7 +88,7 @@ def _shell(line: str, broker: RunningBroker) -> str:
 
 
 def _begun(log: Path, delivery: int) -> list[str]:
-    """Jobs that a worker has begun with this delivery."""
+    """The jobs that a worker has begun at this delivery count."""
     return re.findall(rf"begins job (\d+) delivery {delivery}$", log.read_text(), re.MULTILINE)
 
 
@@ -100,7 +101,7 @@ def _until(holds: Callable[[], object]) -> None:
 
 
 def _drawn(shown: str, told: list[str]) -> str:
-    """An SVG whose fonts are the reader's own: an image in a page may load none."""
+    """An SVG with the reader's fonts, since an image in a page cannot load any."""
     from rich.console import Console
     from rich.terminal_theme import MONOKAI
 

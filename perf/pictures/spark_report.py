@@ -1,4 +1,4 @@
-"""The top of a report of `kbroker-pipeline`, as a browser shows it.
+"""A screenshot of the top of a `kbroker-pipeline` report.
 
     kbroker-pipeline demo --home HOME
     python -m perf.pictures.spark_report HOME/tables/reports/queue-health.html PICTURE.png
@@ -26,7 +26,7 @@ _TIME_FOR_PLOTS_MS = 8000
 def main(report: Path, picture: Path, height: int) -> None:
     browser = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
     if browser is None:
-        raise click.ClickException("there is no Chromium or Chrome to draw the page with")
+        raise click.ClickException("Chromium or Chrome is needed to draw the page")
     options = [
         "--headless",
         "--no-sandbox",

@@ -1,4 +1,4 @@
-"""Figures of work queues: jobs one at a time, redelivery, and jobs that wait.
+"""Figures of work queues: one job at a time, redelivery, and parked jobs.
 
 make perf-queues                                          everything, about 40 minutes
 make perf-queues PERF_ARGS=--quick                        two candidates, short windows
@@ -14,8 +14,8 @@ from perf.suite.command import Suite, command_of
 from perf.suite.runner import Settings
 
 SUITE = Suite(
-    "Measure kbroker's work queues on every engine: jobs one at a time out of large batches, redelivery, "
-    "jobs that wait.",
+    "Measure kbroker's work queues on every engine: one job at a time from large batches, redelivery, "
+    "parked jobs.",
     all_rows,
     tuple(key for key, kind in KINDS.items() if kind.family == "kbroker"),
     ("segment-disk", "segment-os"),

@@ -1,4 +1,4 @@
-"""What work queues have to reach, as ratios inside one run, on one broker."""
+"""The goals of work queues, as ratios within one run, on one broker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from perf.queues.own import OURS
 from perf.suite.goals import Goal
 
 SLICED = 0.7
-"""Of the rate from batches of one job, where jobs are cut out of batches of 1 MB."""
+"""The least rate with batches of 1 MB, as a part of the rate with batches of one job."""
 
 
 def all_goals() -> list[Goal]:
-    """In the order of the report; ordered queues are there without a limit."""
+    """In the order of the report. Ordered queues are included without a limit."""
     return list(_goals())
 
 

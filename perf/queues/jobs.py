@@ -1,5 +1,4 @@
-"""Clients of a work queue: a sender with a fixed rate, and workers that give every job back
-once."""
+"""Clients of a work queue: a sender with a fixed rate, and workers that release every job once."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ _BEHIND_S = 1.0
 
 @dataclass
 class JobReport(Report):
-    """Of a worker: when it gave which job back, and when which job came to it again, in seconds of
-    the monotonic clock."""
+    """A worker's report: the times at which it released jobs, and at which jobs were redelivered to
+    it, in seconds of the monotonic clock."""
 
     released: array[int] = field(default_factory=lambda: array("q"))
     released_s: array[float] = field(default_factory=lambda: array("d"))
@@ -38,8 +37,8 @@ class JobReport(Report):
 
 
 def sender(bootstrap: str, queue: str, rate_per_s: float, record_bytes: int) -> Client:
-    """Jobs at fixed moments, each sent at once (linger 0). Its report's `others` are jobs sent; it
-    counts no units."""
+    """Sends jobs at fixed times, each immediately (linger 0). Its report's `others` are the jobs
+    sent; it counts no units."""
     own = {
         **base(bootstrap, {}),
         **batching(batch_bytes=1_000_000, linger_ms=0, compression="none"),
@@ -53,11 +52,12 @@ def sender(bootstrap: str, queue: str, rate_per_s: float, record_bytes: int) -> 
 def worker(
     bootstrap: str, queue: str, *, counted: Counted = "done", waits_for_others: bool = False
 ) -> Client:
-    """Gives a job back at its first delivery and accepts it when it comes again; the answer travels
-    with the next poll.
+    """Releases a job at its first delivery and accepts it when it is redelivered. Acknowledgements
+    are sent with the next poll.
 
-    A unit is a job done, or with "released" a job given back. `waits_for_others`: with the first
-    jobs answered it waits for `go`, so that it eats up nothing; otherwise it goes on.
+    A unit is a finished job, or with "released" a released one. `waits_for_others`: after it has
+    acknowledged its first jobs, it waits for `go`, so that it takes no more jobs before the others
+    are ready.
     """
     own = {**base(bootstrap, {}), "group.id": queue, "share.acknowledgement.mode": "explicit"}
     return Client(
@@ -66,10 +66,11 @@ def worker(
 
 
 def lateness_ms(window: Window, delay_s: float) -> list[float]:
-    """Of jobs that came again within the window: how long after their delay was over.
+    """For jobs redelivered within the window, the time between the end of their delay and the
+    redelivery.
 
-    The delay counts from just before the request that gave the job back, so its way to the broker
-    and the save are in it.
+    The delay is counted from just before the request that released the job, so the lateness
+    includes the request's way to the broker and the commit.
     """
     reports = [report for report in window.reports if isinstance(report, JobReport)]
     released_s = {
@@ -87,13 +88,13 @@ def lateness_ms(window: Window, delay_s: float) -> list[float]:
 
 
 def jobs_sent(reports: Iterable[Report], window: Window) -> int:
-    """By senders, within the window."""
+    """The number of jobs sent within the window."""
     return window.sum([report.others for report in reports])
 
 
 def fill_with_keys(bootstrap: str, queue: str, keys: Sequence[bytes], record_bytes: int) -> None:
-    """A job for each of `keys`, in this order, in batches of 1 MB. Confirmed when this returns.
-    Raises WorkloadFailed."""
+    """Sends a job for each of `keys`, in this order, in batches of 1 MB. All are confirmed on
+    return. Raises WorkloadFailed."""
     from confluent_kafka import Producer
 
     refusals = Refusals()
@@ -155,18 +156,18 @@ def _work(link: Link, arguments: Mapping[str, Any]) -> None:
             link.count(done if counts_done else released, others=released if counts_done else done)
             if report.first_ms is None:
                 if arguments["waits_for_others"]:
-                    # The others are still to find something: nothing may stay in our hands.
+                    # The other workers still need jobs, so this one must hold none.
                     consumer.commit_sync()
                 link.first(wait=arguments["waits_for_others"])
         else:
             link.check_patience()
-    consumer.commit_sync()  # The answers to the last jobs, for which there is no further poll.
+    consumer.commit_sync()  # The last acknowledgements, since no further poll sends them.
     link.send_report()
     consumer.close()
 
 
 def _answer(consumer: Any, messages: Sequence[Message], report: JobReport) -> tuple[int, int]:  # noqa: ANN401 (a ShareConsumer)
-    """How many jobs are done, and how many were given back."""
+    """The numbers of finished and of released jobs."""
     from confluent_kafka import AcknowledgeType
 
     came_s = time.monotonic()

@@ -1,8 +1,8 @@
-"""Rows of workers that hold one job at a time, by how the jobs were sent: one in a batch, or
-thousands in a batch, by codec.
+"""Rows of workers that hold one job at a time. The jobs are sent one per batch, or thousands per
+batch with different codecs.
 
-Each reading has a queue of its own. A group that stands at the front of a log holds it, and a
-second one would read what is no work queue.
+Each reading uses a new queue: a queue's group holds the log, and a second group on the same topic
+would not be a work queue.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ CODECS = ("none", "lz4", "zstd")
 CONSUMERS = (1, 8)
 RECORD_BYTES = 100
 _JOBS_PER_S = {1: 6_000, 8: 12_000}
-"""By the number of workers: jobs are there for so many; a window in which they nearly run out is
-closed early."""
+"""By the number of workers: enough jobs are sent for this rate. A window in which they nearly run
+out is closed early."""
 _FILL_S = 2.0
 _HOW = (
-    "A queue as `kbroker queues create` makes it, prefetch 1; explicit, the acknowledgement travels "
+    "A queue as `kbroker queues create` makes it, prefetch 1; explicit acknowledgements, sent "
     "with the next poll."
 )
 
 
 def jobs_for(run: Run, consumers: int) -> int:
-    """So many that a window of the run does not use them up."""
+    """Enough jobs for a window of the run."""
     return int(_JOBS_PER_S[consumers] * (run.seconds + run.warm_up_s))
 
 

@@ -1,7 +1,7 @@
-"""Rows of queues whose jobs are done in the order of their keys, beside the same jobs in a queue
-without an order.
+"""Rows of queues that keep the order of each key's jobs, compared with the same jobs in a queue
+without order.
 
-They are there where the broker knows the setting.
+They exist if the broker has the setting.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SEED = 20
 
 
 def keys(jobs: int, hot_share: float) -> list[bytes]:
-    """Of so many jobs: one of KEYS keys each, at random; one key is of `hot_share` of them. The
-    same at each call."""
+    """The keys of this many jobs: one of KEYS keys each, at random, with one key for `hot_share` of
+    them. The same at each call."""
     source = random.Random(_SEED)
     return [b"0" if source.random() < hot_share else b"%d" % source.randrange(KEYS) for _ in range(jobs)]
 
@@ -66,7 +66,7 @@ ROWS = (
         _row("ordered-8", "8 workers, in the order of 1 000 keys", _BY_KEY, 0.0, "1 000 keys."),
         _row(
             "ordered-hot-8", "the same, one key is half of the jobs", _BY_KEY, _HOT_SHARE,
-            "Of the one key a job is done at a time, so that seven workers share the other half.",
+            "Jobs of the one key are done one at a time, so that seven workers share the other half.",
         ),
     )
     if KNOWN

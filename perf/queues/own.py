@@ -1,4 +1,4 @@
-"""Queues of a row's own: made as `kbroker queues create` makes them, deleted behind the row."""
+"""Queues for single rows: created like `kbroker queues create` does, deleted after the row."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def queue(
     settings: Mapping[str, str] | None = None,
     group_config: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Its name. `settings`: options of `kbroker queues create`, in the configs' units; what is not
-    said has its default.
+    """Creates a queue with one partition and yields its name. `settings`: options of `kbroker
+    queues create`, in the configs' units; other options have their defaults.
 
-    It has one partition. Deleted at the end, with its dead letters, unless its broker has ended.
-    Raises KafkaError."""
+    The queue and its dead letters are deleted at the end, unless its broker has ended. Raises
+    KafkaError."""
     name = f"queue-{next(_numbers)}"
     wish = Wish(name, settings=settings or {}, configs={Part.GROUP: group_config or {}})
     with candidate.connect() as connection:
@@ -43,15 +43,19 @@ def queue(
 
 
 class Standing(NamedTuple):
-    """As it is stored. `start_offset`: everything before it has left the in-flight window, for good
-    or into the store; a little more may have since it was stored. `unfinished`: jobs, exactly."""
+    """The stored position of a queue.
+
+    - `start_offset`: all jobs before it have left the in-flight window, finished or parked. A few
+      more may have left it since this was stored.
+    - `unfinished`: the exact number of unfinished jobs.
+    """
 
     start_offset: int
     unfinished: int
 
 
 def standing(connection: Connection, name: str) -> Standing:
-    """Of a queue with one partition. Raises KafkaError."""
+    """The position of a queue with one partition. Raises KafkaError."""
     (found,) = describe_share_group_offsets(connection, name)
     if found.error is not None:
         raise found.error

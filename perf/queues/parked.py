@@ -1,4 +1,4 @@
-"""The row of a million jobs for later: what they cost, and whether others come past them."""
+"""The row of a million scheduled jobs: their cost, and whether other jobs can overtake them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BEHIND = 2_000
 
 
 def _parked(run: Run) -> dict[str, float]:
-    """On a broker of its own, whose memory holds nothing else, and which is killed in the end."""
+    """Uses a separate broker, whose memory holds nothing else, and which is killed at the end."""
     jobs = QUICK_JOBS if run.quick else JOBS
     with run.own_broker() as broker:
         broker.start()
@@ -61,7 +61,7 @@ def _parked(run: Run) -> dict[str, float]:
             sent_s, urgent_ms, probes = _found(window)
             cost, took_s = run.watch.cost(), window.span.seconds
             run.say(
-                f"{run.candidate.key}: {jobs} jobs sent within {sent_s:.1f} s, and put aside within "
+                f"{run.candidate.key}: {jobs} jobs sent within {sent_s:.1f} s, and parked within "
                 f"{took_s:.1f} s"
             )
             return {
@@ -73,8 +73,8 @@ def _parked(run: Run) -> dict[str, float]:
 
 
 def _found(window: Window) -> tuple[float, float, Percentiles]:
-    """How many seconds sending took, how many milliseconds the urgent job, and how long single
-    writes beside them."""
+    """The seconds that sending took, the milliseconds that the urgent job took, and the latencies
+    of the concurrent single writes."""
     sending, working, probing, _ = window.reports
     probes = Percentiles.of(probing.latencies_ms)
     if probes is None or not working.latencies_ms:
@@ -83,7 +83,8 @@ def _found(window: Window) -> tuple[float, float, Percentiles]:
 
 
 def _after_kill(broker: Candidate, name: str) -> dict[str, float]:
-    """kill -9, start, and a new worker gets a new job: both counted from making the process."""
+    """kill -9, start, and a new worker gets a new job. Both times are counted from the creation of
+    the process."""
     broker.kill()
     began_s = time.monotonic()
     broker.start()
@@ -96,8 +97,8 @@ def _after_kill(broker: Candidate, name: str) -> dict[str, float]:
 
 
 def _send(link: Link, arguments: Mapping[str, Any]) -> None:
-    """All jobs for later, between one hour and two; when they are confirmed, one that is to be done
-    at once."""
+    """Sends all scheduled jobs, due in one to two hours, and, when they are confirmed, one job that
+    is due at once."""
     from confluent_kafka import Producer
 
     queue, jobs, refusals = arguments["queue"], arguments["jobs"], Refusals()
@@ -121,8 +122,8 @@ def _send(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def _work(link: Link, arguments: Mapping[str, Any]) -> None:
-    """The one worker. It notes how long the urgent job was on its way, and stays: a queue without
-    workers puts nothing aside."""
+    """The only worker. It records the latency of the urgent job, and then keeps polling: without
+    workers, a queue parks no jobs."""
     link.longest_end_s = _POLL_S
     with _worker(arguments["bootstrap"], arguments["queue"]) as consumer:
         _begin(link)
@@ -130,12 +131,12 @@ def _work(link: Link, arguments: Mapping[str, Any]) -> None:
         link.count(1)
         while link.running:
             if consumer.poll(_POLL_S):
-                raise WorkloadFailed("a job for later came at once")
+                raise WorkloadFailed("a scheduled job was delivered at once")
         link.send_report()
 
 
 def _probe(link: Link, arguments: Mapping[str, Any]) -> None:
-    """Single writes into another topic, one after the other, each confirmed with acks=all."""
+    """Sends single writes to another topic, one after the other, each confirmed with acks=all."""
     from confluent_kafka import Producer
 
     own = batching(batch_bytes=1_000_000, linger_ms=0, compression="none")
@@ -162,8 +163,8 @@ def _probe(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def _look(link: Link, arguments: Mapping[str, Any]) -> None:
-    """Until every job for later has left the in-flight window, but for what the stored start offset
-    does not say yet."""
+    """Waits until every scheduled job has left the in-flight window, except for a few that the
+    stored start offset does not show yet."""
     host, _, port = arguments["bootstrap"].rpartition(":")
     _begin(link)
     with Connection(host, int(port), client_id="perf") as connection:
@@ -191,7 +192,7 @@ def _until_told(link: Link) -> None:
 
 
 def _produce_urgent(bootstrap: str, queue: str) -> None:
-    """A job to be done at once, which says when it was sent; confirmed on return."""
+    """Sends a job that is due at once and contains its send time; confirmed on return."""
     from confluent_kafka import Producer
 
     refusals = Refusals()
@@ -218,17 +219,17 @@ def _worker(bootstrap: str, queue: str) -> Iterator[ShareConsumer]:
 
 
 def _urgent_ms(consumer: ShareConsumer) -> float:
-    """It gets the urgent job and is done with it: the milliseconds since it was sent. Raises
+    """Receives and accepts the urgent job. Returns the milliseconds since it was sent. Raises
     WorkloadFailed for any other job."""
     until_s = time.monotonic() + _LONGEST_S
     while not (messages := list(consumer.poll(_POLL_S))):
         if time.monotonic() > until_s:
-            raise WorkloadFailed(f"the urgent job did not come within {_LONGEST_S:.0f} s")
+            raise WorkloadFailed(f"the urgent job did not arrive within {_LONGEST_S:.0f} s")
     came_ns = time.monotonic_ns()
     (message,) = messages
     value = message.value() or b""
     if (error := message.error()) is not None or not value.startswith(_URGENT):
-        raise WorkloadFailed(f"not the urgent job came, but {error or value!r}")
+        raise WorkloadFailed(f"expected the urgent job, received {error or value!r}")
     consumer.acknowledge(message)
     consumer.commit_sync()
     return (came_ns - int(value.removeprefix(_URGENT))) / 1e6
@@ -236,10 +237,10 @@ def _urgent_ms(consumer: ShareConsumer) -> float:
 
 _NOTE = (
     f"Sent in lz4 batches of {BATCH_JOBS // 1000} 000, due in an hour and more, while a worker waits. "
-    "'Time' is that of the one for now; "
-    "p50 and p99 are of single writes (acks=all) into another topic until all are put aside. Then kill -9, "
+    "'Time' is that of the job that is due at once; "
+    "p50 and p99 are of single writes (acks=all) into another topic until all are parked. Then kill -9, "
     "start, and a new worker gets a "
-    "new job. A broker of its own. --quick: 100 000 jobs."
+    "new job. On a separate broker. --quick: 100 000 jobs."
 )
 ROWS = (
     Row(

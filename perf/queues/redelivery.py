@@ -1,5 +1,4 @@
-"""Rows of jobs that come back: at a steady load, and 100 000 of them that lie scattered over
-compressed batches."""
+"""Rows of redelivered jobs: at a steady load, and 100 000 jobs spread over compressed batches."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ def _steady(delay_s: float, prefetch: str = "1") -> RowFunction:
 
 
 def _retries(run: Run) -> dict[str, float]:
-    """On a broker of its own, whose memory holds nothing else."""
+    """Uses a separate broker, whose memory holds nothing else."""
     jobs, delay_s = (QUICK_JOBS, _QUICK_RETRY_DELAY_S) if run.quick else (JOBS, _RETRY_DELAY_S)
     settings = {"prefetch": _PREFETCH, "delay": str(delay_s * 1000), **_EQUAL_WAITS}
     with run.own_broker() as broker:
@@ -68,7 +67,7 @@ def _retries(run: Run) -> dict[str, float]:
             if (now := standing(connection, name)).unfinished != left:
                 raise WorkloadFailed(f"{now.unfinished} jobs are unfinished, not {left}")
             parked_mb = memory(broker.pid).anonymous_mb
-            run.say(f"{run.candidate.key}: {jobs} jobs given back within {released.span.seconds:.1f} s")
+            run.say(f"{run.candidate.key}: {jobs} jobs released within {released.span.seconds:.1f} s")
             time.sleep(max(0.0, ended_s + delay_s - time.monotonic()))
             outcome = share_consume(
                 run.plan(_LONGEST_S), broker.bootstrap, name, name, consumers=WORKERS, mode="explicit",
@@ -83,8 +82,8 @@ def _retries(run: Run) -> dict[str, float]:
 
 
 def _early(released: Window) -> int:
-    """Jobs that came again and were done while others were given back for the first time: on a slow
-    machine."""
+    """The number of jobs that were redelivered and finished while others were still released for
+    the first time, which happens on a slow machine."""
     return sum(len(report.back) for report in released.reports if isinstance(report, JobReport))
 
 
@@ -93,14 +92,14 @@ def _fill(bootstrap: str, name: str, jobs: int) -> None:
 
 
 _LATE = (
-    f"{WORKERS} workers, prefetch 1, 1 000 jobs/s sent one by one; each job is given back once and done "
-    "when it comes again. "
+    f"{WORKERS} workers, prefetch 1, 1 000 jobs/s sent one by one; each job is released once and done "
+    "when it is redelivered. "
     "p50 and p99: how long after its delay. Ideal: as many done as sent."
 )
 _RETRIES = (
-    f"{WORKERS} workers, prefetch {_PREFETCH}; all were given back once, lie on disk, and are due. Memory: "
-    "the most of while they lie "
-    f"there and at the end. A broker of its own. --quick: {QUICK_JOBS // 1000} 000 jobs."
+    f"{WORKERS} workers, prefetch {_PREFETCH}; all were released once, are parked on disk, and are due. Memory: "
+    "the higher one of while they are "
+    f"parked and at the end. On a separate broker. --quick: {QUICK_JOBS // 1000} 000 jobs."
 )
 ROWS = (
     Row(
@@ -109,12 +108,12 @@ ROWS = (
     ),
     Row(
         "redelivery-1s-20", "the same, prefetch 20", "waiting", _steady(1.0, "20"),
-        f"{_LATE} Here with prefetch 20: an answer may have several jobs.", candidates=OURS, quick=True,
+        f"{_LATE} Here with prefetch 20: a response may have several jobs.", candidates=OURS, quick=True,
         takes_s=_SECONDS + 2 + _SETTLED_S, warms=False,
     ),
     Row(
         "redelivery-3s", "1 000 jobs/s, each twice, delay 3 s", "waiting", _steady(3.0),
-        f"{_LATE} Waits beyond a second lie on disk.", candidates=OURS, quick=True,
+        f"{_LATE} Jobs that wait longer than a second are parked on disk.", candidates=OURS, quick=True,
         takes_s=_SECONDS + 4 + _SETTLED_S, warms=False,
     ),
     Row(
