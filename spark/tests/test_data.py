@@ -185,7 +185,7 @@ def test_directories_that_cannot_be_read(tmp_path: Path) -> None:
     assert refusal(tmp_path / "no") == f"there is no directory {tmp_path}/no: give the --data-dir of a broker"
     assert refusal(tmp_path) == f"{tmp_path} has no kbroker.json: no broker has used it yet"
     assert "hdfs://there/data is not a local path" in refusal("hdfs://there/data")
-    assert "has a NUL character" in refusal("a\0b")
+    assert "contains a NUL character" in refusal("a\0b")
     (tmp_path / "file").write_text("")
     assert f"cannot use {tmp_path}/file (Not a directory)" in refusal(tmp_path / "file")
     assert "is not a kbroker data directory" in refusal(tmp_path)
@@ -275,7 +275,7 @@ def test_an_offset_that_is_not_under_the_crc(
         chunks = read_range(found.logs(), topic.topic_id, 0, 0, 1000, max_bytes, name="t-0")
         with pytest.raises(
             SourceError,
-            match=r"^t-0 is damaged: after offset \d+ there is a record batch of a wrong length or offset",
+            match=r"^t-0 is damaged: after offset \d+ there is a record batch with a wrong length or offset",
         ):
             list(chunks)
 

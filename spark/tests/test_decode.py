@@ -216,7 +216,7 @@ def test_damaged_records(name: str, width: int, codec: Codec) -> None:
 _sound = batch([record()], 7)
 _DAMAGED_BATCHES = {
     "magic 1": batch([record()], 7, magic=1),
-    "last offset is -2 behind": batch([record()], 7, last_delta=-2),
+    "last offset delta is -2": batch([record()], 7, last_delta=-2),
     "4 records do not fit": batch([record()], 7, count=4),
     "5 records do not fit": batch([record()], 7, count=5, codec=Codec.GZIP),
     "record at byte 15": batch([record()], 7, count=2),
@@ -227,8 +227,8 @@ _DAMAGED_BATCHES = {
     ),
     "its length is 64, but only 75 bytes are left": _sound[:-1],
     "40 bytes are too few": _sound[:40],
-    "its length 2147483647": _sound[:8] + b"\x7f\xff\xff\xff" + _sound[12:],
-    "its length -1": _sound[:8] + b"\xff\xff\xff\xff" + _sound[12:],
+    "its length is 2147483647": _sound[:8] + b"\x7f\xff\xff\xff" + _sound[12:],
+    "its length is -1": _sound[:8] + b"\xff\xff\xff\xff" + _sound[12:],
     "do not match its CRC": _sound[:-1] + b"\x02",
 }
 

@@ -124,7 +124,7 @@ def killing(monkeypatch: pytest.MonkeyPatch, name: str, fatal: int) -> Callable[
 
 
 def test_one_run_at_a_time(tmp_path: Path) -> None:
-    with opened(tmp_path / "out", JOB, CLUSTER), pytest.raises(CommandFailed, match="another job is at work"):
+    with opened(tmp_path / "out", JOB, CLUSTER), pytest.raises(CommandFailed, match="another job is running"):
         opened(tmp_path / "out", JOB, CLUSTER).__enter__()
     with opened(tmp_path / "out", JOB, CLUSTER), opened(tmp_path / "out", "other", CLUSTER) as other:
         assert other.names() == []
@@ -145,7 +145,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     for folder, cluster, text, code in (
         ("mine", CLUSTER, "contains files that are not tables", Exit.USAGE),
         ("file", CLUSTER, "is not a directory", Exit.USAGE),
-        ("out", "another", "tables of the cluster a-cluster", Exit.USAGE),
+        ("out", "another", "tables of cluster a-cluster", Exit.USAGE),
         ("newer", CLUSTER, "use a newer", Exit.REFUSED),
         ("broken", CLUSTER, "cannot be read", Exit.REFUSED),
     ):
