@@ -68,7 +68,7 @@ def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
         (["archive", str(data_dir), *place, "--topics", "("], "not a regular expression"),
         (["archive", str(data_dir), *place, "--topics", "a{99999999999}"], "not a regular expression"),
         (["archive", str(data_dir), *place, "--batch-records", "0"], "--batch-records"),
-        (["verify", str(data_dir), *place, "--as-of", "yesterday"], "no time such as"),
+        (["verify", str(data_dir), *place, "--as-of", "yesterday"], "not a time such as"),
         (["verify", str(data_dir), *place, "--conf", "cores=3"], "spark.NAME=VALUE"),
         (["verify", str(data_dir), "--out", str(data_dir / "tables")], "lies in the broker's data directory"),
         (

@@ -133,7 +133,7 @@ def test_status_says_what_is_wrong() -> None:
 
 def test_checks_that_were_not_done_have_not_passed() -> None:
     page = verify_page.page(verified(empty=True)._replace(unread="dlq-0 is damaged"))
-    assert (page.status.text, page.status.tone) == ("not all was checked", "bad")
+    assert (page.status.text, page.status.tone) == ("check incomplete", "bad")
 
 
 def test_a_page_replaces_the_last_one(tmp_path: Path) -> None:
