@@ -498,3 +498,40 @@ def test_two_requests_for_a_share_partition_in_one_write_count_once(tmp_path: Pa
         assert (await found_in(tmp_path, "segment")).parked == {MOVED: NEW, FRESH: NEW}
 
     trio.run(run)
+
+
+def test_a_removal_does_not_take_what_a_later_write_parks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write removes what a failed one may have parked. Before it is done, the record is parked
+    again."""
+
+    async def run() -> None:
+        async with opened(tmp_path, NAME, "segment") as broker:
+            shelf = await before(broker)
+            appended, sync = threading.Event(), broker.log_commits._sync
+
+            def slow() -> None:
+                appended.wait(10)
+                sync()
+
+            monkeypatch.setattr(broker.log_commits, "_sync", slow)
+            write, request = shelf.asked.persister.write, WriteRequest(shelf.partition, 5, LEADER, 100, 0, ())
+            undo = request._replace(
+                batches=(StateBatch(110, 110, 2, 1),), parking=(unpark(parked(ACCEPTED, OLD)),), waiting=1
+            )
+            again = request._replace(parking=(park(parked(ACCEPTED, NEW)),), waiting=2)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write, GROUP, [undo])
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                nursery.start_soon(write, GROUP, [again])
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                appended.set()
+            assert {each.offset: each.due_ms for each in await all_parked(broker)} == {
+                MOVED: OLD,
+                ACCEPTED: NEW,
+            }
+            check_store(broker)
+        assert (await found_in(tmp_path, "segment")).parked == {MOVED: OLD, ACCEPTED: NEW}
+
+    trio.run(run)

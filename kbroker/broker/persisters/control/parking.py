@@ -15,6 +15,9 @@ after each step.
 Between steps 1 and 2 a later write could overtake this one, and its start offset could pass a
 record that is not parked yet. So the writes and loads of a share-partition take turns while one of
 them parks. If one fails before it is decided, those that waited behind it fail as well.
+
+Step 3 is outside the turn. A write whose step 1 comes before that of an earlier one puts keys that
+the earlier one must no longer remove.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from weakref import WeakSet
 
 import trio
 
@@ -57,13 +60,22 @@ BEGUN_ANEW = KafkaError(
 _LOOKS_ON_LOOP = 64
 
 
-class Step(NamedTuple):
-    """Step 3 of a write that parks: `removals`, of which `gone` are keys by offset."""
+@dataclass(eq=False)
+class Step:
+    """Step 3 of a write that parks. `removals`: the keys to remove. `gone`: the keys by offset
+    among them that the store has."""
 
     generation: int
     prefix: bytes
-    removals: Sequence[Change]
-    gone: int
+    removals: dict[bytes, None] = field(default_factory=dict)
+    gone: set[bytes] = field(default_factory=set)
+    is_submitted: bool = False
+
+    def spare(self, keys: Iterable[bytes]) -> None:
+        """A later write has put these keys."""
+        for key in keys:
+            self.removals.pop(key, None)
+            self.gone.discard(key)
 
 
 @dataclass(eq=False)
@@ -90,6 +102,8 @@ class ControlParking:
         self._turns: dict[SharePartitionKey, _Turns] = {}
         self._counts: dict[bytes, int] = {}
         """Number of keys by offset, by the prefix of their generation, with changes under way."""
+        self._steps: WeakSet[Step] = WeakSet()
+        """Those under way. A later write may do its step 1 before them."""
         self.dropped = 0
         """Parked records that were dropped because the window had them."""
 
@@ -150,14 +164,19 @@ class ControlParking:
         for partition, wanted in parking.items():
             prefix = prefix_of(group_id, partition, generations[partition])
             if generations[partition] == NO_GENERATION:
-                steps[partition] = Step(NO_GENERATION, prefix, (), 0)
+                steps[partition] = Step(NO_GENERATION, prefix)
                 continue
             puts, removals = _parted(changes_of(prefix, wanted))
-            there = await self._there(prefix, [key for key, _ in (*puts, *removals)])
+            earlier = [step for step in self._steps if step.prefix == prefix]
+            there = await self._there(prefix, [*(key for key, _ in puts), *removals])
+            for step in earlier:
+                if step.is_submitted:
+                    there -= step.gone
+                else:
+                    step.spare(key for key, _ in puts)
             new = sum(_is_by_offset(prefix, key) and key not in there for key, _ in puts)
-            steps[partition] = Step(
-                generations[partition], prefix, removals, sum(key in there for key, _ in removals)
-            )
+            steps[partition] = Step(generations[partition], prefix, removals, there & removals.keys())
+            self._steps.add(steps[partition])
             if puts:
                 changes += [*puts, self._counted(prefix, new)]
         try:
@@ -191,21 +210,22 @@ class ControlParking:
     def submit_removals(self, steps: Iterable[Step], on_done: OnDone) -> bool:
         """Step 3. False: there is nothing to do, and `on_done` is not called."""
         changes: list[Change] = []
-        prefixes = []
-        for step in steps:
-            if step.removals:
-                changes += [*step.removals, self._counted(step.prefix, -step.gone)]
-                prefixes.append(step.prefix)
+        under_way = [step for step in steps if step.removals]
+        for step in under_way:
+            changes += [(key, None) for key in step.removals]
+            changes.append(self._counted(step.prefix, -len(step.gone)))
+            step.is_submitted = True
         if not changes:
             return False
 
-        self._state.submit(changes, partial(self._removed, prefixes, on_done))
+        self._state.submit(changes, partial(self._removed, under_way, on_done))
         return True
 
-    def _removed(self, prefixes: Iterable[bytes], on_done: OnDone, error: Exception | None) -> None:
-        if error is not None:
-            for prefix in prefixes:
-                self._counts.pop(prefix, None)
+    def _removed(self, steps: Iterable[Step], on_done: OnDone, error: Exception | None) -> None:
+        for step in steps:
+            self._steps.discard(step)
+            if error is not None:
+                self._counts.pop(step.prefix, None)
         on_done(error)
 
     def _counted(self, prefix: bytes, more: int) -> Change:
@@ -283,10 +303,10 @@ class ControlParking:
         return found
 
 
-def _parted(changes: Mapping[bytes, bytes | None]) -> tuple[list[Change], list[Change]]:
-    """The puts and the removals."""
+def _parted(changes: Mapping[bytes, bytes | None]) -> tuple[list[Change], dict[bytes, None]]:
+    """The puts, and the keys to remove."""
     puts: list[Change] = [change for change in changes.items() if change[1] is not None]
-    return puts, [change for change in changes.items() if change[1] is None]
+    return puts, {key: None for key, value in changes.items() if value is None}
 
 
 def _is_by_offset(prefix: bytes, key: bytes) -> bool:
