@@ -133,7 +133,8 @@ class Broker:
         self.state_store = state_store
         self.log_commits: GroupCommit[StampedBatch] = self._commits("log", self._write_log, log_store)
         self.state_commits: GroupCommit[Change] = self._commits("state", state_store.write, state_store)
-        self.disk_floor = DiskFloor(options.data_dir, self.config["kbroker.disk.min.free.bytes"])
+        least_bytes = self.config["kbroker.disk.min.free.bytes"]
+        self.disk_floor = DiskFloor(options.data_dir, least_bytes, log_store.reusable_bytes)
         self.topics = self._topics()
         self.missing_topics = MissingTopics(self.topics)
         self.append_queues = AppendQueues(self.background)

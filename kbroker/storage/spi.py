@@ -143,6 +143,11 @@ class LogStore(LogReader):
     """Whether trim() may run while write() does, on the same log too, as long as `new_start` is
     below its end offset. For state stores that keep a log of their own."""
 
+    def reusable_bytes(self) -> int:
+        """How much the engine can store before its files grow: in files that do not shrink, the
+        part that removed records have left. Quick, and callable from any thread at any time."""
+        return 0
+
     @abstractmethod
     def create(self, log: LogId, settings: LogSettings) -> None:
         """Create an empty log that begins at offset 0, durable on return. If the log exists, only

@@ -73,7 +73,7 @@ async def test_producers_leave_room_for_acknowledgements(disk: Path, engine: str
         names = [{"name": "orders", "topic_id": None}]
         (deleted,) = (await client.call("delete_topics", 6, topics=names)).responses
         assert deleted.error_code is ErrorCode.none
-        if engine == "segment":  # The other engines need the space for their own records.
+        if engine != "rocksdb":  # Its deletions are writes, and free space much later.
             await client.create_topic("more")
             with trio.fail_after(20):
                 while broker.disk_floor.is_short:  # noqa: ASYNC110
@@ -114,7 +114,7 @@ async def test_a_new_producer_begins_with_what_the_floor_refused(tmp_path: Path)
 
 class TestLooks:
     def test_near_the_floor_it_looks_often(self, disk: Path) -> None:
-        floor = DiskFloor(disk, FLOOR_BYTES)
+        floor = DiskFloor(disk, FLOOR_BYTES, int)
         far_s = floor.look()
         assert not floor.is_short
         (disk / "ballast").write_bytes(bytes(free_bytes(disk) - FLOOR_BYTES - (1 << 20)))
@@ -126,11 +126,11 @@ class TestLooks:
         assert floor.refusal().code is ErrorCode.kafka_storage_error
 
     def test_of_a_small_disk_it_is_a_part(self, disk: Path) -> None:
-        floor = DiskFloor(disk, 1 << 40)
+        floor = DiskFloor(disk, 1 << 40, int)
         floor.look()
         assert not floor.is_short
 
     def test_a_disk_that_cannot_say_is_not_short(self, tmp_path: Path) -> None:
-        floor = DiskFloor(tmp_path / "missing", FLOOR_BYTES)
+        floor = DiskFloor(tmp_path / "missing", FLOOR_BYTES, int)
         assert floor.look() > 1
         assert not floor.is_short

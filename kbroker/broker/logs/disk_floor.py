@@ -5,6 +5,9 @@ took the last byte of the disk, no job could be acknowledged, so no segment of a
 removed, and nothing would ever become free. Below the floor the broker refuses Produce with
 KAFKA_STORAGE_ERROR, and everything else continues.
 
+The files of some engines do not shrink. The room that removed records have left in them counts as
+well: below the floor, it is all that retention can make.
+
 One task reads how much is free, so that a Produce request costs no call for it. It looks again
 before a fast disk could fill what is left: every few milliseconds near the floor, every few seconds
 far above it.
@@ -14,12 +17,13 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
-from kbroker.errors import ErrorCode, KafkaError
+from kbroker.errors import ErrorCode, KafkaError, StoreFailed
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +31,7 @@ _LARGEST_SHARE: Final = 16
 """Of a small disk, the floor is at most one part in so many."""
 _FASTEST_BYTES_PER_S: Final = 1 << 30
 _LEAST_S: Final = 0.02
+_SHORT_S: Final = 0.1
 _MOST_S: Final = 5.0
 
 
@@ -39,12 +44,14 @@ class DiskFloorStatistics(NamedTuple):
 
 class DiskFloor:
     """`least_bytes`: setting kbroker.disk.min.free.bytes; 0: producers may fill the disk.
+    `reusable_bytes`: of the log engine (storage/spi.py).
 
     `is_short`: whether Produce is refused now."""
 
-    def __init__(self, directory: Path, least_bytes: int) -> None:
+    def __init__(self, directory: Path, least_bytes: int, reusable_bytes: Callable[[], int]) -> None:
         self._directory = directory
         self._least_bytes = least_bytes
+        self._reusable_bytes = reusable_bytes
         self.is_short = False
         self._shortages = 0
 
@@ -68,15 +75,19 @@ class DiskFloor:
         not short."""
         try:
             disk = os.statvfs(self._directory)
-        except OSError as error:
+            floor = min(self._least_bytes, disk.f_blocks * disk.f_frsize // _LARGEST_SHARE)
+            room = disk.f_bavail * disk.f_frsize - floor
+            if room < 0:
+                room = max(room, self._reusable_bytes() - floor)
+        except (OSError, StoreFailed) as error:
             logger.debug("the disk does not say what is free: %s", error)
             return _MOST_S
-        floor = min(self._least_bytes, disk.f_blocks * disk.f_frsize // _LARGEST_SHARE)
-        room = disk.f_bavail * disk.f_frsize - floor
         if (room < 0) != self.is_short:
             self.is_short = room < 0
             self._shortages += self.is_short
             self._report(floor)
+        if self.is_short:
+            return _SHORT_S
         return min(max(room / _FASTEST_BYTES_PER_S / 2, _LEAST_S), _MOST_S)
 
     def _report(self, floor: int) -> None:

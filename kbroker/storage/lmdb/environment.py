@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import errno
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -56,6 +57,8 @@ NEARLY_FULL_BYTES = 16 << 20
 
 _COPY_TO_STDOUT = "import sys, lmdb; lmdb.open(sys.argv[1], readonly=True).copyfd(1, compact=True)"
 
+_PAGES = struct.Struct("=8x3Q16x")
+"""LMDB's MDB_db: branch, leaf and overflow pages, between fields that are not needed here."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _MAP_REFUSED = {errno.ENOMEM, errno.EINVAL, errno.EFBIG, errno.EOVERFLOW}
 
@@ -216,6 +219,18 @@ class LmdbEnvironment:
         return LmdbStatistics(
             (info["last_pgno"] + 1) * page_bytes, info["map_size"], len(self._handles), info["num_readers"]
         )
+
+    def reusable_bytes(self) -> int:
+        """The pages of the file that no database has."""
+
+        def work(transaction: Transaction) -> int:
+            main, file_pages = self._env.stat(), self._env.info()["last_pgno"] + 1
+            used = main["branch_pages"] + main["leaf_pages"] + main["overflow_pages"]
+            # The values of the unnamed database describe the named ones.
+            used += sum(sum(_PAGES.unpack(value)) for _, value in transaction.cursor())
+            return max(0, file_pages - used) * main["psize"]
+
+        return self.read(work)
 
     def close(self) -> None:
         """The last user's call closes the environment. No other thread may be reading."""

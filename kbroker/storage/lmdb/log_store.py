@@ -167,6 +167,9 @@ class LmdbLogStore(ChunkedLogStore, LmdbLogReader):
         """Nothing to do: commits are synced."""
         self._check()
 
+    def reusable_bytes(self) -> int:
+        return self._env.reusable_bytes()
+
     def statistics(self) -> LmdbLogStatistics:
         return LmdbLogStatistics(*self._totals(), self._env.statistics())
 

@@ -122,6 +122,9 @@ class SqliteLogStore(ChunkedLogStore, SqliteLogReader):
         """Nothing to do: commits are synced."""
         self._check()
 
+    def reusable_bytes(self) -> int:
+        return self._database.statistics().free_bytes
+
     def statistics(self) -> SqliteLogStatistics:
         return SqliteLogStatistics(*self._totals(), self._database.statistics())
 

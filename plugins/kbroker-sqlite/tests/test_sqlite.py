@@ -46,6 +46,18 @@ def test_a_reader_in_another_process_sees_a_live_store(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_removed_records_leave_can_be_reused(tmp_path: Path) -> None:
+    store = LOG_STORE.open(tmp_path, {}, 1)
+    store.create(LOG, SETTINGS)
+    store.write([batch(0, 2)], now_ms=0)
+    assert store.reusable_bytes() == 0
+    size_bytes = 1 << 20
+    store.write([batch(2, 3)._replace(data=bytes(size_bytes))], now_ms=0)
+    store.drop(LOG)
+    assert store.reusable_bytes() >= size_bytes
+    store.close()
+
+
 def test_a_directory_without_a_store_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"log\.sqlite is not there"):
         LOG_STORE.open_reader(tmp_path)
