@@ -1,9 +1,9 @@
 """The command line: `kbroker COMMAND`.
 
 One file or folder per command group; a command's file is imported when it is called, so that
-`kbroker --help` stays quick. Commands parse and print; what they do is done by the server, the RPC
-client, the storage readers and the ordinary Kafka client library. Results go to stdout, everything
-said to a person goes to stderr, and a refusal is one line with a documented exit code.
+`kbroker --help` stays quick. Commands parse and print; the server, the RPC client, the storage
+readers and the ordinary Kafka client library do the work. Results go to stdout, messages for a
+person to stderr. A refusal is one line with a documented exit code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMANDS: Mapping[str, Entry] = {
     "topics": Entry("topics:topics", "Create, list, describe, alter and delete topics."),
     "produce": Entry("produce:produce", "Send the lines of a file, or of standard input, as records."),
     "consume": Entry(
-        "consume:consume", "Print records of topics, from an offset on or as a member of a group."
+        "consume:consume", "Print records of topics, from an offset onward or as a member of a group."
     ),
     "share-consume": Entry(
         "share_consume:share_consume", "Take records from a topic as a member of a share group."
@@ -49,7 +49,8 @@ COMMANDS: Mapping[str, Entry] = {
         "share_groups.command:share_groups", "List, describe, reset and delete share groups."
     ),
     "dead-letters": Entry(
-        "dead_letters.command:dead_letters", "List, count, show, redrive and purge what share groups gave up."
+        "dead_letters.command:dead_letters",
+        "List, count, show, redrive and purge dead letters of share groups.",
     ),
     "groups": Entry(
         "groups.command:groups", "List groups of all types; describe, reset and delete consumer groups."
@@ -57,12 +58,12 @@ COMMANDS: Mapping[str, Entry] = {
     "configs": Entry("configs:configs", "Describe, set and delete configs of topics, groups and brokers."),
     "perf": Entry("perf:perf", "Measure a broker: produce, fetch, share-consume and latency."),
     "docs": Entry("docs:docs", "Read the documents: list the pages, or print one."),
-    "storage": Entry("storage:storage", "Look into a data directory, also beside a live broker."),
+    "storage": Entry("storage:storage", "Inspect a data directory, even while a broker runs on it."),
 }
 
 
 class LazyGroup(SuggestingGroup):
-    """A group that knows its commands' summaries and imports a command only to run it."""
+    """Lists its commands from `COMMANDS` and imports a command only to run it."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -114,8 +115,8 @@ def main() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Where one of them was closed (`>&-`), the broker's first file would get its number, and what
-    a C library prints in it."""
+    """Open /dev/null for each standard stream that is closed (`>&-`). Otherwise the broker's first
+    file would get that number, and output of a C library would end up in the file."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         name = ("stdin", "stdout", "stderr")[fd]
         setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w"))

@@ -1,5 +1,5 @@
-"""What the commands that produce and consume share: the settings of confluent-kafka, its errors,
-and printing of records."""
+"""Shared by the commands that produce and consume: settings and errors of confluent-kafka, and
+printing of records."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from kbroker.errors import OperatorError
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
 
-MAX_MESSAGE_BYTES = 1_000_000_000  # what may be sent or fetched is the broker's decision
+MAX_MESSAGE_BYTES = 1_000_000_000  # the broker decides what is too large
 
 READING: Mapping[str, Any] = {
     "enable.auto.commit": False,
-    "enable.partition.eof": True,  # tells a slow start from an empty topic
+    "enable.partition.eof": True,  # distinguishes a slow start from an empty topic
     "fetch.message.max.bytes": MAX_MESSAGE_BYTES,
     "fetch.wait.max.ms": 200,
 }
-"""Settings of every consumer of ours."""
+"""Settings of every consumer that a command opens."""
 
 SILENCE = logging.Logger(__name__, level=logging.CRITICAL + 1)
-"""The library writes fatal errors to stderr itself, beside reporting them."""
+"""For a client's `logger`: otherwise the library writes fatal errors to stderr besides reporting
+them."""
 
 
 class ClientErrors:
-    """Errors that librdkafka reports outside of any call. It prints nothing itself (log_level 0)
-    and never gives up, so that a command has to decide: a broker may restart, but one that stays
-    away ends the command."""
+    """Errors that librdkafka reports outside of any call. The library prints nothing (log_level 0)
+    and never gives up, so the command decides: it survives a broker's restart, and ends when the
+    broker stays away for `patience_s`."""
 
     def __init__(self, bootstrap: Address, patience_s: float = 10.0) -> None:
         self._bootstrap, self._patience_s = bootstrap, patience_s
@@ -52,8 +53,8 @@ class ClientErrors:
             self._down_since_s = time.monotonic()
 
     def check(self) -> None:
-        """To be called when nothing came. Raises CommandFailed, or BrokerUnreachable when the
-        broker stays away."""
+        """Call it when a poll returned nothing. Raises CommandFailed after a fatal error, and
+        BrokerUnreachable when the broker stays away."""
         if self._fatal is not None:
             raise CommandFailed(self._fatal)
         down_since_s = self._down_since_s
@@ -68,8 +69,8 @@ class ClientErrors:
 
 
 def client_settings(bootstrap: Address, errors: ClientErrors) -> dict[str, Any]:
-    """For any client of confluent-kafka. Connects once on its own, since librdkafka would wait for
-    a missing broker forever: raises BrokerUnreachable."""
+    """Settings of any confluent-kafka client. Raises BrokerUnreachable: it connects once itself,
+    since librdkafka would wait forever for a missing broker."""
     connect(bootstrap).close()
     return {
         "bootstrap.servers": str(bootstrap),
@@ -80,7 +81,7 @@ def client_settings(bootstrap: Address, errors: ClientErrors) -> dict[str, Any]:
 
 
 def record_as_json(message: Message) -> dict[str, Any]:
-    """`key` and `value` as text, or `key_base64` and `value_base64` where they are no UTF-8."""
+    """`key` and `value` as text, or `key_base64` and `value_base64` where they are not UTF-8."""
     from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
     kind, timestamp_ms = message.timestamp()
@@ -98,8 +99,8 @@ def record_as_json(message: Message) -> dict[str, Any]:
 
 
 def print_record(message: Message, *, as_json: bool, key_separator: str | None, **extra: object) -> None:
-    """One line per record: JSON, or the bytes of the value, with the key before it where a
-    separator is given."""
+    """One line per record: JSON, or the bytes of the value. With a separator the key precedes
+    it."""
     if as_json:
         import json
 
@@ -110,7 +111,8 @@ def print_record(message: Message, *, as_json: bool, key_separator: str | None, 
 
 
 def require_topics(bootstrap: Address, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Partitions by topic. Raises KafkaError for a topic that does not exist; never creates one."""
+    """Partitions by topic. Raises KafkaError for a topic that does not exist, and never creates
+    one."""
     from kbroker.client import admin
 
     with connect(bootstrap) as connection:

@@ -27,9 +27,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def resource_options(function: F) -> F:
-    """Whose configs: exactly one of --topic, --group, --broker."""
+    """The resource: exactly one of --topic, --group, --broker."""
     function = click.option(
-        "--broker", metavar="ID", help="Configs of the broker with this node id; empty: of all brokers."
+        "--broker", metavar="ID", help="Configs of the broker with this node id; an empty ID: of all brokers."
     )(function)
     function = click.option(
         "--group",
@@ -66,7 +66,7 @@ def configs() -> None:
 
 @configs.command()
 @resource_options
-@click.option("--all", "show_all", is_flag=True, help="Also configs that have their default value.")
+@click.option("--all", "show_all", is_flag=True, help="Include configs that have their default value.")
 @json_option
 @bootstrap_option
 def describe(
@@ -79,7 +79,7 @@ def describe(
 ) -> None:
     """Print configs, their values and where the values come from.
 
-    DEFAULT is the value that holds once the config is deleted.
+    DEFAULT is the value that applies once the config is deleted.
 
     \b
     Examples:
@@ -145,9 +145,9 @@ def set_configs(
 def delete(
     topic: str | None, group: str | None, broker: str | None, config: tuple[str, ...], bootstrap: Address
 ) -> None:
-    """Put each CONFIG back to its default value, all or none.
+    """Reset each CONFIG to its default value, all or none.
 
-    CONFIG is a name, set for this resource: `kbroker configs describe` lists those.
+    CONFIG is the name of a config that is set on this resource (see `kbroker configs describe`).
 
     \b
     Examples:
@@ -158,7 +158,7 @@ def delete(
     kind, name = _resource(topic, group, broker)
     with connect(bootstrap) as connection:
         known = {entry.name: entry for entry in admin.describe_configs(connection, kind, name)}
-        for key in config:  # A broker takes it for done, as Kafka's does; Kafka's tool refuses it too.
+        for key in config:  # The broker ignores an unset config, as Kafka's does; Kafka's tool refuses it.
             if name and key not in known:
                 raise CommandFailed(f"{_shown(kind, name)} has no config {key!r}")
             if key not in known or not known[key].is_own:
@@ -168,7 +168,7 @@ def delete(
 
 
 def _not_set(kind: ResourceType, name: str, key: str, entry: ConfigEntry | None) -> str:
-    """Why there is nothing to delete. `entry`: the config as the resource has it from elsewhere."""
+    """Why there is nothing to delete. `entry`: the config, whose value has another source."""
     from kbroker.client import admin
 
     if not name:

@@ -1,5 +1,5 @@
-"""`kbroker consume`: read topics as logs, from an offset on, taking nothing away; with `--group` as
-a member of a consumer group."""
+"""`kbroker consume`: read topics as logs, from an offset onward; with `--group` as a member of a
+consumer group."""
 
 from __future__ import annotations
 
@@ -44,22 +44,27 @@ class Start(click.ParamType["str | int"]):
     "--group",
     "-g",
     callback=not_empty,
-    help="Read as a member of this consumer group, and commit what is printed.",
+    help="Read as a member of this consumer group, and commit the offsets of printed records.",
 )
 @click.option(
     "--group-protocol",
     type=click.Choice(["classic", "consumer"]),
-    help="How the member speaks.  [default: classic]",
+    help="Protocol of the member.  [default: classic]",
 )
 @click.option(
     "--from",
     "start",
     type=Start(),
-    help="Where to begin, in every partition.  [default: earliest; in a group latest]",
+    help="Where to begin in each partition.  [default: earliest; in a group latest]",
 )
 @click.option("--from-beginning", is_flag=True, help="The same as --from earliest.")
 @click.option(
-    "--partition", "-p", "partitions", type=INDEX, multiple=True, help="Only this partition; may be repeated."
+    "--partition",
+    "-p",
+    "partitions",
+    type=INDEX,
+    multiple=True,
+    help="Read only this partition; may be repeated.",
 )
 @click.option("--max-messages", "-n", type=COUNT, help="End after this many records.")
 @click.option(
@@ -81,11 +86,11 @@ def consume(
     as_json: bool,
     bootstrap: Address,
 ) -> int:
-    """Print records of topics, from an offset on or as a member of a group.
+    """Print records of topics, from an offset onward or as a member of a group.
 
-    Prints one record of each TOPIC per line and goes on as new ones arrive. Without --group nothing
-    is committed or acknowledged. With it, a member gets its share of the partitions, goes on where
-    the group has committed, and commits what it has printed; a TOPIC that begins with ^ is a
+    Prints the records of each TOPIC, one per line, and waits for new ones. Without --group nothing
+    is committed or acknowledged. With --group the member reads its share of the partitions, resumes
+    at the committed offsets, and commits after printing. A TOPIC that begins with ^ is then a
     regular expression.
 
     \b

@@ -1,8 +1,8 @@
 """`kbroker consume --group`: an ordinary member of a consumer group, on the command line.
 
-Offsets are committed after their records were printed and flushed, batch by batch: a command that
-dies prints some records twice, at its next start, and never loses one. A rebalance happens only
-while the member polls, so that what it was given is committed by then.
+Offsets are committed batch by batch, after the records were printed and flushed. A command that
+dies never skips a record, but prints some again when it is started next. A rebalance happens only
+while the member polls, and by then all records that it received are committed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message, TopicPartition
 
 _SIGNALLED = 128
-"""Shells say so much more than a signal's number where one ended a command."""
+"""A shell adds this to a signal's number for the exit code of a command that the signal ended."""
 
 
 class Membership(NamedTuple):
@@ -38,8 +38,8 @@ class Membership(NamedTuple):
 
 
 class Ending:
-    """The first SIGINT or SIGTERM asks for a clean end; another one does not wait for whoever
-    should read our output."""
+    """The first SIGINT or SIGTERM requests a clean end. A second one ends the command even while
+    the reader of its output blocks it."""
 
     def __init__(self) -> None:
         self.signal_number = 0
@@ -100,8 +100,8 @@ def consume_as_member(
 
 
 def _check_type(bootstrap: Address, group: str) -> None:
-    """Raises CommandFailed for a group of another type, which a broker answers in words that do not
-    say so."""
+    """Raises CommandFailed for a group of another type: the broker's error would not name the
+    type."""
     from kbroker.client import consumer_group_admin, group_admin
 
     with connect(bootstrap) as connection:
@@ -114,7 +114,7 @@ def _check_type(bootstrap: Address, group: str) -> None:
 
 
 def _subscribe(consumer: Consumer, topics: Sequence[str], batches: Batches) -> None:
-    """`batches` learns which partitions are this member's."""
+    """The callbacks keep `batches` informed of the assigned partitions."""
 
     def assigned(_: Consumer, partitions: list[TopicPartition]) -> None:
         batches.is_assigned = True
@@ -128,9 +128,9 @@ def _subscribe(consumer: Consumer, topics: Sequence[str], batches: Batches) -> N
 
 
 def _commit(consumer: Consumer, messages: Sequence[Message]) -> None:
-    """Everything up to these records. A member that was expelled meanwhile cannot, and they will be
-    printed again by whoever has their partition now: that is said, and no reason to end. Raises
-    CommandFailed where the client is beyond repair."""
+    """Commit the offsets after these records. Where the group has expelled this member meanwhile,
+    only warns: the member that has their partition now will read them again. Raises CommandFailed
+    for a fatal error of the client."""
     from confluent_kafka import KafkaException
 
     try:
@@ -142,13 +142,13 @@ def _commit(consumer: Consumer, messages: Sequence[Message]) -> None:
         if error.fatal():
             raise CommandFailed(error.str())
         say(
-            f"warning: {len(messages)} records were printed, but not committed, and may come again: "
+            f"warning: {len(messages)} records were printed but not committed, and may be delivered again: "
             f"{error.str()}"
         )
 
 
 def _positions(messages: Sequence[Message]) -> Iterable[TopicPartition]:
-    """Behind the last record of each partition."""
+    """The offset after the last record of each partition."""
     from confluent_kafka import TopicPartition
 
     positions: dict[tuple[str, int], TopicPartition] = {}

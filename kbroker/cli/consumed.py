@@ -1,4 +1,4 @@
-"""Records as a consumer of confluent-kafka gives them, in batches, until there is a reason to
+"""Polls a confluent-kafka consumer and yields its records in batches, until there is a reason to
 end."""
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def never() -> bool:
 
 
 class Batches:
-    """What is polled, batch by batch: until the wanted number has come, none came for the timeout,
-    or `is_ended` says so.
+    """Polled records, batch by batch, until the wanted number has arrived, none arrived within the
+    timeout, or `is_ended` returns true.
 
-    The timeout runs only after each of `unheard` has given something or has been found empty: the
-    partitions that are assigned. They change when a group rebalances. Before the first time
-    `is_assigned` is False; a member of the new protocol that gets none is never told, so that the
-    wait for them has an end.
+    `unheard` has the assigned partitions that have neither delivered a record nor been found empty.
+    The timeout starts once it is empty; a rebalance changes it. `is_assigned` is False before the
+    first assignment. A member of the new protocol that gets no partition is never notified, so the
+    wait for an assignment is limited.
     """
 
     def __init__(
@@ -80,12 +80,13 @@ class Batches:
 
 
 def _judge(error: KafkaError) -> None:
-    """Raises CommandFailed for what does not mend itself."""
+    """Raises CommandFailed for an error that a retry does not cure."""
     from confluent_kafka import KafkaError as Error
 
-    if error.code() == Error._MAX_POLL_EXCEEDED:  # whoever reads our output took none for minutes
+    if error.code() == Error._MAX_POLL_EXCEEDED:  # the reader of the output has blocked for minutes
         say(
-            "warning: the group went on without this member, as nothing was read for too long; it joins again"
+            "warning: the group expelled this member, because its output was not read for too long; it "
+            "rejoins"
         )
     elif error.code() != Error._PARTITION_EOF:
         raise CommandFailed(error.str())

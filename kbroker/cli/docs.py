@@ -1,7 +1,7 @@
-"""`kbroker docs`: the pages of docs/, which are part of the package: what an error text or a page
-names can be read wherever kbroker runs.
+"""`kbroker docs`: the pages of docs/, which are part of the package, so that a page that an error
+message names can be read wherever kbroker is installed.
 
-In the checkout kbroker/docs is a link to docs/; a wheel has the pages in its place.
+In a checkout kbroker/docs is a symbolic link to docs/; a wheel contains the pages there.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _FIRST = "index"
 _WIDEST = 110
 _LINK = re.compile(r"\[([^]]*)]\((?!https?://)([^)#\s]*)(?:#[^)\s]*)?\)")
 _PAGER_STYLE = "FRX"
-"""Of less, where the person has set none: colours, and what fits on the screen is only printed."""
+"""Options of less, unless the user has set some: pass colours through, and quit at once if the text
+fits on one screen."""
 
 
 @click.command()
@@ -40,8 +41,8 @@ _PAGER_STYLE = "FRX"
 def docs(page: str | None, as_json: bool) -> None:
     """Read the documents: list the pages, or print one.
 
-    On a terminal PAGE is shown through a pager; elsewhere its text is printed as it is, in
-    Markdown. `kbroker docs settings | grep lock` finds a setting.
+    On a terminal PAGE is shown in a pager; otherwise it is printed as Markdown. `kbroker docs
+    settings | grep lock` finds a setting.
 
     \b
     Examples:
@@ -62,8 +63,8 @@ def docs(page: str | None, as_json: bool) -> None:
 
 
 def _pages() -> dict[str, Path]:
-    """Files by the names of their pages: the index first, and last those of subfolders, with the
-    folder before their name. Raises CommandFailed."""
+    """Page name -> file: the index first, pages of subfolders (named `folder/page`) last. Raises
+    CommandFailed if there are none."""
     root = FOLDER.resolve()  # rglob() does not follow a link
     names = {_name(path.relative_to(root)): path for path in root.rglob("*.md")}
     if not names:
@@ -86,12 +87,13 @@ def _title(path: Path) -> str:
 
 
 def _chosen(page: str, pages: dict[str, Path]) -> Path:
-    """`page` may be written as a link has it: docs/cli.md#kbroker-start. Raises UsageError."""
+    """The name of the page. `page` may be a link such as docs/cli.md#kbroker-start. Raises
+    UsageError."""
     name = (
         page.partition("#")[0].removeprefix("./").removeprefix("docs/").removesuffix(".md").strip("/").lower()
     )
     folder = _FIRST if name == _INDEX.lower() else name.removesuffix(f"/{_INDEX.lower()}")
-    # perf/README.md of the checkout is not docs/perf.md
+    # perf/README.md in the checkout is not docs/perf.md
     if folder in pages and (folder == name or pages[folder].stem == _INDEX):
         return pages[folder]
     ends = [each for each in pages if each.rpartition("/")[2] == name]
@@ -122,8 +124,8 @@ def _show(text: str, pages: Container[str]) -> None:
 
 
 def _without_link(pages: Container[str], found: re.Match[str]) -> str:
-    """A link to a page says its name; one to a file that the package does not have is its words
-    alone."""
+    """Replaces a link to a page by its text and the page's name, and a link to a file outside the
+    package by its text."""
     words, name = found[1], found[2].removesuffix(".md")
     return f"{words} (page {name})" if name in pages and name not in words else words
 

@@ -1,4 +1,4 @@
-"""How a command ends: exit codes, and which error leads to which. docs/exit-codes.md explains them
+"""How a command ends: the exit codes, and the error behind each. docs/exit-codes.md explains them
 to operators."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 
 class CommandFailed(Exception):
-    """A command ends with this exit code and one line on stderr."""
+    """Ends the command with this exit code and one line on stderr."""
 
     def __init__(self, message: str, exit_code: int = REFUSED) -> None:
         super().__init__(message)
@@ -29,13 +29,12 @@ class CommandFailed(Exception):
 
 
 def say(message: str) -> None:
-    """One line for the person at the terminal, on stderr: stdout belongs to data."""
+    """Print a line for a person on stderr; stdout is for data."""
     click.echo(f"kbroker: {escaped(message)}", err=True)
 
 
 def refuse(problems: Sequence[str]) -> None:
-    """One line for each of several things that could not be done; returns only where there is
-    none."""
+    """Print a line for each problem and fail; returns only if there is none."""
     for problem in problems[:-1]:
         say(problem)
     if problems:
@@ -43,14 +42,16 @@ def refuse(problems: Sequence[str]) -> None:
 
 
 def ask(question: str) -> None:
-    """Go on only where a person at the terminal says yes; the question goes to stderr, stdout
-    belongs to data.
+    """Return only if a person at the terminal answers yes. The question goes to stderr; stdout is
+    for data.
 
-    Raises CommandFailed where the answer is no, or where nobody can be asked: what is piped in is
-    no answer.
+    Raises CommandFailed if the answer is no, or if stdin is not a terminal: piped input is not an
+    answer.
     """
     if not sys.stdin.isatty():
-        raise CommandFailed("nothing was deleted: nobody can be asked here, so --yes is needed", USAGE)
+        raise CommandFailed(
+            "nothing was deleted: there is no terminal to confirm on, so --yes is needed", USAGE
+        )
     try:
         answer = click.confirm(escaped(question), err=True)
     except click.Abort as error:
@@ -63,8 +64,8 @@ def ask(question: str) -> None:
 
 
 def end_of(error: BaseException) -> int:
-    """Print the one line that an error deserves and return the exit code; what is none of ours is
-    raised again."""
+    """Print an error's line and return its exit code. An error that is not kbroker's is raised
+    again."""
     match error:
         case NoArgsIsHelpError():
             error.show()
@@ -81,23 +82,23 @@ def end_of(error: BaseException) -> int:
             return REFUSED
         case KeyboardInterrupt() | click.Abort():
             return INTERRUPTED
-        case BrokenPipeError():  # The reader of our output has left (`| head`): no news.
+        case BrokenPipeError():  # The reader of the output has closed it (`| head`): not worth a line.
             give_up_stdout()
             return REFUSED
         case OSError():
             give_up_stdout()
             say(str(error))
             return REFUSED
-        # Python's stand-ins for bytes of the command line that are no text
+        # surrogate escapes: bytes of the command line that are not UTF-8
         case UnicodeEncodeError(encoding="utf-8"):
-            say(f"{error.object!a} is no UTF-8")
+            say(f"{error.object!a} is not UTF-8")
             return USAGE
     return _end_of_work(error)
 
 
 def give_up_stdout() -> None:
-    """To be called when writing has failed: where it still does, what is left in the buffer is
-    dropped. Python would complain at exit."""
+    """Call it after a failed write. If a flush fails again, drops the buffered output, about which
+    Python would complain at exit."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -105,13 +106,13 @@ def give_up_stdout() -> None:
 
 
 def drop_stdout() -> None:
-    """What is written from now on, or still lies in the buffer, goes nowhere."""
+    """Discard all output from now on, and the buffered output."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end_of_work(error: BaseException) -> int:
-    """The errors of the parts that do the work, imported here because they are slow to import and
-    `--help` has no use for them."""
+    """Errors of the server, the storage and the client. They are imported here, since the imports
+    are slow and `--help` does not need them."""
     from kbroker.client.rpc import BrokerUnreachable
     from kbroker.errors import KafkaError, OperatorError
 

@@ -1,5 +1,5 @@
-"""What `kbroker groups` and `kbroker share-groups` have in common: views of a group, and how
-deleting groups ends."""
+"""Shared by `kbroker groups` and `kbroker share-groups`: views of groups, reasons why a group is
+refused, and the report of deletions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Table(NamedTuple):
 
 
 def view_options(offsets: str, members: str, state: str, verbose: str) -> Callable[[F], F]:
-    """The options that choose a view, with their help."""
+    """The options that choose a view, with the given help texts."""
 
     def add(function: F) -> F:
         for name, text in (
@@ -60,7 +60,7 @@ def report(
     *,
     as_json: bool,
 ) -> None:
-    """What was found, as JSON or as a table with notes for a person. Raises CommandFailed where
+    """Print the result, as JSON or as a table with notes for a person. Raises CommandFailed if
     there are problems."""
     if as_json:
         print_json(documents)
@@ -75,7 +75,7 @@ def report(
 def told_apart(
     names: Sequence[str], described: Sequence[T | KafkaError], connection: Connection
 ) -> tuple[list[T], list[str]]:
-    """What came of groups, sorted, and a line for each of which nothing came."""
+    """The described groups, sorted, and a line for each group that could not be described."""
     refused = {
         name: each for name, each in zip(names, described, strict=True) if isinstance(each, KafkaError)
     }
@@ -85,8 +85,8 @@ def told_apart(
 
 
 def types_where_missing(connection: Connection, errors: Iterable[KafkaError]) -> Mapping[str, str]:
-    """Types of all groups, asked for only where a group was not found: it may be of another
-    type."""
+    """Types of all groups if one of `errors` is "not found", since that group may be of another
+    type; otherwise empty, without a request."""
     from kbroker.client import group_admin
 
     missing = any(error.code is ErrorCode.group_id_not_found for error in errors)
@@ -96,8 +96,8 @@ def types_where_missing(connection: Connection, errors: Iterable[KafkaError]) ->
 def why_not(
     group_id: str, error: KafkaError, group_type: str | None = None, command: str = "describe"
 ) -> str:
-    """A line for a group that could not be described. `group_type`: what there is of this name;
-    `command`: what was to be done."""
+    """A line for a group that could not be described. `group_type`: the type of the group of this
+    name, if there is one. `command`: the subcommand that was called."""
     from kbroker.client.answers import reason
 
     if group_type is not None and error.code is ErrorCode.group_id_not_found:
@@ -107,29 +107,29 @@ def why_not(
 
 
 def in_use(kind: str, group_id: str, members: int) -> str:
-    """A line for a group that must have no members. None may be left of those that it still waits
-    for."""
+    """A line for a group that must be empty and is not. `members` may be 0 while the group waits
+    for members."""
     who = (
         f"it has {members} member{'s' * (members > 1)}; stop them first"
         if members
-        else "its members are leaving or coming; try again"
+        else "members are leaving or joining; try again"
     )
     return f"{kind} {group_id} is not empty: {who}"
 
 
 def of_other_type(group_id: str, group_type: str, command: str) -> str:
-    """A line for a group that is of another type than the command is for: `command` is the
-    subcommand that was meant."""
+    """A line for a group of another type than the command is for. `command`: the subcommand that
+    was called."""
     return f"group {group_id} is {kind_of_group(group_type)}{instead(group_id, group_type, command)}"
 
 
 def kind_of_group(group_type: str) -> str:
-    """Groups of both protocols are consumer groups to a person."""
+    """A person calls groups of both protocols consumer groups."""
     return f"a {'consumer' if group_type == 'classic' else group_type} group"
 
 
 def instead(group_id: str, group_type: str, command: str) -> str:
-    """Which command is for groups of this type; nothing where none is."""
+    """Names the command for groups of this type; empty where there is none."""
     commands = _COMMANDS.get(group_type)
     return "" if commands is None else f"; use `kbroker {commands} {command} {shlex.quote(group_id)}`"
 
@@ -142,14 +142,14 @@ def coordinator_text(node: Coordinator) -> str:
 
 
 def assignment_text(assignment: Mapping[str, Sequence[int]]) -> str:
-    """As Kafka writes it: `orders:0,1;returns:2`."""
+    """In Kafka's form: `orders:0,1;returns:2`."""
     return ";".join(
         f"{topic}:{','.join(map(str, partitions))}" for topic, partitions in sorted(assignment.items())
     )
 
 
 def report_deletions(kind: str, names: Sequence[str], refused: Mapping[str, str], *, as_json: bool) -> None:
-    """Say which groups of a kind were deleted; a line for each that was `refused`, with its reason.
+    """Print which groups were deleted, and a line with the reason for each that was `refused`.
     Raises CommandFailed if any was."""
     deleted = [name for name in names if name not in refused]
     if as_json:

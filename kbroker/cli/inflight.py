@@ -1,5 +1,5 @@
-"""`kbroker share-groups inflight`: what is in flight in a group's share-partitions, asked of the
-broker's HTTP endpoint."""
+"""`kbroker share-groups inflight`: the records in flight of a group's share-partitions, read from
+the broker's HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIMEOUT_S = 30.0
 @click.option(
     "--member-ids",
     is_flag=True,
-    help="Also the members' ids, as `share-groups describe --members` shows them.",
+    help="Also show the members' ids, as `share-groups describe --members` does.",
 )
 @json_option
 @admin_option
@@ -51,7 +51,8 @@ def inflight(
 
 
 def ask_in_flight(admin: Address, group: str, topic: str | None) -> dict[str, Any]:
-    """Raises BrokerUnreachable, and CommandFailed with what the broker refuses."""
+    """The document of the broker's HTTP endpoint. Raises BrokerUnreachable, and CommandFailed with
+    the broker's error."""
     from kbroker.client.rpc import BrokerUnreachable
 
     query = f"?{urlencode({'topic': topic})}" if topic is not None else ""

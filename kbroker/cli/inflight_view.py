@@ -1,9 +1,9 @@
 """In-flight windows drawn for a terminal: a strip of characters for each share-partition, and a
-table of who holds what.
+table of the records that members hold.
 
-A character stands for one offset, or for as many as it takes to fit the width; then it shows the
-state that matters most among them. Each state has a character of its own, so that the strip can be
-read without colours.
+A character stands for one offset, or for several where the window is wider than the terminal; it
+then shows the most important state among them. Each state has its own character, so the strip is
+readable without colours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kbroker.cli.output import Cell, table_lines
 from kbroker.logging_setup import escaped
 
 Document: TypeAlias = dict[str, Any]
-"""What the broker answers, or a part of it."""
+"""The broker's response, or a part of it."""
 
 
 class Look(NamedTuple):
@@ -36,7 +36,7 @@ LOOKS = {
     "acknowledged": Look("+", "green"),
     "gap": Look("_", "dim"),
 }
-"""The one that matters most comes first."""
+"""The most important state comes first."""
 
 _RANKS = {state: rank for rank, state in enumerate(LOOKS)}
 _STATES = tuple(LOOKS)
@@ -47,7 +47,7 @@ _SHORTEST_MEMBER_ID = 4
 
 
 def draw(document: Document, width: int, *, member_ids: bool = False) -> list[Text]:
-    """The lines of one moment. `member_ids`: with a column of them."""
+    """The lines for one response. `member_ids`: add a column of them."""
     partitions = document["share_partitions"]
     noun = "share-partition" if len(partitions) == 1 else "share-partitions"
     lines = [
@@ -77,7 +77,7 @@ def _waiting(partition: Document, now_ms: int) -> str:
 
 def _partition(partition: Document, width: int, now_ms: int) -> list[Text]:
     start, end, ranges = partition["start_offset"], partition["end_offset"], partition["ranges"]
-    # A start may have been set beyond the log's end.
+    # The start offset may have been set beyond the log's end.
     behind = max(0, partition["log_end_offset"] - (end + 1 if ranges else start))
     name = f"{escaped(partition['topic'])}-{partition['partition']}"
     waiting = _waiting(partition, now_ms)
@@ -121,14 +121,14 @@ def _legend(states: Iterable[str]) -> Text:
 
 
 def _all(partition: Document) -> list[Document]:
-    """The ranges of the window, and those beside it; brokers of earlier versions do not tell of
-    these."""
+    """The ranges of the window and the parked ones, which brokers of earlier versions do not
+    report."""
     return [*partition["ranges"], *partition.get("parked_ranges", ())]
 
 
 def _names(partitions: Sequence[Document]) -> dict[str, str]:
-    """What to call each holder: by its client id, or its member id where it has none. Where clients
-    of one host have the same id, a beginning of the member id tells them apart."""
+    """Member id -> name: the client id, or the member id if there is none. Where clients of one
+    host share a client id, the shortest distinct prefix of the member id is added."""
     holders: dict[tuple[str, str | None], dict[str, Document]] = {}
     for found in (
         each for partition in partitions for each in _all(partition) if each["member_id"] is not None
@@ -152,8 +152,8 @@ def _shortened(client_id: str) -> str:
 
 
 def _held(partition: Document, names: Mapping[str, str]) -> Iterator[tuple[Cell, ...]]:
-    """One row for what a member holds until one time with one delivery count: mostly one fetch,
-    however many records it answered since."""
+    """One row for the records that a member holds with the same lock end and delivery count. That
+    is mostly one fetch, less the records acknowledged since."""
     rows: dict[tuple[Any, ...], list[Document]] = {}
     for found in _all(partition):
         if _state(found) == "acquired":

@@ -1,8 +1,8 @@
-"""Signals that wait while code runs that no exception may break off.
+"""Defers signals while code runs that no exception may interrupt.
 
-A handler that raises may strike inside of a callback of the client library, which then loses the
-exception (SystemError: returned NULL without setting an exception); or between the start of a
-process and the note of it.
+A handler that raises may run inside a callback of the client library, which then loses the
+exception (SystemError: returned NULL without setting an exception). It may also run after a process
+is started and before the process is recorded.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ _Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
 
 class Deferred:
-    """From `install` to `remove` the handlers of these signals wait while a `with` of this object
-    is open, and run at its end.
+    """Between `install` and `remove`, a `with` block of this object delays the handlers of these
+    signals until its end.
 
-    For the main thread only, as handlers are. Not to be nested: the inner end would be the end.
+    For the main thread only, as signal handlers are. Do not nest the blocks: the end of the inner
+    one would end the outer one.
     """
 
     def __init__(self, numbers: Iterable[int] = (signal.SIGINT,)) -> None:
@@ -29,7 +30,7 @@ class Deferred:
         self._waiting: int | None = None
 
     def install(self) -> Self:
-        """Signals that end the process at once, or that it ignores, stay as they are."""
+        """Leaves signals alone that have the default action or are ignored."""
         for number in self._numbers:
             if callable(handler := signal.getsignal(number)):
                 self._handlers[number] = cast("_Handler", handler)

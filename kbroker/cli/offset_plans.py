@@ -1,8 +1,8 @@
-"""New offsets for groups, as `reset-offsets` of `kbroker groups` and `kbroker share-groups` works
-them out and prints them.
+"""New offsets for groups: how `reset-offsets` of `kbroker groups` and `kbroker share-groups`
+computes and prints them.
 
-Which partitions and which offsets is decided here, as in Kafka's tools, from the log's offsets; the
-broker is told absolute offsets.
+As in Kafka's tools, partitions and offsets are chosen here, from the offsets of the logs. The
+broker receives absolute offsets.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 OFFSET = click.IntRange(0, (1 << 63) - 1)
 Offsets: TypeAlias = "dict[TopicPartition, int]"
 Scope: TypeAlias = Sequence[tuple[str, tuple[int, ...] | None]]
-"""Topics with the numbers of partitions, None: all."""
+"""Topics with the numbers of their partitions; None: all."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Target(NamedTuple):
-    """The options that say where to, by their names. `by_duration`: milliseconds before now."""
+    """The options that choose the new offset, by name. `by_duration`: milliseconds before now."""
 
     to_earliest: bool
     to_latest: bool
@@ -44,8 +44,8 @@ class Target(NamedTuple):
     by_duration: int | None = None
 
     def check(self, without: Collection[str] = ()) -> None:
-        """Raises UsageError unless just one is given. `without`: those that a command does not
-        have."""
+        """Raises UsageError unless exactly one is given. `without`: options that the command does
+        not have."""
         exactly_one(
             {
                 f"--{name.replace('_', '-')}": value
@@ -56,18 +56,19 @@ class Target(NamedTuple):
 
 
 def exactly_one(options: Mapping[str, object]) -> None:
-    """Raises UsageError unless just one of these options, by name, is given. 0 is given."""
+    """Raises UsageError unless exactly one of these options is given (name -> value; 0 is a
+    value)."""
     if sum(value is not None and value is not False and value != () for value in options.values()) != 1:
         *names, last = options
         raise click.UsageError(f"exactly one of {', '.join(names)} and {last} is needed")
 
 
 def reset_options(function: F) -> F:
-    """The options of both commands that need no word about what kind of group it is."""
+    """The options whose help is the same for both commands."""
     for option in (
         click.option("--export", is_flag=True, help="Print the new offsets as lines for --from-file."),
         click.option("--execute", is_flag=True, help="Change the offsets."),
-        click.option("--dry-run", is_flag=True, help="Print the new offsets, change nothing."),
+        click.option("--dry-run", is_flag=True, help="Print the new offsets and change nothing."),
         click.option(
             "--from-file",
             type=click.File(encoding="utf-8-sig"),
@@ -79,7 +80,7 @@ def reset_options(function: F) -> F:
             "--to-datetime",
             type=DateTimeType(),
             metavar=DateTimeType.name,
-            help="To the first record from this time on; UTC without a zone.",
+            help="To the first record at or after this time; UTC if it has no zone.",
         ),
         click.option(
             "--to-latest", is_flag=True, help="To the end of the log: only new records are delivered."
@@ -131,9 +132,13 @@ def new_offsets(
     current: Callable[[], Mapping[TopicPartition, int | None]],
     without: str,
 ) -> Offsets:
-    """Where `target` leads each partition. `current`: the group's own offsets; `without`: what to
-    say, before the partition, where it has none. Raises CommandFailed where there is no offset to
-    shift."""
+    """The offset that `target` selects in each partition.
+
+    - `current`: returns the group's own offsets.
+    - `without`: begins the line about a partition for which the group has none.
+
+    Raises CommandFailed if there is no offset to shift.
+    """
     from kbroker.client import admin
 
     if target.to_offset is not None:
@@ -147,7 +152,7 @@ def new_offsets(
     at_ms = target.to_datetime if target.by_duration is None else max(0, wall_clock_ms() - target.by_duration)
     if at_ms is not None:
         dated = log_offsets(connection, partitions, at_ms)
-        return _or_latest(connection, dated, lambda place: f"{place} has no record from that time on")
+        return _or_latest(connection, dated, lambda place: f"{place} has no record at or after that time")
     own = current()
     return _or_latest(
         connection, {place: own.get(place) for place in partitions}, lambda place: f"{without} {place} yet"
@@ -172,13 +177,13 @@ def _shifted(
 def _or_latest(
     connection: Connection, found: Mapping[TopicPartition, int | None], why: Callable[[TopicPartition], str]
 ) -> Offsets:
-    """The end of the log where nothing was found, with a warning."""
+    """`found`, with the end of the log, and a warning, for a partition that has no offset."""
     from kbroker.client import admin
     from kbroker.client.group_admin import UNKNOWN
 
     missing = [place for place, offset in found.items() if offset in (None, UNKNOWN)]
     for place in missing:
-        say(f"warning: {why(place)}; its end is taken")
+        say(f"warning: {why(place)}; using its end")
     return {
         **{place: offset for place, offset in found.items() if offset is not None},
         **log_offsets(connection, missing, admin.LATEST),
@@ -186,7 +191,7 @@ def _or_latest(
 
 
 def clamped(connection: Connection, wanted: Mapping[TopicPartition, int]) -> Offsets:
-    """Offsets outside of the log are moved to its nearest end, with a warning."""
+    """`wanted`, with an offset outside the log moved to the log's nearest end, with a warning."""
     from kbroker.client import admin
 
     starts = log_offsets(connection, wanted, admin.EARLIEST)
@@ -195,9 +200,9 @@ def clamped(connection: Connection, wanted: Mapping[TopicPartition, int]) -> Off
     for place, offset in wanted.items():
         offsets[place] = min(max(offset, starts[place]), ends[place])
         if offset < starts[place]:
-            say(f"warning: offset {offset} is below the start of {place}; {offsets[place]} is taken")
+            say(f"warning: offset {offset} is below the start of {place}; using {offsets[place]}")
         elif offset > ends[place]:
-            say(f"warning: offset {offset} is beyond the end of {place}; {offsets[place]} is taken")
+            say(f"warning: offset {offset} is beyond the end of {place}; using {offsets[place]}")
     return offsets
 
 
@@ -217,10 +222,10 @@ def log_offsets(connection: Connection, partitions: Collection[TopicPartition], 
 
 
 def read_plans(file: IO[str], group: str | None) -> dict[str, Offsets]:
-    """The rows GROUP,TOPIC,PARTITION,OFFSET of a file by group; those of TOPIC,PARTITION,OFFSET
-    belong to `group`.
+    """Offsets by group, from rows GROUP,TOPIC,PARTITION,OFFSET of a file. A row
+    TOPIC,PARTITION,OFFSET belongs to `group`.
 
-    Raises UsageError, also for a row without a group where `group` is None: there are several.
+    Raises UsageError, also for a row without a group if `group` is None (there are several groups).
     """
     from kbroker.client.group_admin import TopicPartition
 
@@ -244,7 +249,7 @@ def read_plans(file: IO[str], group: str | None) -> dict[str, Offsets]:
             raise click.UsageError(f"line {number} of {file.name} is not {wanted}")
         plan = plans.setdefault(name, {})
         if place in plan:
-            raise click.UsageError(f"line {number} of {file.name}: {place} is there twice")
+            raise click.UsageError(f"line {number} of {file.name}: {place} is listed twice")
         plan[place] = new
     return plans
 
@@ -252,7 +257,7 @@ def read_plans(file: IO[str], group: str | None) -> dict[str, Offsets]:
 def print_offsets(
     plans: Mapping[str, Offsets], *, export: bool, as_json: bool, with_group: bool = False
 ) -> None:
-    """The new offsets of groups; for `export` `with_group` where they are of several."""
+    """Print the new offsets of groups. `with_group`: exported rows begin with the group."""
     rows = [
         (group, place.topic, place.partition, new)
         for group, offsets in plans.items()

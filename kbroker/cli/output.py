@@ -1,5 +1,5 @@
-"""Tables and JSON on stdout. Tables are plain aligned text, also on a terminal: what is wider than
-that is not cut or folded."""
+"""Tables and JSON on stdout. A table is plain aligned text; a terminal that is too narrow does not
+cut or fold it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from kbroker.logging_setup import escaped
 
 Cell: TypeAlias = str | int | float | None
-"""None is printed as `-`, Kafka's sign for a value that is not known."""
+"""None is printed as `-`, Kafka's sign for an unknown value."""
 _PREVIEW = 40
 
 
@@ -25,7 +25,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
 
 
 def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[str]:
-    """Columns of numbers are aligned to the right."""
+    """Numeric columns are right-aligned."""
     cells = [["-" if cell is None else escaped(str(cell)) for cell in row] for row in rows]
     is_number = [
         any(rows) and all(isinstance(row[i], (int, float, type(None))) for row in rows)
@@ -43,12 +43,12 @@ def table_lines(columns: Sequence[str], rows: Sequence[Sequence[Cell]]) -> list[
 
 
 def print_json(value: object) -> None:
-    """One document, on one line where stdout is no terminal."""
+    """One document, on one line unless stdout is a terminal."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
 
 
 def text_fields(name: str, content: bytes | None) -> dict[str, str | None]:
-    """`{name: text}`, or `{name_base64: …}` where the bytes are no UTF-8."""
+    """`{name: text}`, or `{name_base64: …}` where the bytes are not UTF-8."""
     try:
         return {name: None if content is None else content.decode()}
     except UnicodeDecodeError:
@@ -56,7 +56,8 @@ def text_fields(name: str, content: bytes | None) -> dict[str, str | None]:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """UTC; the bare number for what no calendar has: a producer may write any timestamp."""
+    """In UTC. A timestamp outside the calendar is printed as a number: a producer may send any
+    value."""
     try:
         when = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -73,7 +74,7 @@ def preview(value: bytes | None) -> str | None:
 
 
 def headers_as_json(headers: Iterable[tuple[str, bytes | None]]) -> list[dict[str, str | None]]:
-    """What is no UTF-8 in a name is replaced by question marks: no broker looks at names."""
+    """A part of a name that is not UTF-8 becomes question marks: no broker checks names."""
     return [
         {"name": name.encode(errors="replace").decode(), **text_fields("value", value)}
         for name, value in headers

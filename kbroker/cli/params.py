@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from kbroker.client.rpc import Connection
 
 COUNT = click.IntRange(1, (1 << 31) - 1)
-"""What goes into an int32 of the protocol, or of a client's setting."""
+"""A positive int32, of the protocol or of a client's setting."""
 INDEX = click.IntRange(0, (1 << 31) - 1)
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Address(NamedTuple):
-    """HOST:PORT; prints as such, with brackets around an IPv6 host."""
+    """Printed as HOST:PORT, with brackets around an IPv6 host."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ class AddressType(click.ParamType[Address]):
 
 
 class AdminAddressType(AddressType):
-    """`HOST:PORT`, or only a port: that is not for other machines."""
+    """`HOST:PORT`, or only a port, which then means 127.0.0.1."""
 
     name = "[HOST:]PORT"
 
@@ -72,15 +72,15 @@ class AdminAddressType(AddressType):
 
 def admin_option(function: F) -> F:
     """`--admin`: where the broker serves HTTP."""
-    return _admin_option(
-        "Where the broker was told with `kbroker start --admin` to serve HTTP.", required=True
-    )(function)
+    return _admin_option("Address at which the broker serves HTTP (`kbroker start --admin`).", required=True)(
+        function
+    )
 
 
 def optional_admin_option(function: F) -> F:
-    """`--admin`, of a command that can do without."""
+    """`--admin`, optional."""
     return _admin_option(
-        "Where the broker serves HTTP (`kbroker start --admin`): shows more.", required=False
+        "Address at which the broker serves HTTP (`kbroker start --admin`); shows more.", required=False
     )(function)
 
 
@@ -96,8 +96,7 @@ def _admin_option(text: str, *, required: bool) -> Callable[[F], F]:
 
 
 def _is_host(text: str) -> bool:
-    """Whether a resolver can be asked for it: a name's parts may be neither empty nor longer than
-    63 characters."""
+    """Whether a resolver accepts it: no part of a name is empty or longer than 63 characters."""
     try:
         text.encode("idna")
     except UnicodeError:
@@ -137,16 +136,16 @@ class TopicPartitionsType(click.ParamType[tuple[str, "tuple[int, ...] | None"]])
         parts = [part.strip() for part in numbers.split(",")] if colon else []
         for part in parts:
             if not (part.isascii() and part.isdigit()) or int(part) >= 1 << 31:
-                self.fail(f"{part!r} in {value!r} is no partition", param, context)
+                self.fail(f"{part!r} in {value!r} is not a partition", param, context)
         return topic, tuple(map(int, parts)) if colon else None
 
 
 class DateTimeType(click.ParamType[int]):
-    """`YYYY-MM-DDTHH:mm:SS.sss` with Z or an offset such as +02:00, UTC without: milliseconds since
-    1970.
+    """`YYYY-MM-DDTHH:mm:SS.sss` with Z or an offset such as +02:00, otherwise in UTC. Converted to
+    milliseconds since 1970.
 
-    Kafka's format (its Utils.getDateTime); here a space may stand for the T, and seconds and
-    milliseconds may be left out.
+    The format of Kafka's Utils.getDateTime; in addition a space may replace the T, and seconds and
+    milliseconds may be omitted.
     """
 
     name = "YYYY-MM-DDTHH:mm:SS.sss"
@@ -165,7 +164,7 @@ class DateTimeType(click.ParamType[int]):
         try:
             when = datetime.fromisoformat(text)
         except ValueError as error:
-            self.fail(f"{text!r} is no time: {error}", param, context)
+            self.fail(f"{text!r} is not a time: {error}", param, context)
         when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
         since_1970_ms = (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
         if since_1970_ms < 0:
@@ -174,7 +173,7 @@ class DateTimeType(click.ParamType[int]):
 
 
 class DurationType(click.ParamType[int]):
-    """`PnDTnHnMnS`, of which any part may be missing, as ISO 8601 has it: milliseconds."""
+    """`PnDTnHnMnS` of ISO 8601, of which any part may be missing. Converted to milliseconds."""
 
     name = "PnDTnHnMnS"
     _FORMAT = re.compile(
@@ -200,19 +199,19 @@ FOREVER = "forever"
 
 
 def parse_span(text: str) -> int:
-    """Milliseconds of `500ms`, `30s`, `10m`, `1h30m`, `30d`, `1w`, or 0. Raises ValueError with a
-    line for a person."""
+    """Milliseconds of `500ms`, `30s`, `10m`, `1h30m`, `30d`, `1w` or `0`. Raises ValueError, whose
+    text is a line for a person."""
     content = "".join(text.split())
     if content == "0":
         return 0
     if not _SPAN.fullmatch(content):
-        no_unit = " has no unit:" if content.replace(".", "", 1).isdigit() else " is no duration:"
+        no_unit = " has no unit:" if content.replace(".", "", 1).isdigit() else " is not a duration:"
         raise ValueError(f"{text!r}{no_unit} write 500ms, 30s, 10m, 1h or 30d")
     return round(sum(Decimal(number) * _UNITS_READ[unit] for number, unit in _SPAN_PART.findall(content)))
 
 
 def span_text(duration_ms: int) -> str:
-    """In the greatest unit that needs no fraction: what parse_span takes back; `forever` for -1."""
+    """The inverse of parse_span, in the largest unit that needs no fraction; `forever` for -1."""
     if duration_ms == -1:
         return FOREVER
     unit = (
@@ -238,7 +237,7 @@ class SpanType(click.ParamType[int]):
 
 
 class ChoicesType(click.ParamType[tuple[str, ...]]):
-    """Some of these words behind commas, in any case; nothing at all for all of them."""
+    """Some of these words, separated by commas, in any case; an empty text means all of them."""
 
     def __init__(self, name: str, words: Sequence[str]) -> None:
         self.name = name
@@ -260,7 +259,7 @@ class ChoicesType(click.ParamType[tuple[str, ...]]):
 
 
 def states_option(words: Sequence[str]) -> Callable[[F], F]:
-    """`--state [STATES]` of lists of groups."""
+    """`--state [STATES]` of commands that list groups."""
     return click.option(
         "--state",
         "states",
@@ -268,15 +267,15 @@ def states_option(words: Sequence[str]) -> Callable[[F], F]:
         is_flag=False,
         flag_value="",
         metavar="[STATES]",
-        help=f"Also print the state of each group; with STATES ({', '.join(words)}; several behind commas) "
-        "only groups in these.",
+        help=f"Also print the state of each group; with STATES ({', '.join(words)}; separated by "
+        f"commas) list only groups in these states.",
     )
 
 
 def each_once(
     context: click.Context, param: click.Parameter, value: tuple[tuple[str, str], ...]
 ) -> dict[str, str]:
-    """Callback for several NAME=VALUE: which of two values is meant is not guessed."""
+    """Callback for several NAME=VALUE; refuses a name that is given twice."""
     counts = Counter(name for name, _ in value)
     for name, count in counts.items():
         if count > 1:
@@ -285,26 +284,26 @@ def each_once(
 
 
 def not_empty(context: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Callback for an option that may be left out, but must not be empty if it is there."""
+    """Callback for an option that may be omitted, but not empty."""
     if value == "":
         raise click.BadParameter("must not be empty", context, param)
     return value
 
 
 def not_blank(context: click.Context, param: click.Parameter, value: str) -> str:
-    """Callback for an id."""
+    """Callback for an argument that must not be blank, such as an id."""
     if not value.strip():
         raise click.BadParameter("must not be empty", context, param)
     return value
 
 
 def each_not_blank(context: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...]:
-    """Callback for several ids; the same one twice is one."""
+    """Callback for several ids; removes duplicates."""
     return tuple(dict.fromkeys(not_blank(context, param, each) for each in value))
 
 
 def groups_options(function: F) -> F:
-    """`GROUP...`, or `--group GROUP` as in Kafka's tools: `chosen_groups` puts them together."""
+    """`GROUP...`, and `--group GROUP` as in Kafka's tools; `chosen_groups` combines them."""
     function = click.option(
         "--group",
         "-g",
@@ -318,8 +317,8 @@ def groups_options(function: F) -> F:
 
 
 def chosen_groups(group: tuple[str, ...], more_groups: tuple[str, ...], all_groups: bool) -> tuple[str, ...]:
-    """The groups that are named, each once; none where all are wanted. Raises UsageError where
-    neither or both were said."""
+    """The named groups, without duplicates; empty for all groups. Raises UsageError unless either
+    names or --all-groups are given."""
     names = tuple(dict.fromkeys(group + more_groups))
     if bool(names) == all_groups:
         raise click.UsageError("either GROUP or --all-groups is needed, not both")
@@ -327,7 +326,7 @@ def chosen_groups(group: tuple[str, ...], more_groups: tuple[str, ...], all_grou
 
 
 def bootstrap_option_with(*more_names: str) -> Callable[[F], F]:
-    """`--bootstrap-server`: where the broker is. It may have other names besides."""
+    """`--bootstrap-server`, the broker's address, with these additional names."""
     return click.option(
         "--bootstrap-server",
         *more_names,
@@ -353,13 +352,15 @@ def json_option(function: F) -> F:
 
 
 def yes_option(function: F) -> F:
-    """`--yes`: of commands that ask first."""
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(function)
+    """`--yes`, for commands that ask for confirmation."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(function)
 
 
 def dry_run_option(function: F) -> F:
-    """`--dry-run`: of commands that delete."""
-    return click.option("--dry-run", is_flag=True, help="Only say what would be deleted.")(function)
+    """`--dry-run`, for commands that delete."""
+    return click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")(
+        function
+    )
 
 
 def connect(bootstrap: Address) -> Connection:

@@ -1,5 +1,5 @@
-"""`kbroker perf`: how fast a broker is, this one or another that speaks Kafka's protocol.
-docs/perf.md says what the figures mean."""
+"""`kbroker perf`: measures kbroker or another broker that speaks Kafka's protocol. docs/perf.md
+explains the figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ records_option = click.option(
     type=COUNT,
     default=MANY,
     show_default=True,
-    help="How many are written to a topic that is made, beforehand.",
+    help="Number of records to write beforehand to a topic that the command creates.",
 )
 compression_option = click.option(
     "--compression",
@@ -41,7 +41,7 @@ compression_option = click.option(
     help="Codec of the batches.",
 )
 acks_option = click.option(
-    "--acks", type=click.Choice(ACKS), default="all", show_default=True, help="What a producer waits for."
+    "--acks", type=click.Choice(ACKS), default="all", show_default=True, help="The producers' acks."
 )
 
 
@@ -50,7 +50,7 @@ def perf() -> None:
     """Measure a broker: produce, fetch, share-consume and latency.
 
     Works against any broker that speaks Kafka's protocol. Each client is a process with the
-    ordinary client library. `kbroker docs perf` says what the figures mean.
+    ordinary client library. `kbroker docs perf` explains the figures.
     """
 
 
@@ -81,7 +81,7 @@ def produce(
     producers: int,
     idempotence: bool,
 ) -> None:
-    """Producers as fast as they can: records that the broker confirmed.
+    """Producers at full speed: records that the broker confirmed.
 
     \b
     Examples:
@@ -120,7 +120,7 @@ def produce(
     type=CLIENTS,
     default=1,
     show_default=True,
-    help="A process for each; partitions are shared out.",
+    help="A process for each; partitions are divided among them.",
 )
 @click.option(
     "--max-partition-bytes",
@@ -132,8 +132,7 @@ def produce(
 def fetch(
     setup: Setup, record_bytes: int, records: int, compression: str, consumers: int, max_partition_bytes: int
 ) -> None:
-    """Consumers without a group as fast as they can, from the beginning of a topic, again and
-    again.
+    """Consumers without a group at full speed, reading a topic from its beginning again and again.
 
     \b
     Examples:
@@ -173,10 +172,10 @@ def fetch(
     type=click.Choice(["implicit", "explicit"]),
     default="implicit",
     show_default=True,
-    help="Of acknowledgement.",
+    help="Acknowledgement mode.",
 )
 @click.option(
-    "--release", type=SHARE, default=0.0, show_default=True, help="Share of the records that are given back."
+    "--release", type=SHARE, default=0.0, show_default=True, help="Share of the records that are released."
 )
 @click.option(
     "--reject", type=SHARE, default=0.0, show_default=True, help="Share of the records that are rejected."
@@ -210,7 +209,7 @@ def share_consume(
     sync: bool,
     think_ms: float,
 ) -> None:
-    """Members of a share group as fast as they can: records that were accepted or rejected.
+    """Members of a share group at full speed: records that were accepted or rejected.
 
     \b
     Examples:
@@ -266,10 +265,10 @@ def share_consume(
     type=click.Choice(["consumer", "share"]),
     default="consumer",
     show_default=True,
-    help="Who takes the records.",
+    help="What reads the records: a consumer without a group, or a member of a share group.",
 )
 def latency(setup: Setup, rate: float, record_bytes: int, acks: str, via: str) -> None:
-    """From the moment a record was due to be sent to the moment a consumer has it, at a fixed rate.
+    """From the moment a record is due to be sent until a consumer has it, at a fixed rate.
 
     \b
     Examples:

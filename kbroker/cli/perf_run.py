@@ -1,4 +1,4 @@
-"""What the commands of `kbroker perf` share: the topic and the group to work with, the window, and
+"""Shared by the commands of `kbroker perf`: the topic and the group to work with, the window, and
 the table."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROGRESS_S = 0.5
 
 
 class Setup(NamedTuple):
-    """The options that all commands have."""
+    """The options of all commands."""
 
     bootstrap: Address
     topic: str | None
@@ -39,8 +39,8 @@ class Setup(NamedTuple):
 
     @contextlib.contextmanager
     def working_topic(self) -> Iterator[str]:
-        """The topic that was named, as it is, or an empty one that is deleted afterwards. Raises
-        KafkaError, BrokerUnreachable."""
+        """The topic that was named, unchanged, or a new empty one that is deleted afterwards.
+        Raises KafkaError and BrokerUnreachable."""
         from kbroker.client import admin
 
         if self.topic is not None:
@@ -61,8 +61,8 @@ class Setup(NamedTuple):
 
     @contextlib.contextmanager
     def working_group(self, group: str | None) -> Iterator[str]:
-        """The share group that was named, or a new one that is deleted afterwards. A group that is
-        new begins at the earliest record."""
+        """The share group that was named, or a new one that is deleted afterwards. A new group
+        begins at the earliest record."""
         from kbroker.cli.share_consume import begin_new_group
 
         name = group or _new_name()
@@ -75,8 +75,8 @@ class Setup(NamedTuple):
                 self._delete_group(name)
 
     def _delete_group(self, name: str) -> None:
-        """One that cannot be deleted, because a member had to be killed, is named: the broker lets
-        it go with its session."""
+        """Prints a line if the group cannot be deleted, because a member had to be killed: the
+        broker still waits for the end of that member's session."""
         from kbroker.cli.share_consume import RESET
         from kbroker.client import admin, group_admin
         from kbroker.client.rpc import Connection
@@ -94,7 +94,7 @@ class Setup(NamedTuple):
         return Plan(self.seconds, self.warm_up_s, _Countdown(self.seconds))
 
     def measure(self, workload: Callable[[], Outcome]) -> Outcome:
-        """Raises CommandFailed where the workload gives no figure."""
+        """Raises CommandFailed if the workload yields no figure."""
         from kbroker.workloads.window import WorkloadFailed
 
         try:
@@ -102,10 +102,7 @@ class Setup(NamedTuple):
         except WorkloadFailed as error:
             raise CommandFailed(str(error)) from error
         if outcome.ran_dry:
-            say(
-                "the records were used up too soon for a figure that means anything: more are needed "
-                "(--records)"
-            )
+            say("the records were used up too soon for a meaningful figure: more are needed (--records)")
         return outcome
 
     def fill(
@@ -141,7 +138,7 @@ class Setup(NamedTuple):
             raise CommandFailed(str(error)) from error
 
     def show(self, outcome: Outcome) -> None:
-        """The table, or one document with everything."""
+        """Print the table, or a JSON document with all results."""
         if self.as_json:
             rates = {"records_per_s": outcome.records_per_s, "megabytes_per_s": outcome.megabytes_per_s}
             print_json({**asdict(outcome), "details": dict(outcome.details), **rates})
@@ -169,7 +166,7 @@ class Setup(NamedTuple):
 
 
 def measured(function: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of Setup, which it takes as its first argument."""
+    """Adds the options of Setup to a command, which receives them as its first argument."""
 
     @wraps(function)
     def command(**options: Any) -> None:  # noqa: ANN401 (what click found)
@@ -191,23 +188,29 @@ _OPTIONS: Sequence[Callable[[Callable[..., None]], Callable[..., None]]] = (
         type=click.FloatRange(0),
         default=0.5,
         show_default=True,
-        help="Seconds of work before the window.",
+        help="Length of the warm-up before the window.",
     ),
     click.option(
         "--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Length of the window."
     ),
-    click.option("--keep", is_flag=True, help="Leave the topic that was made."),
-    click.option("--partitions", type=COUNT, default=1, show_default=True, help="Of the topic that is made."),
+    click.option("--keep", is_flag=True, help="Keep the topic that the command created."),
+    click.option(
+        "--partitions",
+        type=COUNT,
+        default=1,
+        show_default=True,
+        help="Partitions of the topic that the command creates.",
+    ),
     click.option(
         "--topic",
         callback=not_empty,
-        help="A topic that exists.  [default: one is made, and deleted afterwards]",
+        help="An existing topic.  [default: a new one, deleted afterwards]",
     ),
 )
 
 
 class _Countdown:
-    """Says on a terminal how far a window is."""
+    """Shows the progress of the window on a terminal."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._over = seconds, threading.Event()

@@ -1,5 +1,5 @@
-"""`kbroker produce`: lines in, records out, each confirmed as durable (acks=all) before the command
-says that it is done."""
+"""`kbroker produce`: sends lines as records. The command ends when the broker has confirmed each of
+them (acks=all)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOO_LARGE = "MSG_SIZE_TOO_LARGE"
 
 
 class Outcome:
-    """Counts what the broker confirmed and refused."""
+    """Counts records that the broker confirmed and refused."""
 
     def __init__(self) -> None:
         self.confirmed = 0
@@ -57,7 +57,7 @@ class Outcome:
     "-k",
     metavar="TEXT",
     callback=not_empty,
-    help="What comes before the first TEXT in a line is the record's key.",
+    help="The text before the first TEXT in a line is the record's key.",
 )
 @click.option("--partition", "-p", type=INDEX, help="Send everything to this partition.")
 @click.option(
@@ -68,7 +68,7 @@ class Outcome:
     help="Codec of the record batches.",
 )
 @click.option(
-    "--timeout-ms", type=COUNT, default=30_000, show_default=True, help="How long to try to send a record."
+    "--timeout-ms", type=COUNT, default=30_000, show_default=True, help="Time limit for sending a record."
 )
 @bootstrap_option
 def produce(
@@ -99,9 +99,9 @@ def send_records(
     timeout_ms: int,
     noun: str = "record",
 ) -> None:
-    """Send what Producer.produce takes, and say how that went. Returns when every record is
-    confirmed, and so durable; raises CommandFailed if any is not. `noun`: what a record is to the
-    person who sends it."""
+    """Send records, given as arguments of Producer.produce, and print a summary. Returns when the
+    broker has confirmed every record (acks=all). Raises CommandFailed if any is not confirmed.
+    `noun`: the summary's word for a record."""
     from confluent_kafka import Producer
 
     errors = ClientErrors(bootstrap)
@@ -134,7 +134,7 @@ def _counted(number: int, noun: str) -> str:
 
 
 def say_summary(topic: str, outcome: Outcome, seconds: float, noun: str = "record") -> None:
-    """On stderr: how many records the broker has, and how fast that went."""
+    """Print on stderr how many records were confirmed, and how fast."""
     over_progress = "\r" if sys.stderr.isatty() else ""
     click.echo(
         f"{over_progress}{_counted(outcome.confirmed, noun)} confirmed in {topic}, {outcome.failed} failed, "
@@ -160,7 +160,7 @@ def _send(producer: Producer, signals: Deferred, topic: str, **record: Any) -> N
 
 
 def _flush(producer: Producer, signals: Deferred) -> int:
-    """For a moment; returns how many records are left."""
+    """Flush for a moment; returns how many records are left."""
     with signals:
         return producer.flush(_PROGRESS_INTERVAL_S)
 
@@ -177,7 +177,7 @@ def _records(file: IO[bytes], key_separator: str | None) -> Iterator[tuple[bytes
 
 
 def _progress(outcome: Outcome, noun: str) -> Callable[[], None]:
-    """Shows the number of confirmed records while they are sent, if a person is watching."""
+    """Shows the number of confirmed records while they are sent, if stderr is a terminal."""
     if not sys.stderr.isatty():
         return lambda: None
     shown_at = time.monotonic()

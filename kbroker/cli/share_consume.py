@@ -1,9 +1,9 @@
-"""`kbroker share-consume`: take records from a share group, acknowledging each one after it was
-printed.
+"""`kbroker share-consume`: take records from a topic as a member of a share group, and acknowledge
+each one after it was printed.
 
-Kafka gives a new share group only records that come after its first fetch. People who try a queue
-expect what is in it, so a new group gets share.auto.offset.reset=earliest here unless told
-otherwise; a group that exists is left as it is.
+In Kafka a new share group receives only records that are produced after its first fetch. People who
+try a queue expect its present content. So a new group gets share.auto.offset.reset=earliest here,
+unless --from is given; an existing group is not changed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_POLL_RECORDS = 500
 @click.command("share-consume")
 @click.argument("topic")
 @click.option(
-    "--group", "-g", required=True, callback=not_blank, help="The share group; made when it does not exist."
+    "--group", "-g", required=True, callback=not_blank, help="The share group; created if it does not exist."
 )
 @click.option(
     "--from",
@@ -47,7 +47,7 @@ _MAX_POLL_RECORDS = 500
     "--timeout-ms", type=COUNT, help="End when no record has come for this long.  [default: wait forever]"
 )
 @click.option(
-    "--release", is_flag=True, help="Give every record back after printing it: it will be delivered again."
+    "--release", is_flag=True, help="Release every record after printing it: it will be delivered again."
 )
 @click.option(
     "--reject", is_flag=True, help="Reject every record after printing it: it is not delivered again."
@@ -101,8 +101,8 @@ def share_consume(
 
 
 def begin_new_group(connection: Connection, group: str, start: str | None) -> None:
-    """Make a group that does not exist yet begin at `start` (None: earliest, unless the group's
-    config says otherwise)."""
+    """Let a group that does not exist yet begin at `start` (None: earliest, unless the group's
+    config has another value)."""
     from kbroker.client import admin, group_admin
 
     try:
@@ -116,7 +116,7 @@ def begin_new_group(connection: Connection, group: str, start: str | None) -> No
             raise CommandFailed(text) from error
     else:
         if start is not None:
-            say(f"share group {group} exists: it goes on where it is, --from {start} has no effect")
+            say(f"share group {group} exists and resumes where it stopped: --from {start} has no effect")
         return
     if start is not None or not admin.has_group_config(connection, group, RESET):
         admin.alter_configs(
@@ -125,7 +125,7 @@ def begin_new_group(connection: Connection, group: str, start: str | None) -> No
 
 
 class _Worker:
-    """Polls, prints, acknowledges. Counts acknowledgements that the broker refused, for instance
+    """Polls, prints and acknowledges. Counts acknowledgements that the broker refused, for instance
     because a lock had expired."""
 
     def __init__(
@@ -147,8 +147,8 @@ class _Worker:
                 return
 
     def _poll_once(self, limit: int | None) -> int:
-        """The broker may hand out a few more records than wanted, up to the end of a batch: those
-        are given back."""
+        """Releases surplus records: the broker may deliver more than `limit`, up to the end of a
+        batch."""
         from confluent_kafka import AcknowledgeType
 
         printed = 0
@@ -167,8 +167,8 @@ class _Worker:
         return printed
 
     def _polled(self) -> Iterable[Message]:
-        """Raises CommandFailed where the library has given up, for instance because the group is
-        full."""
+        """Raises CommandFailed after a fatal error of the library, for instance because the group
+        is full."""
         from confluent_kafka import KafkaException
 
         try:

@@ -1,5 +1,5 @@
-"""`kbroker start`: parse and check everything that can be checked without opening anything, then
-run the broker."""
+"""`kbroker start`: parses the options, checks all that can be checked without opening files, then
+runs the broker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ start_option = partial(click.option, cls=StartOption)
     default="kbroker-data",
     show_default=True,
     callback=not_empty,
-    help="Where everything is kept; made when it does not exist.",
+    help="Directory of all data; created if it does not exist.",
 )
 @start_option(
     "--storage",
@@ -73,18 +73,18 @@ start_option = partial(click.option, cls=StartOption)
     type=AddressType(0),
     default=DEFAULT_BOOTSTRAP,
     show_default=True,
-    help="Where to listen; port 0: any free port.",
+    help="Address to listen on; port 0: any free port.",
 )
 @start_option(
     "--advertise",
     type=AddressType(),
-    help="The address that clients are told to connect to.  [default: that of --listen]",
+    help="The address that clients are to connect to.  [default: that of --listen]",
 )
 @start_option(
     "--admin",
     type=AdminAddressType(0),
-    help="Serve HTTP for looking at the broker: metrics and records in flight. Only a port: on 127.0.0.1.  "
-    "[default: not]",
+    help="Serve metrics and records in flight by HTTP at this address. Only a port: on 127.0.0.1.  "
+    "[default: off]",
 )
 @start_option(
     "--admin-host",
@@ -93,14 +93,14 @@ start_option = partial(click.option, cls=StartOption)
     multiple=True,
     callback=split_names,
     help="A name that requests to --admin may have in their Host header; may be repeated, or several "
-    "behind commas.",
+    "separated by commas.",
 )
 @start_option(
     "--durability",
     type=click.Choice(["disk", "os"]),
     default="disk",
     show_default=True,
-    help="disk: what is confirmed survives a power cut; os: it survives a crash of the broker.",
+    help="disk: confirmed writes survive a power cut; os: they survive a crash of the broker.",
 )
 @click.option(
     "--config",
@@ -109,7 +109,7 @@ start_option = partial(click.option, cls=StartOption)
     type=NameValue(),
     multiple=True,
     callback=each_once,
-    help="A broker config; may be repeated, each once; wins over the file.",
+    help="A broker config; may be repeated for other configs; overrides the file.",
 )
 @start_option(
     "--config-file",
@@ -119,7 +119,7 @@ start_option = partial(click.option, cls=StartOption)
     help="File of name=value lines, as in Kafka: settings, and options of this command without their dashes.",
 )
 @start_option(
-    "--adopt", is_flag=True, help="Start although the state has no topic beside logs that hold records."
+    "--adopt", is_flag=True, help="Start although there are logs with records and the state has no topic."
 )
 @start_option(
     "--log-level",
@@ -157,8 +157,8 @@ def start(
     Prints one line on stdout when it accepts connections; everything else is logged on stderr.
 
     Every option can also be given by an environment variable, or by a line of the file of
-    --config-file: data-dir=/var/lib/kbroker. The command line wins over the environment, and that
-    over the file. `kbroker docs settings` lists the settings.
+    --config-file: data-dir=/var/lib/kbroker. The command line overrides the environment, which
+    overrides the file. `kbroker docs settings` lists the settings.
     """
     check_environment(context)
     _check_addresses(context, listen, advertise)
@@ -190,8 +190,8 @@ def start(
 def _config(
     context: click.Context, configs: dict[str, str], storage: str, state_storage: str | None
 ) -> BrokerConfig:
-    """Checked, like the engines, and everything that it names is installed. Raises
-    CommandFailed."""
+    """The broker's settings, validated. The engines and plugins that they name are installed.
+    Raises CommandFailed."""
     from kbroker import plugins
     from kbroker.errors import OperatorError
     from kbroker.settings.altering import BrokerConfig, Setting
@@ -216,7 +216,7 @@ def _config(
 
 @contextmanager
 def _naming(where: str) -> Iterator[None]:
-    """Errors within begin with the place of what is wrong."""
+    """Prefixes errors raised within with the place of the wrong value."""
     from kbroker.errors import OperatorError
 
     try:
@@ -226,7 +226,7 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
-    """The one line on stdout. Scripts wait for its first three words and may take the address from
+    """The one line on stdout. Scripts wait for its first three words and may read the address from
     the fourth."""
     address = Address(ready.host, ready.port)
     admin = f", admin http://{Address(*ready.admin)}" if ready.admin else ""
@@ -237,8 +237,8 @@ def ready_line(options: StartOptions, ready: ReadyInfo) -> str:
 
 
 def _announce(line: str) -> None:
-    """A broker that serves goes on when nobody takes the line: a full disk behind stdout, a script
-    that has left."""
+    """Keeps the broker running if the line cannot be written: stdout may be on a full disk, or a
+    script may have closed it."""
     try:
         click.echo(line)
     except OSError as error:
@@ -248,12 +248,12 @@ def _announce(line: str) -> None:
 
 def _check_addresses(context: click.Context, listen: Address, advertise: Address | None) -> None:
     if _is_wildcard(listen.host) and advertise is None:
-        what = f"{listen} is every address of this machine: say with --advertise which one clients are told"
+        what = f"{listen} is every address of this machine: name the one for clients with --advertise"
         raise click.UsageError(f"{origin(context, 'listen')}: {what}")
     if not _is_loopback(listen.host):
         say(
-            f"warning: listening on {listen}, and there is no authentication yet: whoever reaches this "
-            "address can read and write"
+            f"warning: listening on {listen}, and there is no authentication yet: every client that "
+            f"reaches this address can read and write"
         )
 
 

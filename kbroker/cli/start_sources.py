@@ -5,9 +5,9 @@ configuration file, in this order.
     KBROKER_START_DATA_DIR=/var/lib/kbroker
     data-dir=/var/lib/kbroker                   a line of the file, beside the broker's settings
 
-What is wrong is refused with the place where it stands: the option, the variable, or the file and
-the line. Variables have a prefix that no other command reads, since KBROKER_ADMIN and
-KBROKER_BOOTSTRAP say where clients connect.
+An error names the place of the wrong value: the option, the variable, or the file and the line. The
+variables have a prefix that no other command reads, since KBROKER_ADMIN and KBROKER_BOOTSTRAP are
+the addresses for clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FILE_META: Final = "kbroker.start.file"
 
 
 class StartOption(click.Option):
-    """An option that may come from anywhere, and whose errors say from where."""
+    """An option from any of the three sources. Its errors name the source."""
 
     def __init__(self, *args: Any, **more: Any) -> None:  # noqa: ANN401
         super().__init__(*args, **more)
@@ -43,7 +43,7 @@ class StartOption(click.Option):
 
     @property
     def long_name(self) -> str:
-        """Without its dashes: how the file names it."""
+        """Its name in the file: without dashes."""
         return next(name for name in self.opts if name.startswith("--")).removeprefix("--")
 
     def handle_parse_result(
@@ -57,15 +57,15 @@ class StartOption(click.Option):
 
 
 class SettingsOption(StartOption):
-    """`--config`: only what the command line says. The environment's settings are others, and hold
-    unless they are named again."""
+    """`--config`, only from the command line. `settings` merges it with the settings of the
+    environment, which apply unless an option names them too."""
 
     def resolve_envvar_value(self, context: click.Context) -> str | None:
         return None
 
 
 def origin(context: click.Context, option: click.Parameter | str) -> str:
-    """Where the value of an option stands."""
+    """The place of an option's value, for messages."""
     if isinstance(option, str):
         option = next(each for each in context.command.params if each.name == option)
     assert isinstance(option, StartOption)
@@ -78,16 +78,15 @@ def origin(context: click.Context, option: click.Parameter | str) -> str:
 
 
 class _File:
-    """`settings`: its lines that are settings of the broker; `places`: where each line is, by what
-    it sets."""
+    """The configuration file. `settings`: the lines that are settings of the broker; `places`:
+    option or setting -> where its line is."""
 
     def __init__(self) -> None:
         self.settings: list[tuple[str, str, str]] = []
         self.places: dict[str, str] = {}
 
     def place(self, name: str, where: str) -> None:
-        """Raises CommandFailed for a second line of the same name: which of the two is meant is not
-        guessed."""
+        """Raises CommandFailed for a second line with the same name."""
         if (first := self.places.setdefault(name, where)) is not where:
             raise CommandFailed(f"{where}: {name} is given more than once, first by {first}", USAGE)
 
@@ -99,8 +98,8 @@ def _file(context: click.Context) -> _File:
 
 
 def read_file(context: click.Context, param: click.Parameter, path: Path | None) -> Path | None:
-    """Callback of --config-file, which is eager: what the file says of other options is their
-    default from here on."""
+    """Callback of --config-file, which is eager: its values of other options become their
+    defaults."""
     if path is None:
         return None
     from kbroker.errors import OperatorError
@@ -134,8 +133,8 @@ def read_file(context: click.Context, param: click.Parameter, path: Path | None)
 
 
 def settings(context: click.Context, given: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """(where, name, value) of the broker's settings, the strongest last; `given`: those of the
-    command line."""
+    """(where, name, value) of the broker's settings; a later one overrides an earlier one. `given`:
+    those of the command line."""
     return [
         *_file(context).settings,
         *_from_environment(),
@@ -150,8 +149,8 @@ def _from_environment() -> Iterator[tuple[str, str, str]]:
             name, value = NameValue().convert(part, None, None)
         except click.BadParameter as error:
             text = (
-                f"{CONFIG_VARIABLE} (environment): {error.message}; settings are separated by spaces, "
-                "and have none within"
+                f"{CONFIG_VARIABLE} (environment): {error.message}; settings are separated by spaces "
+                f"and must not contain any"
             )
             raise CommandFailed(text, USAGE) from error
         if name in seen:
@@ -161,14 +160,14 @@ def _from_environment() -> Iterator[tuple[str, str, str]]:
 
 
 def start_names(context: click.Context) -> list[str]:
-    """What a line of the file may name beside settings."""
+    """The options that a line of the file may set, besides settings."""
     names = [each.long_name for each in context.command.params if isinstance(each, StartOption)]
     return [name for name in names if name not in _NOT_IN_THE_FILE]
 
 
 def check_environment(context: click.Context) -> None:
-    """Raises UsageError for a variable that begins as ours do and is none: it would be a data
-    directory that nobody uses, or worse."""
+    """Raises UsageError for a variable with kbroker's prefix that names no option: a misspelled
+    data directory would silently not be used."""
     known = [str(each.envvar) for each in context.command.params if isinstance(each, StartOption)]
     for name in sorted(os.environ):
         if name.startswith(PREFIX) and name not in known:
@@ -180,7 +179,7 @@ def check_environment(context: click.Context) -> None:
 
 
 def said_by(context: click.Context) -> str:
-    """For the log: what did not come from the command line. Empty where everything did."""
+    """For the log: the variables and the file that options came from; empty if there are none."""
     variables = sorted(name for name in os.environ if name.startswith(PREFIX) and os.environ[name])
     path = context.params.get("config_file")
     parts = ([f"environment {', '.join(variables)}"] if variables else []) + (
@@ -190,8 +189,7 @@ def said_by(context: click.Context) -> str:
 
 
 def split_names(context: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Callback for names of which several may stand behind commas, in a variable or a line of the
-    file."""
+    """Callback for several names, which a variable or a line of the file separates by commas."""
     names = tuple(name.strip() for value in values for name in value.split(","))
     if not all(names):
         raise click.BadParameter("a name must not be empty", context, param)

@@ -1,5 +1,5 @@
-"""`kbroker storage inspect`: what a data directory holds and whether it is sound, with or without a
-broker running on it."""
+"""`kbroker storage inspect`: prints the contents of a data directory and checks it, even while a
+broker runs on it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenDataDir:
-    """A data directory opened for reading; nothing in it is changed or locked."""
+    """A data directory, opened for reading without a change or a lock."""
 
     description: DataDescription
     logs: LogReader
     state: StateReader
     kept: Sequence[Path]
-    """Files of what starts have cut off logs and not destroyed."""
+    """Files of record batches that recoveries have cut off logs and kept."""
 
     def inspect(self, *, check_batches: bool = False) -> Inspection:
         from kbroker.inspection.topics import inspect
 
         report = inspect(self.logs, self.state, check_batches=check_batches)
         report.problems += [
-            f"{path} holds record batches that a start after a crash has cut off" for path in self.kept
+            f"{path} holds record batches that were cut off by the recovery after a crash"
+            for path in self.kept
         ]
         return report
 
 
 @contextmanager
 def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
-    """Raises OperatorError for a directory that is none of kbroker's, or whose engine is not
+    """Raises OperatorError if it is not a data directory of kbroker, or its engine is not
     installed."""
     from kbroker import plugins
     from kbroker.storage.data_dir import DataDirectory
@@ -68,7 +69,7 @@ def open_data_dir(path: Path) -> Iterator[OpenDataDir]:
 
 @click.group(cls=SuggestingGroup)
 def storage() -> None:
-    """Look into a data directory, also beside a live broker."""
+    """Inspect a data directory, even while a broker runs on it."""
 
 
 @storage.command()
@@ -77,11 +78,10 @@ def storage() -> None:
 @click.option("--check", is_flag=True, help="Read every record batch and check its CRC.")
 @json_option
 def inspect(directory: Path, segments: bool, check: bool, as_json: bool) -> int:
-    """Print what a data directory holds.
+    """Print the contents of a data directory.
 
-    Topics, sizes, groups, committed offsets and share state in DIR, and what is wrong with them.
-    Exit code 1 if there are problems. The directory is only read, whether or not a broker is
-    running on it.
+    Prints topics, sizes, groups, committed offsets and share state in DIR, and problems with them.
+    The exit code is 1 if there are problems. DIR is only read, so a broker may be running on it.
     """
     with open_data_dir(directory) as found:
         report = found.inspect(check_batches=check)
@@ -187,7 +187,8 @@ def _log_row(log: LogReport) -> tuple[str, int, int, int]:
 
 
 def _moment(timestamp_ms: int) -> str | None:
-    """UTC. Timestamps are the producers', and may lie beyond what a calendar holds."""
+    """In UTC; None if there is no timestamp. A producer may send one outside the calendar, which is
+    printed as a number."""
     from datetime import UTC, datetime
 
     if timestamp_ms < 0:

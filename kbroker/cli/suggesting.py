@@ -1,8 +1,8 @@
-"""Groups of commands that say what an unknown command may have meant.
+"""Command groups that suggest a command when an unknown one is called.
 
-click compares letters only, and only with commands that are loaded already. Here a part of a name
-counts too (`share`, `dead`), so does what other tools call a command (`rm`), and a subcommand
-without its group (`describe`).
+click compares only letters, and only with commands that are loaded. This group also matches a part
+of a name (`share`, `dead`), the names of other tools' commands (`rm`), and a subcommand without its
+group (`describe`).
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "update": ("alter", "set"),
     "version": ("--version",),
 }
-"""What other tools call our commands and options."""
+"""Other tools' names for kbroker's commands and options."""
 _SHORTEST_PART: Final = 3
 
 
 def similar(wrong: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` that `wrong` may have meant: other tools' word for it, else its beginning,
-    nearly its letters, a part of it."""
+    """The best matches for `wrong` among `names`: by other tools' names, else as a prefix, else by
+    similar letters, else by a common part."""
     word = wrong.lower()
     if others := [name for name in names if name in OTHER_NAMES.get(word, ())]:
         return others
@@ -65,8 +65,8 @@ def similar(wrong: str, names: Sequence[str]) -> list[str]:
 
 
 class SuggestingGroup(click.Group):
-    """Its list of commands is asked, not its dictionary, so that commands that are loaded lazily
-    count."""
+    """Reads list_commands(), not the dictionary of commands, so lazily loaded commands are
+    suggested too."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
         try:
@@ -97,7 +97,7 @@ class SuggestingGroup(click.Group):
         )
 
     def _in_groups(self, context: click.Context, name: str) -> Iterator[str]:
-        """`describe`, where `topics describe` was meant."""
+        """`topics describe` for `describe`."""
         for group in self.list_commands(context):
             command = self.get_command(context, group)
             if isinstance(command, click.Group):

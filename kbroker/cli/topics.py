@@ -1,7 +1,6 @@
 """`kbroker topics`: create, list, describe, alter and delete topics.
 
-The commands that need more than a few lines are in files of their own and are added at the end of
-this one.
+Longer commands are in separate files and are added at the end of this one.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def topics() -> None:
     callback=each_once,
     help="A topic config; may be repeated.",
 )
-@click.option("--if-not-exists", is_flag=True, help="Succeed without a change where the topic exists.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed without a change if the topic exists.")
 @bootstrap_option
 def create(
     topic: str, partitions: int | None, configs: dict[str, str], if_not_exists: bool, bootstrap: Address
@@ -66,7 +65,9 @@ def create(
 
 @topics.command("list")
 @click.option(
-    "--internal", is_flag=True, help="Also topics with the names of Kafka's own, such as __consumer_offsets."
+    "--internal",
+    is_flag=True,
+    help="Include topics with names of Kafka's internal topics, such as __consumer_offsets.",
 )
 @json_option
 @bootstrap_option
@@ -88,10 +89,10 @@ def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
 @json_option
 @bootstrap_option
 def describe(topic: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
-    """Partitions, offsets and configs of topics.
+    """Print partitions, offsets and configs of topics.
 
-    Of each TOPIC, or of all topics; of the configs those that are set on the topic. Where a topic
-    does not exist, the others are described, and the exit code is 1.
+    Describes each TOPIC, or all topics. Only configs that are set on the topic are shown. If a
+    topic does not exist, the others are described, and the exit code is 1.
     """
     from kbroker.client import admin
     from kbroker.client.answers import reason
@@ -153,14 +154,14 @@ def _describe(connection: Connection, name: str) -> dict[str, Any]:
 
 @topics.command()
 @click.argument("topic", nargs=-1, required=True)
-@click.option("--if-exists", is_flag=True, help="Succeed without a change where a topic does not exist.")
-@click.option("--force", is_flag=True, help="Also the topic of a queue that has unfinished jobs.")
+@click.option("--if-exists", is_flag=True, help="Succeed without a change if a topic does not exist.")
+@click.option("--force", is_flag=True, help="Delete even the topic of a queue that has unfinished jobs.")
 @bootstrap_option
 def delete(topic: tuple[str, ...], if_exists: bool, force: bool, bootstrap: Address) -> None:
     """Delete each TOPIC with all its records and its share state.
 
     The topic of a queue that has unfinished jobs is refused without --force. If a topic cannot be
-    deleted, the others are deleted nevertheless, and the exit code is 1.
+    deleted, the others are, and the exit code is 1.
     """
     from kbroker.cli.queues.found import why_not_to_delete
     from kbroker.client import admin

@@ -1,5 +1,4 @@
-"""`kbroker topics alter` and `kbroker topics delete-records`: what is changed of topics that there
-are."""
+"""`kbroker topics alter` and `kbroker topics delete-records`: change existing topics."""
 
 from __future__ import annotations
 
@@ -37,17 +36,19 @@ if TYPE_CHECKING:
     "-p",
     type=COUNT,
     required=True,
-    help="How many TOPIC is to have in all; more than it has.",
+    help="Total number of partitions; more than TOPIC has.",
 )
-@click.option("--force", is_flag=True, help="Although a share group keeps the order of keys on TOPIC.")
+@click.option(
+    "--force", is_flag=True, help="Add partitions even if a share group keeps the order of keys on TOPIC."
+)
 @bootstrap_option
 def alter(topic: str, partitions: int, force: bool, bootstrap: Address) -> None:
-    """Give TOPIC more partitions.
+    """Add partitions to TOPIC.
 
-    Partitions are never taken away. Where producers choose a partition by a record's key, a key may
-    go to another one from now on. So a topic that a share group with kbroker.queue.ordering=key
-    reads is refused without --force. Configs of a topic are changed with `kbroker configs set
-    --topic`.
+    Partitions are never removed. Where producers choose a partition by a record's key, new records
+    of a key may go to another partition. So a topic that a share group with
+    kbroker.queue.ordering=key reads is refused without --force. Configs of a topic are changed with
+    `kbroker configs set --topic`.
 
     \b
     Examples:
@@ -63,9 +64,9 @@ def alter(topic: str, partitions: int, force: bool, bootstrap: Address) -> None:
             has = f"topic {topic} has {present} partition{'s' * (present > 1)}"
             if partitions < present:
                 raise CommandFailed(
-                    f"{has}, and partitions are never taken away; to have fewer, make a new topic"
+                    f"{has}, and partitions are never removed; to have fewer, create a new topic"
                 )
-            raise CommandFailed(f"{has} already; --partitions is how many it is to have in all")
+            raise CommandFailed(f"{has} already; --partitions is the total number")
         if not force and (ordered := ordered_groups(connection, topic)):
             raise CommandFailed(why_not_to_grow(topic, ordered))
         admin.grow_topic(connection, topic, partitions)
@@ -75,8 +76,8 @@ def alter(topic: str, partitions: int, force: bool, bootstrap: Address) -> None:
 
 
 class Cut(NamedTuple):
-    """What is to be deleted of a partition: records from `start` on and below `below`. The log ends
-    at `end`."""
+    """The records to delete from a partition: from `start` up to, but not including, `below`. The
+    log ends at `end`."""
 
     partition: int
     start: int
@@ -96,15 +97,15 @@ class Cut(NamedTuple):
     "partitions",
     type=INDEX,
     multiple=True,
-    help="Only of this partition; may be repeated.  [default: all]",
+    help="Delete only from this partition; may be repeated.  [default: all]",
 )
 @click.option(
     "--to-offset",
     type=OFFSET,
     metavar="N",
-    help="Records below this offset; of one partition, or of those that are named.",
+    help="Delete records below this offset; only with --partition, or for a topic with one partition.",
 )
-@click.option("--to-end", is_flag=True, help="All records that there are now.")
+@click.option("--to-end", is_flag=True, help="Delete all records that exist now.")
 @yes_option
 @dry_run_option
 @json_option
@@ -119,10 +120,10 @@ def delete_records(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Delete the oldest records of TOPIC, for good.
+    """Delete the oldest records of TOPIC permanently.
 
-    Shows how many, and which groups have not finished or read them, and asks first. The topic
-    stays, with its offsets: what is produced next goes on behind the last record.
+    Shows how many, warns of groups that have not finished or read them, and asks for confirmation.
+    The topic and its offsets remain: the next record that is produced follows the last one.
 
     \b
     Examples:
@@ -147,12 +148,12 @@ def delete_records(
             )
             return
         if not yes:
-            ask(f"Delete {total} records of {topic} for good?")
+            ask(f"Delete {total} records of {topic} permanently?")
         _delete(connection, topic, cuts, as_json=as_json)
 
 
 def _cuts(connection: Connection, name: str, partitions: Sequence[int], to_offset: int | None) -> list[Cut]:
-    """Raises CommandFailed for partitions and offsets that there are not."""
+    """Raises CommandFailed for partitions and offsets that do not exist."""
     from kbroker.client import admin
     from kbroker.client.topic_logs import bounds
 
@@ -181,14 +182,15 @@ def _wanted(topic: Topic, partitions: Sequence[int]) -> list[int]:
     for partition in partitions:
         if partition not in topic.partitions:
             raise CommandFailed(
-                f"topic {topic.name} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
+                f"topic {topic.name} has no partition {partition}: it has {len(topic.partitions)}, "
+                f"numbered from 0"
             )
     return sorted(set(partitions or topic.partitions))
 
 
 def _warnings(connection: Connection, topic: str, cuts: Sequence[Cut]) -> Iterator[str]:
-    """A line for each group that has not done with what is to be deleted. Asks once for each group
-    of the broker."""
+    """A line for each group that has not finished or read the records to be deleted. Sends a
+    request for each group of the broker."""
     from kbroker.client import consumer_group_admin, group_admin
 
     below = {cut.partition: cut for cut in cuts if cut.records}
@@ -197,7 +199,7 @@ def _warnings(connection: Connection, topic: str, cuts: Sequence[Cut]) -> Iterat
             count = _unfinished(connection, group.group_id, topic, below)
             what = (
                 f"share group {group.group_id} has not finished up to {count} of these records and will "
-                "not get them any more"
+                f"not receive them"
             )
         elif group.protocol in (consumer_group_admin.CONSUMER, ""):
             count = _unread(connection, group.group_id, topic, below)
@@ -209,15 +211,15 @@ def _warnings(connection: Connection, topic: str, cuts: Sequence[Cut]) -> Iterat
 
 
 def _unfinished(connection: Connection, group: str, topic: str, cuts: Mapping[int, Cut]) -> int:
-    """At most. Of the records from the start offset on the group reports only how many of the whole
-    log are unfinished. What does not fit in there waits below the start offset."""
+    """An upper bound. The group reports only its lag in the whole log. Lag that exceeds the records
+    from the start offset onward is of records that wait below the start offset."""
     from kbroker.client import group_admin
 
     count = 0
     for row in group_admin.describe_share_group_offsets(connection, group, {topic: list(cuts)}):
         if row.start_offset is not None and (cut := cuts.get(row.partition)) is not None:
             behind = max(0, cut.below - max(cut.start, row.start_offset))
-            # A start offset that was set beyond the log's end has a negative lag.
+            # The lag is negative if the start offset was set beyond the log's end.
             lag = behind if row.lag is None else max(0, row.lag)
             waiting = max(0, lag - max(0, cut.end - row.start_offset))
             count += min(behind + waiting, lag)
@@ -252,7 +254,8 @@ def _as_json(topic: str, cut: Cut, error: KafkaError | None) -> dict[str, object
 
 
 def _delete(connection: Connection, topic: str, cuts: Sequence[Cut], *, as_json: bool) -> None:
-    """Raises CommandFailed where a partition could not be done; the others are."""
+    """Raises CommandFailed if some partitions were refused; the records of the others are
+    deleted."""
     from kbroker.client import admin
 
     answers = admin.delete_records(

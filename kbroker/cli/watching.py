@@ -1,5 +1,5 @@
-"""Looking at something again and again: `--watch`, as JSON, as pages one after the other, or in
-place on a terminal."""
+"""`--watch`: shows something repeatedly, as JSON, as pages one after the other, or in place on a
+terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Document: TypeAlias = dict[str, Any]
 Draw: TypeAlias = "Callable[[Document, int], Sequence[Text]]"
-"""The lines of one moment, for a terminal of this width."""
+"""Returns the lines for one document, for a terminal of this width."""
 
 
 def watch_options(function: F) -> F:
@@ -31,13 +31,11 @@ def watch_options(function: F) -> F:
         show_default=True,
         help="The interval of --watch.",
     )(function)
-    return click.option("--watch", is_flag=True, help="Go on until Ctrl-C, showing it anew at an interval.")(
-        function
-    )
+    return click.option("--watch", is_flag=True, help="Refresh at an interval until Ctrl-C.")(function)
 
 
 def moments(look: Callable[[], Document], interval_ms: int | None) -> Iterator[Document]:
-    """What there is now, and with an interval again and again."""
+    """The result of `look` now, and with an interval repeatedly."""
     yield look()
     while interval_ms is not None:
         time.sleep(interval_ms / 1000)
@@ -50,7 +48,7 @@ def print_all_json(found: Iterator[Document]) -> None:
 
 
 def show(found: Iterator[Document], draw: Draw, *, in_place: bool) -> None:
-    """For a person. `in_place`: on a terminal each moment takes the place of the one before."""
+    """Print documents for a person. `in_place`: on a terminal each replaces the one before."""
     from rich.console import Console
     from rich.live import Live
 
@@ -72,7 +70,7 @@ def _print(console: Console, draw: Draw, document: Document) -> None:
 
 
 def _lines(console: Console, draw: Draw, document: Document) -> Group:
-    """A line that is too long for the terminal is cut, so that the picture stays in place."""
+    """Cuts lines that are too long for the terminal, so that the picture stays in place."""
     from rich.console import Group
 
     lines = draw(document, console.width)

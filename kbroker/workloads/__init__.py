@@ -1,12 +1,12 @@
-"""Workloads of clients, against any broker that speaks Kafka's protocol: the unmodified client
-library, a process for each client.
+"""Client workloads against any broker that speaks Kafka's protocol. Each client is a process with
+the unmodified client library.
 
-    window          begin together, warm up, open, close, gather: what is counted and what is not
-    client_process  a client's end of it
-    outcome         what came out
-    fill            a topic with records in it
-    produce, fetch, share, latency    the workloads, each a function of the same name (`share` has
-                                      share_consume)
+    window          starts the clients, opens and closes the window, collects the reports
+    client_process  the client's side of the window
+    outcome         the results of a workload
+    fill            fills topics with records
+    produce, fetch, share, latency    the workloads: in each a function of the same name (in `share`
+                                      it is share_consume)
 
-Topics and the configs of groups are the caller's business. Nothing here knows how the broker runs.
+The caller creates topics and sets configs of groups. Nothing here depends on how the broker runs.
 """

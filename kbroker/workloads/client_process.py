@@ -1,4 +1,5 @@
-"""The side of a client's process: what a workload's client is given, and what it sends back."""
+"""The client's side of a workload: its process, its link to the parent, and the report that it
+sends."""
 
 from __future__ import annotations
 
@@ -16,19 +17,19 @@ from typing import Any, Literal, TypeAlias
 
 SLOT_S = 0.02
 FIRST_TIMEOUT_S = 60.0
-"""How long a client looks for its first success."""
+"""How long a client waits for its first success."""
 _STOPPED = 0
 _GRACE_S = 3.0
 
 
 class WorkloadFailed(Exception):
-    """A workload gives no figure; the text is one line."""
+    """A workload yields no figure; the text is one line."""
 
 
 @dataclass
 class Report:
-    """Of one client. Counters by slot of SLOT_S; `times` in seconds of the monotonic clock, one for
-    each of `latencies_ms`.
+    """The counts of one client. Counters are by slot of SLOT_S; `times` has a moment of the
+    monotonic clock, in seconds, for each of `latencies_ms`.
 
     is_stuck: a call of the client library did not return when it was time to report.
     """
@@ -47,15 +48,15 @@ Word: TypeAlias = Literal["begin", "go", "stop"]
 
 
 class Link:
-    """A client's end of the window. Only the report may be sent by any thread.
+    """A client's link to the parent. Only send_report() may be called from any thread.
 
-    numbers: memory that all processes share: whether to stop, then each client's units so far, then
-    whether each has finished. What may be waited for comes by the connection, whose end is also the
-    end of the parent. (The events of multiprocessing wait for each process that they wake, and for
-    ever for one that was killed meanwhile.)
+    numbers: shared memory of all processes: whether to stop, then each client's units so far, then
+    whether each has finished. Events to wait for come by the connection, which also ends when the
+    parent does. (An event of multiprocessing waits for each process that it wakes: forever, if one
+    was killed meanwhile.)
 
-    longest_end_s: how long the client may go on when it is told to stop, beyond the few seconds
-    that any has.
+    longest_end_s: time that the client needs to end after "stop", in addition to the few seconds
+    that each client has.
     """
 
     def __init__(self, number: int, clients: int, numbers: Any, connection: Connection) -> None:  # noqa: ANN401 (a RawArray)
@@ -70,22 +71,22 @@ class Link:
 
     @property
     def running(self) -> bool:
-        """False as soon as the parent wants the client's report."""
+        """False as soon as the parent requests the report."""
         return not self._numbers[_STOPPED]
 
     def begin(self) -> None:
-        """Wait for the other clients. What a client does before is in no figure."""
+        """Wait for the other clients. Work before this is in no figure."""
         self._connection.send("up")
         self._told["begin"].wait()
         self._began_s = time.monotonic()
 
     def note_first(self) -> None:
-        """The moment of the first success."""
+        """Record the moment of the first success."""
         self.report.first_ms = (time.monotonic() - self._began_s) * 1000
 
     def first(self, *, wait: bool = True) -> None:
-        """The client has had its first success, just now unless it was noted; with `wait` it goes
-        on when all have."""
+        """Report the client's first success: now, unless it was noted. With `wait`, returns when
+        all clients have had theirs."""
         if self.report.first_ms is None:
             self.note_first()
         self._connection.send("first")
@@ -93,12 +94,12 @@ class Link:
             self._told["go"].wait()
 
     def check_patience(self) -> None:
-        """While there is no first success yet. Raises WorkloadFailed."""
+        """Raises WorkloadFailed if the first success takes too long. Call it until then."""
         if self.report.first_ms is None and time.monotonic() - self._began_s > FIRST_TIMEOUT_S:
             raise WorkloadFailed(f"a client had nothing within {FIRST_TIMEOUT_S:.0f} s")
 
     def count(self, units: int, byte_count: int = 0, *, requests: int = 1, others: int = 0) -> None:
-        """Add to the present slot. `others`: what a workload counts besides."""
+        """Add to the present slot. `others`: a second count, whose meaning the workload defines."""
         slot = int(time.monotonic() / SLOT_S)
         self.report.units[slot] += units
         self.report.bytes[slot] += byte_count
@@ -108,16 +109,16 @@ class Link:
         self._numbers[self._progress_at] += units
 
     def latency(self, at_s: float, latency_ms: float) -> None:
-        """`at_s`: the moment that decides whether it is in the window."""
+        """`at_s`: the latency is in the window if this moment is."""
         self.report.times.append(at_s)
         self.report.latencies_ms.append(latency_ms)
 
     def progress_of(self, client: int) -> int:
-        """Units that another client, or this one, has counted so far."""
+        """Units that a client has counted so far."""
         return int(self._numbers[1 + client])
 
     def finish(self) -> None:
-        """This client will count nothing more."""
+        """Declare that this client counts nothing more."""
         self._numbers[self._finished_from + self.number] = 1
 
     def has_finished(self, client: int) -> bool:
@@ -132,8 +133,8 @@ class Link:
             self._has_reported = True
 
     def listen(self) -> None:
-        """A thread's work. The process ends with its parent; the report is sent even if the client
-        hangs in a call of its library."""
+        """Run in a thread. Ends the process when its parent ends, and sends the report even if the
+        client hangs in a call of its library."""
         with contextlib.suppress(EOFError, OSError):
             while (word := self._connection.recv()) != "stop":
                 self._told[word].set()
@@ -145,8 +146,8 @@ class Link:
 
 
 Work: TypeAlias = Callable[[Link, Mapping[str, Any]], None]
-"""A client: it calls begin(), first(), count() while `running`, and at last send_report(), after
-which it may close what it has."""
+"""A client's code. It calls begin(), first(), count() while `running`, and finally send_report().
+After that it may close its clients."""
 
 
 def run_client(
@@ -157,8 +158,8 @@ def run_client(
     numbers: Any,  # noqa: ANN401
     connection: Connection,
 ) -> None:
-    """The process. An error travels to the parent as one line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business, which ends its clients.
+    """The main function of the process. An error is sent to the parent as one line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C, and ends its clients.
     link = Link(number, clients, numbers, connection)
     threading.Thread(target=link.listen, daemon=True).start()
     try:
@@ -169,4 +170,4 @@ def run_client(
             WorkloadFailed(text if isinstance(error, WorkloadFailed) else f"{type(error).__name__}: {text}")
         )
         os._exit(1)
-    os._exit(0)  # Nothing of a client library's may hold up the end.
+    os._exit(0)  # Skips the clean-up of client libraries, which may block.

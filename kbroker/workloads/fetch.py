@@ -1,4 +1,4 @@
-"""Consumers as fast as they can, each with partitions of its own and no group."""
+"""Consumers at full speed, each with its own partitions and without a group."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ def fetch(
     max_partition_bytes: int = 8 << 20,
     settings: Settings = NO_SETTINGS,
 ) -> Outcome:
-    """Read a topic from its beginning, and again from there when its end was reached: it needs
-    records, but not many.
+    """Read a topic repeatedly from its beginning, so a few records suffice.
 
     Partition p is read by consumer p modulo `consumers`; where there are more consumers than
-    partitions, several read the same. An answer carries up to `max_partition_bytes` of a partition
-    and comes as soon as there is anything (fetch.min.bytes 1); the client keeps up to 64 MiB in
-    advance, and asks again 10 ms after it had that many: its default of 1 s would be most of the
-    time that is measured, as one answer for several partitions can be that large. `requests` counts
-    calls that had records. Raises WorkloadFailed.
+    partitions, several read the same. A response has up to `max_partition_bytes` of each partition
+    and is sent as soon as there are any records (fetch.min.bytes 1). The client prefetches up to 64
+    MiB. One response for several partitions can be that large, and the client then pauses: for 10
+    ms, since its default of 1 s would dominate the measurement. `requests` counts polls that
+    returned records. Raises WorkloadFailed.
     """
     own = {
         **base(bootstrap, settings),
-        "group.id": "kbroker-perf",  # asked for by the client library; nothing is committed
+        "group.id": "kbroker-perf",  # required by the client library; nothing is committed
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
@@ -91,8 +90,8 @@ def _fetch(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def _without_ends(consumer: Consumer, messages: list[Message]) -> list[Message]:
-    """The records; a partition that came to its end begins again. Raises WorkloadFailed for any
-    other error."""
+    """The records without the end-of-partition events; a partition that has ended is read again
+    from its beginning. Raises WorkloadFailed for errors that a retry does not cure."""
     from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
     records = []

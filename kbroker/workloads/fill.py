@@ -1,4 +1,4 @@
-"""Topics with records in them."""
+"""Fill topics with records."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def fill(
     settings: Settings = NO_SETTINGS,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """Write so many records, the same number to each of the first `partitions` (a few more to
-    some), in batches of about 1 MB or of at most `batch_records`. Returns when the broker has
-    confirmed all (acks=all). `progress` is told now and then how many were written. Raises
+    """Write records, about the same number to each of the first `partitions`, in batches of about 1
+    MB or of at most `batch_records`. Returns when the broker has confirmed all (acks=all).
+    `progress` is called from time to time with the number of records written. Raises
     WorkloadFailed."""
     own = {
         **base(bootstrap, settings),
@@ -66,11 +66,11 @@ def fill_small(
     settings: Settings = NO_SETTINGS,
     progress: Callable[[int], None] | None = None,
 ) -> None:
-    """The same in batches of 1, 2 and 3 records in equal numbers, mixed: two records a batch on
+    """The same, in a mix of equally many batches of 1, 2 and 3 records: two records a batch on
     average.
 
-    The client library makes batches of one size, so there are three producers, which are kept
-    within some hundred batches of each other.
+    The client library builds batches of one size, so there are three producers. They stay within a
+    few hundred batches of each other.
     """
     common = {**base(bootstrap, settings), "acks": "all"}
     sizes = [
@@ -84,8 +84,8 @@ def fill_small(
 
 
 def record_count(bootstrap: str, topic: str, *, settings: Settings = NO_SETTINGS) -> int:
-    """Offsets that a topic has from its earliest on: its records, unless some of them are gone or
-    are no data. Raises WorkloadFailed."""
+    """Number of offsets in a topic from its earliest onward. That is its number of records, unless
+    some offsets have been compacted away or are control records. Raises WorkloadFailed."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer({**base(bootstrap, settings), "group.id": "kbroker-perf"})
@@ -100,8 +100,8 @@ def record_count(bootstrap: str, topic: str, *, settings: Settings = NO_SETTINGS
 
 
 class _Filling:
-    """`weights`: how the records are shared out among the producers, and how many may be on their
-    way, in units of `outstanding`."""
+    """`weights`: the producers' shares of the records. A producer has at most its weight times
+    `outstanding` unconfirmed records."""
 
     def __init__(
         self,
@@ -146,8 +146,8 @@ class _Filling:
             progress(records)
 
     def _hand_over(self, producer: Producer, messages: list[dict[str, bytes]], partition: int) -> None:
-        """Raises WorkloadFailed where the client library refuses some of them: it calls nobody for
-        those."""
+        """Raises WorkloadFailed if the client library refuses some of them: it calls no callback
+        for those."""
         if not messages:
             return
         taken = producer.produce_batch(self._topic, messages, partition=partition)
@@ -159,9 +159,11 @@ class _Filling:
             )
 
     def _wait(self, producer: Producer, outstanding: int) -> None:
-        """Until no more are on their way. Raises WorkloadFailed when nothing moves.
+        """Wait until at most `outstanding` records are unconfirmed. Raises WorkloadFailed if there
+        is no progress.
 
-        It does not flush: that ends the linger, and a batch goes before it is full."""
+        It does not flush: that would end the linger, and send batches that are not full.
+        """
         left, moved_s = len(producer), time.monotonic()
         while left > outstanding:
             self._refusals.check()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Via: TypeAlias = Literal["consumer", "share"]
 
-_STAMP = struct.Struct(">qq")  # nanoseconds of the monotonic clock when it was due; its number
+_STAMP = struct.Struct(">qq")  # due time in nanoseconds of the monotonic clock; number of the record
 SMALLEST_BYTES = _STAMP.size
 _PRODUCER, _CONSUMER = 0, 1
 _POLL_S = 0.1
@@ -45,19 +45,19 @@ def latency(
     group: str | None = None,
     settings: Settings = NO_SETTINGS,
 ) -> Outcome:
-    """One producer (linger 0) and one consumer, processes of their own, on one machine.
+    """One producer (linger 0) and one consumer, in separate processes on one machine.
 
-    Records are due at fixed moments whether or not earlier ones have come through, and their
-    latency counts from the moment they were due: a broker, or a machine, that stalls for a while
-    delays all of them (no coordinated omission). `via`: "consumer" reads all partitions from their
-    end on without a group, "share" is a member of `group` (made for it if None).
+    Records are due at fixed moments, even if earlier ones have not arrived. Their latency is
+    measured from the due time, so a stall of the broker or the machine delays all records that are
+    due during it (no coordinated omission). `via`: "consumer" reads all partitions from their end
+    without a group; "share" is a member of `group` (a new one if None).
 
-    `records` and `latencies_ms` are of all records that were due within the window;
-    `details["missing"]` is how many of them did not come within 5 s after it. Raises
+    `records` and `latencies_ms` are of all records that were due within the window.
+    `details["missing"]` is the number of those that did not arrive within 5 s after it. Raises
     WorkloadFailed.
     """
     if record_bytes < SMALLEST_BYTES:
-        raise ValueError(f"records need {SMALLEST_BYTES} bytes for their time and number")
+        raise ValueError(f"records need {SMALLEST_BYTES} bytes for their due time and number")
     common = base(bootstrap, settings)
     sending = {
         "settings": {
@@ -121,7 +121,7 @@ def _send(link: Link, arguments: Mapping[str, Any]) -> None:
         if number == 1:
             link.first(wait=False)
     if due_ns <= end_ns:
-        raise WorkloadFailed(f"the producer did not keep to {arguments['rate_per_s']:.0f} records/s")
+        raise WorkloadFailed(f"the producer did not sustain {arguments['rate_per_s']:.0f} records/s")
     left = producer.flush(_FLUSH_S)
     refusals.check()
     if left:
@@ -162,7 +162,7 @@ def _receive(link: Link, arguments: Mapping[str, Any]) -> None:
 def _consumer(
     link: Link, settings: Settings, topic: str
 ) -> tuple[Callable[[], Sequence[Message]], Callable[[], None]]:
-    """A consumer that stands at the ends of all partitions."""
+    """A consumer that is positioned at the ends of all partitions."""
     from confluent_kafka import Consumer, TopicPartition
 
     consumer = Consumer(dict(settings))

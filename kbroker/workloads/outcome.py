@@ -1,4 +1,4 @@
-"""What a workload did in its window."""
+"""The results of a workload in its window."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 @dataclass(frozen=True)
 class Percentiles:
-    """Of single readings, not of averages: what several processes measured is put together before
-    it is counted."""
+    """Computed from single readings, not from averages: the readings of all processes are merged
+    first."""
 
     p50: float
     p95: float
@@ -22,8 +22,8 @@ class Percentiles:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Percentiles | None:
-        """None where there is no value. A percentile is a value that was read (nearest rank), never
-        one in between."""
+        """None if there are no values. A percentile is one of the values (nearest rank), not
+        interpolated."""
         ordered = sorted(values)
         if not ordered:
             return None
@@ -36,14 +36,12 @@ class Percentiles:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Counts of the window, and nothing from before or after it.
+    """Counts within the window, excluding everything before and after it.
 
-    records: see the workload for what counts.
-    bytes: of their values.
-    requests: polls that had records, where there are polls; see the workload.
-    latencies_ms: None where the workload measures no latency.
-    first_record_ms: of the slowest client; None where it means nothing.
-    ran_dry: the topic came to its end before the window had a meaning; the rate is worthless.
+    records: each workload defines which are counted. bytes: of their values. requests: polls that
+    returned records, or as the workload defines. latencies_ms: None if the workload measures no
+    latency. first_record_ms: of the slowest client; None if it is meaningless. ran_dry: the records
+    were used up too soon; the rate is meaningless.
     """
 
     records: int
@@ -61,5 +59,5 @@ class Outcome:
 
     @property
     def megabytes_per_s(self) -> float:
-        """Units of 10**6 bytes."""
+        """In units of 10**6 bytes."""
         return self.bytes / 1e6 / self.seconds if self.seconds else 0.0

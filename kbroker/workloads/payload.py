@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 POOL_BYTES = 2_000_000
-"""More than a batch, so that no batch has a record twice: a codec would find it."""
+"""More than a batch has, so that no batch contains a record twice: a codec would compress the
+repetition."""
 _SEED = 20
 _RANDOM_SHARE = 3
 _TEXT = (
@@ -15,8 +16,8 @@ _TEXT = (
 
 
 def values(record_bytes: int) -> list[bytes]:
-    """Different values of this size; a third is random and the rest is the same in all, so that lz4
-    makes a third of them."""
+    """Different values of this size. A third of each is random and the rest is the same in all, so
+    lz4 compresses them to a third."""
     source = random.Random(_SEED)
     random_bytes = -(-record_bytes // _RANDOM_SHARE)
     rest = (_TEXT * (record_bytes // len(_TEXT) + 1))[: record_bytes - random_bytes]
@@ -27,7 +28,7 @@ def values(record_bytes: int) -> list[bytes]:
 
 
 def chunks(record_bytes: int, chunk_records: int) -> list[list[dict[str, bytes]]]:
-    """The same, as what Producer.produce_batch takes."""
+    """The same, as arguments of Producer.produce_batch."""
     messages = [{"value": value} for value in values(record_bytes)]
     whole = len(messages) // chunk_records * chunk_records
     return [messages[at : at + chunk_records] for at in range(0, whole, chunk_records)]

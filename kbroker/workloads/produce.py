@@ -1,4 +1,4 @@
-"""Producers as fast as they can: records in batches, confirmed by the broker."""
+"""Producers at full speed: records in batches, confirmed by the broker."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def produce(
     """`producers` processes send records without keys; the client library spreads them over the
     partitions, staying with one for some milliseconds (its sticky partitioning).
 
-    `records` counts what the broker has confirmed (with acks 0: what was sent), `requests` how
-    often more of them were found confirmed; that is looked at behind each chunk of 1 000 records
-    that is handed over, and says nothing of requests to the broker. Raises WorkloadFailed.
+    `records` counts records that the broker has confirmed (with acks 0: sent records). `requests`
+    counts the checks that found more records confirmed. There is one check after each chunk of 1
+    000 records, so it is not the number of requests to the broker. Raises WorkloadFailed.
     """
     own = {
         **base(bootstrap, settings),
@@ -56,8 +56,8 @@ def produce(
 def batching(
     *, batch_bytes: int, linger_ms: float, compression: str, batch_records: int = 1_000_000
 ) -> dict[str, Any]:
-    """Settings of a producer whose batches have this size, and whose queue never ends before
-    ours."""
+    """Settings of a producer with batches of this size, and with a queue larger than the number of
+    outstanding records."""
     return {
         "batch.size": batch_bytes,
         "batch.num.messages": batch_records,
@@ -72,13 +72,13 @@ def batching(
 
 
 def outstanding_records(record_bytes: int) -> int:
-    """How many records may be on their way: several batches for each partition, and not all of the
+    """Limit for unconfirmed records: several batches for each partition, but not all of the
     machine's memory."""
     return min(_OUTSTANDING_RECORDS, max(2 * CHUNK_RECORDS, _OUTSTANDING_BYTES // max(1, record_bytes)))
 
 
 class Refusals:
-    """Called by the client library for each record that was not confirmed."""
+    """Delivery callback: counts records that were not confirmed."""
 
     def __init__(self) -> None:
         self.first: str | None = None

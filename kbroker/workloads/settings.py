@@ -1,4 +1,4 @@
-"""Settings of the client library that all workloads have in common."""
+"""Settings of the client library that all workloads share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NO_SETTINGS: Settings = {}
 
 
 def base(bootstrap: str, more: Settings) -> dict[str, Any]:
-    """Of any client. `more` is the caller's word: security, for instance."""
+    """Settings of any client. `more`: the caller's own, for instance for security."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": "kbroker-perf",

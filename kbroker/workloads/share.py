@@ -1,4 +1,4 @@
-"""Share consumers: they take records, acknowledge them and take the next."""
+"""Share consumers: they acquire records and acknowledge them, repeatedly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PATTERN = 10_000
 
 
 class Mix(NamedTuple):
-    """Shares of the records that are given back, and that are refused; the others are accepted."""
+    """Fractions of the records that are released and rejected; the others are accepted."""
 
     release: float = 0.01
     reject: float = 0.001
@@ -45,22 +45,23 @@ def share_consume(
     all_of_it: bool = False,
     settings: Settings = NO_SETTINGS,
 ) -> Outcome:
-    """A process for each consumer of the share group; of several groups the consumers are members
-    in turn.
+    """Share consumers, a process for each. With several groups, the consumers join them in turn.
 
-    `mode`: with "implicit" the next poll accepts what the last one gave; with "explicit" each
-    record is acknowledged by a call. `verdicts` (explicit only): which are not accepted.
-    Acknowledgements travel with the next poll, or with `sync` in a commit_sync() after each poll,
-    whose duration is in `latencies_ms`. `think_s`: simulated work, for each record. `most`: records
-    that the group finds (all groups together); the window ends before they are used up.
-    `all_of_it`: the window is from the moment when each consumer has had its first records (which
-    do not count) until all of the `most` are done with, for topics that are small.
+    - `mode`: with "implicit", a poll accepts the records of the poll before; with "explicit", each
+      record is acknowledged by a call.
+    - `verdicts` (explicit only): which records are not accepted.
+    - `sync`: call commit_sync() after each poll, and measure it in `latencies_ms`. Otherwise
+      acknowledgements are sent with the next poll.
+    - `think_s`: simulated work for each record.
+    - `most`: records available to all groups together; the window ends before they are used up.
+    - `all_of_it`: for small topics. The window lasts from the moment when each consumer has had its
+      first records (which are not counted) until all of the `most` records are finished.
 
-    `records` counts those that are done with: accepted or rejected. One that is released counts
-    when it is; `details["released"]` has the number of releases. `details["fairness"]`: what the
-    consumer with the fewest had, by what the one with the most had. `requests` counts polls that
-    had records (with `think_s`: records). `first_record_ms`: from subscribe() on. The client
-    library hands out whole batches, whatever `max_poll_records` says. Raises WorkloadFailed.
+    `records` counts finished records: accepted or rejected. A released one is counted once it is
+    finished. `details["released"]` is the number of releases. `details["fairness"]` is the smallest
+    number of records of a consumer, divided by the largest. `requests` counts polls that returned
+    records (with `think_s`: records). `first_record_ms` is measured from subscribe(). The client
+    library returns whole batches, whatever `max_poll_records` is. Raises WorkloadFailed.
     """
     if verdicts is not None and mode != "explicit":
         raise ValueError("verdicts need explicit acknowledgement")
@@ -85,8 +86,8 @@ def share_consume(
 
 
 class _Verdicts:
-    """What becomes of one record after the other, in a fixed pattern: which ones are given back
-    does not depend on chance."""
+    """The acknowledgement types of successive records. The pattern is fixed, so it is not random
+    which records are released."""
 
     def __init__(self, mix: Mix) -> None:
         from confluent_kafka import AcknowledgeType
@@ -97,7 +98,7 @@ class _Verdicts:
         self._at = 0
 
     def releases_among(self, records: int) -> int:
-        """The next ones of this number."""
+        """The number of releases among this many next records."""
         before, self._at = self._at, self._at + records
         return self._releases_before(self._at) - self._releases_before(before)
 
@@ -115,12 +116,12 @@ def _verdict(mix: Mix, number: int, types: type[AcknowledgeType]) -> Acknowledge
 
 
 def _of_the_first(number: int, share: float) -> int:
-    """How many of so many this share of them is."""
+    """This share of `number` records, rounded down."""
     return int(share * number + 1e-9)
 
 
 class _Worker:
-    """One consumer's loop."""
+    """The loop of one consumer."""
 
     def __init__(self, link: Link, arguments: Mapping[str, Any]) -> None:
         from confluent_kafka import Message, ShareConsumer
@@ -143,7 +144,7 @@ class _Worker:
             link.check_patience()
         link.note_first()
         self._acknowledge(messages)
-        self._commit()  # The others are still to find something: nothing may stay in our hands.
+        self._commit()  # Hold no records while other consumers still wait for their first ones.
         link.first()
         while link.running:
             if messages := self._poll():
@@ -180,8 +181,8 @@ class _Worker:
         self._link.count(records - releases, sum(map(len, messages)), others=releases)
 
     def _think_about(self, messages: Sequence[Message]) -> None:
-        """One record after the other; what is left at the end of the run is given back by
-        close()."""
+        """Work on one record after the other; close() releases those that are left at the end of
+        the run."""
         for number in range(len(messages)):
             if not self._link.running:
                 return

@@ -1,18 +1,17 @@
-"""A window of time that several client processes work in.
+"""A window of time in which several client processes work and are measured.
 
-Every client counts what it did by slot of the machine's monotonic clock, which all processes share;
-the parent says afterwards which slots were the window. So a client does nothing for the measurement
-but add to a number, and neither joining nor a warm-up nor the end of a topic is in a figure.
+Each client counts its work by slot of the machine's monotonic clock, which all processes share.
+Afterwards the parent decides which slots were in the window. So measuring costs a client one
+addition, and no figure includes joining, the warm-up or the end of a topic.
 
-    begin         all processes are up: they connect, subscribe and look for their first success
-                  together
-    go            every client has had it. Clients may wait for this with nothing in their hands, so
-                  that early ones do not eat
-                  up a topic that others are still waiting for
-    opened        after the warm-up
-    closed        after `seconds`, or when what there is to do is nearly done
-    stop          clients report, and only then close: a client library that hangs in a call costs a
-                  process, not a figure
+    begin     all processes have started: they connect and subscribe together, and wait for their
+              first success
+    go        each client has had its first success. Clients may wait for this without holding
+              records, so that the first ones do not use up a topic before the others have any
+    opened    after the warm-up
+    closed    after `seconds`, or when the work is nearly used up
+    stop      clients send their reports, and only then close: so a client library that hangs in a
+              call costs a process, but not the figure
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ _PRELOAD = [
     "confluent_kafka",
     *(f"kbroker.workloads.{name}" for name in ("produce", "fetch", "share", "latency")),
 ]
-"""Imported once, by the process that all clients are forked from. Starting 32 of them took five
-times as long without."""
+"""Imported once, by the process from which all clients are forked. Without it, 32 clients took five
+times as long to start."""
 
 
 class Watch(Protocol):
-    """Told in the parent's process, at the moments themselves: it should be quick."""
+    """Called in the parent's process when the window opens and closes. It should be quick."""
 
     def opened(self) -> None: ...
 
@@ -67,7 +66,7 @@ class Watch(Protocol):
 
 
 class NoWatch:
-    """Looks at nothing."""
+    """A Watch that does nothing."""
 
     def opened(self) -> None: ...
 
@@ -75,7 +74,7 @@ class NoWatch:
 
 
 class Plan(NamedTuple):
-    """How long to measure. `seconds` 0: only until every client has had its first success."""
+    """How long to measure. With `seconds` 0, only until every client has had its first success."""
 
     seconds: float = 3.0
     warm_up_s: float = 0.5
@@ -83,15 +82,15 @@ class Plan(NamedTuple):
 
 
 class Client(NamedTuple):
-    """A process to be: `work` is a function of a module, `arguments` are pickled."""
+    """A client process to start: `work` is a module's function, `arguments` are pickled."""
 
     work: Work
     arguments: Mapping[str, Any]
 
 
 class Span(NamedTuple):
-    """Slots `first` up to, not with, `last`; the first may have begun a little before the window,
-    the last ended a little behind it."""
+    """Slots from `first` up to, but not including, `last`. The first may begin a little before the
+    window, the last may end a little after it."""
 
     first: int
     last: int
@@ -100,18 +99,18 @@ class Span(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What was gathered, and what of it counts."""
+    """The clients' reports, and the slots of the window."""
 
     reports: Sequence[Report]
     span: Span
 
     def sum(self, counters: Sequence[Counter[int]]) -> int:
-        """What was counted within the window."""
+        """The sum of these counters within the window."""
         first, last = self.span.first, self.span.last
         return sum(count for counter in counters for slot, count in counter.items() if first <= slot < last)
 
     def latencies_ms(self) -> array[float]:
-        """Those whose moment lies in the window, of all clients."""
+        """Latencies of all clients whose moment is in the window."""
         found = array("d")
         for report in self.reports:
             pairs = zip(report.times, report.latencies_ms, strict=True)
@@ -121,8 +120,8 @@ class Window(NamedTuple):
         return found
 
     def outcome(self, **details: float) -> Outcome:
-        """`details` are joined by the number of clients whose library hung at the end, if any
-        did."""
+        """`details` gets `stuck`, the number of clients whose library hung at the end, if there
+        were any."""
         first_ms = [report.first_ms for report in self.reports if report.first_ms is not None]
         if stuck := sum(report.is_stuck for report in self.reports):
             details["stuck"] = stuck
@@ -141,15 +140,15 @@ class Window(NamedTuple):
 def measure(
     plan: Plan, clients: Sequence[Client], *, most: int | None = None, all_of_it: bool = False
 ) -> Window:
-    """Run the clients through one window. `most`: units that there are in all; the window ends
+    """Run the clients through one window. `most`: the number of units available; the window ends
     before they are used up.
 
-    all_of_it: it begins with "go" and ends with the last of the `most` units instead, without a
-    warm-up; for what is too small for a part of it to be a window. Not done after the plan's
-    seconds is a failure.
+    all_of_it: without a warm-up, the window begins with "go" and ends with the last of the `most`
+    units. For workloads that are too small for a window within them. It fails if they are not
+    finished within the plan's seconds.
 
-    Blocks until all processes have ended. Raises WorkloadFailed when a client fails, ends by itself
-    or has nothing in time.
+    Blocks until all processes have ended. Raises WorkloadFailed if a client fails, ends by itself,
+    or has no success in time.
     """
     crew = _Crew(clients)
     try:
@@ -170,8 +169,8 @@ def measure(
 
 
 def _open_and_close(plan: Plan, crew: _Crew, most: int | None) -> Span:
-    """`ran_dry`: too little to do for a figure. Both moments are the beginnings of slots, so that a
-    watch sees what is counted."""
+    """`ran_dry`: there was too little work for a figure. The window opens and closes at the
+    beginning of a slot, so a watch sees exactly the counted work."""
     if plan.seconds == 0:
         slot = _slot()
         return Span(slot, slot, 0.0)
@@ -185,7 +184,7 @@ def _open_and_close(plan: Plan, crew: _Crew, most: int | None) -> Span:
 
 
 def _from_go_to_the_end(plan: Plan, crew: _Crew, most: int) -> Span:
-    """The clients' first successes, for which nobody worked beside them, are in slots before it."""
+    """Excludes the slot of the clients' first successes, during which the others were idle."""
     time.sleep(SLOT_S)
     plan.watch.opened()
     first, began_s = _slot(), time.monotonic()
@@ -222,11 +221,11 @@ class _Crew:
             self._heard[ours] = []
 
     def done(self) -> int:
-        """Units that all clients have counted so far."""
+        """Units that all clients together have counted so far."""
         return sum(self._numbers[1 : 1 + self._count])
 
     def tell(self, word: Word) -> None:
-        """A client that has ended by itself is found when it is listened to."""
+        """Ignores a client that has ended by itself: the next _listen() finds it."""
         if word == "stop":
             self._numbers[0] = 1
         for connection in self._connections:
@@ -234,8 +233,8 @@ class _Crew:
                 connection.send(word)
 
     def let_work(self, seconds: float, units: int | None) -> int:
-        """Until the time is over or this many units are done, and then until a slot begins: that
-        one is returned. Raises WorkloadFailed when a client fails."""
+        """Wait until the time is over or this many units are done, and then for the next slot,
+        which is returned. Raises WorkloadFailed if a client fails."""
         until = math.ceil((time.monotonic() + seconds) / SLOT_S)
         while True:
             self._listen_until_s(min(until, _slot() + 1) * SLOT_S if units is not None else until * SLOT_S)
@@ -243,16 +242,14 @@ class _Crew:
                 return slot
 
     def let_work_until_done(self, seconds: float, units: int) -> None:
-        """Back within a millisecond, and of little weight for clients beside it. Raises
-        WorkloadFailed when it takes longer, or a client fails."""
+        """Returns within a millisecond of the last unit, and costs the clients little CPU time.
+        Raises WorkloadFailed if the units take longer, or a client fails."""
         until_s = time.monotonic() + seconds
         for look in itertools.count():
             if self.done() >= units:
                 return
             if time.monotonic() > until_s:
-                raise WorkloadFailed(
-                    f"{self.done()} of {units} records were done with within {seconds:.0f} s"
-                )
+                raise WorkloadFailed(f"{self.done()} of {units} records were finished within {seconds:.0f} s")
             if look % _LISTEN_EVERY == 0:
                 self._listen(0)
             time.sleep(_LOOK_CLOSELY_S)
@@ -267,7 +264,7 @@ class _Crew:
         return self._reports()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the processes, for so long in all; what is left is for kill()."""
+        """Wait at most this long for all processes; kill() ends the others."""
         until_s = time.monotonic() + timeout_s
         for process in self._processes:
             process.join(max(0.0, until_s - time.monotonic()))
@@ -297,8 +294,8 @@ class _Crew:
             self._listen(left_s)
 
     def _listen(self, timeout_s: float) -> None:
-        """Take in what has come, or comes within this time. Raises WorkloadFailed for a client that
-        failed or ended."""
+        """Receive words and reports that arrive within this time. Raises WorkloadFailed if a client
+        has failed or ended."""
         open_ones = [connection for connection in self._connections if not self._is_done(connection)]
         for ready in wait(open_ones, timeout_s):
             assert isinstance(ready, Connection)

@@ -71,7 +71,7 @@ def test_list(broker: RunningBroker, command: Command, topic: str) -> None:
     assert command("dead-letters", "list", letters, "--group", "others") == (
         OK,
         "",
-        f"kbroker: there are no such dead letters in {letters}\n",
+        f"kbroker: there are no matching dead letters in {letters}\n",
     )
     assert command("dead-letters", "list", "nowhere") == (REFUSED, "", "kbroker: there is no topic nowhere\n")
     assert command("dead-letters", "list", letters, "--at", "0-1").code == USAGE
@@ -201,7 +201,7 @@ def test_dead_letters_without_a_record_are_named(broker: RunningBroker, command:
     assert done.code == REFUSED
     assert (
         done.out
-        == "r: 6 dead letters, 5 sent now, 0 before, 1 could not be sent; 0 left out, which other redrives "
+        == "r: 6 dead letters, 5 sent now, 0 before, 1 could not be sent; 0 skipped, which other redrives "
         "had sent\n"
     )
     assert (

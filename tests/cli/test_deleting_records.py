@@ -61,13 +61,13 @@ def test_partitions_are_added(command: Command, topic: str) -> None:
 
 
 def test_partitions_are_never_taken_away(command: Command, topic: str) -> None:
-    fewer = "and partitions are never taken away; to have fewer, make a new topic"
+    fewer = "and partitions are never removed; to have fewer, create a new topic"
     assert command("topics", "alter", topic, "-p", "2") == (
         REFUSED,
         "",
         f"kbroker: topic {topic} has 3 partitions, {fewer}\n",
     )
-    same = "already; --partitions is how many it is to have in all"
+    same = "already; --partitions is the total number"
     assert command("topics", "alter", topic, "-p", "3") == (
         REFUSED,
         "",
@@ -126,8 +126,12 @@ def test_all_records_are_deleted(command: Command, filled: str) -> None:
             REFUSED,
             "{topic}-0 ends at offset 10, before --to-offset 11",
         ),
-        (["--to-end", "-p", "3", "--yes"], REFUSED, "topic {topic} has no partition 3: it has 3, from 0 on"),
-        (["--to-end"], USAGE, "nothing was deleted: nobody can be asked here, so --yes is needed"),
+        (
+            ["--to-end", "-p", "3", "--yes"],
+            REFUSED,
+            "topic {topic} has no partition 3: it has 3, numbered from 0",
+        ),
+        (["--to-end"], USAGE, "nothing was deleted: there is no terminal to confirm on, so --yes is needed"),
     ],
     ids=[
         "no-place",
@@ -158,7 +162,7 @@ def test_a_person_is_asked(
     ended, _, asked = at_a_terminal(
         broker, answer, ["topics", "delete-records", filled, "-p", "1", "--to-end"]
     )
-    assert f"Delete 4 records of {filled} for good? [y/N]" in asked
+    assert f"Delete 4 records of {filled} permanently? [y/N]" in asked
     assert (ended, starts(command, filled)[1]) == (code, start)
     assert ("nothing was deleted" in asked) == (code == REFUSED)
 
@@ -185,8 +189,8 @@ def test_groups_that_are_not_done_are_named_first(
     mine = [line for line in dry.err.splitlines() if filled in line]
     assert mine == [
         f"kbroker: warning: consumer group {filled}-late has not read 5 of these records",
-        f"kbroker: warning: share group {filled}-share has not finished up to 3 of these records and will "
-        "not get them any more",
+        f"kbroker: warning: share group {filled}-share has not finished up to 3 of these records "
+        "and will not receive them",
     ]
 
 
@@ -261,7 +265,11 @@ def test_purging_all(broker: RunningBroker, command: Command, topic: str) -> Non
     assert done.json == {"topic": letters, "purged": 9, "staying": 0, "partitions": rows}
     assert starts(command, letters) == [6, 3]
     none = command("dead-letters", "purge", letters, "--yes")
-    assert none == (OK, "", f"kbroker: there are no such dead letters in {letters} that could be deleted\n")
+    assert none == (
+        OK,
+        "",
+        f"kbroker: there are no matching dead letters in {letters} that could be deleted\n",
+    )
 
 
 def test_what_is_not_chosen_is_never_deleted(broker: RunningBroker, command: Command, topic: str) -> None:
@@ -274,7 +282,7 @@ def test_what_is_not_chosen_is_never_deleted(broker: RunningBroker, command: Com
     append(broker, letters, 0, [Record(0, 1, None, None, headers_of(each)) for each in origins])
     done = command("dead-letters", "purge", letters, "--group", "mine", "--yes")
     assert (done.code, done.lines[-1]) == (OK, f"deleted 2 dead letters of {letters}")
-    assert done.err.startswith(f"kbroker: 1 dead letters of {letters} stay: something else lies before them")
+    assert done.err.startswith(f"kbroker: 1 dead letters of {letters} stay: other records precede them")
     assert [row["group"] for row in command("dead-letters", "list", letters, "--json").json] == [
         "others",
         "mine",
@@ -283,7 +291,7 @@ def test_what_is_not_chosen_is_never_deleted(broker: RunningBroker, command: Com
 
 def test_a_topic_that_holds_no_dead_letters_is_left_alone(command: Command, filled: str) -> None:
     ran = command("dead-letters", "purge", filled, "--yes")
-    assert ran == (OK, "", f"kbroker: there are no such dead letters in {filled} that could be deleted\n")
+    assert ran == (OK, "", f"kbroker: there are no matching dead letters in {filled} that could be deleted\n")
     assert starts(command, filled) == [0, 0, 0]
 
 
@@ -300,7 +308,7 @@ def test_only_what_was_redriven_is_purged(broker: RunningBroker, command: Comman
 def test_a_person_is_asked_before_a_purge(broker: RunningBroker, command: Command, topic: str) -> None:
     letters = fill(broker, topic, 1)
     refused = at_a_terminal(broker, b"n\n", ["dead-letters", "purge", letters])
-    assert (refused[0], f"Delete 3 dead letters of {letters} for good? [y/N]" in refused[2]) == (
+    assert (refused[0], f"Delete 3 dead letters of {letters} permanently? [y/N]" in refused[2]) == (
         REFUSED,
         True,
     )

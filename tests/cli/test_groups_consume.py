@@ -26,7 +26,7 @@ pytestmark = ON_EACH_ENGINE
 RECORDS = 12
 NOTHING_COMES_MS = "500"
 WARNING = re.compile(
-    "kbroker: warning: ([0-9]+) records were printed, but not committed, and may come again: "
+    "kbroker: warning: ([0-9]+) records were printed but not committed, and may be delivered again: "
 )
 
 

@@ -110,7 +110,7 @@ def test_a_group_that_rebalances(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert described.err == "kbroker: warning: consumer group g is rebalancing\n"
     assert reset == (
         "",
-        "kbroker: consumer group g is not empty: its members are leaving or coming; try again\n",
+        "kbroker: consumer group g is not empty: members are leaving or joining; try again\n",
     )
 
 

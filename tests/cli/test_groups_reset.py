@@ -66,7 +66,7 @@ def test_where_each_target_leads(
         [group, dated, "0", str(offset)],
     ]
     default = command(*where)
-    assert default == (OK, planned.out, "kbroker: nothing was changed: that needs --execute\n")
+    assert default == (OK, planned.out, "kbroker: nothing was changed; --execute changes the offsets\n")
     assert committed(broker, group) == {(dated, 0): 4}
     assert command(*where, "--execute") == (OK, planned.out, "")
     assert committed(broker, group) == {(dated, 0): offset}
@@ -79,7 +79,7 @@ def test_to_a_time(command: Command, dated: str, group: str) -> None:
     assert command(*where, "--to-datetime", hours_ago(5)).json[0]["new_offset"] == 5
     after = command(*where, "--to-datetime", hours_ago(0))
     assert (after.code, after.json[0]["new_offset"]) == (OK, 10)
-    assert after.err == f"kbroker: warning: {dated}-0 has no record from that time on; its end is taken\n"
+    assert after.err == f"kbroker: warning: {dated}-0 has no record at or after that time; using its end\n"
 
 
 def test_all_partitions_or_some(command: Command, dated: str, group: str) -> None:
@@ -97,10 +97,10 @@ def test_offsets_outside_of_the_log_are_moved_into_it(
 ) -> None:
     where = ("groups", "reset-offsets", group, "--topic", f"{dated}:0", "--execute")
     beyond = command(*where, "--shift-by", "95")
-    assert beyond.err == f"kbroker: warning: offset 99 is beyond the end of {dated}-0; 10 is taken\n"
+    assert beyond.err == f"kbroker: warning: offset 99 is beyond the end of {dated}-0; using 10\n"
     assert committed(broker, group) == {(dated, 0): 10}
     below = command(*where, "--shift-by", "-11")
-    assert below.err == f"kbroker: warning: offset -1 is below the start of {dated}-0; 0 is taken\n"
+    assert below.err == f"kbroker: warning: offset -1 is below the start of {dated}-0; using 0\n"
     assert committed(broker, group) == {(dated, 0): 0}
 
 
@@ -110,7 +110,7 @@ def test_a_partition_without_an_offset(command: Command, dated: str, group: str)
     assert (current.code, current.lines) == (OK, [f"{dated},0,4", f"{dated},1,0"])
     assert (
         current.err
-        == f"kbroker: warning: consumer group {group} has no offset of {dated}-1 yet; its end is taken\n"
+        == f"kbroker: warning: consumer group {group} has no offset of {dated}-1 yet; using its end\n"
     )
     shifted = command(*where, "--shift-by", "1")
     assert shifted == (

@@ -105,7 +105,7 @@ def test_jobs_from_standard_input(command: Command, broker: RunningBroker, queue
 def test_jobs_that_are_typed(command: Command, broker: RunningBroker, queue: str) -> None:
     code, out, err = at_a_terminal(broker, b"typed\n\x04", ["queues", "send", queue])
     assert (code, out) == (OK, "")
-    assert err.startswith("kbroker: each line is a job; Ctrl-D at the beginning of a line ends them\n")
+    assert err.startswith("kbroker: each line is a job; Ctrl-D at the beginning of a line ends the input\n")
     assert [each["value"] for each in command("queues", "peek", queue, "--json").json] == ["typed"]
 
 
@@ -183,7 +183,7 @@ def test_a_broker_without_queues_says_so(command: Command, monkeypatch: pytest.M
     with open_test_broker(storage="memory", state_storage="memory") as empty:
         monkeypatch.setenv("KBROKER_BOOTSTRAP", empty.bootstrap)
         ran = command("queues", "list")
-        assert ran == (OK, "", "kbroker: there are no queues: `kbroker queues create NAME` makes one\n")
+        assert ran == (OK, "", "kbroker: there are no queues: `kbroker queues create NAME` creates one\n")
         assert command("queues", "list", "--json").json == []
         assert command("queues", "export") == (OK, "", "")
 
@@ -366,8 +366,8 @@ def test_describe_with_an_endpoint_that_is_none(command: Command, queue: str) ->
 def test_a_queue_that_does_not_exist(command: Command, arguments: list[str]) -> None:
     ran = command("queues", arguments[0], "no-such-queue", *arguments[1:])
     text = (
-        "there is no queue no-such-queue: `kbroker queues create no-such-queue` makes one, "
-        "`kbroker queues list` shows those that there are"
+        "there is no queue no-such-queue: `kbroker queues create no-such-queue` creates one, "
+        "`kbroker queues list` lists the existing ones"
     )
     assert ran == (REFUSED, "", f"kbroker: {text}\n")
 
@@ -381,8 +381,8 @@ def test_a_queue_that_is_made_in_part(
     changes.at(3, before=True)
     assert command("queues", "create", name).code == INTERRUPTED
     why = (
-        f"queue {name} is not whole: `kbroker queues create {name}` makes what is missing, `kbroker "
-        "queues delete` removes the rest"
+        f"queue {name} is incomplete: `kbroker queues create {name}` creates the missing parts, "
+        "`kbroker queues delete` removes the others"
     )
     for arguments in (("describe", name), ("send", name, "job")):
         assert command("queues", *arguments) == (REFUSED, "", f"kbroker: {why}\n")
@@ -442,11 +442,11 @@ def test_purge_asks_first(command: Command, broker: RunningBroker, queue: str) -
     command("queues", "send", queue, "a")
     code, out, err = at_a_terminal(broker, b"n\n", ["queues", "purge", queue])
     assert (code, out) == (REFUSED, "")
-    assert f"Drop 1 job of queue {queue} for good?" in err
+    assert f"Drop 1 job of queue {queue} permanently?" in err
     ran = command("queues", "purge", queue)
     assert (ran.code, ran.err) == (
         USAGE,
-        "kbroker: nothing was deleted: nobody can be asked here, so --yes is needed\n",
+        "kbroker: nothing was deleted: there is no terminal to confirm on, so --yes is needed\n",
     )
     assert summary(command, queue)["unfinished"] == 1
     code, out, _ = at_a_terminal(broker, b"y\n", ["queues", "purge", queue])
@@ -520,7 +520,11 @@ def test_jobs_and_dead_letters_are_not_deleted_unasked(
 ) -> None:
     (tmp_path / "letters").write_text("a\n", encoding="utf-8")
     everything = left_of(broker, queue)
-    refused = (USAGE, "", "kbroker: nothing was deleted: nobody can be asked here, so --yes is needed\n")
+    refused = (
+        USAGE,
+        "",
+        "kbroker: nothing was deleted: there is no terminal to confirm on, so --yes is needed\n",
+    )
     command("queues", "send", queue, "a")
     assert command("queues", "delete", queue) == refused
     command("queues", "purge", queue, "--yes")
@@ -566,7 +570,7 @@ def test_a_queue_with_workers_is_deleted_with_force_only(
         assert len(left_of(broker, queue)) == 4
         ran = command("queues", "delete", queue, "--force", "--with-dead-letters", "--yes")
         assert (ran.code, ran.out) == (OK, f"deleted queue {queue}\n")
-        assert f"warning: 1 worker of queue {queue} was put out" in ran.err
+        assert f"warning: 1 worker of queue {queue} was removed from the group" in ran.err
         assert left_of(broker, queue) == set()
 
 

@@ -92,11 +92,11 @@ def test_who_holds_the_log_is_shown(command: Command, broker: RunningBroker, que
         assert len(lines) <= 1
         return lines[0] if lines and all(each in lines[0] for each in groups) else None
 
-    until("the queue holds the log", lambda: held(f" by group {queue}, from offset 0 of partition 0 on"))
+    until("the queue holds the log", lambda: held(f" by group {queue}, from offset 0 of partition 0 onward"))
     other = f"{queue}-other"
     command("share-groups", "reset-offsets", other, "--topic", queue, "--to-earliest", "--execute")
     together = until("so does another group", lambda: held(" by groups ", other))
-    assert together.endswith(" together, from offset 0 of partition 0 on")
+    assert together.endswith(" together, from offset 0 of partition 0 onward")
     assert sorted(re.findall(rf"{queue}\S*", together.replace(",", ""))) == [queue, other]
     assert command("share-groups", "delete", other).code == OK
     until("it is gone", lambda: held(f" by group {queue}, "))

@@ -110,11 +110,11 @@ def test_every_option(command: Command, broker: RunningBroker, queue: str) -> No
 def test_without_dead_letters(command: Command, broker: RunningBroker, queue: str) -> None:
     assert command("queues", "create", queue, "--no-dead-letters").code == OK
     assert f"dlq.{queue}" not in topics(broker)
-    assert command("queues", "create", queue).lines == [f"queue {queue} exists; nothing is to be changed"]
+    assert command("queues", "create", queue).lines == [f"queue {queue} exists; there is nothing to change"]
     ran = command("queues", "create", queue, "--dead-letters", f"dlq.{queue}")
     assert ran.err.splitlines()[:2] == [
         f"kbroker: queue {queue}: dead letter topic dlq.{queue} does not exist",
-        f"kbroker: queue {queue}: dead-letters is none, asked for is dlq.{queue}",
+        f"kbroker: queue {queue}: dead-letters is none, requested is dlq.{queue}",
     ]
     assert command("queues", "create", queue, "--dead-letters", f"dlq.{queue}", "--update").code == OK
     assert found(broker, queue).dead_letter_topic is not None
@@ -144,12 +144,12 @@ def test_run_again_it_changes_nothing_and_says_so(command: Command, queue: str, 
     changes.no_more()
     for arguments in ((), options, (*options, "--update"), ("--multiplier", "3.0")):
         ran = command("queues", "create", queue, *arguments)
-        assert (ran.code, ran.lines[0]) == (OK, f"queue {queue} exists; nothing is to be changed")
+        assert (ran.code, ran.lines[0]) == (OK, f"queue {queue} exists; there is nothing to change")
         assert ran.err.splitlines() == [
             f"kbroker: queue {queue}: {line}"
             for line, option in (
-                ("prefetch stays 4; a new queue has 1", "--prefetch"),
-                ("multiplier stays 3; a new queue has 2", "--multiplier"),
+                ("prefetch stays 4; a new queue would have 1", "--prefetch"),
+                ("multiplier stays 3; a new queue would have 2", "--multiplier"),
             )
             if option not in arguments
         ]
@@ -194,7 +194,9 @@ def test_the_broker_is_killed_at_any_step(
         changes.no_more()
         assert command("queues", "create", queue).code == OK
         assert changes.made == STEPS[number - 1 :]
-        assert command("queues", "create", queue).lines == [f"queue {queue} exists; nothing is to be changed"]
+        assert command("queues", "create", queue).lines == [
+            f"queue {queue} exists; there is nothing to change"
+        ]
 
 
 def test_a_worker_that_comes_between_topic_and_share_state(
@@ -207,7 +209,7 @@ def test_a_worker_that_comes_between_topic_and_share_state(
     assert command("queues", "send", queue, "early").code == OK
     join(broker, queue, queue)
     ran = command("queues", "create", queue)
-    assert (ran.code, ran.lines) == (OK, [f"queue {queue} exists; nothing is to be changed"])
+    assert (ran.code, ran.lines) == (OK, [f"queue {queue} exists; there is nothing to change"])
     assert command("share-consume", queue, "-g", queue, "-n", "1").lines == ["early"]
 
 
@@ -233,11 +235,11 @@ def test_what_differs_is_said_line_by_line_and_altered_on_demand(
     ran = command("queues", "create", queue, *options)
     assert (ran.code, ran.out) == (REFUSED, "")
     assert ran.err.splitlines() == [
-        f"kbroker: queue {queue}: keep-dead-letters is 30d, asked for is forever",
-        f"kbroker: queue {queue}: prefetch is 1, asked for is 4",
-        f"kbroker: queue {queue}: delay is 5s, asked for is 2s",
-        f"kbroker: queue {queue}: partitions is 1, asked for is 3",
-        f"kbroker: queue {queue} was left as it is: --update alters it",
+        f"kbroker: queue {queue}: keep-dead-letters is 30d, requested is forever",
+        f"kbroker: queue {queue}: prefetch is 1, requested is 4",
+        f"kbroker: queue {queue}: delay is 5s, requested is 2s",
+        f"kbroker: queue {queue}: partitions is 1, requested is 3",
+        f"kbroker: queue {queue} was not changed: --update alters it",
     ]
     assert changes.made == []
     ran = command("queues", "create", queue, *options, "--update")
@@ -248,7 +250,7 @@ def test_what_differs_is_said_line_by_line_and_altered_on_demand(
     assert wish.settings["keep-dead-letters"] == "-1"
     assert [(row.partition, row.start_offset) for row in made.offsets] == [(0, 0), (1, 0), (2, 0)]
     assert command("queues", "create", queue, *options).lines == [
-        f"queue {queue} exists; nothing is to be changed"
+        f"queue {queue} exists; there is nothing to change"
     ]
 
 
@@ -281,7 +283,7 @@ def test_two_at_once(
     """Another command creates the queue just before this one turns a topic into it."""
     another_makes_it(broker, changes, queue, before)
     ran = command("queues", "create", queue, "--ttl", "5m")
-    assert (ran.code, ran.lines[-1]) == (OK, f"queue {queue} exists; nothing is to be changed")
+    assert (ran.code, ran.lines[-1]) == (OK, f"queue {queue} exists; there is nothing to change")
     assert found(broker, queue).is_whole
 
 
@@ -292,8 +294,8 @@ def test_two_that_differ_at_once(
     ran = command("queues", "create", queue, "--ttl", "10m")
     assert ran.code == REFUSED
     assert ran.err.splitlines() == [
-        f"kbroker: queue {queue}: ttl is 5m, asked for is 10m",
-        f"kbroker: queue {queue} was left as it is: --update alters it",
+        f"kbroker: queue {queue}: ttl is 5m, requested is 10m",
+        f"kbroker: queue {queue} was not changed: --update alters it",
     ]
 
 
@@ -301,7 +303,8 @@ def test_a_new_queue_that_would_alter_a_dead_letter_topic(command: Command, queu
     assert command("topics", "create", f"{queue}-letters").code == OK
     ran = command("queues", "create", queue, "--dead-letters", f"{queue}-letters")
     assert (
-        ran.err.splitlines()[-1] == f"kbroker: queue {queue} was not made: --update makes it and alters that"
+        ran.err.splitlines()[-1]
+        == f"kbroker: queue {queue} was not created: --update creates it and alters that"
     )
     assert command("queues", "create", queue, "--dead-letters", f"{queue}-letters", "--update").code == OK
 
@@ -314,7 +317,7 @@ def test_what_was_done_as_json(command: Command, queue: str) -> None:
     ran = command("queues", "create", queue, "--delay", "2s", "--json")
     unchanged = {"created": False, "altered": False, "steps": [], "unlike_a_new_queue": []}
     assert (ran.code, ran.json) == (REFUSED, {"queue": queue, "differences": [difference], **unchanged})
-    assert ran.err == f"kbroker: queue {queue} was left as it is: --update alters it\n"
+    assert ran.err == f"kbroker: queue {queue} was not changed: --update alters it\n"
     updated = command("queues", "create", queue, "--delay", "2s", "--update", "--json").json
     assert (updated["altered"], updated["steps"]) == (True, [f"set 1 config of share group {queue}"])
     again = command("queues", "create", queue, "--json").json
@@ -364,7 +367,7 @@ def test_a_topic_that_exists_is_made_a_queue_on_demand_only(
         ran = command("queues", *arguments)
         text = (
             f"there is no queue {queue}, only a topic of this name: `kbroker queues create {queue} "
-            "--update` makes it a queue"
+            "--update` turns it into a queue"
         )
         assert ran == (REFUSED, "", f"kbroker: {text}\n")
     assert command("queues", "create", queue, "--update").code == OK
@@ -407,13 +410,13 @@ def test_a_plain_share_group_and_its_topic_of_one_name(
     join(broker, queue, queue)
     changes.no_more()
     lines = command("queues", "create", queue).err.splitlines()
-    assert f"kbroker: queue {queue}: prefetch is 0, asked for is 1" in lines
-    assert f"kbroker: queue {queue}: assignment is simple, asked for is all" in lines
+    assert f"kbroker: queue {queue}: prefetch is 0, requested is 1" in lines
+    assert f"kbroker: queue {queue}: assignment is simple, requested is all" in lines
     assert not any("deliveries" in line for line in lines), "it was set by somebody"
     assert changes.made == []
     assert (
         command("queues", "create", queue, "--update").err
-        == f"kbroker: queue {queue}: deliveries stays 3; a new queue has 10\n"
+        == f"kbroker: queue {queue}: deliveries stays 3; a new queue would have 10\n"
     )
     with broker.connect() as connection:
         assert group_admin.describe_share_group(connection, queue).assignor == "all"
@@ -427,14 +430,14 @@ def test_a_topic_of_the_dead_letters_name_that_is_for_something_else(
     ran = command("queues", "create", queue)
     assert (ran.code, ran.err.splitlines()[0]) == (
         REFUSED,
-        f"kbroker: queue {queue}: dead letter topic: errors.deadletterqueue.group.enable is false, asked "
-        "for is true",
+        f"kbroker: queue {queue}: dead letter topic: errors.deadletterqueue.group.enable is false, "
+        "requested is true",
     )
     assert changes.made == []
     ran = command("queues", "create", queue, "--update")
     assert (ran.code, ran.err) == (
         OK,
-        f"kbroker: queue {queue}: keep-dead-letters stays 1s; a new queue has 30d\n",
+        f"kbroker: queue {queue}: keep-dead-letters stays 1s; a new queue would have 30d\n",
     )
 
 

@@ -101,8 +101,8 @@ def test_what_is_left_out_is_not_said() -> None:
     [
         ("", "there are no queues in it: each is a table [queues.NAME]"),
         ("[queues]", "there are no queues in it"),
-        ("[queues.jobs", "this is no TOML: "),
-        ("\xff", "this is no TOML: "),
+        ("[queues.jobs", "this is not TOML: "),
+        ("\xff", "this is not TOML: "),
         ("[queue.jobs]", "unknown key 'queue': did you mean 'queues'?"),
         ("queues = 5", "queues is not a table: write [queues]"),
         ("[queues]\njobs = 5", "queues.jobs is not a table: write [queues.jobs]"),
@@ -119,22 +119,21 @@ def test_what_is_left_out_is_not_said() -> None:
         ("[queues.jobs]\nprefetch = true", "prefetch of queue jobs: True is not a whole number"),
         ("[queues.jobs]\nprefetch = [1]", "prefetch of queue jobs: [1] is not a whole number"),
         ("[queues.jobs]\njitter = nan", "jitter of queue jobs: nan is not a number from 0 to 1"),
-        ("[queues.jobs]\ndelay = 5", "delay of queue jobs: 5 is no duration: write '500ms', '30s', '10m', "
+        ("[queues.jobs]\ndelay = 5", "delay of queue jobs: 5 is not a duration: write '500ms', '30s', '10m', "
                                      "'1h' or '30d'"),
         ("[queues.jobs]\ndelay = '5'", "delay of queue jobs: '5' has no unit"),
-        ("[queues.jobs]\ndelay = '2d'", "delay of queue jobs: '2d' is more than 1d, the most that it may be"),
+        ("[queues.jobs]\ndelay = '2d'", "delay of queue jobs: '2d' is more than 1d, the maximum"),
         ("[queues.jobs]\nassignment = 1", "assignment of queue jobs: 1 is not one of simple, all"),
         ("[queues.jobs]\ndead-letters = ''", "dead-letters of queue jobs: '' is neither the name of a "
                                              "topic nor true nor false"),
         ("[queues.jobs]\ngroup-configs = 1", "queues.jobs.group-configs is not a table"),
-        ("[queues.jobs.group-configs]\nshare.x = 1", "a config has dots in its name, and is written "
+        ("[queues.jobs.group-configs]\nshare.x = 1", "the name of a config has dots and is quoted: "
                                                      "\"share.…\""),
-        ("[queues.jobs.group-configs]\n'kbroker.queue.prefetch' = 1", "kbroker.queue.prefetch is written "
+        ("[queues.jobs.group-configs]\n'kbroker.queue.prefetch' = 1", "kbroker.queue.prefetch must be given "
                                                                       "as 'prefetch'"),
-        (f"[queues.jobs.group-configs]\n'{DEAD_LETTER_TOPIC}' = 'x'", "is written as 'dead-letters' beside "
-                                                                      "the table"),
-        ("[queues.jobs.topic-configs]\n'retention.ms' = [1]", "[1] is neither a text nor a number nor true "
-                                                              "nor false"),
+        (f"[queues.jobs.group-configs]\n'{DEAD_LETTER_TOPIC}' = 'x'", "must be given as 'dead-letters' "
+                                                                      "outside the table"),
+        ("[queues.jobs.topic-configs]\n'retention.ms' = [1]", "[1] is not a string, a number, true or false"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_a_file_is_said_in_one_line(text: str, why: str) -> None:
@@ -209,7 +208,7 @@ def test_export_makes_the_same_queues_on_another_broker(
         assert command("queues", "create", "--from", tmp_path / "queues.toml").code == OK
         assert command("queues", "export", *names).out == exported.out
         again = command("queues", "create", "--from", tmp_path / "queues.toml")
-        assert again.lines == [f"queue {name} exists; nothing is to be changed" for name in names]
+        assert again.lines == [f"queue {name} exists; there is nothing to change" for name in names]
         with other.connect() as connection:
             assert [wish_of(look(connection, name)) for name in names] == before
         all_of_them = command("queues", "export").out
@@ -234,12 +233,12 @@ def test_one_queue_that_is_refused_keeps_no_other_from_being_made(
     )
     ran = command("queues", "create", "--from", file)
     assert ran.code == REFUSED
-    assert ran.err.splitlines()[0] == f"kbroker: queue {differing}: prefetch is 1, asked for is 9"
+    assert ran.err.splitlines()[0] == f"kbroker: queue {differing}: prefetch is 1, requested is 9"
     problems = ran.err.splitlines()[1:]
     assert problems[0].startswith(
         f"kbroker: queue {wrong}: share.delivery.count.limit must be less than or equal to"
     )
-    assert problems[1:] == [f"kbroker: queue {differing} was left as it is: --update alters it"]
+    assert problems[1:] == [f"kbroker: queue {differing} was not changed: --update alters it"]
     assert {first, last} <= {row["name"] for row in command("queues", "list", "--json").json}
     assert wrong not in command("topics", "list").lines
     changes = Changes(monkeypatch)

@@ -148,7 +148,7 @@ def test_a_queue_without_scheduling_refuses(command: Command, queue: str) -> Non
     """Its jobs would be delivered at once. The error says what to do, and that works."""
     assert command("queues", "create", queue, "--scheduling", "false", "--update").code == OK
     switch = f"kbroker queues create {queue} --scheduling true --update"
-    line = f"kbroker: queue {queue} would deliver these jobs at once: `{switch}` lets it wait\n"
+    line = f"kbroker: queue {queue} would deliver these jobs at once: `{switch}` turns scheduling on\n"
     for options in (("--delay", "1h"), ("--at", "2001-02-03T04:05")):
         assert command("queues", "send", queue, "job", *options) == (REFUSED, "", line)
     assert command("queues", "send", queue, "job", "--header", "kbroker-delay-ms=3600000").code == OK
@@ -158,11 +158,11 @@ def test_a_queue_without_scheduling_refuses(command: Command, queue: str) -> Non
 
 
 def test_how_far_ahead(command: Command, queue: str) -> None:
-    refused = f"queue {queue} takes no jobs for later than 365d ahead"
+    refused = f"queue {queue} accepts no jobs scheduled more than 365d ahead"
     raises = f"kbroker configs set --group {queue} kbroker.queue.scheduling.max.delay.ms={401 * DAY_MS}"
-    line = f"kbroker: {refused}: `{raises}` raises that\n"
+    line = f"kbroker: {refused}: `{raises}` raises the limit\n"
     assert command("queues", "send", queue, "job", "--delay", "400d1h") == (REFUSED, "", line)
-    line = f"kbroker: {refused}, and no queue for later than 3650d\n"
+    line = f"kbroker: {refused}, and no queue accepts more than 3650d\n"
     assert command("queues", "send", queue, "job", "--at", FAR) == (REFUSED, "", line)
     assert command("queues", "send", queue, "job", "--delay", "365d").code == OK
     assert command(*raises.split()[1:]).code == OK
@@ -174,11 +174,11 @@ def test_how_far_ahead(command: Command, queue: str) -> None:
     [
         (["--delay", "1h", "--at", FAR], "--delay and --at exclude each other"),
         (["--delay", "5"], "'5' has no unit: write 500ms, 30s, 10m, 1h or 30d"),
-        (["--delay", "-5s"], "'-5s' is no duration"),
+        (["--delay", "-5s"], "'-5s' is not a duration"),
         (["--at", "noon"], "is not YYYY-MM-DDTHH:mm:SS.sss; write 2027-01-01T08:00, with seconds and"),
         (
             ["--delay", "1h", "--header", f"kbroker-deliver-at={FAR_MS}"],
-            "kbroker-deliver-at says already when these jobs are due",
+            "kbroker-deliver-at already has the due time of these jobs",
         ),
     ],
 )

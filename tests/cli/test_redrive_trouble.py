@@ -308,4 +308,4 @@ def test_the_same_places_in_another_order(broker: RunningBroker, command: Comman
     [("dead-letters", "list"), ("share-groups", "delete-offsets", "g", "--topic"), ("topics", "create")],
 )
 def test_names_that_are_no_utf_8(command: Command, arguments: tuple[str, ...]) -> None:
-    assert command(*arguments, "\udcff") == (USAGE, "", "kbroker: '\\udcff' is no UTF-8\n")
+    assert command(*arguments, "\udcff") == (USAGE, "", "kbroker: '\\udcff' is not UTF-8\n")

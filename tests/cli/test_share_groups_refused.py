@@ -200,7 +200,7 @@ def test_the_current_offset_where_there_is_none(
         )
     output = capsys.readouterr()
     assert output.out == "orders,0,5\norders,1,2\n"
-    assert output.err == "kbroker: warning: share group g has no offset of orders-1 yet; its end is taken\n"
+    assert output.err == "kbroker: warning: share group g has no offset of orders-1 yet; using its end\n"
 
 
 @pytest.mark.parametrize("mode", ["--dry-run", "--execute"])

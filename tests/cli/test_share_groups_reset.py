@@ -126,7 +126,7 @@ def test_a_time_after_the_last_record_is_the_end(command: Command, dated: str, g
         "--json",
     )
     assert (ran.code, ran.json[0]["new_offset"]) == (OK, 10)
-    assert ran.err == f"kbroker: warning: {dated}-0 has no record from that time on; its end is taken\n"
+    assert ran.err == f"kbroker: warning: {dated}-0 has no record at or after that time; using its end\n"
 
 
 def test_the_current_offset_of_a_partition_that_was_never_used_is_its_end(
@@ -153,11 +153,11 @@ def test_offsets_outside_of_the_log_are_moved_into_it(
         "share-groups", "reset-offsets", group, "--topic", f"{dated}:0", "--to-offset", "99", "--execute"
     )
     assert beyond.lines[1].split()[-1] == "10"
-    assert beyond.err == f"kbroker: warning: offset 99 is beyond the end of {dated}-0; 10 is taken\n"
+    assert beyond.err == f"kbroker: warning: offset 99 is beyond the end of {dated}-0; using 10\n"
     (tmp_path / "plan").write_text(f"{dated},0,-5\n")
     below = command("share-groups", "reset-offsets", group, "--from-file", tmp_path / "plan", "--execute")
     assert below.lines[1].split()[-1] == "0"
-    assert below.err == f"kbroker: warning: offset -5 is below the start of {dated}-0; 0 is taken\n"
+    assert below.err == f"kbroker: warning: offset -5 is below the start of {dated}-0; using 0\n"
 
 
 def test_what_is_exported_can_be_brought_back(
@@ -188,7 +188,7 @@ BAD_PLANS = {
     "": "has no offsets for share group",
     "TOPIC,PARTITION,OFFSET\n": "line 1 of",
     "t,0,1\nt,0\n": "line 2 of",
-    "t,0,1\nt,0,2\n": "t-0 is there twice",
+    "t,0,1\nt,0,2\n": "t-0 is listed twice",
     "other,t,0,1\n": "has no offsets for share group",
     't,0,"1\n': "cannot be read",
 }

@@ -96,7 +96,7 @@ def test_all_of_it_is_from_the_first_successes_to_the_last_unit() -> None:
 
 def test_all_of_it_fails_when_some_is_never_done() -> None:
     clients = [Client(counting_so_many, {"first": 5, "then": 20})]
-    with pytest.raises(WorkloadFailed, match="25 of 26 records were done with within 1 s"):
+    with pytest.raises(WorkloadFailed, match="25 of 26 records were finished within 1 s"):
         measure(Plan(seconds=0.6), clients, most=26, all_of_it=True)
 
 

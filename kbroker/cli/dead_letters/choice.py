@@ -1,5 +1,4 @@
-"""Which dead letters of which topic: the argument and the options that the commands of `kbroker
-dead-letters` share."""
+"""The options that choose dead letters, shared by the commands of `kbroker dead-letters`."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 CAUSES = ("rejected", "exhausted", "expired")
-"""Those of kbroker.redrive.dead_letters, which `--help` should not have to import."""
+"""As in kbroker.redrive.dead_letters, repeated so that `--help` need not import that module."""
 
 
 class PlaceType(click.ParamType[tuple[int, int]]):
-    """Where a dead letter lies: `PARTITION:OFFSET`."""
+    """The place of a dead letter: `PARTITION:OFFSET`."""
 
     name = "PARTITION:OFFSET"
 
@@ -47,14 +46,14 @@ class PlaceType(click.ParamType[tuple[int, int]]):
 
 
 def choice_options(function: F) -> F:
-    """Which dead letters; all that are given must fit."""
+    """The options that choose dead letters. A dead letter must match all that are given."""
     for option in (
         click.option(
             "--at",
             "places",
             type=PlaceType(),
             multiple=True,
-            help="Only the dead letter there; may be repeated.",
+            help="Only the dead letter at this place; may be repeated.",
         ),
         click.option(
             "--until", "until_ms", type=DateTimeType(), help="Only dead letters from before this time."
@@ -63,12 +62,13 @@ def choice_options(function: F) -> F:
             "--since",
             "since_ms",
             type=DateTimeType(),
-            help="Only dead letters from this time on: YYYY-MM-DDTHH:mm:SS[.sss][Z].",
+            help="Only dead letters at or after this time: YYYY-MM-DDTHH:mm:SS[.sss][Z].",
         ),
         click.option(
             "--cause",
             type=click.Choice(CAUSES),
-            help="Only records that were rejected, or whose deliveries were used up.",
+            help="Only records that were given up for this cause: rejected, deliveries exhausted, or "
+            "expired.",
         ),
         click.option("--source-topic", metavar="TOPIC", help="Only records of this topic."),
         click.option("--group", metavar="GROUP", help="Only records that this share group gave up."),
@@ -95,5 +95,5 @@ def tell(damage: Damage) -> None:
 def choice_of(chosen: dict[str, Any]) -> Choice:
     from kbroker.redrive.dead_letters import Choice
 
-    # the same ones in another order are the same choice
+    # the order of the places does not matter
     return Choice(**{**chosen, "places": tuple(sorted(set(chosen["places"])))})

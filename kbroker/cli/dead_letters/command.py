@@ -1,7 +1,7 @@
-"""`kbroker dead-letters`: look at what a dead letter topic holds, and send it back to where it came
-from.
+"""`kbroker dead-letters`: shows the content of a dead letter topic, and sends records back to their
+topics.
 
-Counting and purging are in a file of their own and are added at the end of this one.
+`count` and `purge` are in a separate file and are added at the end of this one.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 
 @click.group("dead-letters", cls=SuggestingGroup)
 def dead_letters() -> None:
-    """List, count, show, redrive and purge what share groups gave up.
+    """List, count, show, redrive and purge dead letters of share groups.
 
-    `kbroker docs dead-letters` says how records get there.
+    `kbroker docs dead-letters` explains how records become dead letters.
     """
 
 
 @dead_letters.command("list")
 @click.argument("topic", callback=not_blank)
 @choice_options
-@click.option("--max", "most", type=COUNT, help="No more than this many.")
+@click.option("--max", "most", type=COUNT, help="At most this many.")
 @json_option
 @bootstrap_option
 def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address, **chosen: Any) -> None:  # noqa: ANN401
-    """Dead letters in TOPIC, oldest first in each partition.
+    """List the dead letters in TOPIC, oldest first in each partition.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def list_letters(topic: str, most: int | None, as_json: bool, bootstrap: Address
     if rows:
         print_table(("AT", "TIME", "SOURCE", "GROUP", "DELIVERIES", "CAUSE", "REDRIVEN", "VALUE"), rows)
     else:
-        say(f"there are no such dead letters in {topic}")
+        say(f"there are no matching dead letters in {topic}")
 
 
 def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -> list[tuple[Cell, ...]]:
@@ -95,8 +95,8 @@ def _rows(letters: Iterable[DeadLetter], redriven: dict[tuple[int, int], str]) -
 @json_option
 @bootstrap_option
 def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) -> None:
-    """Everything of the dead letter at PLACE, a partition and an offset of TOPIC, and the record it
-    stands for where that is still there.
+    """Show the dead letter at PLACE (PARTITION:OFFSET of TOPIC) in full, with the original record
+    if that still exists.
 
     \b
     Examples:
@@ -139,17 +139,22 @@ def show(topic: str, place: tuple[int, int], as_json: bool, bootstrap: Address) 
     "--name",
     required=True,
     callback=not_blank,
-    help="Name of this redrive; the same one again goes on with it.",
+    help="Name of this redrive; the same name resumes it.",
 )
 @choice_options
-@click.option("--to", "to_topic", metavar="TOPIC", help="Send them there.  [default: where each came from]")
-@click.option("--again", is_flag=True, help="Also what other redrives have sent back already.")
+@click.option(
+    "--to",
+    "to_topic",
+    metavar="TOPIC",
+    help="Send them to this topic.  [default: the topic that each came from]",
+)
+@click.option("--again", is_flag=True, help="Include dead letters that other redrives have already sent.")
 @click.option(
     "--keep-schedule",
     is_flag=True,
-    help="Jobs that were sent with a delay, or for a time, wait for it again.",
+    help="Jobs that were sent with a delay or a due time wait again.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option("--dry-run", is_flag=True, help="Print what would be sent, and send nothing.")
 @json_option
 @bootstrap_option
 def redrive(
@@ -165,10 +170,10 @@ def redrive(
 ) -> None:
     """Send dead letters of TOPIC back to the topics they came from.
 
-    Each chosen one is sent once, to the partition it was in, with a header __kbroker.redrive that
-    names the dead letter; those that came after the start do not count. Interrupted, the same
-    command goes on where it was. A dead letter without a copy is read from its topic, if it still
-    is there.
+    Each chosen dead letter is sent once, to its original partition, with a header __kbroker.redrive
+    that names the dead letter. Dead letters that arrive after the redrive has started are not
+    included. After an interruption the same command resumes. A dead letter without a copy of the
+    record is read from the original topic, if it is still there.
 
     \b
     Examples:
@@ -217,7 +222,7 @@ def letter_as_json(letter: DeadLetter, redriven: dict[tuple[int, int], str]) -> 
 
 
 def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
-    """For a person: name and text of everything."""
+    """For a person: name and text of each field."""
     source = values["source"]
     lines = [
         ("at", f"{values['partition']}:{values['offset']}"),
@@ -231,7 +236,7 @@ def _lines(values: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     original = values["original"]
     if original is None:
-        return [*lines, ("original", "not in its topic any more, or cannot be read there")]
+        return [*lines, ("original", "no longer in its topic, or not readable there")]
     return [*lines, ("original time", time_text(original["timestamp_ms"])), *_contents("original ", original)]
 
 
@@ -250,7 +255,7 @@ def _text(name: str, values: dict[str, Any]) -> str:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, where somebody looks at it."""
+    """A progress bar on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -279,8 +284,8 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
     if rows:
         print_table(("TO", "PARTITION", "DEAD-LETTERS"), rows)
     say(
-        f"{plan.targets.total()} dead letters would be redriven, {plan.skipped} were before; nothing was "
-        "sent (--dry-run)"
+        f"{plan.targets.total()} dead letters would be redriven, {plan.skipped} were redriven before; "
+        f"nothing was sent (--dry-run)"
     )
 
 
@@ -292,10 +297,10 @@ def _print_summary(summary: Summary, as_json: bool) -> None:
     click.echo(
         f"{escaped(summary.redrive)}: {summary.chosen} dead letters, {summary.sent} sent now, "
         f"{summary.sent_before} before, "
-        f"{summary.not_sent} could not be sent; {summary.skipped} left out, which other redrives had sent"
+        f"{summary.not_sent} could not be sent; {summary.skipped} skipped, which other redrives had sent"
     )
     if not summary.sent and not summary.problems:
-        say("nothing was left to send; dead letters that came since are for a redrive of another name")
+        say("nothing was left to send; use another name for dead letters that have arrived since")
 
 
 dead_letters.add_command(count)

@@ -1,4 +1,4 @@
-"""`kbroker dead-letters count` and `purge`: how many there are, and how to be rid of them."""
+"""`kbroker dead-letters count` and `purge`: counts dead letters, and deletes them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @json_option
 @bootstrap_option
 def count(topic: str, as_json: bool, bootstrap: Address, **chosen: Any) -> None:  # noqa: ANN401
-    """How many dead letters TOPIC holds, by group, topic and cause.
+    """Count the dead letters in TOPIC by group, source topic and cause.
 
     \b
     Examples:
@@ -74,7 +74,7 @@ def count(topic: str, as_json: bool, bootstrap: Address, **chosen: Any) -> None:
 @click.command()
 @click.argument("topic", callback=not_blank)
 @choice_options
-@click.option("--redriven", is_flag=True, help="Only what a redrive has sent back.")
+@click.option("--redriven", is_flag=True, help="Only dead letters that a redrive has sent.")
 @yes_option
 @dry_run_option
 @json_option
@@ -88,11 +88,11 @@ def purge(
     bootstrap: Address,
     **chosen: Any,  # noqa: ANN401
 ) -> None:
-    """Delete dead letters of TOPIC, for good.
+    """Delete dead letters of TOPIC permanently.
 
-    All that there are now, or those that are chosen; asks first. A topic can be cut at its
-    beginning only: what is chosen stays where something else lies before it, and so does every
-    record that is no dead letter.
+    Deletes all that exist now, or the chosen ones, after a confirmation. Only the beginning of a
+    partition can be deleted. So a chosen dead letter stays if another record precedes it, and a
+    record that is not a dead letter always stays.
 
     \b
     Examples:
@@ -123,7 +123,7 @@ def purge(
             _print(plan)
         if not dry_run and letters:
             if not yes:
-                ask(f"Delete {letters} dead letters of {topic} for good?")
+                ask(f"Delete {letters} dead letters of {topic} permanently?")
             answers = admin.delete_records(
                 connection, topic, {each.partition: each.below for each in plan if each.letters}
             )
@@ -142,8 +142,8 @@ def _warn_of_unfinished(notes: Notes, topic: Topic) -> None:
     for each in notes.of_topic(topic.topic_id):
         if each.finished_ms is None:
             say(
-                f"warning: redrive {each.name} of {topic.name} is not finished; what it has not sent and is "
-                "deleted cannot be sent any more"
+                f"warning: redrive {each.name} of {topic.name} is not finished; dead letters that are "
+                f"deleted before it has sent them are lost"
             )
 
 
@@ -160,7 +160,8 @@ def _print(plan: Sequence[PartitionPurge]) -> None:
 def _report(
     topic: str, plan: Sequence[PartitionPurge], refused: dict[int, KafkaError], dry_run: bool, as_json: bool
 ) -> None:
-    """Raises CommandFailed where a partition could not be done; the others are."""
+    """Raises CommandFailed if some partitions were refused; the dead letters of the others are
+    deleted."""
     done = sum(each.letters for each in plan if each.partition not in refused)
     staying = sum(each.staying for each in plan)
     if as_json:
@@ -172,10 +173,10 @@ def _report(
     elif any(each.letters for each in plan):
         click.echo(f"deleted {done} dead letters of {escaped(topic)}")
     else:
-        say(f"there are no such dead letters in {topic} that could be deleted")
+        say(f"there are no matching dead letters in {topic} that could be deleted")
     if staying:
         say(
-            f"{staying} dead letters of {topic} stay: something else lies before them, and a topic can be "
-            "cut at its beginning only"
+            f"{staying} dead letters of {topic} stay: other records precede them, and only the "
+            f"beginning of a partition can be deleted"
         )
     refuse([f"dead letters of {error.message}" for error in refused.values()])

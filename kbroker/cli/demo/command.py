@@ -1,10 +1,10 @@
-"""`kbroker demo`: a durable queue at work in under a minute, with the parts that a user has: a
-broker and Kafka's own clients.
+"""`kbroker demo`: a durable queue at work in under a minute, with the same parts as in production:
+a broker and ordinary Kafka clients.
 
-Producing waits for acks=all. Consumers are processes of their own in one share group on one
-partition. In the middle of their work a consumer is killed, and then the broker, each while it has
-orders in flight. Failures come back until the delivery limit. The tally is kept order by order, and
-the lag at the end is read from the broker's directory on disk.
+The producer waits for acks=all. The consumers are separate processes in one share group on one
+partition. First a consumer is killed, then the broker, each while orders are in flight. Orders that
+fail are redelivered up to the delivery limit. The tally records the fate of each order. At the end
+the lag is read from the broker's directory on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 TOPIC, GROUP = "orders", "order-workers"
 DELIVERY_LIMIT = 5
-_BATCH_ORDERS = 250  # a poll brings whole batches: small ones, so that every consumer gets some
+_BATCH_ORDERS = 250  # a poll returns whole batches: small ones, so that every consumer receives some
 _STALLED_S = 30.0
 _ALL_HOLD_S = 1.0
 _TICK_S = 0.1
@@ -66,15 +66,15 @@ _TICK_S = 0.1
 def demo(storage: str, count: int, consumers: int) -> None:
     """Show a durable queue at work: a broker, 50 000 orders, four share consumers.
 
-    A consumer and the broker are killed in the middle. Everything happens in a temporary directory
-    and on a free port, and is gone at the end.
+    A consumer and the broker are killed halfway. The demo uses a temporary directory, which it
+    removes at the end, and a free port.
     """
     from kbroker import plugins
     from kbroker.client.broker_process import BrokerStartFailed, RunningBroker
     from kbroker.errors import OperatorError
 
     if storage == "memory":
-        raise click.UsageError("the demo kills the broker, and the memory engine keeps nothing")
+        raise click.UsageError("the demo kills the broker, and the memory engine does not survive that")
     try:
         plugins.log_store_factory(storage)
         plugins.state_store_factory(storage)
@@ -101,7 +101,8 @@ def demo(storage: str, count: int, consumers: int) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """A signal ends the demo as Ctrl-C does: the broker is stopped and its directory removed."""
+    """Lets a signal end the demo as Ctrl-C does: the broker is stopped and its directory
+    removed."""
     raise SystemExit(128 + number)
 
 
@@ -131,18 +132,18 @@ def _run(broker: RunningBroker, count: int, consumers: int, signals: Deferred) -
 
 
 class Work:
-    """The consumers' work, and the two kills: at a quarter of the orders a consumer, at half of
-    them the broker."""
+    """Runs the consumers and the two kills: a consumer after a quarter of the orders, the broker
+    after half."""
 
     def __init__(self, broker: RunningBroker, team: Team, tally: Tally, view: View) -> None:
         self._broker, self._team, self._tally, self._view = broker, team, tally, view
         self._strikes = [(tally.count // 4, self._kill_a_consumer), (tally.count // 2, self._kill_the_broker)]
         self._waiting: list[int] = []
-        """Consumers that hold orders and wait for leave to acknowledge, in the order in which they
-        reported."""
+        """Consumers that hold orders and wait for permission to acknowledge, in the order of their
+        reports."""
 
     def until_all_is_done(self) -> None:
-        """Raises FinishedTwice, and CommandFailed when nothing moves any more."""
+        """Raises FinishedTwice, and CommandFailed when there is no more progress."""
         tally, moved_s = self._tally, time.monotonic()
         while tally.finished < tally.count:
             if self._take_reports(_TICK_S):
@@ -175,7 +176,7 @@ class Work:
         return found
 
     def _wait_until_all_hold_orders(self) -> None:
-        """Or for a second: near the end there may not be enough orders for all."""
+        """Waits at most a second: near the end there may not be enough orders for all."""
         deadline_s = time.monotonic() + _ALL_HOLD_S
         while len(self._waiting) < len(self._team.numbers) and (left_s := deadline_s - time.monotonic()) > 0:
             self._take_reports(left_s)
@@ -191,8 +192,8 @@ class Work:
         held = len(self._tally.struck(victim).held)
         self._tally.in_hand.pop(victim)
         self._view.say(
-            f"consumer {victim} killed with kill -9, {held:,} orders in its hands; consumer "
-            f"{self._team.hire()} comes"
+            f"consumer {victim} killed with kill -9, {held:,} orders held; consumer "
+            f"{self._team.hire()} replaces it"
         )
 
     def _kill_the_broker(self) -> None:
@@ -206,13 +207,12 @@ class Work:
         started_s = time.monotonic()
         self._broker.start()
         self._view.say(
-            f"broker ready again after {time.monotonic() - started_s:.1f} s, on the directory that the "
-            "first one left"
+            f"broker ready again after {time.monotonic() - started_s:.1f} s, with the same directory"
         )
 
 
 def _produce(bootstrap: str, count: int, view: View, signals: Deferred) -> float:
-    """Send all orders and wait until each is confirmed; returns seconds."""
+    """Send all orders and wait until each is confirmed. Returns the seconds that it took."""
     from confluent_kafka import Producer
 
     from kbroker.cli.produce import Outcome
@@ -235,7 +235,7 @@ def _produce(bootstrap: str, count: int, view: View, signals: Deferred) -> float
     while _flush(producer, signals):
         view.produced(outcome.confirmed)
         if time.monotonic() - started_s > _STALLED_S:
-            raise CommandFailed("the broker does not confirm the orders")
+            raise CommandFailed("the broker did not confirm the orders")
     view.produced(outcome.confirmed)
     if outcome.failed:
         raise CommandFailed(f"{outcome.failed} orders were not confirmed: {outcome.first_error}")
@@ -243,14 +243,13 @@ def _produce(bootstrap: str, count: int, view: View, signals: Deferred) -> float
 
 
 def _flush(producer: Producer, signals: Deferred) -> int:
-    """For a tick; returns how many orders are left."""
+    """Flush for a tick; returns how many orders are left."""
     with signals:
         return producer.flush(_TICK_S)
 
 
 def lag_on_disk(data_dir: Path) -> int:
-    """Orders that the group has not finished, as an offline reader sees it beside the live
-    broker."""
+    """Orders that the group has not finished, read from disk while the broker runs."""
     from kbroker.cli.storage import open_data_dir
 
     with open_data_dir(data_dir) as found:

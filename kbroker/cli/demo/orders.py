@@ -1,13 +1,12 @@
-"""The demo's orders, and what becomes of each: made from a seed, so that every run tells the same
-story.
+"""The demo's orders and the fate of each. They are generated from a seed, so every run is the same.
 
     kind        share     what a consumer does
     good        the rest  accepts it
-    flaky       5 %       the payment fails at the first delivery (release), works at the next
+    flaky       5 %       the payment fails at the first delivery (release), succeeds at the next
     hopeless    0.1 %     the payment fails at every delivery, up to the delivery limit
     poison      0.5 %     not readable as JSON: rejected at once
 
-Consumers know only the record's bytes and its delivery count, never this table.
+Consumers see only the record's bytes and its delivery count, not this table.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _POISON_SHARE, _HOPELESS_SHARE, _FLAKY_SHARE = 0.005, 0.001, 0.05
 
 
 class Verdict(IntEnum):
-    """What a consumer says of an order; the numbers are Kafka's acknowledge types."""
+    """A consumer's acknowledgement of an order; the numbers are Kafka's acknowledge types."""
 
     ACCEPT = 1
     RELEASE = 2
@@ -32,7 +31,7 @@ class Verdict(IntEnum):
 
 
 def orders(count: int, seed: int = SEED) -> Iterator[bytes]:
-    """`count` orders, one JSON object each, some cut short."""
+    """`count` orders, each a JSON object, some of them truncated."""
     chance = random.Random(seed)
     for number in range(count):
         fate = chance.random()

@@ -1,4 +1,5 @@
-"""The demo's last words: the numbers, and commands to go on with. All lines fit into 80 columns."""
+"""The summary of the demo: the figures, and commands to continue with. All lines fit into 80
+columns."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from kbroker.cli.output import human_bytes
 
 _EACH_SHOWN = 6
 _STEPS = """
-To go on with a broker that stays (all pages: {kbroker} docs):
+To continue with a broker that keeps running (all pages: {kbroker} docs):
   {kbroker} start --data-dir data &    # wait until it says it is ready
   {kbroker} topics create orders
   seq 5 | {kbroker} produce orders
@@ -40,12 +41,12 @@ class Summary:
         of_consumer, of_broker = tally.strikes
         yield "orders produced (acks=all)", f"{tally.count:,} in {self.produce_s:.1f} s"
         yield (
-            "deliveries, all of one partition",
-            f"{tally.by_worker.total():,} in {self.work_s:.1f} s, the kills included",
+            "deliveries, from one partition",
+            f"{tally.by_worker.total():,} in {self.work_s:.1f} s, including the kills",
         )
-        yield "  consumer by consumer", self._by_consumer()
-        yield "  again, after failures and kills", f"{tally.again:,}"
-        yield "in hand when the consumer was killed", str(of_consumer)
+        yield "  by consumer", self._by_consumer()
+        yield "  of these, redelivered", f"{tally.again:,}"
+        yield "held when the consumer was killed", str(of_consumer)
         yield "in flight when the broker was killed", str(of_broker)
         yield "accepted", f"{tally.total['accepted']:,}"
         yield "rejected (poison)", f"{tally.total['rejected']:,}"
@@ -62,7 +63,8 @@ class Summary:
 
 
 def next_steps() -> str:
-    """Commands that work where this one did: by its path where `kbroker` is not on the PATH."""
+    """Commands that work in the same shell: they use the path of this command if `kbroker` is not
+    on the PATH."""
     called = Path(sys.argv[0])
     if called.name != "kbroker":
         command = f"{_short(Path(sys.executable))} -m kbroker"

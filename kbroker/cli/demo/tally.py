@@ -1,9 +1,8 @@
-"""What became of each order of the demo, order by order: the tally has to come out exactly,
-whatever was killed.
+"""The fate of each order of the demo. The tally is exact, whichever processes are killed.
 
 An order is finished when its acceptance, its rejection or its release at the delivery limit is
-confirmed. Where the confirmation was lost with a broker or a consumer, it is open whether that was
-done: the order then comes again, or the lag on disk says that nothing is left.
+confirmed. If the confirmation is lost with a broker or a consumer, the fate of the order is open.
+Then either the order is redelivered, or the lag on disk is 0, which shows that it was finished.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ class FinishedTwice(Exception):
 
 @dataclass(slots=True)
 class Strike:
-    """A kill -9, and the orders that were in hand just then."""
+    """A kill -9, and the orders that the killed process, or its clients, held at that moment."""
 
     held: frozenset[int]
     again: set[int] = field(default_factory=set)
-    """Of these, the ones that were delivered again later."""
+    """Those of `held` that were redelivered later."""
 
     def __str__(self) -> str:
         if len(self.again) == len(self.held):
@@ -44,14 +43,14 @@ class Tally:
     by_worker: Counter[int] = field(default_factory=Counter)
     """Deliveries."""
     again: int = 0
-    """Deliveries of orders that had been delivered before."""
+    """Redeliveries."""
     seen: set[int] = field(default_factory=set)
     fates: dict[int, Fate] = field(default_factory=dict)
     """Of finished orders."""
     open: dict[int, Fate] = field(default_factory=dict)
     """Of orders whose confirmation was lost."""
     in_hand: dict[int, Sequence[Order]] = field(default_factory=dict)
-    """By worker: taken and not answered."""
+    """By worker: orders that it holds and has not acknowledged."""
     strikes: list[Strike] = field(default_factory=list)
 
     @property
@@ -85,8 +84,8 @@ class Tally:
                 fates[order.offset] = fate
 
     def struck(self, *workers: int) -> Strike:
-        """Call it when what these workers hold is lost for them, before anything is delivered
-        again."""
+        """Record a kill: these workers lose the orders that they hold. Call it before any
+        redelivery."""
         strike = Strike(
             frozenset(order.offset for worker in workers for order in self.in_hand.get(worker, ()))
         )
@@ -94,12 +93,12 @@ class Tally:
         return strike
 
     def nothing_is_left(self) -> None:
-        """The broker says so: what is open was done."""
+        """The lag is 0, so all open orders were finished."""
         self.fates.update(self.open)
         self.open.clear()
 
     def _fate(self, order: Order) -> Fate | None:
-        """None: it comes again."""
+        """None: it will be redelivered."""
         match order.verdict:
             case Verdict.ACCEPT:
                 return "accepted"

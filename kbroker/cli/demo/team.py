@@ -1,7 +1,7 @@
-"""The demo's consumers: processes that may be killed at any moment, each with a pipe of its own.
+"""The demo's consumers: processes that may be killed at any moment, each with its own pipe.
 
-A queue or an event that several processes share has a lock, which a killed process may hold for
-ever; a pipe has none.
+A queue or an event shared by several processes has a lock that a killed process may hold forever; a
+pipe has none.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class _Member:
 
 @contextmanager
 def _ctrl_c_blocked() -> Iterator[None]:
-    """For processes that start meanwhile: an interpreter that starts cannot take it. `work`
-    unblocks it, once it is ignored there."""
-    resource_tracker.ensure_running()  # its own start would unblock it
+    """Blocks SIGINT for processes that start meanwhile, since a starting interpreter cannot handle
+    it. `work` ignores the signal and then unblocks it."""
+    resource_tracker.ensure_running()  # its start would unblock SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
@@ -71,21 +71,21 @@ class Team:
         return list(self._members)
 
     def hire(self) -> int:
-        """Starts one afresh: a forked child could not use the producer's library any more. Returns
-        its number."""
+        """Start a consumer and return its number. It is spawned, since a forked child could not use
+        the client library that the producer has loaded."""
         self._hired += 1
         ours, theirs = multiprocessing.Pipe()
         context = multiprocessing.get_context("spawn")
         process = context.Process(target=work, args=(self._hired, *self._arguments, theirs), daemon=True)
         with self._signals, _ctrl_c_blocked():
             process.start()
-            theirs.close()  # so that the end of the process is the end of the pipe
+            theirs.close()  # so that the pipe ends with the process
             self._members[self._hired] = _Member(process, ours)
         return self._hired
 
     def reports(self, timeout_s: float) -> Iterator[tuple[int, Report]]:
-        """What has arrived within that time, one report of each consumer. Raises CommandFailed
-        where one has ended by itself."""
+        """Reports that arrive within that time, at most one from each consumer. Raises
+        CommandFailed if a consumer has ended by itself."""
         readable = wait([member.pipe for member in self._members.values()], timeout_s)
         for number, member in list(self._members.items()):
             if member.pipe in readable:
@@ -98,12 +98,13 @@ class Team:
                     ) from error
 
     def give_leave(self, number: int) -> None:
-        """To go on and acknowledge. One that has ended is noticed by `reports`."""
+        """Let a consumer acknowledge. If it has ended, `reports` will notice."""
         with suppress(BrokenPipeError, ConnectionResetError):
             self._members[number].pipe.send(None)
 
     def kill(self, number: int) -> None:
-        """SIGKILL; it has said nothing since its last report, as it waits for leave."""
+        """Send SIGKILL. The consumer waits for permission, so it has sent nothing since its last
+        report."""
         member = self._members.pop(number)
         member.process.kill()
         member.process.join()

@@ -1,5 +1,5 @@
-"""How far the demo is: moving bars on a terminal, a line now and then elsewhere. All of it fits
-into 80 columns and 24 lines."""
+"""Progress of the demo: moving bars on a terminal, otherwise a line every few seconds. It fits into
+80 columns and 24 lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONSUMERS_SHOWN = 10
 
 
 class View(Protocol):
-    """How progress is shown."""
+    """Shows progress."""
 
     def say(self, text: str) -> None: ...
     def produced(self, confirmed: int) -> None: ...
@@ -31,7 +31,7 @@ class View(Protocol):
 
 @contextmanager
 def open_view(count: int, consumers: int) -> Iterator[View]:
-    """Moving bars on a terminal, which go when the summary comes; a line now and then elsewhere."""
+    """On a terminal the bars disappear before the summary is printed."""
     if not sys.stdout.isatty():
         yield PlainView(count, click.echo)
         return
@@ -49,8 +49,7 @@ def open_bars(count: int, consumers: int, console: Console) -> Iterator[View]:
     from rich.text import Text
 
     class Bars(Progress):
-        """With a line of text below the bars: beside them it would leave no room for the
-        numbers."""
+        """Has a line of text below the bars, where it leaves room for the numbers."""
 
         note = ""
 

@@ -1,9 +1,9 @@
-"""One share consumer of the demo, in a process of its own: polls, works, acknowledges, and reports
+"""One share consumer of the demo, a separate process: it polls, works, acknowledges, and reports
 each step to the demo.
 
-It reports what it holds before it acknowledges, and waits for the demo's leave. So the demo knows,
-when it kills a consumer or the broker, which orders were in hand; and an acknowledgement whose
-answer is lost belongs to orders that the demo knows.
+Before it acknowledges, it reports the orders that it holds and waits for the demo's permission. So
+when the demo kills a consumer or the broker, it knows which orders were held, and which orders an
+unanswered acknowledgement was for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POLL_S = 0.2
 
 
 class Order(NamedTuple):
-    """One delivery of an order, and what the consumer will say of it."""
+    """One delivery of an order, and the consumer's verdict."""
 
     offset: int
     delivery_count: int
@@ -30,15 +30,15 @@ class Order(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The consumer holds these orders and has acknowledged none of them. It goes on when the demo
+    """The consumer holds these orders and has acknowledged none of them. It continues when the demo
     answers."""
 
     orders: Sequence[Order]
 
 
 class Answered(NamedTuple):
-    """What became of the acknowledgements of the orders taken last. Not confirmed means unknown:
-    the broker may have done them."""
+    """The result of acknowledging the orders taken last. Not confirmed means unknown: the broker
+    may have carried it out."""
 
     confirmed: bool
 
@@ -47,8 +47,8 @@ Report: TypeAlias = Taken | Answered
 
 
 def work(worker: int, bootstrap: str, topic: str, group: str, demo: Connection) -> None:
-    """Runs until the demo closes its end of the pipe; Ctrl-C is the demo's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came while the process started is dropped by this
+    """Run until the demo closes its end of the pipe. The demo handles Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # also drops one that arrived during the start
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     from confluent_kafka import ShareConsumer
 
@@ -77,7 +77,7 @@ def _work_once(consumer: ShareConsumer, demo: Connection) -> None:
     orders: list[Order] = []
     for message in consumer.poll(_POLL_S):
         if message.error() is not None:
-            continue  # the library asks again by itself; the demo ends by itself if nothing moves
+            continue  # the library retries; the demo ends if there is no progress
         offset, value, count = message.offset(), message.value(), message.delivery_count()
         assert offset is not None
         assert isinstance(value, bytes)

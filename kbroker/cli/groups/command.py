@@ -1,8 +1,8 @@
-"""`kbroker groups`: all groups of the broker, whatever their type (KIP-1043), and what can be done
-with consumer groups, with the options and columns of Kafka's own tools.
+"""`kbroker groups`: lists groups of all types (KIP-1043), and describes and changes consumer
+groups, with the options and columns of Kafka's tools.
 
-The commands that need more than a few lines are in files of their own and are added at the end of
-this one. Share groups have commands of their own: `kbroker share-groups`.
+Longer commands are in separate files and are added at the end of this one. Share groups have
+separate commands: `kbroker share-groups`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def groups() -> None:
 @click.option(
     "--consumer",
     is_flag=True,
-    help="Only consumer groups: those of type consumer, and classic ones of consumers.",
+    help="Only consumer groups: those of type consumer, and classic groups with the consumer protocol.",
 )
 @click.option("--share", is_flag=True, help="Only share groups.")
 @click.option(
@@ -72,7 +72,7 @@ def groups() -> None:
     "--type",
     "types",
     type=ChoicesType("TYPES", TYPES),
-    help=f"Only groups of these types: {', '.join(TYPES)}, several behind commas.",
+    help=f"Only groups of these types: {', '.join(TYPES)}, separated by commas.",
 )
 @click.option(
     "--protocol", metavar="PROTOCOL", help="Only groups whose members speak this protocol, such as share."
@@ -89,7 +89,7 @@ def list_groups(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Ids, types and protocols of groups.
+    """List ids, types and protocols of groups.
 
     \b
     Examples:
@@ -136,8 +136,8 @@ def delete(
 ) -> None:
     """Delete each consumer GROUP with its offsets.
 
-    A group that has members is refused, and so is a name that is no consumer group's; the others
-    are deleted nevertheless, and the exit code is 1.
+    A group that has members is refused, and so is a name that is not a consumer group. The other
+    groups are deleted, and the exit code is 1.
 
     \b
     Examples:
@@ -150,10 +150,10 @@ def delete(
 
 
 def _delete(connection: Connection, names: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Of all groups where none is named: which were meant, and reasons by group that was not
-    deleted.
+    """Delete these groups, or all if none is named. Returns the names, and the reason for each that
+    was not deleted.
 
-    DeleteGroups takes groups of any type: those of other types are kept out here.
+    DeleteGroups accepts groups of any type, so groups of other types are excluded here.
     """
     from kbroker.client import consumer_group_admin, group_admin
 
@@ -202,10 +202,10 @@ def _why_not(error: KafkaError) -> str:
 def delete_offsets(
     group: tuple[str, ...], more_groups: tuple[str, ...], topics: Scope, as_json: bool, bootstrap: Address
 ) -> None:
-    """Forget the offsets that GROUP has committed for topics.
+    """Delete the offsets that GROUP has committed for topics.
 
     Its next consumer begins there as in a new group. Topics that members of GROUP are subscribed to
-    are refused; where a partition could not be done, the others are, and the exit code is 1.
+    are refused. If some offsets cannot be deleted, the others are, and the exit code is 1.
 
     \b
     Examples:
@@ -213,7 +213,7 @@ def delete_offsets(
     """
     names = chosen_groups(group, more_groups, all_groups=False)
     if len(names) != 1:
-        raise click.UsageError("one GROUP is needed: it is done for one at a time")
+        raise click.UsageError("exactly one GROUP is needed")
     with connect(bootstrap) as connection:
         results = _delete_offsets(connection, names[0], topics)
     if as_json:
@@ -232,8 +232,8 @@ def delete_offsets(
 def _delete_offsets(
     connection: Connection, group: str, topics: Scope
 ) -> dict[tuple[str, int | None], str | None]:
-    """By topic and partition None, or why its offset was not deleted; partition None: the topic
-    does not exist. Raises KafkaError where the broker refuses the group."""
+    """(topic, partition) -> None if the offset was deleted, otherwise the reason. The partition is
+    None if the topic does not exist. Raises KafkaError if the broker refuses the group."""
     from kbroker.client import admin, consumer_group_admin
     from kbroker.client.answers import reason
     from kbroker.client.group_admin import TopicPartition

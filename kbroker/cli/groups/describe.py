@@ -30,8 +30,8 @@ _REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Recon
 
 
 class OffsetRow(NamedTuple):
-    """A partition that the group has committed an offset of, or that a member is assigned. None:
-    not known, or nobody."""
+    """A partition for which the group has committed an offset, or that is assigned to a member.
+    None: unknown, or no member."""
 
     topic: str
     partition: int
@@ -46,7 +46,7 @@ class OffsetRow(NamedTuple):
 
 
 class DescribedGroups(NamedTuple):
-    """What was asked for, and a line for everything that could not be said of it."""
+    """The data of a view, and a line for each thing that could not be described."""
 
     groups: list[ConsumerGroup]
     offsets: dict[str, list[OffsetRow]]
@@ -58,7 +58,7 @@ class DescribedGroups(NamedTuple):
 @groups_options
 @click.option("--all-groups", is_flag=True, help="All consumer groups.")
 @view_options(
-    offsets="Committed offset and lag of each partition, and who has it; this is the default.",
+    offsets="Committed offset, lag and member of each partition; this is the default.",
     members="Members and how many partitions they have.",
     state="Coordinator, assignment strategy, state and number of members.",
     verbose="More columns: leader epochs of offsets, assignments and epochs of members, epochs of groups.",
@@ -78,9 +78,9 @@ def describe(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Offsets, members or state of each consumer GROUP.
+    """Print offsets, members or state of each consumer GROUP.
 
-    A value that is not known is printed as -: a partition without a committed offset has no lag.
+    An unknown value is printed as -; a partition without a committed offset has no lag.
 
     \b
     Examples:
@@ -97,7 +97,8 @@ def describe(
 
 
 def find(connection: Connection, names: Sequence[str], view: str) -> DescribedGroups:
-    """Of these groups, or of all. Raises KafkaError where the broker refuses the whole question."""
+    """Describe these groups, or all if there are none. Raises KafkaError if the broker refuses the
+    whole request."""
     from kbroker.client import consumer_group_admin, group_admin
 
     names = names or tuple(each.group_id for each in consumer_group_admin.consumer_groups(connection))
@@ -113,7 +114,7 @@ def find(connection: Connection, names: Sequence[str], view: str) -> DescribedGr
 
 
 def _offsets(connection: Connection, groups: Sequence[ConsumerGroup]) -> dict[str, list[OffsetRow]]:
-    """By group. Log ends are asked for once for all."""
+    """By group. The ends of the logs are requested once for all groups."""
     from kbroker.client import consumer_group_admin
 
     committed = {
@@ -146,7 +147,7 @@ def _owners(members: Iterable[ConsumerMember]) -> Iterable[tuple[TopicPartition,
 def _log_ends(
     connection: Connection, places: Iterable[TopicPartition]
 ) -> Mapping[tuple[str, int], int | None]:
-    """None for what is not there any more."""
+    """None for a partition that no longer exists."""
     from kbroker.client import admin
     from kbroker.client.group_admin import by_topic
 
@@ -177,7 +178,7 @@ def _row(
 
 
 def notes(found: DescribedGroups, view: str) -> Iterable[str]:
-    """Why there is less to see than was asked for, or why it will soon be different."""
+    """Lines that explain why something is missing, or will soon change."""
     if not found.groups and not found.problems:
         yield "there are no consumer groups"
     for each in found.groups:
@@ -216,8 +217,8 @@ def _offsets_table(found: DescribedGroups, verbose: bool) -> Table:
 
 
 def _members_table(found: DescribedGroups, verbose: bool) -> Table:
-    """GROUP-INSTANCE-ID where there are static members; UPGRADED where a group of KIP-848 still has
-    classic members."""
+    """With GROUP-INSTANCE-ID if there are static members, and UPGRADED if a group of KIP-848 still
+    has classic members."""
     members = [(group, each) for group in found.groups for each in group.members]
     has_static = any(each.instance_id is not None for _, each in members)
     has_classic = any(each.is_classic for _, each in members)

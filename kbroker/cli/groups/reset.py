@@ -1,7 +1,7 @@
-"""`kbroker groups reset-offsets`: other offsets for consumer groups to go on from.
+"""`kbroker groups reset-offsets`: sets the offsets from which consumer groups resume.
 
-Groups with members are refused, each with a line of its own. Topics and partitions that do not
-exist are refused before anything is changed.
+A group with members is refused with a line, and the others are reset. Topics and partitions that do
+not exist are refused before anything is changed.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 @click.command("reset-offsets")
 @groups_options
 @click.option("--all-groups", is_flag=True, help="All consumer groups.")
-@click.option("--all-topics", is_flag=True, help="All partitions that the group has committed offsets of.")
+@click.option("--all-topics", is_flag=True, help="All partitions for which the group has committed offsets.")
 @click.option("--to-current", is_flag=True, help="To the committed offsets.")
 @click.option(
     "--shift-by",
     type=int,
     metavar="N",
-    help="From the committed offset N records onward, or back where N is negative.",
+    help="N offsets forward from the committed offset, or back if N is negative.",
 )
 @click.option(
     "--by-duration",
     type=DurationType(),
     metavar=DurationType.name,
-    help="To the first record that is not older than this.",
+    help="To the first record that is not older than this duration.",
 )
 @reset_options
 @json_option
@@ -82,11 +82,11 @@ def reset_offsets(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Let consumer groups go on from other offsets.
+    """Set the offsets from which consumer groups resume.
 
     Without --execute the new offsets are printed and nothing is changed. GROUP must have no
-    members; one that does not exist yet is made. Offsets outside of the log are moved to its
-    nearest end, with a warning.
+    members; it is created if it does not exist. An offset outside the log is moved to the nearest
+    end of the log, with a warning.
 
     \b
     Examples:
@@ -118,12 +118,12 @@ def reset_offsets(
                 problems.append(str(error) if isinstance(error, CommandFailed) else why_not(name, error))
     print_offsets(offsets, export=export, as_json=as_json, with_group=len(names) != 1)
     if not dry_run and not execute:
-        say("nothing was changed: that needs --execute")
+        say("nothing was changed; --execute changes the offsets")
     refuse(problems)
 
 
 def _plans(file: IO[str], names: Sequence[str]) -> Mapping[str, Offsets]:
-    """What a file says, of all of these groups. Raises UsageError."""
+    """The offsets in a file by group. Raises UsageError if one of these groups is missing."""
     plans = read_plans(file, names[0] if len(names) == 1 else None)
     for name in names:
         if name not in plans:
@@ -132,7 +132,7 @@ def _plans(file: IO[str], names: Sequence[str]) -> Mapping[str, Offsets]:
 
 
 def _all_groups(connection: Connection, plans: Mapping[str, Offsets] | None) -> list[str]:
-    """All consumer groups; where there are plans, those that have one."""
+    """All consumer groups; with `plans`, only those in them."""
     from kbroker.client import consumer_group_admin
 
     return [
@@ -143,8 +143,8 @@ def _all_groups(connection: Connection, plans: Mapping[str, Offsets] | None) -> 
 
 
 def _ready(connection: Connection, names: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Groups that can be reset, and a line for each that cannot. One that does not exist can: that
-    makes it."""
+    """The groups that can be reset, and a line for each that cannot. A group that does not exist
+    can: the reset creates it."""
     from kbroker.client import consumer_group_admin, group_admin
 
     types = group_admin.group_types(connection)
@@ -176,8 +176,9 @@ def _offsets(
     target: Target,
     plans: Mapping[str, Offsets] | None,
 ) -> Offsets:
-    """Where the named partitions, or those that the plan or the group has, are to go on. Raises
-    KafkaError, and CommandFailed for what does not exist."""
+    """New offsets of the named partitions, otherwise of those in the group's plan, otherwise of
+    those with committed offsets. Raises KafkaError, and CommandFailed for a partition that does not
+    exist."""
     if plans is not None:
         check_partitions(connection, plans[group])
         return clamped(connection, plans[group])
@@ -197,7 +198,8 @@ def _offsets(
 
 
 def _execute(connection: Connection, group: str, offsets: dict[str, Offsets]) -> list[str]:
-    """Commit the group's offsets; takes out what is refused, and returns a line for each."""
+    """Commit the group's offsets. Removes refused ones from `offsets`, and returns a line for
+    each."""
     from kbroker.client import consumer_group_admin
 
     refused = consumer_group_admin.commit_offsets(connection, group, offsets[group])
@@ -208,4 +210,4 @@ def _execute(connection: Connection, group: str, offsets: dict[str, Offsets]) ->
 
 
 _OF_MEMBERS = {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.stale_member_epoch}
-"""How a broker refuses offsets of nobody while a group has members."""
+"""A broker's errors for a commit without a member id while the group has members."""

@@ -1,8 +1,7 @@
 """`kbroker queues`: work queues. A queue is a topic, a share group of the same name, a dead letter
 topic, and their settings.
 
-The commands that need more than a few lines are in files of their own and are added at the end of
-this one.
+Longer commands are in separate files and are added at the end of this one.
 """
 
 from __future__ import annotations
@@ -40,15 +39,17 @@ def queues() -> None:
 
 @queues.command()
 @click.argument("name", callback=not_blank)
-@click.option("--force", is_flag=True, help="Although the queue has workers: what they hold is dropped, too.")
+@click.option(
+    "--force", is_flag=True, help="Purge even if the queue has workers: jobs that they hold are dropped too."
+)
 @yes_option
 @json_option
 @bootstrap_option
 def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Address) -> None:
     """Drop all jobs of the queue NAME that are not finished.
 
-    Asks first. A queue that has workers is refused without --force. The topic keeps the records as
-    long as its retention says; dead letters stay.
+    Asks for confirmation. A queue that has workers is refused without --force. The records stay in
+    the topic until its retention removes them; dead letters stay.
 
     \b
     Examples:
@@ -65,7 +66,7 @@ def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Address) 
             check_workers(connection, queue, force=force)
             jobs = unfinished_jobs(connection, queue)
             if jobs and not yes:
-                ask(f"Drop {counted(jobs, 'job')} of queue {name} for good?")
+                ask(f"Drop {counted(jobs, 'job')} of queue {name} permanently?")
             if jobs:
                 purge_queue(connection, queue, force=force)
         except QueueRefused as refused:
@@ -80,8 +81,12 @@ def purge(name: str, force: bool, yes: bool, as_json: bool, bootstrap: Address) 
 
 @queues.command()
 @click.argument("name", callback=not_blank)
-@click.option("--force", is_flag=True, help="Although the queue has workers: they are put out of it.")
-@click.option("--with-dead-letters", is_flag=True, help="Also the dead letter topic, with all that it holds.")
+@click.option(
+    "--force", is_flag=True, help="Delete even if the queue has workers: they are removed from the group."
+)
+@click.option(
+    "--with-dead-letters", is_flag=True, help="Also delete the dead letter topic with all its records."
+)
 @yes_option
 @json_option
 @bootstrap_option
@@ -90,9 +95,9 @@ def delete(
 ) -> None:
     """Delete the queue NAME with all its jobs.
 
-    Asks first where jobs or dead letters would be lost. A queue that has workers is refused
-    without --force. The dead letter topic stays without --with-dead-letters. Interrupted, the
-    same command does the rest.
+    Asks for confirmation if jobs or dead letters would be lost. A queue that has workers is refused
+    without --force. The dead letter topic stays without --with-dead-letters. After an interruption
+    the same command does the rest.
 
     \b
     Examples:
@@ -111,7 +116,7 @@ def delete(
             check_deletion(connection, queue, force=force, with_dead_letters=with_dead_letters)
             lost = _what_a_deletion_loses(connection, queue, with_dead_letters=with_dead_letters)
             if lost and not yes:
-                ask(f"Delete queue {name} with {lost} for good?")
+                ask(f"Delete queue {name} with {lost} permanently?")
             deleted = delete_queue(connection, queue, force=force, with_dead_letters=with_dead_letters)
         except QueueRefused as refused:
             raise CommandFailed(str(refused)) from refused
@@ -125,13 +130,16 @@ def delete(
             f"{counted(deleted.workers, 'worker')} of queue {name} "
             f"{'was' if deleted.workers == 1 else 'were'}"
         )
-        say(f"warning: {were} put out: stop them, their clients report a group that is gone")
+        say(
+            f"warning: {were} removed from the group: stop them, their clients will report that the "
+            f"group does not exist"
+        )
     if queue.dead_letter_topic is not None and not with_dead_letters:
         say(f"its dead letters stay in topic {queue.dead_letters}")
 
 
 def _what_a_deletion_loses(connection: Connection, queue: Queue, *, with_dead_letters: bool) -> str:
-    """Empty: neither jobs nor dead letters."""
+    """Empty if there are neither jobs nor dead letters."""
     from kbroker.client.queues.report import records_in, unfinished_jobs
 
     jobs = unfinished_jobs(connection, queue) if queue.topic is not None else 0
@@ -146,10 +154,10 @@ def _what_a_deletion_loses(connection: Connection, queue: Queue, *, with_dead_le
 @json_option
 @bootstrap_option
 def pause(name: str, as_json: bool, bootstrap: Address) -> None:
-    """Deliver no more jobs of the queue NAME.
+    """Stop delivering jobs of the queue NAME.
 
-    Workers finish what they hold, and jobs can be sent. It lasts until `resume`, also over a
-    restart of the broker.
+    Workers can finish jobs that they hold, and jobs can be sent. The pause lasts until `resume`,
+    also after a restart of the broker.
     """
     _set_paused(name, bootstrap, as_json, paused=True)
 
@@ -159,7 +167,7 @@ def pause(name: str, as_json: bool, bootstrap: Address) -> None:
 @json_option
 @bootstrap_option
 def resume(name: str, as_json: bool, bootstrap: Address) -> None:
-    """Deliver jobs of the queue NAME again, after `pause`."""
+    """Resume delivering jobs of the queue NAME after `pause`."""
     _set_paused(name, bootstrap, as_json, paused=False)
 
 
@@ -177,7 +185,7 @@ def _set_paused(name: str, bootstrap: Address, as_json: bool, *, paused: bool) -
     elif changed:
         click.echo(f"{'paused' if paused else 'resumed'} queue {escaped(name)}")
     else:
-        say(f"queue {name} is {'paused already' if paused else 'not paused'}")
+        say(f"queue {name} is {'already paused' if paused else 'not paused'}")
 
 
 queues.add_command(create)

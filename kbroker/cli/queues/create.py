@@ -1,5 +1,5 @@
-"""`kbroker queues create`: a queue in one step, the same again without a change, or what differs
-from what is asked for."""
+"""`kbroker queues create`: creates a queue in one step. Run again, it changes nothing, or reports
+how the queue differs from the request."""
 
 from __future__ import annotations
 
@@ -36,19 +36,15 @@ if TYPE_CHECKING:
     callback=not_empty,
     help="The topic for jobs that are given up.  [default: dlq.NAME]",
 )
-@click.option("--no-dead-letters", is_flag=True, help="Jobs that are given up are only dropped.")
+@click.option("--no-dead-letters", is_flag=True, help="Drop jobs that are given up, without a dead letter.")
 @click.option(
     "--from",
     "file",
     type=click.File("rb"),
-    help="Make the queues of a TOML file, as `export` writes it; - is standard input.",
+    help="Create the queues of a TOML file, as written by `export`; - is standard input.",
 )
-@click.option(
-    "--update", is_flag=True, help="Alter a queue that exists where it differs from what is asked for."
-)
-@click.option(
-    "--force", is_flag=True, help="Give a queue more partitions although it keeps the order of keys."
-)
+@click.option("--update", is_flag=True, help="Alter an existing queue where it differs from the request.")
+@click.option("--force", is_flag=True, help="Add partitions even if the queue keeps the order of keys.")
 @json_option
 @bootstrap_option
 def create(
@@ -63,12 +59,13 @@ def create(
     bootstrap: Address,
     **options: str | None,
 ) -> None:
-    """Make the queue NAME: a topic, a share group of the same name and a dead letter topic, with
+    """Create the queue NAME: a topic, a share group of the same name and a dead letter topic, with
     settings that suit jobs.
 
-    Durations are written 500ms, 30s, 10m, 1h or 30d. Run again, it changes nothing, or says what
-    differs from the options that were given, with exit code 1; --update alters that. What no option
-    is given for stays as it is. Interrupted, the same command does the rest.
+    Durations are written 500ms, 30s, 10m, 1h or 30d. If the queue exists, nothing is changed; where
+    it differs from the given options, the command prints how and ends with exit code 1, and
+    --update alters it. Settings without an option stay as they are. After an interruption the same
+    command does the rest.
 
     \b
     Examples:
@@ -87,7 +84,9 @@ def create(
         from kbroker.cli.queues.file import read_wishes
 
         if settings or partitions is not None or topic is not None:
-            raise click.UsageError("--from excludes the settings of a queue: they stand in the file")
+            raise click.UsageError(
+                "--from excludes the options for settings of a queue: they are in the file"
+            )
         wishes = read_wishes(file)
     else:
         wishes = [Wish(name or "", partitions, topic, settings)]
@@ -101,7 +100,7 @@ def create(
 def _make_all(
     connection: Connection, wishes: list[Wish], *, update: bool, force: bool, as_json: bool
 ) -> None:
-    """Each of them: one that is refused keeps no other from being made."""
+    """Create each queue, even if others are refused."""
     problems = []
     for wish in wishes:
         try:
@@ -114,8 +113,8 @@ def _make_all(
 
 
 def _make(connection: Connection, wish: Wish, *, update: bool, force: bool, as_json: bool) -> None:
-    """Another command may be making the same queue, or one with the same dead letter topic: then
-    what is missing is found out again, once for each of the two topics."""
+    """Retries if another command creates one of the two topics at the same time: the plan is then
+    computed again, at most once for each topic."""
     from kbroker.protocol.topic_names import is_legal, why_illegal
 
     if not is_legal(wish.name):
@@ -131,7 +130,7 @@ def _make(connection: Connection, wish: Wish, *, update: bool, force: bool, as_j
 
 
 def _make_now(connection: Connection, wish: Wish, *, update: bool, force: bool, as_json: bool) -> None:
-    """Nothing is changed before the broker has said of every step that it can be done."""
+    """Nothing is changed before the broker has accepted every step in a check."""
     from kbroker.client.queues.plan import QueueRefused, plan
 
     try:
@@ -143,9 +142,9 @@ def _make_now(connection: Connection, wish: Wish, *, update: bool, force: bool, 
                 for each in made.differences:
                     say(f"queue {wish.name}: {_line(each)}")
             outcome = (
-                "was not made: --update makes it and alters that"
+                "was not created: --update creates it and alters that"
                 if made.is_new
-                else "was left as it is: --update alters it"
+                else "was not changed: --update alters it"
             )
             raise CommandFailed(f"queue {wish.name} {outcome}")
         for step in made.steps:
@@ -193,22 +192,22 @@ def _conclude(made: Plan) -> None:
         click.echo(f"queue {name} is ready: {send}, `kbroker docs queues` has a worker")
     else:
         click.echo(
-            f"queue {name} is altered" if made.steps else f"queue {name} exists; nothing is to be changed"
+            f"queue {name} is altered" if made.steps else f"queue {name} exists; there is nothing to change"
         )
     for each in made.left:
         stays, new = _value(each, each.present), _value(each, each.wanted)
-        say(f"queue {made.name}: {_name(each)} stays {stays}; a new queue has {new}")
+        say(f"queue {made.name}: {_name(each)} stays {stays}; a new queue would have {new}")
 
 
 def _line(difference: Difference) -> str:
     if difference.config is None:
         return difference.present or ""
     present, wanted = _value(difference, difference.present), _value(difference, difference.wanted)
-    return f"{_name(difference)} is {present}, asked for is {wanted}"
+    return f"{_name(difference)} is {present}, requested is {wanted}"
 
 
 def _name(difference: Difference) -> str:
-    """What people call it: the option's name, or the config's."""
+    """The option's name, or the config's if there is no option."""
     for setting in SETTINGS.values():
         if (setting.part, setting.config) == difference[:2]:
             return setting.name

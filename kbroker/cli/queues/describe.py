@@ -1,5 +1,5 @@
-"""`kbroker queues list` and `kbroker queues describe`: how many jobs there are, who works on them,
-and what is unlike other queues."""
+"""`kbroker queues list` and `kbroker queues describe`: the number of jobs, the workers, and
+settings that differ from those of a new queue."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _ADMIN_HINT = "-  (shown with --admin PORT)"
 @json_option
 @bootstrap_option
 def list_queues(as_json: bool, bootstrap: Address) -> None:
-    """All queues: topics that have a share group of the same name.
+    """List all queues: topics that have a share group of the same name.
 
-    UNFINISHED are the jobs that no worker has finished, those included that are being worked on;
-    DEAD-LETTERS the records in the dead letter topic.
+    UNFINISHED is the number of jobs that no worker has finished, including those in progress.
+    DEAD-LETTERS is the number of records in the dead letter topic.
 
     \b
     Examples:
@@ -60,7 +60,7 @@ def list_queues(as_json: bool, bootstrap: Address) -> None:
         print_json(found)
         return
     if not found:
-        say("there are no queues: `kbroker queues create NAME` makes one")
+        say("there are no queues: `kbroker queues create NAME` creates one")
         return
     columns = ("name", "partitions", "unfinished", "workers", "dead_letters")
     headings = ("QUEUE", "PARTITIONS", "UNFINISHED", "WORKERS", "DEAD-LETTERS")
@@ -68,7 +68,7 @@ def list_queues(as_json: bool, bootstrap: Address) -> None:
 
 
 def _summary(connection: Connection, name: str) -> dict[str, Any] | None:
-    """None: it was deleted meanwhile."""
+    """None if it was deleted meanwhile."""
     from kbroker.client.group_admin import describe_share_group
     from kbroker.client.queues.report import records_in, unfinished_jobs
 
@@ -101,10 +101,10 @@ def _summary(connection: Connection, name: str) -> dict[str, Any] | None:
 def describe(
     name: str, watch: bool, interval_ms: int, as_json: bool, admin: Address | None, bootstrap: Address
 ) -> None:
-    """Jobs, workers, dead letters and settings of the queue NAME.
+    """Show jobs, workers, dead letters and settings of the queue NAME.
 
-    Which jobs are being worked on, and by whom, is shown with --admin, of a broker that was started
-    with `kbroker start --admin`.
+    With --admin it also shows the jobs in progress and their workers. The broker must have been
+    started with `kbroker start --admin`.
 
     \b
     Examples:
@@ -131,7 +131,7 @@ def _document(connection: Connection, name: str, admin: Address | None) -> dict[
     differing = unlike_defaults(queue)
     return {
         **_head(queue, found),
-        # A broker of an earlier version does not tell.
+        # A broker of an earlier version does not report it.
         "log_holders": None if in_flight is None else in_flight.get("log_holders", []),
         "workers": [worker._asdict() for worker in found.workers],
         "settings_unlike_defaults": {each: shown(SETTINGS[each], text) for each, text in differing.items()},
@@ -159,21 +159,20 @@ def _head(queue: Queue, found: Report) -> dict[str, Any]:
 
 
 class Rates:
-    """Jobs sent and finished a second, between one moment of `--watch` and the next. A job that was
-    given up or purged counts as finished."""
+    """Jobs sent and finished per second, between two documents of `--watch`. A job that was given
+    up or purged counts as finished."""
 
     def __init__(self) -> None:
         self._last: tuple[float, int, int] | None = None
 
     def of(self, document: dict[str, Any], now_s: float | None = None) -> dict[str, Any]:
-        """The document with `sent_per_s` and `finished_per_s`, which are None at the first
-        moment."""
+        """The document with `sent_per_s` and `finished_per_s`, which are None the first time."""
         now_s = time.monotonic() if now_s is None else now_s
         sent, finished = document["sent"], document["sent"] - document["unfinished"]
         last, self._last = self._last, (now_s, sent, finished)
         rates: tuple[float | None, ...] = (None, None)
         if last is not None and now_s > last[0]:
-            # Lag and end of a log are asked one after the other: between them jobs may be sent.
+            # Lag and log end are requested one after the other, and jobs may be sent in between.
             gone = (max(0, now - before) for now, before in zip((sent, finished), last[1:], strict=True))
             rates = tuple(round(number / (now_s - last[0]), 1) for number in gone)
         return {**document, "sent_per_s": rates[0], "finished_per_s": rates[1]}
@@ -182,7 +181,7 @@ class Rates:
 def _draw(document: dict[str, Any], width: int) -> Sequence[Text]:
     from rich.text import Text
 
-    paused = ", paused: `kbroker queues resume` goes on" if document["paused"] else ""
+    paused = ", paused (`kbroker queues resume` resumes it)" if document["paused"] else ""
     lines = [Text(f"queue {escaped(document['name'])}{paused}", "bold")]
     lines += [Text(f"  {label:<{_LABEL_WIDTH}}{text}") for label, text in _rows(document)]
     if document["workers"]:
@@ -192,7 +191,7 @@ def _draw(document: dict[str, Any], width: int) -> Sequence[Text]:
 
 
 def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
-    """Labels and texts."""
+    """Pairs of label and text."""
     partitions, workers = document["partitions"], len(document["workers"])
     rows = [("partitions", str(partitions)), ("unfinished", str(document["unfinished"]))]
     if document["ready"] is None:
@@ -213,7 +212,7 @@ def _rows(document: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("dead letters", _dead_letters(document)))
     rows += [("log held", text) for text in _log_holders(document["log_holders"] or ())]
     differing = ", ".join(f"{name} {text}" for name, text in document["settings_unlike_defaults"].items())
-    return [*rows, ("settings", differing or "as `kbroker queues create` makes them")]
+    return [*rows, ("settings", differing or "the defaults of `kbroker queues create`")]
 
 
 def _next_due(due_ms: int | None) -> str:
@@ -232,12 +231,12 @@ def _dead_letters(document: dict[str, Any]) -> str:
 
 
 def _log_holders(holders: Sequence[dict[str, Any]]) -> list[str]:
-    """Those that keep something of the log that could go without them: of each partition the fewest
-    groups."""
+    """Groups that hold a part of a log which retention could otherwise remove: for each partition
+    the smallest set of groups."""
     lines, partitions = [], sorted({each["partition"] for each in holders})
     for number in partitions:
         found = [each for each in holders if each["partition"] == number]
-        # A broker of an earlier version tells only what one group alone keeps.
+        # A broker of an earlier version reports only the bytes that one group alone holds.
         sizes = [each.get("together_bytes", each["bytes"]) for each in found]
         some = next((i for i, size_bytes in enumerate(sizes) if size_bytes), None)
         if some is None:
@@ -247,14 +246,14 @@ def _log_holders(holders: Sequence[dict[str, Any]]) -> list[str]:
             f"group {names[0]}" if some == 0 else f"groups {', '.join(names[:-1])} and {names[-1]} together"
         )
         lines.append(
-            f"{human_bytes(sizes[some])} by {groups}, from offset {found[0]['from_offset']} of partition "
-            f"{number} on"
+            f"{human_bytes(sizes[some])} by {groups}, from offset {found[0]['from_offset']} of "
+            f"partition {number} onward"
         )
     return lines
 
 
 def _age(age_ms: int) -> str:
-    """To the second, as people say it."""
+    """In the two largest units, such as `2d 3h`; seconds are the smallest."""
     seconds = age_ms // 1000
     days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
     if days:

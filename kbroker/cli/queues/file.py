@@ -1,9 +1,13 @@
 """Queues in a TOML file, a table for each: read for `kbroker queues create --from`, written by
 `kbroker queues export`.
 
-[queues.jobs] partitions = 1 delay = "1s" dead-letters = "dlq.jobs"
+    [queues.jobs]
+    partitions = 1
+    delay = "1s"
+    dead-letters = "dlq.jobs"
 
-[queues.jobs.group-configs] "share.record.lock.duration.ms" = "45000"
+    [queues.jobs.group-configs]
+    "share.record.lock.duration.ms" = "45000"
 """
 
 from __future__ import annotations
@@ -38,11 +42,11 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read_wishes(file: BinaryIO) -> list[Wish]:
-    """Raises CommandFailed with a line that names the file and what is wrong there."""
+    """Raises CommandFailed with a line that names the file and the problem."""
     try:
         document = tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise _wrong(file, f"this is no TOML: {error}") from error
+        raise _wrong(file, f"this is not TOML: {error}") from error
     try:
         _check_keys(document, (_TOP,), "")
         tables = _table(document.get(_TOP, {}), _TOP)
@@ -106,7 +110,7 @@ def _partitions(value: object, name: str) -> int | None:
 
 
 def _dead_letters(value: object, name: str) -> str | None:
-    """False: none. True: as if nothing was said."""
+    """None for `true`, which means the default; an empty name for `false`, which means no topic."""
     if value is None or value is True:
         return None
     if value is False:
@@ -123,7 +127,7 @@ def _configs(value: object, name: str, key: str) -> dict[str, str]:
     for config, content in _table(value, f"{_TOP}.{name}.{key}").items():
         if isinstance(content, dict):
             raise ValueError(
-                f'{key} of queue {name}: a config has dots in its name, and is written "{config}.…" = "…"'
+                f'{key} of queue {name}: the name of a config has dots and is quoted: "{config}.…" = "…"'
             )
         own = next(
             (each.name for each in SETTINGS.values() if each.part is _CONFIGS[key] and each.config == config),
@@ -132,17 +136,17 @@ def _configs(value: object, name: str, key: str) -> dict[str, str]:
         if _CONFIGS[key] is Part.GROUP and config == DEAD_LETTER_TOPIC:
             own = _DEAD_LETTERS
         if own is not None:
-            raise ValueError(f"{key} of queue {name}: {config} is written as {own!r} beside the table")
+            raise ValueError(f"{key} of queue {name}: {config} must be given as {own!r} outside the table")
         if not isinstance(content, str | int | float):
             raise ValueError(
-                f"{config} of queue {name}: {content!r} is neither a text nor a number nor true nor false"
+                f"{config} of queue {name}: {content!r} is not a string, a number, true or false"
             )
         found[config] = json.dumps(content) if isinstance(content, bool) else str(content)
     return found
 
 
 def toml_lines(wishes: Iterable[Wish]) -> Iterator[str]:
-    """What read_wishes takes back."""
+    """The inverse of read_wishes."""
     for wish in wishes:
         table = f"{_TOP}.{_key(wish.name)}"
         yield f"[{table}]"
@@ -170,7 +174,7 @@ def _key(name: str) -> str:
 
 
 def _text(content: str) -> str:
-    """A basic string of TOML: as JSON has it, apart from one character."""
+    """A basic string of TOML: the same as a JSON string, apart from one character."""
     return json.dumps(content, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -180,7 +184,7 @@ def _text(content: str) -> str:
 def export(name: tuple[str, ...], bootstrap: Address) -> None:
     """Print queues as a file for `kbroker queues create --from`.
 
-    Each NAME, or all queues, with every setting.
+    Prints each NAME, or all queues, with every setting.
 
     \b
     Examples:

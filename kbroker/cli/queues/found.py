@@ -1,5 +1,4 @@
-"""What the commands of `kbroker queues` have in common: the queue that is meant, or a line that
-says why there is none."""
+"""Shared by the commands of `kbroker queues`: looks up a queue, or explains why there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def existing(connection: Connection, name: str) -> Queue:
-    """Raises CommandFailed where it does not exist, or only a part of it."""
+    """Raises CommandFailed if it does not exist, or only partly."""
     queue = look(connection, name)
     if not queue.is_whole:
         letters_of = [] if queue.topic is None else groups_with_dead_letters_in(connection, name)
@@ -46,19 +45,22 @@ def why_not_to_delete(connection: Connection, name: str) -> str | None:
 
 
 def why_missing(queue: Queue) -> str:
-    """A line with the command that helps."""
+    """A line with the reason and the command that helps."""
     name, create = queue.name, f"`kbroker queues create {shlex.quote(queue.name)}"
     if queue.group_type not in (None, "share"):
         return f"there is no queue {name}: group {name} is {kind_of_group(queue.group_type or '')}"
     if queue.is_configured:
         return (
-            f"queue {name} is not whole: {create}` makes what is missing, `kbroker queues delete` "
-            "removes the rest"
+            f"queue {name} is incomplete: {create}` creates the missing parts, `kbroker queues delete` "
+            f"removes the others"
         )
     if queue.topic is not None:
-        return f"there is no queue {name}, only a topic of this name: {create} --update` makes it a queue"
+        return (
+            f"there is no queue {name}, only a topic of this name: {create} --update` turns it into a queue"
+        )
     if queue.group_type is not None:
         return (
-            f"there is no queue {name}, only a share group of this name: {create} --update` makes it a queue"
+            f"there is no queue {name}, only a share group of this name: {create} --update` turns it "
+            f"into a queue"
         )
-    return f"there is no queue {name}: {create}` makes one, `kbroker queues list` shows those that there are"
+    return f"there is no queue {name}: {create}` creates one, `kbroker queues list` lists the existing ones"

@@ -1,5 +1,5 @@
-"""`kbroker queues peek` and `kbroker queues send`: looking at jobs without taking them, and sending
-some."""
+"""`kbroker queues peek` and `kbroker queues send`: show jobs without acquiring them, and send
+jobs."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ MAX_DELAY = GROUP_CONFIGS[SCHEDULING_MAX_DELAY]
 @click.command()
 @click.argument("name", callback=not_blank)
 @click.option(
-    "--max", "-n", "most", type=COUNT, default=10, show_default=True, help="No more jobs than this."
+    "--max", "-n", "most", type=COUNT, default=10, show_default=True, help="At most this many jobs."
 )
 @json_option
 @bootstrap_option
 def peek(name: str, most: int, as_json: bool, bootstrap: Address) -> None:
-    """Show the next jobs of the queue NAME without taking them.
+    """Show the next jobs of the queue NAME without acquiring them.
 
-    They are read from where the share group begins. So some of them may be in work, or finished
-    before older ones were. Behind them come jobs that were sent with a delay, the next one first;
-    jobs that wait for another delivery are not shown.
+    Jobs are read from the start offset of the share group onward, so some of them may be in
+    progress or already finished. Jobs that were sent with a delay follow, earliest first. Jobs that
+    wait for a redelivery are not shown.
 
     \b
     Examples:
@@ -83,11 +83,11 @@ class Job(NamedTuple):
 
 
 def _jobs(connection: Connection, queue: Queue, most: int) -> list[Job]:
-    """The next `most` jobs: those for now in the order of each partition, then those for later by
-    their time.
+    """The next `most` jobs: first jobs without a due time in the order of each partition, then
+    scheduled jobs by due time.
 
-    What is scheduled lies outside the in-flight window, also below the start offset. Only its
-    headers tell it from what is finished.
+    Scheduled jobs lie outside the in-flight window, even below the start offset. Only their headers
+    distinguish them from finished ones.
     """
     starts = {row.partition: row.start_offset for row in queue.offsets}
     done = {row.partition for row in queue.offsets if row.lag == 0}
@@ -103,8 +103,8 @@ def _jobs(connection: Connection, queue: Queue, most: int) -> list[Job]:
 def _read(
     connection: Connection, queue: Queue, starts: Mapping[int, int | None], done: Collection[int]
 ) -> Iterator[Job]:
-    """From these offsets on, or from where a partition's log begins, and nothing of those that are
-    `done`."""
+    """Jobs from these start offsets onward, or from the start of a partition's log. Skips
+    partitions in `done`."""
     from kbroker.client.topic_logs import bounds, read_records
 
     assert queue.topic is not None
@@ -169,13 +169,13 @@ def _as_json(job: Job) -> dict[str, Any]:
     "--delay",
     "delay_ms",
     type=SpanType(),
-    help="Deliver these jobs so long after they were sent, and not before.",
+    help="Deliver these jobs no earlier than this long after they are sent.",
 )
 @click.option(
     "--at",
     "at_ms",
     type=DateTimeType(),
-    help="Deliver these jobs then, and not before; UTC unless a zone is given.",
+    help="Deliver these jobs no earlier than this time; UTC unless a zone is given.",
 )
 @bootstrap_option
 def send(
@@ -189,8 +189,8 @@ def send(
 ) -> None:
     """Send jobs to the queue NAME.
 
-    Each JOB is one, or without any each line of standard input. The command ends when every job is
-    on the broker's disk (acks=all), with exit code 1 if any was refused.
+    Sends each JOB, or each line of standard input if there is none. The command ends when the
+    broker has confirmed every job (acks=all), with exit code 1 if any was refused.
 
     \b
     Examples:
@@ -211,7 +211,7 @@ def send(
     if headers:
         record["headers"] = [(header, value.encode()) for header, value in headers]
     if not job and sys.stdin.isatty():
-        say("each line is a job; Ctrl-D at the beginning of a line ends them")
+        say("each line is a job; Ctrl-D at the beginning of a line ends the input")
     values = (each.encode() for each in job) if job else _lines(sys.stdin.buffer)
     send_records(
         bootstrap, name, ({**record, "value": value} for value in values), timeout_ms=_TIMEOUT_MS, noun="job"
@@ -221,8 +221,7 @@ def send(
 def _schedule(
     delay_ms: int | None, at_ms: int | None, headers: tuple[tuple[str, str], ...]
 ) -> tuple[tuple[str, str], ...]:
-    """The headers that the options ask for. Raises UsageError where it is not clear when a job is
-    due."""
+    """The headers for these options. Raises UsageError if the due time is ambiguous."""
     if delay_ms is not None and at_ms is not None:
         raise click.UsageError("--delay and --at exclude each other")
     given = [header for header, _ in headers if header in (DELAY_MS, DELIVER_AT)]
@@ -230,30 +229,30 @@ def _schedule(
         return ()
     if given:
         raise click.UsageError(
-            f"--header {given[0]} says already when these jobs are due: leave --delay and --at out"
+            f"--header {given[0]} already has the due time of these jobs: omit --delay and --at"
         )
     return ((DELIVER_AT, str(at_ms)),) if delay_ms is None else ((DELAY_MS, str(delay_ms)),)
 
 
 def _check_schedule(queue: Queue, delay_ms: int | None, at_ms: int | None) -> None:
-    """Raises CommandFailed where the queue would not keep to it."""
+    """Raises CommandFailed if the queue would not honour the schedule."""
     name = shlex.quote(queue.name)
     if queue.value(Part.GROUP, SCHEDULING) != "true":
         raise CommandFailed(
             f"queue {queue.name} would deliver these jobs at once: "
-            f"`kbroker queues create {name} --scheduling true --update` lets it wait"
+            f"`kbroker queues create {name} --scheduling true --update` turns scheduling on"
         )
     ahead_ms, max_delay_ms = delay_ms if at_ms is None else at_ms - wall_clock_ms(), max_delay_of(queue)
     if ahead_ms is None or ahead_ms <= max_delay_ms:
         return
     most_ms = int(MAX_DELAY.maximum or max_delay_ms)
-    told = f"queue {queue.name} takes no jobs for later than {span_text(max_delay_ms)} ahead"
+    told = f"queue {queue.name} accepts no jobs scheduled more than {span_text(max_delay_ms)} ahead"
     if ahead_ms > most_ms:
-        raise CommandFailed(f"{told}, and no queue for later than {span_text(most_ms)}")
+        raise CommandFailed(f"{told}, and no queue accepts more than {span_text(most_ms)}")
     days_ms = 86_400_000
     wanted_ms = min(most_ms, -(-ahead_ms // days_ms) * days_ms)
     raises = f"kbroker configs set --group {name} {SCHEDULING_MAX_DELAY}={wanted_ms}"
-    raise CommandFailed(f"{told}: `{raises}` raises that")
+    raise CommandFailed(f"{told}: `{raises}` raises the limit")
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

@@ -1,5 +1,5 @@
-"""The settings of queues as options of a command and as keys of a file: both are made of the table
-in kbroker.client.queues.settings."""
+"""The settings of queues as options of a command and as keys of a file: both are generated from the
+table in kbroker.client.queues.settings."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WRITTEN_AS: Mapping[Kind, tuple[type, ...]] = {
     Kind.WORD: (str,),
     Kind.TEXT: (str,),
 }
-"""Types of the values in a file; an option's value is always a text."""
+"""Types of values in a file; an option's value is always a string."""
 
 
 class SettingType(click.ParamType[str]):
-    """What people write for a setting, as the text of its config."""
+    """Converts the value that a person writes for a setting to the text of its config."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -41,8 +41,8 @@ class SettingType(click.ParamType[str]):
 
 
 def text_of(setting: Setting, value: object) -> str:
-    """The text of the setting's config. Raises ValueError with a line that names what is
-    allowed."""
+    """The text of the setting's config. Raises ValueError with a line that names the allowed
+    values."""
     if setting.kind is Kind.DURATION:
         return _duration(setting, value)
     if isinstance(value, str | int | float) and type(value) in _WRITTEN_AS[setting.kind]:
@@ -59,12 +59,12 @@ def _duration(setting: Setting, value: object) -> str:
     if least == -1 and value == FOREVER:
         return _NO_LIMIT
     if not isinstance(value, str) and (isinstance(value, bool) or value != 0):
-        raise ValueError(f"{value!r} is no duration: write '500ms', '30s', '10m', '1h' or '30d'")
+        raise ValueError(f"{value!r} is not a duration: write '500ms', '30s', '10m', '1h' or '30d'")
     duration_ms = parse_span(str(value))
     if duration_ms > most:
-        raise ValueError(f"{value!r} is more than {span_text(int(most))}, the most that it may be")
+        raise ValueError(f"{value!r} is more than {span_text(int(most))}, the maximum")
     if least is not None and duration_ms < least:
-        raise ValueError(f"{value!r} is less than {span_text(int(least))}, the least that it may be")
+        raise ValueError(f"{value!r} is less than {span_text(int(least))}, the minimum")
     return str(duration_ms)
 
 
@@ -85,7 +85,7 @@ def _allowed(setting: Setting) -> str:
 
 
 def shown(setting: Setting, text: str | None) -> str:
-    """The text of a config as people write it."""
+    """A config's text in the form that people write."""
     if text is None:
         return "not known"
     if setting.kind is Kind.DURATION:
@@ -97,8 +97,7 @@ def shown(setting: Setting, text: str | None) -> str:
 
 
 def setting_options(function: F) -> F:
-    """An option for each setting; what is given comes as keyword arguments, in the form of
-    `settings_of`."""
+    """Adds an option for each setting. `settings_of` reads the command's keyword arguments."""
     for setting in reversed(list(SETTINGS.values())):
         text = f"{setting.doc}  [default: {shown(setting, setting.default)}]"
         kind = SettingType(setting)
@@ -107,6 +106,6 @@ def setting_options(function: F) -> F:
 
 
 def settings_of(options: Mapping[str, str | None]) -> dict[str, str]:
-    """Texts of configs by names of settings, of those options that were given."""
+    """Name of a setting -> text of its config, for each option that was given."""
     found = {name: options[name.replace("-", "_")] for name in SETTINGS}
     return {name: text for name, text in found.items() if text is not None}

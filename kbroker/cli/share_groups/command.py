@@ -1,8 +1,7 @@
 """`kbroker share-groups`: list, describe, reset and delete share groups, with the options and
-columns of Kafka's own tool.
+columns of Kafka's tool.
 
-The commands that need more than a few lines are in files of their own and are added at the end of
-this one.
+Longer commands are in separate files and are added at the end of this one.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def share_groups() -> None:
 @json_option
 @bootstrap_option
 def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Address) -> None:
-    """Ids of all share groups, one per line.
+    """List the ids of all share groups, one per line.
 
     \b
     Examples:
@@ -68,15 +67,15 @@ def list_groups(states: tuple[str, ...] | None, as_json: bool, bootstrap: Addres
 
 @share_groups.command()
 @click.argument("group", nargs=-1, required=True, callback=each_not_blank)
-@click.option("--force", is_flag=True, help="Also the group of a queue that has unfinished jobs.")
+@click.option("--force", is_flag=True, help="Delete even the group of a queue that has unfinished jobs.")
 @json_option
 @bootstrap_option
 def delete(group: tuple[str, ...], force: bool, as_json: bool, bootstrap: Address) -> None:
     """Delete each GROUP with its offsets and configs.
 
-    A group that has members is refused, and so is a name that is no share group's; the group of a
-    queue that has unfinished jobs is refused without --force. The others are deleted nevertheless,
-    and the exit code is 1.
+    A group that has members is refused, and so is a name that is not a share group. The group of a
+    queue that has unfinished jobs is refused without --force. The other groups are deleted, and the
+    exit code is 1.
 
     \b
     Examples:
@@ -88,8 +87,8 @@ def delete(group: tuple[str, ...], force: bool, as_json: bool, bootstrap: Addres
 
 
 def _delete(connection: Connection, names: tuple[str, ...], *, force: bool) -> dict[str, str]:
-    """Reasons by group that was not deleted. DeleteGroups takes groups of any type: those of other
-    types are kept out here."""
+    """The reason for each group that was not deleted. DeleteGroups accepts groups of any type, so
+    groups of other types are excluded here."""
     from kbroker.cli.queues.found import why_not_to_delete
     from kbroker.client import group_admin
 
@@ -135,15 +134,15 @@ def _why_not(error: KafkaError) -> str:
     multiple=True,
     required=True,
     callback=each_not_blank,
-    help="Forget the offsets of this topic; may be repeated.",
+    help="Delete the offsets of this topic; may be repeated.",
 )
 @json_option
 @bootstrap_option
 def delete_offsets(group: str, topics: tuple[str, ...], as_json: bool, bootstrap: Address) -> None:
-    """Forget where GROUP stands in topics.
+    """Delete the offsets of GROUP in topics.
 
-    Used again, the topics begin as for a new group. GROUP must have no members. Where a topic could
-    not be done, the others are, and the exit code is 1.
+    When GROUP reads these topics again, it begins as a new group. GROUP must have no members. If
+    the offsets of a topic cannot be deleted, those of the others are, and the exit code is 1.
 
     \b
     Examples:

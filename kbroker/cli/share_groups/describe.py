@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class DescribedShareGroups(NamedTuple):
-    """What was asked for, and a line for everything that could not be said of it."""
+    """The data of a view, and a line for each thing that could not be described."""
 
     groups: list[ShareGroup]
     offsets: dict[str, list[ShareOffset]]
@@ -57,10 +57,10 @@ def describe(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Offsets, members or state of each GROUP.
+    """Print offsets, members or state of each GROUP.
 
-    A value that is not known is printed as -: a share-partition has no start offset, and so no lag,
-    before it was first used.
+    An unknown value is printed as -; a share-partition has no start offset and no lag before its
+    first use.
 
     \b
     Examples:
@@ -78,7 +78,8 @@ def describe(
 
 
 def find(connection: Connection, names: Sequence[str], view: str) -> DescribedShareGroups:
-    """Of these groups, or of all. Raises KafkaError where the broker refuses the whole question."""
+    """Describe these groups, or all if there are none. Raises KafkaError if the broker refuses the
+    whole request."""
     from kbroker.client import group_admin
 
     names = names or tuple(each.group_id for each in group_admin.groups(connection))
@@ -103,7 +104,7 @@ def find(connection: Connection, names: Sequence[str], view: str) -> DescribedSh
 
 
 def notes(found: DescribedShareGroups, view: str) -> Iterable[str]:
-    """Why there is less to see than was asked for."""
+    """Lines that explain why something is missing."""
     if not found.groups and not found.problems:
         yield "there are no share groups"
     for each in found.groups:

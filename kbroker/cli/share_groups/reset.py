@@ -1,4 +1,4 @@
-"""`kbroker share-groups reset-offsets`: another place for a share group to go on from (KIP-932,
+"""`kbroker share-groups reset-offsets`: sets the offsets from which a share group resumes (KIP-932,
 KIP-1323).
 
 Groups with members, topics and partitions that do not exist are refused before anything is changed.
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @click.command("reset-offsets")
 @click.argument("group", callback=not_blank)
-@click.option("--all-topics", is_flag=True, help="All topics that GROUP has offsets of.")
+@click.option("--all-topics", is_flag=True, help="All topics for which GROUP has offsets.")
 @click.option(
     "--to-current",
     is_flag=True,
-    help="To the start offsets of describe: what is finished beyond them comes again.",
+    help="To the start offsets of describe: records finished beyond them are delivered again.",
 )
 @reset_options
 @json_option
@@ -60,11 +60,11 @@ def reset_offsets(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Let GROUP go on from other offsets.
+    """Set the offsets from which GROUP resumes.
 
-    GROUP must have no members; one that does not exist yet is made. What was delivered, released or
-    finished beyond the new offsets is forgotten. Offsets outside of the log are moved to its
-    nearest end, with a warning.
+    GROUP must have no members; it is created if it does not exist. The state of records beyond the
+    new offsets is dropped, so they are delivered again. An offset outside the log is moved to the
+    nearest end of the log, with a warning.
 
     \b
     Examples:
@@ -90,7 +90,7 @@ def reset_offsets(
 
 
 def _plan(file: IO[str], group: str) -> Offsets:
-    """What a file says of the group. Raises UsageError."""
+    """The group's offsets in a file. Raises UsageError if there are none."""
     plan = read_plans(file, group).get(group)
     if plan is None:
         raise click.UsageError(f"{file.name} has no offsets for share group {group}")
@@ -103,8 +103,8 @@ def _planned(connection: Connection, plan: Offsets) -> Offsets:
 
 
 def _check_group(connection: Connection, group: str) -> None:
-    """Raises CommandFailed for a group that has members or is of another type. One that does not
-    exist may be reset: that makes it."""
+    """Raises CommandFailed for a group that has members or is of another type. A group that does
+    not exist may be reset: the reset creates it."""
     from kbroker.client import group_admin
 
     (found,) = group_admin.describe_share_groups(connection, [group])
@@ -118,7 +118,8 @@ def _check_group(connection: Connection, group: str) -> None:
 
 
 def _offsets(connection: Connection, group: str, topics: Scope, target: Target) -> Offsets:
-    """Where the topics, without any all that the group has offsets of, are to go on."""
+    """New offsets of the topics, or, if none are named, of all partitions for which the group has
+    offsets."""
 
     def start_offsets() -> dict[TopicPartition, int | None]:
         from kbroker.client import group_admin
