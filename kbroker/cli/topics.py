@@ -72,7 +72,7 @@ def create(
 @json_option
 @bootstrap_option
 def list_topics(internal: bool, as_json: bool, bootstrap: Address) -> None:
-    """Names of all topics, one per line."""
+    """List the names of all topics, one per line."""
     from kbroker.client import admin
 
     with connect(bootstrap) as connection:
