@@ -1,6 +1,6 @@
 """One Spark session for all tests of a run, and one broker per engine (`tests.brokers`).
 
-Filling topics and reading them as a Kafka consumer does is in `spark.tests.filling`.
+`spark.tests.filling` fills topics and reads them as a Kafka consumer does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["broker", "broker_of", "engine", "name"]
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Two workers, two partitions after a shuffle, no UI, UTC; its own files lie in a temporary
+    """Two workers, two partitions after a shuffle, no UI, UTC; its own files are in a temporary
     directory."""
     from kbroker_spark.session import session
 
@@ -32,9 +32,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.master": "local[2]",
             "spark.sql.shuffle.partitions": 2,
             "spark.driver.memory": "1g",
-            # Half the processor time for jobs as small as those of tests: a thorough compiler,
-            # classes made for each plan and plans that are changed on the way cost more than they
-            # save. Rows do not depend on them; `test_session` keeps what users have.
+            # Half the processor time for jobs as small as those of tests: the thorough compiler,
+            # classes generated for each plan and adaptive plans cost more than they save. Rows do
+            # not depend on them; `test_session` keeps the users' defaults.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             "spark.sql.codegen.wholeStage": "false",
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -1,9 +1,10 @@
-"""Batches with a few bytes changed, thousands of them: decoders must agree, and no process may die.
+"""Batches with a few bytes changed, thousands of them: decoders must agree, and no process may
+crash.
 
     python -m spark.tests.decode_fuzz ROUNDS SEED [LIBRARY.so]
 
-With a library, which is to be one that was built with an address sanitizer, that library decodes
-alone, for speed.
+With a library, which should be built with an address sanitizer, only that library decodes, for
+speed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _TELLING = (0, 1, 2, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 
 
 def fuzz(rounds: int, seed: int, *decoders: DecodeGroup) -> Counter[str]:
-    """How many ended in rows and how many in a complaint. AssertionError where the decoders
+    """How many ended with rows and how many with an error. AssertionError if the decoders
     differ."""
     chance = random.Random(seed)
     ends: Counter[str] = Counter()
@@ -61,8 +62,8 @@ def _model(chance: random.Random) -> bytes:
 
 
 def _changed(data: bytes, chance: random.Random) -> bytes:
-    """Records changed, cut or lengthened; the batch's length is right, its CRC is not looked at.
-    Now and then its header as well."""
+    """Records changed, truncated or extended; the batch's length is right, its CRC is not checked.
+    Sometimes its header is changed as well."""
     found = bytearray(data)
     for _ in range(chance.choice((0, 1, 1, 1, 2, 4))):
         at = chance.randrange(HEADER_SIZE, len(found))
@@ -93,7 +94,7 @@ def _outcome(data: bytes, first: int, decode_group: DecodeGroup) -> list[dict[st
 
 
 def _of_its_own(group: Group) -> Group:
-    """In memory that ends where the records do, so that a sanitizer sees every read beyond them (a
+    """In memory that ends with the records, so that a sanitizer detects every read beyond them (a
     bytearray has one byte more)."""
     begin, end = int(group.starts[0]), int(group.ends[-1])
     exact = np.array(group.data[begin:end])

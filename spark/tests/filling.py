@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 120.0
 KEPT = {"log.retention.ms": "-1", "log.segment.bytes": str(1 << 20)}
-"""For brokers: the times of `numbered` are years ago, and retention would delete such records after
-five minutes. A segment has its whole length from the start: tests that copy or overwrite files
-would do so with gigabytes."""
+"""For brokers. The timestamps of `numbered` are years ago, and retention would delete such records
+after five minutes. A segment has its full length from the start: tests that copy or overwrite files
+would otherwise handle gigabytes."""
 
 
 class Record(NamedTuple):
-    """What is to be sent; without a timestamp the producer's clock counts."""
+    """A record to send; without a timestamp the producer's clock is used."""
 
     value: bytes | None
     key: bytes | None = None
@@ -31,7 +31,7 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record as Spark's columns have it; sorts by topic, partition and offset."""
+    """A record in Spark's columns; sorts by topic, partition and offset."""
 
     topic: str
     partition: int
@@ -91,16 +91,16 @@ def produce(
 
 
 def delete_before(bootstrap: str, topic: str, offset: int, *, partition: int = 0) -> None:
-    """DeleteRecords: what lies below `offset` is gone on return."""
+    """DeleteRecords: records below `offset` are gone on return."""
     place = TopicPartition(topic, partition, offset)
-    # a name of its own: without it no answer would be waited for
+    # a separate client: without it the answer would not be waited for
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (answer,) = admin.delete_records([place]).values()
     assert answer.result(PATIENCE_S).low_watermark == offset
 
 
 def consume(bootstrap: str, topic: str, *, partitions: int = 1) -> list[Row]:
-    """All records that a consumer reads from the first to what is the end when it begins,
+    """All records that a consumer reads, from the first to the end at the time of the call,
     sorted."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     try:
@@ -138,7 +138,7 @@ def rows_of(frame: DataFrame) -> list[Row]:
 
 
 def without_headers(rows: Iterable[Row]) -> list[Row]:
-    """As the source gives them where headers are not asked for."""
+    """As the source returns them if headers are not requested."""
     return [row._replace(headers=None) for row in rows]
 
 

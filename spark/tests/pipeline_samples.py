@@ -1,4 +1,4 @@
-"""Made-up numbers for the pages, with texts among them that would do harm if they were taken for
+"""Invented numbers for the pages, with texts that would do harm if they were interpreted as
 HTML."""
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Record batches by hand, sound and damaged ones, and what a decoder makes of them in a form that
-can be compared."""
+"""Hand-made record batches, valid and damaged, and a decoder's result in a comparable form."""
 
 from __future__ import annotations
 
@@ -15,11 +14,11 @@ from kbroker_spark.arrow_columns import MAX_MILLISECONDS
 from kbroker_spark.decode import COLUMNS, CorruptBatch, Decoder, decode
 
 EVERYTHING = 1 << 62
-"""An end behind all offsets of these tests."""
+"""An end beyond all offsets of these tests."""
 
 
 def zigzag(number: int, size: int = 1) -> bytes:
-    """A varint or varlong, in no less than `size` bytes: longer than needed is allowed."""
+    """A varint or varlong in at least `size` bytes: encodings may be longer than needed."""
     rest = (number << 1) ^ (number >> 63)
     found = bytearray()
     while rest >= 0x80 or len(found) + 1 < size:
@@ -60,7 +59,7 @@ def batch(
     magic: int = 2,
     payload: bytes | None = None,
 ) -> bytes:
-    """With its right CRC. `payload` stands for the records as they are stored."""
+    """With the right CRC. `payload` replaces the records in their stored form."""
     stored = compress(codec, b"".join(records)) if payload is None else payload
     header = HEADER.pack(
         base_offset, HEADER_SIZE - LENGTH_END + len(stored), 0, magic, 0, attributes | codec,
@@ -71,7 +70,7 @@ def batch(
 
 
 def sealed(data: bytearray) -> bytes:
-    """One batch with the CRC that its bytes give."""
+    """One batch with the CRC of its bytes."""
     data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
     return bytes(data)
 
@@ -86,7 +85,7 @@ class Row(NamedTuple):
 
 
 def expected_rows(batches: Sequence[bytes], first: int = 0, end: int = EVERYTHING) -> list[Row]:
-    """What kbroker.formats.batches reads, in the columns of Spark."""
+    """The records that kbroker.formats.batches reads, in the columns of Spark."""
     rows = []
     for data in batches:
         ((_, header),) = iter_headers(data)
@@ -113,8 +112,7 @@ def decoded(
     columns: Sequence[str] = tuple(COLUMNS),
     check_crc: bool = True,
 ) -> dict[str, pa.ChunkedArray]:
-    """The columns of all pieces, with exactly the types that Spark wants, and valid in Arrow's
-    eyes."""
+    """The columns of all pieces, with exactly the types that Spark expects, and valid for Arrow."""
     views = [memoryview(chunk) for chunk in chunks]
     pieces = list(decode(views, first=first, end=end, columns=columns, decoder=decoder, check_crc=check_crc))
     for piece in pieces:

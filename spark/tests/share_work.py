@@ -1,5 +1,5 @@
-"""Share groups at work for tests of the tables of state: unmodified share consumers, and what the
-broker answers about them."""
+"""Active share groups for tests of the tables of state: unmodified share consumers, and the
+broker's answers about them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def prepare(broker: RunningBroker, name: str, *, partitions: int = 1, count: int
 
 
 def prepare_group(broker: RunningBroker, group: str) -> None:
-    """With heartbeats that come soon, so that members are told soon what they have."""
+    """With a short heartbeat interval, so that members soon get their assignment."""
     broker.set_group_config(
         group, {"share.auto.offset.reset": "earliest", "share.heartbeat.interval.ms": "200"}
     )
@@ -53,8 +53,8 @@ def work(
     group: str | None = None,
     at_once: int = 10,
 ) -> set[int]:
-    """One consumer takes records until it has seen `count` different values, deciding about each
-    delivery; returns the values."""
+    """One consumer acquires records until it has seen `count` different values, and decides about
+    each delivery; returns the values."""
     settings = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": group or name,
@@ -75,7 +75,7 @@ def work(
 
 
 def mixed(message: Message) -> AcknowledgeType:
-    """Every fourth is rejected, the one behind it comes back, the others are done."""
+    """Every fourth is rejected, the one after it is released, the others are accepted."""
     kinds = {0: AcknowledgeType.REJECT, 1: AcknowledgeType.RELEASE}
     return kinds.get(int(message.value() or b"") % 4, AcknowledgeType.ACCEPT)
 
@@ -85,7 +85,7 @@ def accepted(message: Message) -> AcknowledgeType:
 
 
 class Stands(NamedTuple):
-    """What DescribeShareGroupOffsets says of a share-partition. None: not known."""
+    """The result of DescribeShareGroupOffsets for a share-partition. None: not known."""
 
     partition: int
     start_offset: int | None
@@ -94,7 +94,8 @@ class Stands(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What ReadShareGroupState says; `batches`: first and last offset, state, delivery count."""
+    """The result of ReadShareGroupState; `batches`: first and last offset, state, delivery
+    count."""
 
     partition: int
     state_epoch: int
@@ -110,8 +111,8 @@ def described(broker: RunningBroker, group: str) -> list[Stands]:
 
 
 def stored(broker: RunningBroker, group: str, topic: str) -> list[Stored]:
-    """Of all partitions. The state is asked for with the leader epoch that is stored: another one
-    would be stored and fence the broker."""
+    """Of all partitions. The request has the stored leader epoch: another one would be stored and
+    fence the broker."""
     with broker.connect() as connection:
         (found,) = admin.topics(connection, [topic])
         summaries = _partitions(connection, "read_share_group_state_summary", group, found, {})
@@ -145,7 +146,7 @@ def _partitions(
 
 
 def table(module: ModuleType, data_dir: Path, **options: str) -> list[dict[str, Any]]:
-    """The rows of a table as its source makes them, without Spark; timestamps in microseconds."""
+    """The rows of a table from its source, without Spark; timestamps in microseconds."""
     with reading(data_dir) as data:
         return [
             dict(zip(module.schema(options).names, row, strict=True)) for row in module.rows(data, options)
@@ -153,8 +154,8 @@ def table(module: ModuleType, data_dir: Path, **options: str) -> list[dict[str, 
 
 
 def as_described(rows: Iterable[dict[str, Any]]) -> list[Stands]:
-    """Rows of kbroker-state by share-partition as the broker answers; where it knows no start it
-    tells nothing else."""
+    """Rows of kbroker-state by share-partition, from the broker's answers; without a start offset
+    the other columns are empty."""
     found = [Stands(row["partition"], row["start_offset"], row["leader_epoch"], row["lag"]) for row in rows]
     return sorted(
         each if each.start_offset is not None else Stands(each.partition, None, None, None) for each in found
@@ -162,7 +163,7 @@ def as_described(rows: Iterable[dict[str, Any]]) -> list[Stands]:
 
 
 def as_stored(rows: Iterable[dict[str, Any]]) -> list[Stored]:
-    """Rows of kbroker-state by batch as the broker answers."""
+    """Rows of kbroker-state by batch, from the broker's answers."""
     found: dict[int, Stored] = {}
     for row in rows:
         start = -1 if row["start_offset"] is None else row["start_offset"]

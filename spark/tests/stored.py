@@ -1,9 +1,9 @@
-"""Data directories written through the engines themselves, without a broker: what a broker seldom
-writes is made in a line.
+"""Data directories written through the engines themselves, without a broker: rare content takes one
+line.
 
-with writing(tmp_path, "segment") as data:
-    topic = data.topic("t", partitions=2)
-    data.append(topic, 0, batch([Record(...)], offset=100))
+    with writing(tmp_path, "segment") as data:
+        topic = data.topic("t", partitions=2)
+        data.append(topic, 0, batch([Record(...)], offset=100))
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SMALL = LogSettings(segment_bytes=1 << 12)
 
 
 def records(count: int, *, first_ms: int = 1000, step_ms: int = 1) -> list[Record]:
-    """Values count up from 0 in each call; offsets are given by the batch."""
+    """Values count up from 0 in each call; the batch determines the offsets."""
     return [
         Record(0, first_ms + number * step_ms, b"k%d" % number, b"v%d" % number) for number in range(count)
     ]
@@ -87,12 +87,12 @@ class Stored:
         self.logs.sync()
 
     def log_start(self, topic_id: UUID, partition: int, offset: int) -> None:
-        """As DeleteRecords leaves it."""
+        """The state after DeleteRecords."""
         self.state.write([(LogStartKey(topic_id, partition).encode(), LogStart(offset).encode())])
         self.state.sync()
 
     def tombstone(self, topic_id: UUID, name: str, partitions: int = 1) -> None:
-        """The first half of a deletion; then `logs.drop`."""
+        """The first half of a deletion; `logs.drop` is the other."""
         self.state.write(
             [(TopicKey(topic_id).encode(), Topic(name, partitions, 5, TopicState.DELETING).encode())]
         )
@@ -113,7 +113,7 @@ def describe(path: Path, **changes: object) -> None:
 
 @contextmanager
 def writing(path: Path, engine: str = "segment", **options: str) -> Iterator[Stored]:
-    """Closed in good order on leaving; `options` are those of the log engine."""
+    """Closed cleanly on exit; `options` are those of the log engine."""
     describe(path, log_engine=engine, state_engine=engine)
     logs: LogStore = plugins.log_store_factory(engine).open(path / f"log-{engine}", options, 1)
     state: StateStore = plugins.state_store_factory(engine).open(path / f"state-{engine}", {}, 1)

@@ -1,5 +1,5 @@
-"""Topics that live without a broker, step by step: they grow, lose their beginning or end, are
-deleted and created again."""
+"""Topics without a broker, step by step: they grow, lose their beginning or end, are deleted and
+recreated."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _ONE_BATCH_PER_SEGMENT = LogSettings(segment_bytes=1)
 
 
 class StoredTopics:
-    """Each record's value is its offset, its time `_NOW_MS` plus its offset; each call of `append`
-    is a batch and a segment of its own."""
+    """Each record's value is its offset, its timestamp `_NOW_MS` plus its offset; each call of
+    `append` makes a batch and a segment."""
 
     def __init__(self, data: Stored) -> None:
         self.path = data.path
@@ -28,7 +28,7 @@ class StoredTopics:
         self._topics: dict[str, tuple[UUID, int]] = {}
 
     def create(self, topic: str, partitions: int = 1) -> None:
-        """Or give it more partitions."""
+        """Create a topic, or add partitions to it."""
         topic_id, _ = self._topics.get(topic, (uuid.uuid4(), 0))
         self._topics[topic] = topic_id, partitions
         for partition in range(partitions):
@@ -44,15 +44,15 @@ class StoredTopics:
         self._data.append(*log, build_batch(records, base_offset=first))
 
     def trim(self, topic: str, start: int, partition: int = 0) -> None:
-        """As retention: `start` is the end of a segment."""
+        """Like retention: `start` is the end of a segment."""
         self._data.logs.trim(self._log(topic, partition), start)
 
     def delete_records(self, topic: str, start: int, partition: int = 0) -> None:
-        """As DeleteRecords, of which no segment knows."""
+        """Like DeleteRecords, which leaves segments unchanged."""
         self._data.log_start(*self._log(topic, partition), start)
 
     def truncate(self, topic: str, end: int, partition: int = 0) -> None:
-        """As a power cut: `end` is the end of a batch."""
+        """Like a power cut: `end` is the end of a batch."""
         self._data.logs.truncate(self._log(topic, partition), end)
 
     def delete(self, topic: str) -> None:
@@ -66,7 +66,7 @@ class StoredTopics:
 
 
 def time_of(offset: int) -> str:
-    """An option's value."""
+    """A timestamp as an option's value."""
     return str(_NOW_MS + offset)
 
 

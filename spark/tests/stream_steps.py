@@ -1,5 +1,5 @@
 """Calls a stream reader as Spark's micro-batch execution does, one batch at a time, with a
-checkpoint and a sink that outlive a crash."""
+checkpoint and a sink that survive a crash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kbroker_spark.stream_reader import StreamReader
 
 
 class Seen(NamedTuple):
-    """A row that came."""
+    """A row in the sink."""
 
     topic: str
     partition: int
@@ -22,7 +22,7 @@ class Seen(NamedTuple):
 
 
 class Clock:
-    """Stands still unless it is told, or asked: `step` is what a question takes."""
+    """Stands still unless it is set or read: each reading advances it by `step`."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -40,7 +40,7 @@ class Clock:
 
 class Checkpoint:
     """`offsets`: Spark's offset log, the end of each batch as text. `sink`: rows by batch, so that
-    a batch that is written twice is there once."""
+    a batch that is written twice appears once."""
 
     def __init__(self) -> None:
         self.offsets: list[str] = []
@@ -52,7 +52,7 @@ class Checkpoint:
         return sorted(row for rows in self.sink.values() for row in rows)
 
     def seen(self, topic: str, partition: int = 0) -> list[int]:
-        """Offsets of all rows of a partition; one that came twice is there twice."""
+        """Offsets of all rows of a partition; duplicates appear twice."""
         return [row.offset for row in self.rows if row[:2] == (topic, partition)]
 
     @property
@@ -90,8 +90,8 @@ class Run:
             self._process(crash=False)
 
     def batch(self, limit: ReadLimit | None = None, *, crash: bool = False) -> bool:
-        """Whether there was one. `crash`: it is in the offset log and not done; then this run is
-        over."""
+        """Returns whether there was one. `crash`: it is in the offset log but not committed, and
+        this run ends."""
         start = self._start(len(self._checkpoint.offsets))
         self.clock.seconds += 0.01
         end = json.dumps(
@@ -104,7 +104,7 @@ class Run:
         return True
 
     def all_batches(self) -> int:
-        """As a run with Trigger.AvailableNow; returns how many there were."""
+        """Like a run with Trigger.AvailableNow; returns the number of batches."""
         count = 0
         while self.batch():
             count += 1

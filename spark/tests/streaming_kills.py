@@ -1,13 +1,13 @@
-"""A streaming query in a process of its own, which is killed with its JVM, again and again, while a
-producer goes on sending.
+"""A streaming query in a separate process that is killed with its JVM, repeatedly, while a producer
+keeps sending.
 
     python -m spark.tests.streaming_kills DATA_DIR TOPIC HOME [--to-the-end]
 
-Files and checkpoint of the query lie below HOME.
+Files and checkpoint of the query are below HOME.
 
-A kill comes after a random number of new files of the query, of any kind, and then at a random
-moment: between an offset that is written down and files that are not, between files and their
-commit, while a batch of the last life is done again, and wherever else chance leads.
+A kill happens after a random number of new files of the query, of any kind, and then at a random
+moment. It may hit between an offset and its files, between files and their commit, while a batch of
+the previous life is repeated, or anywhere else.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 PARTITIONS = 3
 OFFSETS_PER_BATCH = 2000
 TOPIC_CONFIG = {"retention.ms": "-1"}
-"""The times of `numbered` are long past."""
+"""The timestamps of `numbered` are long past."""
 _BURST = 100
 _PAUSE_S = 0.1
 _FILES_PER_LIFE = 14
 """About two batches: an offset, three files of rows, their list and a commit each."""
 _FILE_S = 0.3
-"""A kill comes at most so long after a file."""
+"""A kill happens at most this long after a file."""
 
 
 def start(spark: SparkSession, data_dir: Path, topic: str, home: Path, *, to_the_end: bool) -> StreamingQuery:
@@ -102,7 +102,7 @@ class Life:
 
     def kill_at(self, moment: random.Random) -> bool:
         """SIGKILL to driver, JVM and workers at a random moment of this life; returns whether a
-        batch was begun and not done."""
+        batch was begun and not committed."""
         wanted = self._written() + moment.randrange(1, _FILES_PER_LIFE + 1)
         deadline = time.monotonic() + PATIENCE_S
         try:
@@ -126,7 +126,7 @@ class Life:
         self._process.wait()
 
     def _written(self) -> int:
-        """Files so far."""
+        """Number of files so far."""
         return sum(
             1
             for folder in (self._checkpoint / "offsets", self._checkpoint / "commits", self._files)

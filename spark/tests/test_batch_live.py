@@ -1,5 +1,5 @@
 """Batch queries beside a live broker of each engine, without Spark: the same records, offsets and
-times as the broker tells a consumer."""
+times as the broker returns to a consumer."""
 
 from __future__ import annotations
 
@@ -158,8 +158,8 @@ def test_share_state_among_the_records_is_left_out() -> None:
 
 @every_engine
 def test_retention_goes_on_under_queries(engine: str) -> None:
-    """Offsets are numbers of records here, so that each row says whether it is the right one;
-    retention runs between plan and reading."""
+    """Values are offsets here, so that each row shows whether it is the right one; retention runs
+    between plan and reading."""
     limits = {"internal.segment.bytes": str(100_000), "retention.bytes": str(300_000), "retention.ms": "-1"}
     with open_test_broker(storage=engine, config={"log.retention.check.interval.ms": "20"}) as broker:
         broker.create_topic("t", config=limits)

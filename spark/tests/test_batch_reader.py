@@ -1,5 +1,5 @@
-"""Plans and rows of batch queries, as Spark's workers make them but without Spark: ranges, losses,
-damage, every engine and codec."""
+"""Plans and rows of batch queries, made as Spark's workers make them but without Spark: ranges,
+losses, damage, every engine and codec."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def offsets(path: Path, **options: str) -> list[int]:
 
 
 def filled(data: Stored, *, partitions: int = 1, codecs: Iterable[Codec] = (Codec.NONE,)) -> UUID:
-    """100 records in batches of ten, a codec for each in turn."""
+    """100 records in batches of ten, each batch with the next codec."""
     codecs = list(codecs)
     topic_id = data.topic("t", partitions=partitions)
     for partition in range(partitions):

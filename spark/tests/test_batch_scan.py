@@ -1,4 +1,4 @@
-"""kbroker-batches: every batch that is stored, and damage as rows; on the files of each engine."""
+"""kbroker-batches: every stored batch, and damage as rows; on the files of each engine."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def test_what_a_row_says(tmp_path: Path) -> None:
     assert (unchecked["crc_ok"], unchecked["problem"]) == (None, None)
 
 
-# --- damage, in a log that knows where its batches are and in one that does not ---
+# --- damage, in a log with an index of its batches and in one without ---
 
 
 class OneLog:
-    """A LogReader of one log. `places`: where batches begin, by what the engine knows; without it,
-    it walks from the beginning."""
+    """A LogReader of one log. `places`: where batches begin, by the engine's index; without it, it
+    walks from the beginning."""
 
     may_block = False
 
@@ -147,8 +147,8 @@ def test_a_wrong_crc_is_one_row_and_reading_goes_on() -> None:
 
 @pytest.mark.parametrize("field", [range(0, 8), range(8, 12), [16], range(17, 21), range(23, 27)], ids=str)
 def test_damaged_headers_hide_no_good_batch(field: Any) -> None:
-    """Whatever is in a header's fields, all other batches have their rows, and the offsets of this
-    one a row with a problem."""
+    """Whatever a header's fields contain, all other batches have their rows, and the offsets of
+    this one a row with a problem."""
     for at in field:
         data = bytearray(WHOLE)
         data[SIZE * 7 + at] ^= 0x55
@@ -174,8 +174,8 @@ def test_an_end_that_cannot_be_read_is_a_problem() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_damage_ends(seed: int) -> None:
-    """Noise anywhere: reading comes to an end, rows are in order, and what was not touched is
-    there, far enough from damage."""
+    """Noise anywhere: reading ends, rows are in order, and undamaged batches far enough from damage
+    are there."""
     chosen = random.Random(seed)
     data, touched = bytearray(WHOLE), set()
     for _ in range(chosen.randrange(1, 5)):
@@ -228,8 +228,8 @@ def test_options_that_make_no_sense(text: str) -> None:
 
 
 def test_damaged_and_truncated_files_of_the_segment_engine(tmp_path: Path) -> None:
-    """Sealed segments: their indexes know where batches are, whatever has become of these. What a
-    truncated file has lost is a hole."""
+    """Sealed segments: their indexes know where the batches were. The lost part of a truncated file
+    is a hole."""
     with writing(tmp_path) as data:
         topic = data.topic("t", settings=ROLLS)
         for number in range(200):
@@ -237,7 +237,7 @@ def test_damaged_and_truncated_files_of_the_segment_engine(tmp_path: Path) -> No
     sealed = sorted((tmp_path / "log-segment" / f"{topic}-0").glob("0*/data.ninja"))
     assert len(sealed) > 3
     with sealed[0].open("r+b") as file:
-        file.seek(3 * len(batch(records(2), 0)) + 8)  # the length of the fourth
+        file.seek(3 * len(batch(records(2), 0)) + 8)  # the length field of the fourth
         file.write(b"\x7f")
     with sealed[1].open("r+b") as file:
         file.truncate(sealed[1].stat().st_size - 5)

@@ -1,7 +1,7 @@
-"""The source "kbroker" in Spark: every value equals what a Kafka consumer reads from the broker, on
-every engine, live and offline.
+"""The source "kbroker" in Spark: every value equals the one that a Kafka consumer reads from the
+broker, on every engine, live and offline.
 
-What needs no Spark to be shown is in test_batch_reader.py.
+Tests that need no Spark are in test_batch_reader.py.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def produce_in_all_codecs(broker: RunningBroker, topic: str, number_of_records: 
 
 
 def consumed(broker: RunningBroker, topic: str, partitions: int) -> pa.Table:
-    """A million records are too many for an object each: columns, in the order of partitions and
-    offsets."""
+    """As columns, in the order of partitions and offsets: a million records are too many for an
+    object each."""
     consumer = Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False}
     )
@@ -125,7 +125,7 @@ def in_order(table: pa.Table) -> pa.Table:
 
 @contextmanager
 def being_written(broker: RunningBroker, topic: str, partitions: int) -> Iterator[None]:
-    """Small batches go on being appended by somebody else."""
+    """Another client keeps appending small batches."""
     done = threading.Event()
 
     def write() -> None:
@@ -149,7 +149,7 @@ def being_written(broker: RunningBroker, topic: str, partitions: int) -> Iterato
 
 
 def cut(table: pa.Table, like: pa.Table) -> pa.Table:
-    """Of each partition what comes before the last offset that the other one has."""
+    """Of each partition the records before the last offset that the other one has."""
     last = dict(zip(like["partition"].to_pylist(), like["offset"].to_pylist(), strict=True))
     ends = pa.array([last[partition] for partition in table["partition"].to_pylist()], pa.int64())
     return table.filter(pc.less_equal(table["offset"], ends)).combine_chunks()

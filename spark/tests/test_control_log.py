@@ -74,8 +74,8 @@ class Log:
         self.end += count
 
     def seal(self) -> None:
-        """What was appended so far is in segments that are sealed. (An active segment ends where
-        its first damage is.)"""
+        """The records appended so far are in sealed segments. (An active segment ends at its first
+        damage.)"""
         for _ in range(3):
             self.plain(200)
 
@@ -181,8 +181,8 @@ def test_history_of_control_records_goes_back_to_where_the_log_begins(tmp_path: 
 def test_history_of_control_records_while_retention_cuts_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the first snapshot has been read it goes, and the second one with it, whose update is
-    none to the first."""
+    """When the first snapshot has been read it is removed, and so is the second one, whose update
+    does not belong to the first."""
     with writing(tmp_path) as data:
         log = Log(data)
         first = log.checkpoint("a", 0)
@@ -207,7 +207,7 @@ def test_history_of_control_records_while_retention_cuts_the_log(
 
 
 def test_control_offsets_are_counted_from_anywhere(tmp_path: Path) -> None:
-    """Each group asks from its own start, which may lie within a batch; in any order."""
+    """Each group counts from its own start, which may be inside a batch; in any order."""
     with writing(tmp_path) as data:
         log = Log(data)
         for _ in range(3):
@@ -223,7 +223,7 @@ def test_control_offsets_are_counted_from_anywhere(tmp_path: Path) -> None:
 
 
 def test_state_of_a_topic_that_is_gone(tmp_path: Path) -> None:
-    """Its log may be gone as well; state in the store still says whose it was."""
+    """Its log may be gone as well; state in the store still has its owner's name."""
     with writing(tmp_path) as data:
         log = Log(data)
         log.hint(is_open=False, a=log.checkpoint("a", 0))

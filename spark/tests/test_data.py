@@ -1,5 +1,5 @@
 """A data directory opened by the engines' readers: topics, bounds, batches of a range, and refusals
-of one line."""
+in one line."""
 
 from __future__ import annotations
 
@@ -281,7 +281,8 @@ def test_an_offset_that_is_not_under_the_crc(
 
 
 def as_somebody_else(work: Callable[[], str]) -> str:
-    """What `work` gives in a process without root's rights, or of the user who runs the tests."""
+    """The result of `work` in a process without root's rights, or of the user who runs the
+    tests."""
     reads, writes = os.pipe()
     child = os.fork()
     if not child:

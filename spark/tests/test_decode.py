@@ -1,5 +1,5 @@
-"""Decoding: both decoders give exactly the same arrays and the same complaints, and what
-`kbroker.formats.batches` reads."""
+"""Decoding: both decoders return exactly the same arrays and errors, and the same as
+`kbroker.formats.batches`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _record = st.builds(Record, st.just(0), _times, _bytes, _bytes, st.one_of(st.jus
 
 @st.composite
 def _logs(draw: st.DrawFn) -> list[bytes]:
-    """Batches of a partition: any codec, control batches, times of the broker, and holes between
+    """Batches of a partition: any codec, control batches, broker timestamps, and holes between
     offsets."""
     found: list[bytes] = []
     offset = draw(st.integers(0, 10))
@@ -57,7 +57,7 @@ def _logs(draw: st.DrawFn) -> list[bytes]:
 @settings(deadline=None)
 @given(log=_logs(), copies=st.sampled_from((1, 40)), data=st.data())
 def test_equal_to_the_records(log: list[bytes], copies: int, data: st.DataObject) -> None:
-    """`copies` is what makes a group wide enough for numpy's steps."""
+    """`copies` makes a group wide enough for numpy's steps."""
     log *= copies
     first, end = sorted((data.draw(st.integers(0, 60)), data.draw(st.integers(0, 60))))
     chunks = log if data.draw(st.booleans()) else [b"".join(log)]
@@ -110,8 +110,8 @@ def test_numbers_longer_than_needed(decoder: Decoder) -> None:
 @pytest.mark.parametrize("delta", [0, 1, -1, 2**63 - 1])
 @pytest.mark.parametrize("attributes", [0, 8])
 def test_times(decoder: Decoder, milliseconds: int, delta: int, attributes: int) -> None:
-    """-1 is a millisecond before 1970, as in Spark's Kafka source; what 64 bits of microseconds do
-    not hold is null."""
+    """-1 is a millisecond before 1970, as in Spark's Kafka source; times beyond 64 bits of
+    microseconds are null."""
     log = [
         batch(
             [record(time_delta=delta), record(1)], times=(milliseconds, milliseconds), attributes=attributes
@@ -176,7 +176,7 @@ def test_nothing_given_out_refers_to_the_chunk(decoder: Decoder) -> None:
 
 
 def _damaged_records() -> dict[str, Sequence[bytes]]:
-    """A record each that cannot be."""
+    """One invalid record each."""
     sound = record()
     return {
         "length 0": [b"\x00" + sound],
@@ -252,7 +252,7 @@ def test_an_impossible_base_offset(decoder: Decoder) -> None:
 
 @both
 def test_the_crc_counts_only_where_it_is_asked_for(decoder: Decoder) -> None:
-    """And of batches in the range: the others are not read."""
+    """And for batches in the range: the others are not read."""
     log = [batch([record(i) for i in range(3)], 3 * k) for k in range(4)]
     wrong = bytearray(log[1])
     wrong[-2] ^= 1
@@ -296,7 +296,7 @@ def test_zstd_without_content_size(decoder: Decoder) -> None:
 @both
 @pytest.mark.parametrize("size", [1, 7_000, 200_000])
 def test_batches_from_small_to_large(decoder: Decoder, size: int) -> None:
-    """Few large batches next to many small ones: numpy walks the tails of the large ones alone."""
+    """Few large batches next to many small ones: numpy walks the tails of the large ones only."""
     chance = random.Random(size)
     log, offset = [], 0
     for _ in range(40):

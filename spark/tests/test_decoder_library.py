@@ -1,5 +1,5 @@
-"""The C helper is built once for a user, by any number of processes at once; where it cannot be had
-numpy takes its place."""
+"""The C helper is built once for a user, by any number of concurrent processes; if it is
+unavailable, numpy replaces it."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache directory of a user; what this process has loaded before is forgotten for the
-    time of the test."""
+    """An empty cache directory; an already loaded library is forgotten during the test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(DECODER_VARIABLE, raising=False)
     c_library.library.cache_clear()

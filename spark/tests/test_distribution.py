@@ -1,5 +1,5 @@
-"""The wheel: Spark finds every format by itself, importing what it looks at costs nothing, and
-reading files needs no part of a broker."""
+"""The wheel: Spark finds every format by itself, importing the packages that it inspects is cheap,
+and reading files needs no part of a broker."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ spark.stop()
 
 
 def said_by(python: str | Path, code: str, *arguments: str, cwd: Path) -> Any:
-    """What a program of its own prints as JSON, with what its environment has installed and nothing
-    of PYTHONPATH."""
+    """The JSON output of a separate program, with the environment's installed packages and no
+    PYTHONPATH."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     ended = subprocess.run(
         [python, "-c", code, *arguments],
@@ -77,13 +77,13 @@ def test_spark_finds_packages_that_import_next_to_nothing(tmp_path: Path) -> Non
 
 
 def test_the_list_of_packages_is_complete() -> None:
-    """What register() goes through."""
+    """The list that register() uses."""
     assert sorted(import_module(package).DefaultSource.name() for package in SOURCE_PACKAGES) == FORMATS
 
 
 def test_reading_files_needs_no_part_of_a_broker(tmp_path: Path) -> None:
-    """Nor does anything that it imports in turn. (trio itself may be there: hypothesis, which kio
-    looks for, brings it.)"""
+    """Nor do its own imports. (trio itself may be loaded: by hypothesis, which kio imports if
+    present.)"""
     found = said_by(sys.executable, IMPORT_ALL, cwd=tmp_path)
     assert {"batch_reader", "stream_reader", "decode", "state_table"} <= set(found["imported"])
     running = ("admin_http", "api", "broker", "cli", "client", "clock", "metrics_export", "server", "testing")
@@ -93,7 +93,7 @@ def test_reading_files_needs_no_part_of_a_broker(tmp_path: Path) -> None:
 
 
 def test_register_makes_all_formats_known(spark: SparkSession, broker: RunningBroker) -> None:
-    """Also where Spark has found them already."""
+    """Even if Spark has found them already."""
     register(spark)
     broker.create_topic("registered", partitions=3)
     assert (
@@ -104,7 +104,7 @@ def test_register_makes_all_formats_known(spark: SparkSession, broker: RunningBr
 
 
 def copied(project: Path, place: Path, package: str) -> Path:
-    """What a wheel is made of, where making it leaves nothing between the sources."""
+    """The files of a wheel, in a copy: building it must leave nothing among the sources."""
     shutil.copytree(
         project / package, place / package, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
     )
@@ -116,8 +116,8 @@ def copied(project: Path, place: Path, package: str) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment that has the two wheels, not linked to the sources, beside what
-    this environment has installed."""
+    """The Python of an environment with the two wheels, not linked to the sources, plus the
+    packages of this environment."""
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", folder / "env"], check=True)
     python = folder / "env" / "bin" / "python"
@@ -127,8 +127,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([python, "-m", "pip", "install", *quiet, *folder.glob("*.whl")], check=True)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     others = next(path for path in sys.path if path.endswith(f"{version}/site-packages"))
-    # Behind its own packages; links of editable installations lie in files that only an
-    # environment's own directory has followed.
+    # After its own packages. Links of editable installations are in files that are followed only in
+    # an environment's own directory.
     (folder / "env" / "lib" / version / "site-packages" / "others.pth").write_text(f"{others}\n")
     return python
 

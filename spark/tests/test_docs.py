@@ -1,5 +1,4 @@
-"""docs/spark.md says what there is: every option and every column of every format, and every
-format."""
+"""docs/spark.md is complete: every option and every column of every format, and every format."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ TABLES = ("state", "topics", "groups", "batches")
 
 
 def named(text: str) -> set[str]:
-    """What stands in `code` in the first column of a table."""
+    """The names in `code` in the first column of a table."""
     cells = re.findall(r"^\| *(`[^|]*) *\|", text, re.MULTILINE)
     return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
 
@@ -48,7 +47,7 @@ def test_options_of_tables(table: str) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_columns_of_tables(table: str) -> None:
-    """Of each view, where there are several."""
+    """Of each view, if there are several."""
     module = import_module(f"kbroker_spark.{table}_table")
     schemas = module.SCHEMAS.values() if hasattr(module, "SCHEMAS") else [module.schema({})]
     assert {name for schema in schemas for name in schema.names} - named(section(f"kbroker-{table}")) == set()

@@ -1,5 +1,5 @@
-"""kbroker-groups and kbroker-topics against what the broker answers, with consumers of all kinds at
-work and gone."""
+"""kbroker-groups and kbroker-topics compared with the broker's answers, with consumers of all
+kinds, running and gone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ every_engine = pytest.mark.parametrize(
 def consuming(
     broker: RunningBroker, topic: str, group: str, protocol: str, *, count: int
 ) -> Iterator[Consumer]:
-    """A member that has read so many records and committed that."""
+    """A member that has read so many records and committed its position."""
     settings: dict[str, Any] = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": group,
@@ -64,12 +64,12 @@ def consuming(
 
 
 def mine(broker: RunningBroker, name: str, view: str) -> list[dict[str, Any]]:
-    """Rows of the groups whose name begins so."""
+    """Rows of the groups whose name begins with this."""
     return [row for row in table(groups_table, broker.data_dir, view=view) if row["group"].startswith(name)]
 
 
 def check_groups(broker: RunningBroker, name: str) -> None:
-    """All groups, all members, all offsets, as the broker tells them."""
+    """All groups, members and offsets, compared with the broker's answers."""
     with broker.connect() as connection:
         listed = [
             group for group in group_admin.groups(connection, types=()) if group.group_id.startswith(name)
@@ -201,15 +201,15 @@ def test_members_of_a_share_group(broker: RunningBroker, name: str) -> None:
 
 
 def _share_members(connection: Connection, group: str) -> tuple[group_admin.ShareMember, ...]:
-    """None while there is no such group yet."""
+    """None until the group exists."""
     (found,) = group_admin.describe_share_groups(connection, [group])
     return () if isinstance(found, KafkaError) else found.members
 
 
 @every_engine
 def test_topics(broker: RunningBroker, name: str) -> None:
-    """Bounds as ListOffsets gives them, also after DeleteRecords; what is set for a topic and
-    nothing else."""
+    """Bounds as ListOffsets returns them, also after DeleteRecords; the topic's own settings
+    only."""
     broker.create_topic(name, partitions=3, config={"retention.ms": "-1"})
     broker.create_topic(f"{name}-empty")
     send(broker, name, range(100), partitions=2)

@@ -1,4 +1,5 @@
-"""Which partitions a selection means, and which offset a time means: by record, not by batch."""
+"""Which partitions a selection includes, and which offset belongs to a time: by record, not by
+batch."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def at(*times: int) -> list[Record]:
 
 
 def seal(data: bytearray) -> None:
-    """With the CRC that its bytes have."""
+    """With the CRC of its bytes."""
     data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
 
 

@@ -1,5 +1,5 @@
-"""Pictures that are taken while a broker is at work: state and logs are read one after the other,
-in an order in which they agree."""
+"""Consistent reads beside a running broker: state and logs are read one after the other, in an
+order in which they agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.brokers import DURABLE_ENGINES
 
 
 class _Busy:
-    """A state while a broker is at work: something happens whenever it is about to be read."""
+    """A state while a broker runs: something happens before each read of it."""
 
     def __init__(self, state: StateReader, happen: Callable[[], None]) -> None:
         self._state, self._happen = state, happen
@@ -46,8 +46,8 @@ class _Busy:
 def test_topics_that_are_made_and_written_to_while_a_picture_is_taken(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logs are made before the state names them, and written before share state speaks of their
-    records: whoever reads the state first knows no log that ends before it."""
+    """Logs are created before the state names them, and written before share state refers to their
+    records. A reader that reads the state first therefore finds no log that ends before it."""
     with writing(tmp_path, engine) as data:
         data.topic("t0")
         made: list[str] = []

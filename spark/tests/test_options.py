@@ -1,4 +1,4 @@
-"""Options of the source "kbroker": what is taken, what is refused, and with which words."""
+"""Options of the source "kbroker": accepted values, and refusals with their messages."""
 
 from __future__ import annotations
 

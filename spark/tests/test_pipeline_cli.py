@@ -1,4 +1,4 @@
-"""What the command line refuses: one line on stderr and kbroker's exit codes, before Spark is
+"""Refusals of the command line: one line on stderr and kbroker's exit codes, before Spark is
 started."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kbroker_spark.offsets import data_loss
 
 @pytest.fixture(scope="module")
 def data_dir() -> Iterator[Path]:
-    """Of a broker that is there no more."""
+    """Of a stopped broker."""
     with open_test_broker() as broker:
         broker.create_topic("orders")
         broker.stop()
@@ -89,14 +89,15 @@ def test_bad_options(data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_spark_that_does_not_start(
     data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As with a --master that is none."""
+    """As with an invalid --master."""
     text = (
         "An error occurred while calling None.JavaSparkContext.\n: SparkException: Could not parse "
         "Master URL: 'x'\n\tat A.scala"
     )
     for error in (Py4JError(text), PySparkRuntimeError(text)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SparkSession, "getActiveSession", lambda: None)  # a whole run of tests has one
+            # The tests' own session stays active.
+            patch.setattr(SparkSession, "getActiveSession", lambda: None)
             patch.setattr(session, "session", raising(error))
             assert run(["verify", str(data_dir), "--out", str(tmp_path / "out")]) == Exit.REFUSED
         assert (
@@ -114,7 +115,7 @@ def raising(error: Exception) -> Callable[..., NoReturn]:
 
 
 def test_help_is_quick() -> None:
-    """Nothing of Spark, Arrow or Plotly is imported for it."""
+    """It does not import Spark, Arrow or Plotly."""
     program = (
         "import sys; from kbroker_pipeline.cli import run; run(['archive', '--help']); "
         "print(sorted({'pyspark', 'pyarrow', 'plotly'} & set(sys.modules)))"
@@ -132,7 +133,8 @@ def test_spark_submit_runs_the_module() -> None:
 
 
 class SparkError(Exception):
-    """As Spark's own look: their text is a traceback of a worker, with the source's line in it."""
+    """Errors in Spark's form: their text is a traceback of a worker, with the source's line in
+    it."""
 
 
 SparkError.__module__ = "pyspark.errors.exceptions.captured"
@@ -170,8 +172,8 @@ def test_the_line_of_a_source_is_found(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_an_interrupt_beside_the_gateway_is_quiet() -> None:
-    """py4j logs a question that Ctrl-C has cut off with the root logger, as an exception; errors of
-    others are still told."""
+    """py4j logs a call that Ctrl-C interrupts with the root logger, as an exception; other errors
+    are still reported."""
     root = logging.getLogger()
     filters = list(root.filters)
     told: list[str] = []

@@ -1,5 +1,4 @@
-"""docs/pipeline.md says every command, option, check and column that there is, and none that there
-is not."""
+"""docs/pipeline.md lists every command, option, check and column, and none that does not exist."""
 
 from __future__ import annotations
 

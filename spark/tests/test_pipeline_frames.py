@@ -1,4 +1,4 @@
-"""The sums and checks of the pipeline as DataFrame functions, on made-up state, letters and
+"""The sums and checks of the pipeline as DataFrame functions, on invented state, letters and
 batches."""
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def state_row(
 
 @pytest.fixture(scope="module")
 def state(spark: SparkSession) -> DataFrame:
-    """Partition 0: finished ones touch the start; 1: a head that came back, others finished; 2:
-    nothing stored; 3: cannot be read."""
+    """Partition 0: finished records begin at the start; 1: the head was released, others are
+    finished; 2: nothing stored; 3: unreadable."""
     rows = [
         state_row(0, 100, 100, 104, "acknowledged", 1, done=8),
         state_row(0, 100, 105, 107, "archived", 5, done=8),
@@ -113,7 +113,7 @@ def parts_of(spark: SparkSession, *bounds: tuple[int, int, int, int]) -> DataFra
 def test_oldest_unfinished_passes_what_is_finished_at_the_head(
     spark: SparkSession, state: DataFrame, log_starts: tuple[int, ...], oldest: tuple[int, ...]
 ) -> None:
-    """The head is where the log begins, if retention has passed the start offset."""
+    """The head is at the log's start, if retention has passed the start offset."""
     parts = parts_of(spark, *((partition, start, 200, 1) for partition, start in enumerate(log_starts)))
     found = by_partition(health.oldest_unfinished(state, parts), "oldest_offset")
     assert found == {partition: (offset,) for partition, offset in enumerate(oldest)}
@@ -177,8 +177,8 @@ def snapshots(spark: SparkSession, rows: Sequence[tuple[int, int, int, int, int]
 
 
 def test_standing_heads(spark: SparkSession) -> None:
-    """0 stands since the second snapshot, and others pass it; 1 had no backlog until the last one;
-    2 moves; 3 stands, and nothing moves."""
+    """0 has not moved since the second snapshot, and others pass it; 1 had no backlog until the
+    last one; 2 moves; 3 does not move, and nothing else does."""
     rows = [(0, 1, 5, 9, 0), (0, 2, 6, 9, 0), (0, 3, 6, 9, 4), (0, 4, 6, 9, 5)]
     rows += [(1, 1, 5, 3, 0), (1, 2, 5, 0, 0), (1, 3, 5, 0, 0), (1, 4, 5, 1, 0)]
     rows += [(2, taken, taken, 9, 0) for taken in range(1, 5)] + [
@@ -220,7 +220,8 @@ def test_letters_are_parsed(spark: SparkSession) -> None:
 
 
 def test_sums_of_letters_by_cause(spark: SparkSession) -> None:
-    """What was given up for other reasons than this broker's is neither rejected nor exhausted."""
+    """Records that were given up for causes other than this broker's are neither rejected nor
+    exhausted."""
     columns = (
         "group string, source_topic string, source_partition int, cause string, delivery_count int, "
         "timestamp timestamp"
@@ -272,8 +273,8 @@ def test_checks_of_batches(spark: SparkSession) -> None:
 
 
 def test_findings_have_one_order(spark: SparkSession) -> None:
-    """In which they are compared with those of the last run. Of topics that are gone there is the
-    id alone."""
+    """The order in which they are compared with those of the last run. Deleted topics have only
+    their id."""
     columns = (
         "check string, severity string, topic string, topic_id string, partition int, group string, "
         "first_offset bigint, "

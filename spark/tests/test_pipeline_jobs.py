@@ -1,4 +1,4 @@
-"""The jobs on the directory of a live broker: what they find is what Kafka's clients see, and
+"""The jobs on the directory of a live broker: their results equal what Kafka's clients see, and
 running them again changes nothing."""
 
 from __future__ import annotations
@@ -30,16 +30,15 @@ RECORDS, LIMIT = 120, 2
 
 
 def verdict(message: Message) -> AcknowledgeType:
-    """Of ten records one is rejected, one always comes back until the limit, the others are
-    done."""
+    """Of ten records one is rejected, one is always released until the limit, the others are
+    accepted."""
     kinds = {3: AcknowledgeType.REJECT, 7: AcknowledgeType.RELEASE}
     return kinds.get(int(message.value() or b"") % 10, AcknowledgeType.ACCEPT)
 
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession) -> Iterator[RunningBroker]:
-    """A broker whose group has done what it can: every order is finished, and a fifth of them have
-    dead letters."""
+    """A broker whose group has finished every order; a fifth of them have dead letters."""
     with open_test_broker(config=KEPT) as broker:
         broker.create_topic(ORDERS, partitions=2)
         broker.create_topic(LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
@@ -66,7 +65,7 @@ def live(spark: SparkSession) -> Iterator[RunningBroker]:
         ):
             work(broker, ORDERS, lambda message: _counted(message, deliveries), count=1, group=GROUP)
         deadline_s = time.monotonic() + PATIENCE_S
-        # A record is done with when its dead letter is written.
+        # A record is done when its dead letter is written.
         while any(row.lag for row in described(broker, GROUP)):
             assert time.monotonic() < deadline_s
         yield broker
@@ -80,7 +79,7 @@ def _counted(message: Message, deliveries: Counter[int]) -> AcknowledgeType:
 def job(
     name: str, data_dir: Path, out: Path, capsys: pytest.CaptureFixture[str], *options: str, code: int = 0
 ) -> dict[str, Any]:
-    """Runs a command and returns its JSON; the page must be there."""
+    """Runs a command and returns its JSON; the page must exist."""
     capsys.readouterr()
     assert run([name, str(data_dir), "--out", str(out), "--json", *options]) == code
     printed = capsys.readouterr()
@@ -91,7 +90,7 @@ def job(
 
 
 def files(out: Path) -> dict[str, bytes]:
-    """The tables, byte for byte."""
+    """The tables' files with their bytes."""
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*.parquet"))}
 
 
@@ -116,8 +115,8 @@ def consumed(broker: RunningBroker) -> list[Row]:
 
 
 def test_archive(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """In many commits, then again, then with a new topic: always what a consumer reads, each record
-    once."""
+    """In many commits, then again, then with a new topic: always the records that a consumer reads,
+    each once."""
     out = tmp_path / "out"
     first = job(
         "archive", live.data_dir, out, capsys, "--batch-records", "50", "--topics", r"orders|dlq\..*|later"
@@ -139,8 +138,8 @@ def test_archive(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixt
 def test_archive_after_a_crash(
     live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process ends right behind a commit that Spark knows nothing of: the batch is given again
-    and not written again."""
+    """The process ends right after a commit that Spark has not recorded: the batch is repeated but
+    not written again."""
     out, decide = tmp_path / "out", Store.decide
 
     def fatal(store: Store, name: str, facts: Any) -> Any:
@@ -197,7 +196,7 @@ def test_queue_health(live: RunningBroker, tmp_path: Path, capsys: pytest.Captur
 
 @pytest.mark.full
 def test_a_stuck_head(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One record is taken, and then nobody comes: the second run says since when."""
+    """One record is acquired, and then no member fetches: the second run says since when."""
     out, name = tmp_path / "out", "stuck"
     live.create_topic(name)
     live.set_group_config(name, {"share.auto.offset.reset": "earliest"})
@@ -246,7 +245,7 @@ def test_dead_letter_report(live: RunningBroker, tmp_path: Path, capsys: pytest.
 
 
 def test_verify(live: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All is well beside the live broker; in a copy one byte of a record is changed."""
+    """Everything is valid beside the live broker; in a copy one byte of a record is changed."""
     out = tmp_path / "out"
     found = job("verify", live.data_dir, out, capsys)
     assert (found["errors"], found["findings"], found["dead_letters"]) == (0, [], RECORDS // 5)

@@ -1,5 +1,5 @@
-"""The jobs killed with kill -9 at random moments, again and again: then one more run, and the
-tables are those of a run without kills."""
+"""The jobs killed with kill -9 at random moments, repeatedly: after one more run the tables equal
+those of a run without kills."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KILLS, PARTITIONS, RECORDS = 8, 3, 60_000
 
 
 def command(data_dir: Path, out: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that the JVM dies with it."""
+    """In a separate session, so that the JVM is killed with it."""
     arguments = [sys.executable, "-m", "kbroker_pipeline", "archive", str(data_dir), "--out", str(out)]
     arguments += ["--batch-records", "3000", "--master", "local[2]"]
     nowhere = subprocess.DEVNULL

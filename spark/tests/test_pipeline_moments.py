@@ -1,5 +1,5 @@
-"""The jobs beside what goes on: traffic between two of their readings, clocks that go back, records
-that nobody expects."""
+"""The jobs beside concurrent changes: traffic between two of their reads, clocks set back,
+unexpected records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rejected(_: Message) -> AcknowledgeType:
 
 
 def produce(broker: RunningBroker, count: int) -> None:
-    """Each record a batch, so that a consumer who wants one gets one."""
+    """Each record in its own batch, so that a consumer that wants one gets one."""
     filling.produce(
         broker.bootstrap,
         NAME,
@@ -45,7 +45,7 @@ def produce(broker: RunningBroker, count: int) -> None:
 
 
 def reject_one(broker: RunningBroker, left: int) -> None:
-    """Returns when it has its dead letter, and so many records are not done with."""
+    """Returns when it has its dead letter, and so many records are not done."""
     work(broker, NAME, rejected, count=1, at_once=1)
     deadline_s = time.monotonic() + PATIENCE_S
     while [row.lag for row in described(broker, NAME)] != [left]:
@@ -53,7 +53,7 @@ def reject_one(broker: RunningBroker, left: int) -> None:
 
 
 def afterwards(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) -> None:
-    """One after the other, whenever a job has just looked at where logs end."""
+    """Run these one after the other, each right after a job has read the logs' ends."""
     real, left = sources.parts, iter(steps)
 
     def parts(*arguments: Any) -> list[sources.Part]:
@@ -66,7 +66,7 @@ def afterwards(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[], object]) ->
 
 @pytest.fixture
 def queue() -> Iterator[RunningBroker]:
-    """Three records for a group that gives up what it gets."""
+    """Three records for a group that rejects each one that it gets."""
     with open_test_broker(config=KEPT) as broker:
         broker.create_topic(NAME)
         broker.create_topic(LETTERS, config={"errors.deadletterqueue.group.enable": "true"})
@@ -83,8 +83,8 @@ def at_hour(hour: int) -> tuple[str, str]:
 def test_queue_health(
     queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A record is given up behind what a run reads: the next run finds it with its dead letter.
-    Runs at one moment are two snapshots."""
+    """A record is given up after a run has read the logs: the next run finds it with its dead
+    letter. Runs at the same moment are two snapshots."""
     out = tmp_path / "out"
     reject_one(queue, left=2)
     afterwards(monkeypatch, lambda: reject_one(queue, left=1))
@@ -104,7 +104,7 @@ def test_queue_health(
 def test_a_clock_that_goes_back(
     queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What was taken later, as it seems, does not hide a head that stands."""
+    """A snapshot with an apparently later time does not hide a head that does not move."""
     for left in (2, 1, 0):
         reject_one(queue, left)
     stuck = []
@@ -117,7 +117,7 @@ def test_a_clock_that_goes_back(
 def test_dead_letters_in_one_session(
     queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A later run does not see the table as the first one has kept it in memory."""
+    """A later run must not use the first one's cached table."""
     for number in (1, 2):
         reject_one(queue, left=3 - number)
         found = job("dead-letter-report", queue.data_dir, tmp_path / "out", capsys)
@@ -127,7 +127,7 @@ def test_dead_letters_in_one_session(
 def test_verify(
     queue: RunningBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is produced and given up meanwhile is no damage."""
+    """Records produced or given up meanwhile are not damage."""
 
     def traffic(left: int) -> Callable[[], None]:
         def happens() -> None:
@@ -141,8 +141,8 @@ def test_verify(
 
 
 def test_verify_without_the_dead_letters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A batch of theirs has a right CRC and holds no records: what it could not check has not
-    passed."""
+    """One of their batches has a right CRC and no readable records: records that could not be
+    checked do not pass."""
     with writing(tmp_path / "data") as data:
         topic = data.topic("dlq", errors_deadletterqueue_group_enable="true")
         data.append(topic, 0, record_batches.batch([record_batches.record()], payload=b"\xff\xff\xff"))
@@ -156,8 +156,7 @@ def headers(*values: object) -> tuple[tuple[str, bytes], ...]:
 
 
 def test_letters_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Times that no calendar has, headers that are no text, places that cannot be: a report all the
-    same."""
+    """Invalid times, headers that are not text, impossible places: the report is still written."""
     with writing(tmp_path / "data") as data:
         source = data.topic("t")
         data.append(source, 0, build_batch([Record(0, FAR_MS, b"k", b"v")]))
@@ -186,8 +185,8 @@ def test_letters_of_strangers(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_archive_of_many_commits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What Spark has planned is on disk before a commit is decided; commits are forgotten while the
-    job runs, which may be for months. What is archived cannot be left out later."""
+    """A batch planned by Spark is on disk before a commit is decided. Old commits are dropped while
+    the job runs, perhaps for months. An archived topic cannot be left out later."""
     with writing(tmp_path / "data") as data:
         for name in ("one", "two"):
             topic = data.topic(name)

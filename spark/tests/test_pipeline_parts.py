@@ -1,5 +1,5 @@
-"""Parts of the pipeline that need no Spark: single records, what an archive adds up to, cursors,
-the terminal, the demo's orders."""
+"""Parts of the pipeline that need no Spark: single records, the totals of an archive, cursors, the
+terminal, the demo's orders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def broker() -> Iterator[RunningBroker]:
 
 
 def test_single_records(broker: RunningBroker) -> None:
-    """Alone and as neighbours; what was never there is not found, and disturbs nobody."""
+    """Alone and as neighbors; a record that never existed is not found, and does not affect the
+    others."""
     (topic_id,) = {str(part.topic.topic_id) for part in sources.parts(broker.data_dir, ["orders"])}
     rows = {(row.partition, row.offset): row for row in consume(broker.bootstrap, "orders", partitions=2)}
     known = [(0, 0), (0, 1), (0, 2), (0, 700), (1, 3), (1, 1499)]
@@ -68,7 +69,7 @@ def test_single_records(broker: RunningBroker) -> None:
 
 
 def test_the_first_record_behind_a_hole(tmp_path: Path) -> None:
-    """A start offset may be in a hole, or at a control record; and the log may begin behind it."""
+    """A start offset may be in a hole, or at a control record; and the log may begin after it."""
     with stored_topics(tmp_path, {"t": 1, "cut": 1, "empty": 1}) as stored:
         stored.append("t", 3)
         stored.append("t", 2, behind_hole_of=4)
@@ -85,7 +86,7 @@ def test_the_first_record_behind_a_hole(tmp_path: Path) -> None:
 
 
 def test_originals_of_dead_letters(broker: RunningBroker) -> None:
-    """What a worker of Spark does: of topics that are gone, and of offsets that are, there is no
+    """As a Spark worker does it: for deleted topics and offsets that are gone there is no
     original."""
     (topic_id,) = {str(part.topic.topic_id) for part in sources.parts(broker.data_dir, ["orders"])}
     row = consume(broker.bootstrap, "orders", partitions=2)[8]
@@ -119,8 +120,8 @@ def test_what_is_there(broker: RunningBroker) -> None:
 
 
 def test_offsets_that_are_gone(broker: RunningBroker, tmp_path: Path) -> None:
-    """Nothing is missing beside the live broker; of a stopped one's segment the beginning is
-    overwritten in a copy."""
+    """Nothing is missing beside the live broker; in a copy of a stopped one's directory the
+    beginning of a segment is overwritten."""
     assert sources.missing(broker.data_dir) == []
     with open_test_broker(data_dir=tmp_path / "data", config=KEPT) as other:
         other.create_topic("cut")
@@ -201,8 +202,8 @@ def archive_of(root: Path, *topics: str, batch: int = 0, planned: int | None = N
 
 
 def test_a_checkpoint_that_is_older_than_the_archive_is_refused(tmp_path: Path) -> None:
-    """A restored one, or what a power cut has left: its next batch would have the number of one
-    that is there, and be passed over."""
+    """A restored one, or one after a power cut: its next batch would have the number of an existing
+    one, and be skipped."""
     check_checkpoint(archive_of(tmp_path / "fine", "orders", batch=3))
     check_checkpoint(archive_of(tmp_path / "ahead", "orders", batch=3, planned=4))
     with pytest.raises(
@@ -212,8 +213,8 @@ def test_a_checkpoint_that_is_older_than_the_archive_is_refused(tmp_path: Path) 
 
 
 def test_topics_in_the_archive_must_be_chosen_again(tmp_path: Path) -> None:
-    """Left out, they would be archived once more when they are chosen again. Of those that are
-    deleted there is nothing to archive."""
+    """If left out, they would be archived a second time when they are chosen again. Deleted topics
+    have nothing left to archive."""
     store = archive_of(tmp_path, "orders", "returns", "deleted")
     check_topics(store, ["orders", "returns", "new"], "orders|returns|new")
     with pytest.raises(
@@ -224,7 +225,7 @@ def test_topics_in_the_archive_must_be_chosen_again(tmp_path: Path) -> None:
 
 
 class Query:
-    """As much of a streaming query as is waited for. Ctrl-C comes in the middle of a question."""
+    """The parts of a streaming query that are used. Ctrl-C arrives during a call."""
 
     def __init__(self) -> None:
         self.isActive = True
@@ -240,7 +241,7 @@ class Query:
 
 
 def test_an_interrupt_waits_for_an_answer() -> None:
-    """And what Spark says of the tasks that are cut off is not logged."""
+    """And Spark's messages about the interrupted tasks are not logged."""
     query, handler, levels = Query(), signal.getsignal(signal.SIGINT), []
     spark = SimpleNamespace(sparkContext=SimpleNamespace(setLogLevel=levels.append))
     with pytest.raises(KeyboardInterrupt):
@@ -278,7 +279,7 @@ def test_results_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_progress_without_a_terminal() -> None:
-    """A line for each step; records are told now and then only."""
+    """A line for each step; record counts are printed at intervals only."""
     told = io.StringIO()
     with terminal.Progress(Console(file=told)) as progress:
         progress.tell("archiving", 500)
@@ -292,7 +293,7 @@ def test_progress_without_a_terminal() -> None:
 
 
 def test_a_broker_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed, as by a kernel without memory: that has no exit code of ours."""
+    """Killed, as by a kernel without memory: it has no exit code of kbroker."""
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\nkill -9 $$\n")
     program.chmod(0o755)
@@ -305,7 +306,7 @@ def test_a_broker_that_does_not_start(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 class Delivery:
-    """As much of a message as the demo's consumers look at."""
+    """The parts of a message that the demo's consumers use."""
 
     def __init__(self, value: bytes, count: int, offset: int = 1) -> None:
         self._value, self._count, self._offset = value, count, offset

@@ -1,5 +1,5 @@
-"""Pages: whole and self-contained, plots that Plotly takes, and texts out of records that stay
-texts."""
+"""Pages: complete and self-contained, plots that Plotly accepts, and texts from records that remain
+text."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ VOID = {"meta", "link", "rect", "path", "br"}
 
 
 class Outline(HTMLParser):
-    """Elements that are open at the end, what is loaded from elsewhere, and all text outside of
-    scripts and styles."""
+    """Elements that are open at the end, external addresses, and all text outside of scripts and
+    styles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_texts_of_records_stay_texts(job: str) -> None:
 
 @pytest.mark.parametrize("job", sorted(PAGES))
 def test_plots_are_plotlys(job: str) -> None:
-    """Plotly checks every name and value; the colours of the page are put in by its script."""
+    """Plotly checks every name and value; the page's script sets the colors."""
     plots = [
         part
         for page in (PAGES[job], EMPTY[job])

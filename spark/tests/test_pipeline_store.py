@@ -1,5 +1,5 @@
-"""The store of the pipeline's tables: commits that appear wholly or not at all, wherever a crash
-comes, and folders that are refused."""
+"""The store of the pipeline's tables: commits that appear completely or not at all, whenever a
+crash happens, and folders that are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOB, CLUSTER = "job", "a-cluster"
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def rows(number: int) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def commit(store: Store, number: int) -> None:
 
 
 def content(root: Path) -> dict[str, list[tuple[str, str, int]]]:
-    """All rows that lie in the tables' folders, whoever reads them."""
+    """All rows in the tables' folders, as any reader sees them."""
     found: dict[str, list[tuple[str, str, int]]] = {}
     for path in sorted([*(root / "t").rglob("*.parquet"), *(root / "u").rglob("*.parquet")]):
         offsets = pq.ParquetFile(path).read()["offset"].to_pylist()
@@ -74,8 +74,8 @@ def test_commits_add_up(tmp_path: Path) -> None:
 def test_a_crash_anywhere_leaves_all_or_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Killed at every call of one kind that a commit makes, one after the other, and again while
-    the next run makes up for it."""
+    """Killed at every call of one kind that a commit makes, in turn, and again while the next run
+    makes up for it."""
     outcomes = set()
     for fatal in range(40):
         root = tmp_path / str(fatal)
@@ -107,8 +107,8 @@ def test_a_crash_anywhere_leaves_all_or_nothing(
 
 
 def killing(monkeypatch: pytest.MonkeyPatch, name: str, fatal: int) -> Callable[[int], None]:
-    """From now on call number `fatal` of a method of Path ends everything, before it does anything.
-    Returns what sets another number."""
+    """From now on call number `fatal` of a method of Path ends the process before it does anything.
+    Returns a function that sets another number."""
     left = [fatal]
     real = getattr(Path, name)
 

@@ -1,4 +1,4 @@
-"""Columns of the source "kbroker", and a user's schema as a choice among them."""
+"""Columns of the source "kbroker", and a user's schema as a selection of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_columns_are_those_of_sparks_kafka_source() -> None:
 
 
 def test_columns_that_every_record_has_are_not_nullable() -> None:
-    """Unlike those of Spark's Kafka source: Spark then need not look for nulls in each value."""
+    """Unlike in Spark's Kafka source: Spark then need not check each value for null."""
     assert [field.name for field in full_schema(include_headers=True) if field.nullable] == [
         "key",
         "value",

@@ -1,5 +1,5 @@
-"""Segment files that were cut or overwritten: what is proven to have been there is missed, and
-nothing else is."""
+"""Segment files that were truncated or overwritten: data proven to have existed is reported as
+missing, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def segments_of(path: Path) -> list[Path]:
 
 
 def fill(data: Stored) -> None:
-    """Segments of a few batches of ten records; all but the last are sealed by so many syncs."""
+    """Segments of a few batches of ten records; all but the last are sealed by that many syncs."""
     topic_id = data.topic("t")
     data.append(topic_id, 0, *(batch(records(10), offset) for offset in range(0, 1000, 10)))
 
 
 def damage(path: Path) -> list[tuple[int, int]]:
-    """As a process sees it that has not looked before."""
+    """As seen by a process that has not opened the files before."""
     DataDir.open(path).close()
     with reading(path) as directory:
         return list(look(directory, Subscribe(("t",)), with_damage=True)[T].damage)
@@ -98,7 +98,8 @@ def test_a_checkpoint_proves_what_was_on_disk(tmp_path: Path) -> None:
 
 
 def test_the_tail_that_a_crash_leaves_is_none(tmp_path: Path) -> None:
-    """A segment was made, and nothing proves that the one before it ever reached the disk whole."""
+    """A segment was created, but nothing proves that the previous one ever reached the disk
+    whole."""
     with writing(tmp_path) as data:
         fill(data)
         last = segments_of(tmp_path)[-1]

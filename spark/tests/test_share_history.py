@@ -1,4 +1,4 @@
-"""History of share state: what the share coordinator wrote, in order, as far back as a snapshot is
+"""History of share state: the share coordinator's writes, in order, as far back as a snapshot is
 kept."""
 
 from __future__ import annotations
@@ -149,11 +149,11 @@ def test_control_records_by_group() -> None:
     }
 
 
-# --- as the engines keep it ---
+# --- with the engines ---
 
 
 class Work:
-    """The share coordinator over a store, and all that it wrote: generations of values, by
+    """The share coordinator over a store, and everything that it wrote: generations of values, by
     partition."""
 
     def __init__(self, store: Any, topic_id: UUID, seed: int) -> None:
@@ -189,8 +189,7 @@ class Work:
 
 
 def generations(path: Path) -> list[list[list[int]]]:
-    """By partition the delivery complete counts as the table tells them, each generation for
-    itself."""
+    """By partition the delivery complete counts in the table, separately for each generation."""
     found: list[list[list[int]]] = [[] for _ in range(PARTITIONS)]
     rows = table(state_table, path, view="history")
     assert {row["problem"] for row in rows} == {None}
@@ -222,8 +221,8 @@ WAYS = [
 def test_history_is_what_was_written(
     engine: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while the state's log is written anew again and again, and cut at its beginning: what is
-    told is whole generations, back to one, and what is current is always there."""
+    """Also while the state's log is rewritten repeatedly and trimmed at its beginning: the history
+    has whole generations, back to one, and the current state is always there."""
     monkeypatch.setattr(log_state_store, "SMALLEST_DEAD_BYTES", 1 << 18)
     monkeypatch.setattr(log_state_store, "PIECE_BYTES", 1 << 10)
     monkeypatch.setattr(log_state_store, "SETTINGS", LogSettings(segment_bytes=1 << 16, segment_ms=1 << 62))

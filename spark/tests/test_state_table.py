@@ -1,4 +1,4 @@
-"""kbroker-state against what the broker answers: every engine, both persisters, beside a live
+"""kbroker-state compared with the broker's answers: every engine, both persisters, beside a live
 broker and without one."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ every_way = pytest.mark.parametrize(("engine", "persister"), WAYS)
 
 @pytest.fixture(scope="module")
 def broker_by() -> Iterator[Callable[[str, str], RunningBroker]]:
-    """One broker per engine and persister; whoever stops it starts it again."""
+    """One broker per engine and persister; a test that stops it restarts it."""
     brokers: dict[tuple[str, str], RunningBroker] = {}
     with ExitStack() as stack:
 
@@ -78,7 +78,7 @@ def answers(data_dir: Path, name: str) -> tuple[list[dict[str, object]], list[di
 
 @every_way
 def test_state_is_what_the_broker_answers(broker: RunningBroker, name: str) -> None:
-    """Batches of all kinds and a lag; again after a clean stop, which leaves nothing to look for,
+    """Batches of all kinds and a lag; again after a clean stop, which leaves nothing to recover,
     and after kill -9."""
     prepare(broker, name, partitions=3, count=60)
     prepare(broker, f"{name}-other", count=5)
@@ -118,8 +118,8 @@ def test_share_partitions_without_batches_have_a_row(broker: RunningBroker, name
 
 @every_way
 def test_lag_behind_a_log_start_that_moved(broker: RunningBroker, name: str) -> None:
-    """DeleteRecords takes records away that the group has done, and some that it has not: they are
-    no lag."""
+    """DeleteRecords removes records that the group has finished, and some that it has not: they are
+    not lag."""
     prepare(broker, name, partitions=2, count=60)
     work(broker, name, mixed, count=60)
     send(broker, name, range(60, 90), partitions=2)
@@ -141,8 +141,8 @@ def test_lag_behind_a_log_start_that_moved(broker: RunningBroker, name: str) -> 
 
 @every_way
 def test_under_load_it_lies_between_two_answers(broker: RunningBroker, name: str) -> None:
-    """What is done stays done, so what the broker says before, what is on disk, and what it says
-    then only rises. ReadShareGroupState waits for what is being saved, which a reader of the disk
+    """Finished records stay finished, so the broker's first answer, the state on disk, and its
+    second answer only rise. ReadShareGroupState waits for queued saves, which a reader of the disk
     may see a little earlier."""
     count = 1500
     prepare(broker, name, partitions=2, count=count)
@@ -165,7 +165,7 @@ def test_under_load_it_lies_between_two_answers(broker: RunningBroker, name: str
 
 
 def done(states: list[Stored]) -> set[tuple[int, int]]:
-    """Partition and offset of every record that is done with."""
+    """Partition and offset of every finished record."""
     below = {(state.partition, offset) for state in states for offset in range(state.start_offset)}
     finished = {
         (state.partition, offset)
@@ -212,8 +212,8 @@ def places(rows: list[dict[str, object]]) -> set[tuple[object, object]]:
     ("engine", "persister"), [("segment", "control-records"), ("lmdb", "control-records")]
 )
 def test_state_while_segments_go(broker: RunningBroker, name: str) -> None:
-    """Checkpoints are written anew and their old segments removed while this reads: it never sees a
-    chain that is broken."""
+    """Checkpoints are rewritten and their old segments removed during the reading: it never sees a
+    broken chain."""
     broker.create_topic(name, config={"internal.segment.bytes": "2000"})
     prepare_group(broker, name)
     looks = 0

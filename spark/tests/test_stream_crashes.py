@@ -1,5 +1,5 @@
 """Streams over random lives: whatever is written, added, limited and crashed in between, every
-record comes once."""
+record is delivered once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class World:
         self.checkpoint = Checkpoint()
 
     def change(self) -> None:
-        """Mostly records; sometimes a partition or a topic."""
+        """Usually adds records; sometimes a partition or a topic."""
         kind = self._chance.random()
         if kind < 0.05:
             name = f"t{len(self._partitions)}"
@@ -49,7 +49,7 @@ class World:
             self.wanted[topic, partition][1] += count
 
     def life(self) -> None:
-        """A run that ends somewhere, mostly by a crash."""
+        """A run that ends somewhere, usually by a crash."""
         run = Run(
             self.checkpoint,
             self._stored.path,
@@ -59,7 +59,7 @@ class World:
             **self._chance.choice(OPTIONS),
         )
         if not self.checkpoint.offsets:
-            # Spark asks for it when it plans the query, so much may come before the first batch.
+            # Spark calls it when it plans the query, and records may arrive before the first batch.
             run.reader.initialOffset()
         for _ in range(self._chance.randrange(6)):
             for _ in range(self._chance.randrange(4)):
@@ -107,8 +107,8 @@ def test_every_record_once_over_many_lives(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_behind_the_latest_is_lost(tmp_path: Path, seed: int) -> None:
-    """What came before the first batch was written down is nobody's; from then on there are no
-    gaps."""
+    """Records that arrive before the first batch is recorded may be skipped; from then on there are
+    no gaps."""
     world = run(tmp_path / "data", seed, "latest")
     first = world.checkpoint.pinned
     found = {place: world.checkpoint.seen(*place) for place in world.wanted}

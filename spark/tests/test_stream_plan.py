@@ -1,4 +1,4 @@
-"""Offsets of a stream: what a checkpoint says, what there is to read, what was lost."""
+"""Offsets of a stream: the checkpoint's content, the available records, and lost ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tp(partition: int, topic: str = "t") -> TopicPartition:
 
 
 def at(*offsets: int, ids: Mapping[str, UUID] | None = None) -> StreamOffset:
-    """A stream's offset in the first partitions of topic t, which is A unless said otherwise."""
+    """A stream's offset in the first partitions of topic t, which is A by default."""
     return StreamOffset(
         {tp(number): offset for number, offset in enumerate(offsets)}, {"t": A} if ids is None else ids
     )
@@ -72,7 +72,7 @@ def test_an_offset_knows_the_topics_it_is_of() -> None:
     assert offset_at({tp(0): 7}, disk((0, 9), (0, 9))) == at(7)
 
 
-# --- what there is ---
+# --- available records ---
 
 
 def test_reading_goes_on_at_the_checkpoint() -> None:
@@ -129,7 +129,7 @@ def test_a_stream_that_is_beyond_its_target_stays_where_it_is() -> None:
     assert available(at(15), disk((0, 50)), disk((0, 10))).spans == {tp(0): Span(15, 15)}
 
 
-# --- what a batch reads ---
+# --- the range of a batch ---
 
 
 def test_a_batch_reads_from_its_start_to_its_end() -> None:

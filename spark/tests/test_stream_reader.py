@@ -1,5 +1,5 @@
-"""The stream reader, called as Spark calls it: starts, limits, restarts and crashes, and what
-happens to topics meanwhile."""
+"""The stream reader, called as Spark calls it: starts, limits, restarts and crashes, and changes of
+topics meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def checkpoint() -> Checkpoint:
 
 
 def run(checkpoint: Checkpoint, stored: StoredTopics, **options: Any) -> Run:
-    """Topic t from the earliest, unless said otherwise."""
+    """Topic t from the earliest, by default."""
     selected = {} if {"assign", "subscribePattern"} & options.keys() else {"subscribe": "t"}
     return Run(checkpoint, stored.path, **{**selected, "startingOffsets": "earliest", **options})
 
@@ -254,9 +254,9 @@ def test_between_looks_there_is_rest(checkpoint: Checkpoint, stored: StoredTopic
     query.clock.step = 0.05
     for _ in range(20):
         assert not query.batch()
-    assert query.clock.slept > 0.6 * query.clock.seconds  # questions for the time take some as well
+    assert query.clock.slept > 0.6 * query.clock.seconds  # readings of the clock take some as well
     stored.append("t", 5)
-    assert query.batch(), "what is there when Spark asks is found"
+    assert query.batch(), "records that exist when Spark asks are found"
 
 
 def test_available_now_does_not_rest(checkpoint: Checkpoint, stored: StoredTopics) -> None:
@@ -266,7 +266,7 @@ def test_available_now_does_not_rest(checkpoint: Checkpoint, stored: StoredTopic
     assert query.clock.slept == 0
 
 
-# --- topics and partitions that come and go ---
+# --- topics and partitions that are added and deleted ---
 
 
 def test_new_partitions_and_new_topics_are_read_from_their_beginning(
@@ -437,7 +437,7 @@ def test_segments_that_are_deleted_between_the_plan_and_the_reading(stored: Stor
         assert rows() == [*range(10, 15)]
 
 
-# --- what it runs on ---
+# --- engines ---
 
 
 @pytest.mark.parametrize("engine", DURABLE_ENGINES)

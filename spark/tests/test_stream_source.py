@@ -44,13 +44,13 @@ class Archive:
         return sink.trigger(**(trigger or {"availableNow": True})).start(str(self.files))
 
     def run(self, **trigger: Any) -> list[int]:
-        """To the end of what there is; rows of each batch that had any."""
+        """Up to the present end; returns the rows of each batch that had any."""
         query = self.start(**trigger)
         assert query.awaitTermination(PATIENCE_S)
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
     def frame(self) -> DataFrame:
-        """As Spark reads it, which heeds the sink's list of files."""
+        """As Spark reads it, which follows the sink's list of files."""
         return self._spark.read.parquet(str(self.files))
 
     def ends(self) -> list[dict[str, dict[str, int]]]:
@@ -93,7 +93,7 @@ def test_runs_go_on_where_the_last_one_ended(
 
 
 def _forget_topic_ids(archive: Archive) -> None:
-    """The last batch as Spark's Kafka source would have written it down."""
+    """The last batch as Spark's Kafka source would have recorded it."""
     batches = archive.checkpoint / "offsets"
     last = batches / str(len(archive.ends()) - 1)
     lines = last.read_text().splitlines()

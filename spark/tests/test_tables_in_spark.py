@@ -1,5 +1,5 @@
-"""The formats that are tables, in Spark: found by name, columns chosen by a schema, one moment per
-frame, one line per error."""
+"""The formats that are tables, in Spark: found by name, columns selected by a schema, one moment
+per frame, one line per error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def dicts(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def plain(frame: DataFrame) -> list[dict[str, Any]]:
-    """As the rows of a table are: microseconds, lists of pairs for maps."""
+    """In the form of a table's rows: microseconds, lists of pairs for maps."""
     arrow = frame.toArrow()
     columns = {}
     for name in arrow.column_names:
@@ -58,7 +58,7 @@ def plain(frame: DataFrame) -> list[dict[str, Any]]:
 
 @every_engine
 def test_every_table_has_its_rows_in_spark(spark: SparkSession, broker: RunningBroker, name: str) -> None:
-    """The same as its module makes; state is what the broker answers."""
+    """The same as its module returns; state equals the broker's answers."""
     prepare(broker, name, partitions=2, count=40)
     work(broker, name, mixed, count=40)
     path = broker.data_dir

@@ -32,7 +32,7 @@ PARKED = [
 
 
 def changes_of(at: TopicPartition, parked: Sequence[Parked]) -> list[Change]:
-    """What the broker writes for a group that has parked these, and starts at 5 of 10."""
+    """The broker's writes for a group that has parked these, and starts at 5 of 10."""
     stored: dict[bytes, bytes] = {}
     coordinator = ShareStateCoordinator(
         lambda prefix: sorted(item for item in stored.items() if item[0].startswith(prefix)),

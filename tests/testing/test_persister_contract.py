@@ -1,5 +1,5 @@
-"""The persister contract suite finds a persister that does not keep its promises: `noop`, which
-claims less, and two broken ones."""
+"""The persister contract suite detects persisters that break their promises: `noop`, which claims
+less, and two broken ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WITHOUT_PARAMETERS = [
 
 
 class Around:
-    """A persister that hands everything on."""
+    """A persister that delegates everything."""
 
     def __init__(self, persister: Persister) -> None:
         self._persister = persister
