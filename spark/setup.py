@@ -1,13 +1,13 @@
-"""What pyproject.toml cannot say: a build leaves nothing in the checkout, and an old Python is
-refused for what it is.
+"""Build steps that pyproject.toml cannot express: a build leaves no files in the checkout, and pip
+on an old Python names the Python version as the reason for its refusal.
 
-setuptools copies modules to build/lib and packs what lies there, so a module that was since renamed
-or removed would come along in the next wheel. An old *.egg-info would tell a Python that runs in
-the checkout of entry points that have gone.
+setuptools copies modules to build/lib and packs everything in it, so a renamed or removed module
+would still be in the next wheel. A stale *.egg-info would show removed entry points to a Python
+that runs in the checkout.
 
-pip below 25.1 looks for what a distribution requires before it compares Python's version, and then
-reports only that some of it is not there for an old Python. So for one that is too old nothing is
-required, and pip says which Python is.
+pip below 25.1 resolves the requirements of a distribution before it checks the Python version. On
+an old Python it then reports only that some requirement cannot be satisfied. So on such a Python
+this file declares no requirements, and pip reports the version.
 
 Each distribution of the checkout has the same file.
 """

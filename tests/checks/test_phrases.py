@@ -29,6 +29,7 @@ DONE = (
     "kbroker/storage",
     "kbroker/testing",
     "kbroker/workloads",
+    "plugins",
     "spark/src",
     "tests/api",
     "tests/broker",

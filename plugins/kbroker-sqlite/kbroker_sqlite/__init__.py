@@ -1,5 +1,7 @@
-"""kbroker's `sqlite` engine: what the entry points name. See log_store.py, state_store.py and, for
-SQLite itself, database.py."""
+"""The `sqlite` engine of kbroker: the factories that the entry points name.
+
+See log_store.py and state_store.py; database.py has everything about SQLite itself.
+"""
 
 from __future__ import annotations
 

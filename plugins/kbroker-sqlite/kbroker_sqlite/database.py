@@ -1,10 +1,10 @@
-"""One SQLite database file: opening, transactions, and what SQLite's errors mean to kbroker.
+"""One SQLite database file: opening, transactions, and SQLite's errors as kbroker's.
 
-WAL mode lets readers and the writer go on beside each other; `synchronous=FULL` puts every commit
-on the disk before it returns. The writer has a connection of its own, as has reading: a commit that
-waits for the disk must not hold up a read.
+WAL mode lets readers and the writer run at the same time. `synchronous=FULL` makes every commit
+durable before it returns. Reads and writes use separate connections, so that a commit that waits
+for the disk does not block a read.
 
-This module must not know what is stored.
+This module must not know what the tables contain.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SqliteStatistics:
 
 
 class Database:
-    """Open for writing. The tables are made if they are not there."""
+    """A database that is open for writing. `tables`: SQL that creates missing tables."""
 
     def __init__(self, path: Path, tables: str) -> None:
         files = Files()
@@ -52,8 +52,8 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it is on disk on leaving, or none of it and NoSpace or
-        StoreFailed is raised."""
+        """One transaction. When the block ends, all of it is durable; otherwise none of it is
+        stored, and NoSpace or StoreFailed is raised."""
         self.check()
         try:
             self._writer.execute("BEGIN IMMEDIATE")
@@ -66,7 +66,7 @@ class Database:
             raise
 
     def check(self) -> None:
-        """StoreFailed when an earlier write failed for another reason than a full disk."""
+        """Raises StoreFailed if an earlier write failed for another reason than a full disk."""
         if self._failed is not None:
             raise StoreFailed(self._failed)
 
@@ -102,7 +102,7 @@ class Reads:
         self._lock = Lock()
         if not path.exists():
             raise OperatorError(
-                f"{path} is not there: no broker has stored anything here with the sqlite engine"
+                f"{path} does not exist: no broker has stored data here with the sqlite engine"
             )
         try:
             self._connection = _connect(path, read_only=True)
@@ -111,14 +111,14 @@ class Reads:
 
     @contextmanager
     def moment(self) -> Iterator[sqlite3.Connection]:
-        """A read transaction: everything it shows is of one moment. Short: it keeps SQLite from
-        reusing its WAL."""
+        """A read transaction, which shows the data of one moment. Keep it short, since SQLite
+        cannot reuse its WAL meanwhile."""
         with self._lock, _moment(self._connection, self.path):
             yield self._connection
 
     @contextmanager
     def long_moment(self) -> Iterator[sqlite3.Connection]:
-        """The same on a connection of its own, for a caller that keeps it."""
+        """The same on a separate connection, for callers that keep it open for long."""
         connection = _connect(self.path, read_only=True)
         try:
             with _moment(connection, self.path):
@@ -136,7 +136,7 @@ def _moment(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
     try:
         connection.execute("BEGIN")
         try:
-            # the moment is that of the first read
+            # The transaction shows the moment of its first read.
             connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone()
             yield
         finally:
@@ -146,7 +146,7 @@ def _moment(connection: sqlite3.Connection, path: Path) -> Iterator[None]:
 
 
 def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    """Transactions are begun by hand (isolation_level None), and the threads take turns by
-    themselves."""
+    """Callers begin transactions themselves (isolation_level None), and make sure that one thread
+    at a time uses the connection."""
     uri = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
     return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)

@@ -5,9 +5,9 @@ and segments.
     meta    key, value                  the entries of kbroker.storage.keyvalue.chunked_log
     chunk   log, base_offset, value     chunks of kbroker.storage.keyvalue.chunks
 
-What to store, and in which order, is decided by those two modules and `chunked_store`, as for
-kbroker's own key-value engines; this one turns it into SQL. A commit is on disk when it returns and
-waits for it, so the broker calls the writing methods in its commit thread.
+Those two modules and `chunked_store` decide what to store and in which order, as for kbroker's own
+key-value engines; this module executes it as SQL. A commit waits until it is durable, so the broker
+calls the writing methods in its commit thread.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Chunks:
         self._log_number = log_number
 
     def chunks(self, segment: ChunkedSegment, offset: int) -> Iterator[tuple[int, bytes]]:
-        # chunks of the next segment are neighbours
+        # The chunks of the next segment follow in the table.
         last = segment.end_offset - 1 if segment.size_bytes else _LAST
         found = self._connection.execute(
             _FLOOR, (self._log_number, segment.base_offset, min(offset, last))
@@ -63,7 +63,7 @@ class _Chunks:
 
 
 class SqliteLogReader(ChunkedLogReader):
-    """A LogReader that looks everything up at each call, so that it follows a broker beside it."""
+    """A LogReader that caches nothing, so that it follows a running broker."""
 
     def __init__(self, reads: Reads) -> None:
         self._reads = reads
@@ -106,7 +106,8 @@ class SqliteLogStatistics(ChunkedStatistics):
 
 
 class SqliteLogStore(ChunkedLogStore, SqliteLogReader):
-    """The LogStore: transactions and statements for what ChunkedLogStore decides."""
+    """The LogStore: executes the changes that ChunkedLogStore decides, each call in a
+    transaction."""
 
     def __init__(self, database: Database) -> None:
         SqliteLogReader.__init__(self, database.reads)
@@ -119,7 +120,7 @@ class SqliteLogStore(ChunkedLogStore, SqliteLogReader):
         ChunkedLogStore.__init__(self, states)
 
     def sync(self) -> None:
-        """Nothing to do: commits are synced."""
+        """Commits are synced already, so this only raises an earlier failure."""
         self._check()
 
     def reusable_bytes(self) -> int:

@@ -1,8 +1,8 @@
 """State in SQLite: one table of keys and values. BLOB keys compare bytewise, as the StateStore SPI
-wants.
+requires.
 
-A commit is on disk when it returns and waits for it, so the broker calls write() in its commit
-thread. This module must not know what keys mean.
+A commit waits until it is durable, so the broker calls write() in its commit thread. This module
+must not know what keys mean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PIECE = _SCAN_TO + " LIMIT ?"
 
 
 class _Moment(StateReader):
-    """One moment: a read transaction that the caller holds."""
+    """The state at one moment, in a read transaction that the caller holds open."""
 
     keeps_keys_on_disk = True
 
@@ -47,14 +47,14 @@ class _Moment(StateReader):
         yield self
 
     def close(self) -> None:
-        """Ended by leaving `snapshot()`."""
+        """Nothing to do: the end of the `snapshot()` block closes it."""
 
 
 def _entries(connection: sqlite3.Connection, prefix: bytes) -> Entries:
     end = prefix_end(prefix)
     if end is not None:
         return connection.execute(_SCAN_TO, (prefix, end)).fetchall()
-    # nothing is behind keys that begin with ff
+    # A prefix of ff bytes has no end key.
     return connection.execute(_SCAN, (prefix, len(prefix), prefix)).fetchall()
 
 
@@ -65,7 +65,7 @@ def _piece(
 
 
 class SqliteStateReader(StateReader):
-    """Beside a broker, or in it."""
+    """A StateReader, in the broker's process or another one."""
 
     keeps_keys_on_disk = True
 
@@ -77,7 +77,7 @@ class SqliteStateReader(StateReader):
             return _Moment(connection).get(key)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._reads.moment() as connection:  # whole at the first step: a scan may be left unfinished
+        with self._reads.moment() as connection:  # Read whole, because a caller may leave a scan unfinished.
             found = _entries(connection, prefix)
         yield from found
 
@@ -116,7 +116,7 @@ class SqliteStateStore(SqliteStateReader, StateStore):
                     connection.execute("REPLACE INTO state VALUES (?, ?)", (key, value))
 
     def sync(self) -> None:
-        """Nothing to do: commits are synced."""
+        """Commits are synced already, so this only raises an earlier failure."""
         self._database.check()
 
     def statistics(self) -> SqliteStatistics:

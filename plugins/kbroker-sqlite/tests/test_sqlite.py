@@ -1,5 +1,5 @@
-"""The sqlite engine keeps every promise of kbroker's storage SPIs; and it comes through the plugin
-door."""
+"""The sqlite engine keeps every promise of the storage SPIs, and kbroker finds it by its entry
+points."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TestSqliteStateStore(StateStoreContract):
     factory = STATE_STORE
 
 
-def test_it_comes_through_the_plugin_door() -> None:
+def test_kbroker_finds_it_by_its_entry_points() -> None:
     assert plugins.log_store_factory("sqlite") is LOG_STORE
     assert plugins.state_store_factory("sqlite") is STATE_STORE
 
@@ -59,7 +59,7 @@ def test_what_removed_records_leave_can_be_reused(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_store_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"log\.sqlite is not there"):
+    with pytest.raises(OperatorError, match=r"log\.sqlite does not exist"):
         LOG_STORE.open_reader(tmp_path)
 
 
