@@ -58,6 +58,7 @@ _RECORD_LIMIT = int(AcquireMode.RECORD_LIMIT)
 class Acquisition:
     """One member's turn at one share-partition.
 
+    - `follows`: how many records of the share-partition the response has before.
     - `discarded`: runs of AVAILABLE records that the log no longer has.
     - `throttled`: nothing may follow in this response, because a record of it is near its delivery
       limit.
@@ -68,6 +69,7 @@ class Acquisition:
         "_batches",
         "_by_record",
         "_deadline_ms",
+        "_follows",
         "_given_back_only",
         "_max_records",
         "_member_id",
@@ -89,6 +91,7 @@ class Acquisition:
         batch_size: int,
         max_records: int,
         deadline_ms: float,
+        follows: int,
     ) -> None:
         self._window = window
         self._settings = settings
@@ -97,6 +100,7 @@ class Acquisition:
         self._batch_size = batch_size if batch_size > 0 else 1
         self._max_records = max_records
         self._deadline_ms = deadline_ms
+        self._follows = follows
         self.taken = 0
         self.ranges: list[AcquiredRange] = []
         self.discarded: list[tuple[int, int]] = []
@@ -176,7 +180,7 @@ class Acquisition:
         if window.highest_count >= throttle.threshold(limit) and throttle.is_suspect(
             states, counts, i, j, limit
         ):
-            if not self.taken:
+            if not (self._follows or self.taken):
                 size = batch_end + 1 - window.base - window.marks.rfind(1, 0, i + 1)
                 for start, stop in throttle.pick(
                     states, counts, i, j, batch_size=size, delivery_limit=limit, room=room

@@ -116,6 +116,15 @@ def test_a_record_at_its_last_delivery_comes_alone(by_record: bool) -> None:  # 
     assert queue.fetch(by_record=by_record) == [(2, 4, 1)]
 
 
+@pytest.mark.parametrize("by_record", [False, True])
+def test_a_record_at_its_last_delivery_follows_no_others(by_record: bool) -> None:  # THR-6
+    """Nor are records before the control batch delivered with it."""
+    suspect = StateBatch(0, 2, AVAILABLE, 1), StateBatch(4, 4, AVAILABLE, 4)
+    queue = Queue("D3 C1 D1", batches=suspect)
+    assert queue.fetch(by_record=by_record) == [(0, 2, 2)]
+    assert queue.fetch(by_record=by_record) == [(4, 4, 5)]
+
+
 def test_nothing_but_control_batches_is_nothing_to_do() -> None:
     """Reading resumes after them, so that the next fetch does not read them again."""
     queue = Queue("C1 C1 C3")
