@@ -60,7 +60,7 @@ class RequestMetrics:
     def answered(self, seconds: float, response_bytes: int) -> None:
         self.response_bytes += response_bytes
         histogram = self.seconds
-        histogram.counts[bisect_left(SECONDS, seconds)] += 1  # As Histogram.observe, without a call more.
+        histogram.counts[bisect_left(SECONDS, seconds)] += 1  # Histogram.observe, inlined.
         histogram.total += seconds
 
     def failed(self, codes: Sequence[int]) -> None:
@@ -69,8 +69,8 @@ class RequestMetrics:
 
 
 class WaitMetrics:
-    """Requests that wait for data (Kafka's purgatory): how many there are now, and how many waited
-    to the end of their time for nothing."""
+    """Requests that wait for data (Kafka's purgatory): how many there are now, and how many timed
+    out without data."""
 
     __slots__ = ("expired", "waiting")
 
@@ -213,7 +213,7 @@ class ShareGroupMetrics:
             self.unloaded.pop(partition, None)
 
     def counters(self, partition: tuple[UUID, int], statistics: object = None) -> tuple[int, ...]:
-        """The share-partition's counts of every time in memory; `statistics`: those of the present
-        one."""
+        """The share-partition's counts, added up over all its times in memory. `statistics`: those
+        of the present time, if it is loaded."""
         before = self.unloaded.get(partition, _NOTHING)
         return before if statistics is None else tuple(map(add, before, _read_counters(statistics)))

@@ -4,7 +4,7 @@ loaded in the same way.
     group                  an entry point names
     kbroker.log_store      a kbroker.storage.spi.LogStoreFactory
     kbroker.state_store    a kbroker.storage.spi.StateStoreFactory
-    kbroker.persister      what kbroker.broker calls to make a Persister (kbroker.share.persister)
+    kbroker.persister      a function that creates a kbroker.share.persister.Persister
     kbroker.assignor       a kbroker.groups.assignors.spi.ConsumerAssignor
 
 A plugin is imported only when it is chosen, so that a broken or heavy one affects no one else. This

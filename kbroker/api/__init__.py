@@ -7,8 +7,8 @@ A handler takes a `Request` (request.py) and returns the answer's body in one of
 - `Raw`: buffers packed by hand
 - `Later`: a body that is ready when its commit is
 
-A handler that waits is a coroutine function. One that does not wait should not be, so that a burst
-of requests costs no task switch. Modules are imported at first use.
+A handler that waits is a coroutine function. A handler that never waits should be a plain function,
+so that a burst of requests costs no task switch. Modules are imported at first use.
 """
 
 from __future__ import annotations

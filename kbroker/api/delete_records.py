@@ -1,5 +1,5 @@
-"""DeleteRecords (21), v0-2: moves log start offsets up. Records below are gone for good when the
-answer is sent.
+"""DeleteRecords (21), v0-2: moves log start offsets up. When the answer is sent, the records below
+are permanently gone.
 
 -1 means the high watermark. An offset below the log start changes nothing, and the answer has the
 present log start. An offset above the high watermark or below -1 is 1. Internal topics are 17. For

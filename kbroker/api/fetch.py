@@ -1,7 +1,7 @@
 """Fetch (1), v4-18, with incremental sessions (KIP-227) from v7 and topic ids (KIP-516) from v13.
 
 - Records: whole batches straight from the store, up to the high watermark. The first batch of an
-  answer is sent even if it is larger than every limit.
+  answer is sent even if it exceeds every limit.
 - Waiting: up to MaxWaitMs for MinBytes, unless a log has an error.
 - Isolation: both levels read the same, as there are no transactions. An unknown level is -1 for the
   whole request, unless no partition of it exists.

@@ -101,7 +101,7 @@ async def _row_by_name(request: Request, name: str | None, new_topics: int) -> M
         check_batch_size(partitions * new_topics)
         return topic_row(request, await request.broker.topics.create(name, partitions, {}))
     except KafkaError as error:
-        # Another connection is creating it: the client asks again.
+        # Another connection is creating it: the client retries.
         if error.code is ErrorCode.topic_already_exists:
             return _error_row(name, None, ErrorCode.leader_not_available)
         return _error_row(name, None, error.code)

@@ -1,10 +1,10 @@
 """OffsetFetch (9), v1-10: the committed offsets of one group (up to v7) or several (from v8);
 topics by id from v10 (KIP-848).
 
-Without a list of topics (from v2), the answer has all of the group's offsets. Where there is no
-offset, topic or such group, the offset is -1 without an error; an unknown topic id is 100. From v9
-a member may send its epoch: for a consumer group, an epoch other than the member's is refused.
-`require_stable` has no effect without transactions.
+Without a list of topics (from v2), the answer has all of the group's offsets. If the group, the
+topic or the offset does not exist, the offset is -1 without an error; an unknown topic id is 100.
+From v9 a member may send its epoch: for a consumer group, an epoch other than the member's is
+refused. `require_stable` has no effect without transactions.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _partition(index: int, offset: AnyGroupOffset | None, code: ErrorCode = Erro
 
 
 def _failed(topics: Any, code: ErrorCode) -> list[Message]:
-    """Version 1 has no error of the group's own."""
+    """Error rows for all partitions, since version 1 has no error code for the group."""
     return [
         {
             "name": topic.name,

@@ -13,8 +13,8 @@ from kbroker.errors import ErrorCode
 from kbroker.share.persister import ReadRequest, SummaryResult
 
 _MOST = (1 << 31) - 1
-"""The most that the field can hold. The count includes offsets that a persister has taken in the
-log."""
+"""The most that the field can hold. The count includes offsets that the persister itself occupies
+in the log."""
 
 
 async def handle(request: Request) -> Message:

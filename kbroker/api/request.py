@@ -34,8 +34,8 @@ class Raw(NamedTuple):
 
 @final
 class Later(NamedTuple):
-    """A response body that `body` makes when `pending` is at zero. None: nothing is sent
-    (acks=0)."""
+    """A response body that `body` builds once `pending` is zero. If it returns None, nothing is
+    sent (acks=0)."""
 
     pending: Pending
     body: Callable[[], Raw | None]

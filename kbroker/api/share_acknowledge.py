@@ -26,7 +26,8 @@ NO_TOPIC_ID = UUID(int=0)
 
 _ack_batch = maker(AckBatch, tuple[int, int, bytes])
 _partition = maker(TopicPartition, tuple[UUID, int])
-"""Clients may acknowledge each record by itself, and list partitions again and again."""
+"""Needs to be fast: clients may acknowledge each record by itself, and list partitions again and
+again."""
 
 
 async def handle(request: Request) -> Raw:
@@ -91,8 +92,8 @@ Results: TypeAlias = list[tuple[TopicPartition, KafkaError | None]]
 
 
 async def acknowledge(request: Request, topics: Sequence[Any], *, is_renew_ack: bool) -> Results:
-    """One result per listed partition; None: the acknowledgements are saved. Rows that a client
-    lists twice are joined."""
+    """One result per listed partition; None: the acknowledgements are saved. If a client lists a
+    partition twice, its rows are merged."""
     body = request.body
     results: Results = []
     valid: list[tuple[TopicPartition, Sequence[AckBatch]]] = []

@@ -1,5 +1,5 @@
-"""The rows of RPCs 83-87 (KIP-932), which have the same shape: partitions under topic ids, one
-result each, no error above them.
+"""The rows of RPCs 83-87 (KIP-932), which have the same shape: partitions under topic ids, with one
+result each, and no error code for the whole answer.
 
 A partition that is listed twice is requested twice and gets one row, with the last outcome. An
 empty group id gets no rows. Both are as in Kafka.

@@ -1,9 +1,9 @@
 """The composition root: the only place that knows every part of the broker and puts them together.
 
 `open_broker` opens the data directory and the stores, recovers, starts the background tasks and
-yields the `Broker`. On exit it stops everything in the order that loses nothing: background tasks,
-the state that is still to be saved, the committers, the stores, the directory's lock. The server
-has ended the requests by then.
+yields the `Broker`. On exit it stops everything in an order that loses nothing: the background
+tasks, the saving of remaining state, the committers, the stores, the directory's lock. The server
+must have ended all requests before.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ class Broker:
         self.share_partitions.connection_closed(connection.id)
 
     def start_closing(self) -> None:
-        """Have waiting requests answered at once, with the records they have found so far."""
+        """Have waiting requests answered at once, with the records found so far."""
         self.closing = True
         for partition in self.topics.partitions():
             partition.waiters.wake_all()
@@ -368,7 +368,7 @@ async def open_broker(options: StartOptions) -> AsyncIterator[Broker]:
     """A broker that has recovered and is ready to serve; on exit it is closed, with everything
     synced. Raises OperatorError."""
     _prepare_process()
-    # All plugins must exist before the directory is created: it records its engines for good.
+    # All plugins must exist before the directory is created, which records its engines permanently.
     log_stores, state_stores = (
         plugins.log_store_factory(options.storage),
         plugins.state_store_factory(options.state_storage),
@@ -411,7 +411,7 @@ def _starting(data_dir: Path) -> Iterator[None]:
     except (StoreFailed, OSError, ValueError) as error:
         logger.debug("start-up ended here", exc_info=True)
         raise OperatorError(
-            f"cannot use what is in {data_dir}: {_one_line(error)}; look at it with `kbroker storage "
+            f"cannot use the data in {data_dir}: {_one_line(error)}; check it with `kbroker storage "
             "inspect --check`, "
             "and restore it from a backup if it is damaged"
         ) from error
@@ -422,7 +422,7 @@ def _close(store: LogStore | StateStore) -> None:
         store.close()
     except StoreFailed as error:
         raise OperatorError(
-            f"stopped, but not in good order: {_one_line(error)}; the next start recovers as after a crash"
+            f"stopped, but not cleanly: {_one_line(error)}; the next start recovers as after a crash"
         ) from error
 
 
@@ -485,7 +485,7 @@ def settle_memory() -> None:
     """Exempt the objects of the start from garbage collection, and collect less often.
 
     Objects of the start live as long as the broker. Most later ones (share state, sessions) live
-    long, too, and have no cycles: with Python's default thresholds, collections take half of the
+    long, too, and form no cycles. With Python's default thresholds, collections take half of the
     time in which a start loads thousands of share-partitions."""
     gc.collect()
     gc.freeze()

@@ -63,8 +63,8 @@ NO_ORDER_WITHOUT_PARKING = (
     "not: choose others at start (kbroker.persister, --state-storage), or leave it none (`kbroker queues "
     "create --ordering none`)"
 )
-OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s holds"
-TOO_SHORT = "group %s: members are taken for gone between two heartbeats: %s"
+OUT_OF_BOUNDS = "group %s: %s=%s is out of the broker's bounds, %s applies"
+TOO_SHORT = "group %s: members would be removed between two heartbeats: %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class Configs:
     - `parks_records`: whether the persister and the store below it keep parked records
     - `finds_keys`: whether they find them by their keys as well
     - `group_watchers`: each is called with the id of a group whose settings were altered, or with
-      None after an alteration of the broker's, which may concern any group
-    - `altering`: held by every caller that alters settings, a topic's too, from reading the stored
-      ones until the new ones are saved
+      None after an alteration of the broker's settings, which may concern any group
+    - `altering`: held by every caller that alters settings, even those of a topic, from reading the
+          stored ones until the new ones are saved
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Configs:
             elif key.resource_type is ResourceType.BROKER:
                 dynamic[not key.name] = value.entries
         self._load_dynamic(dynamic_default=dynamic[True], dynamic=dynamic[False])
-        for group_id, entries in groups.items():  # Now that the bounds hold.
+        for group_id, entries in groups.items():  # After the broker's settings, which set the bounds.
             self._put_group(group_id, entries)
 
     def _load_dynamic(self, *, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]) -> None:
@@ -138,7 +138,7 @@ class Configs:
         for name in sorted(self._broker.static.keys() & altered.keys()):
             if altered[name] != self._broker.static[name]:
                 logger.info(
-                    "%s=%s was altered while running and wins over the %s of this start; to end that: %s",
+                    "%s=%s was altered while running and overrides the %s of this start; to undo that: %s",
                     name, altered[name], self._broker.static[name], self._deletion(name),
                 )  # fmt: skip
 
@@ -283,7 +283,7 @@ class Configs:
         )
 
     def consumer_group_settings(self, group_id: str) -> ConsumerGroupSettings:
-        """For classic groups, too: they may be converted to consumer groups."""
+        """Also used for classic groups, which may be converted to consumer groups."""
         config = self.group(group_id)
         return ConsumerGroupSettings(
             session_timeout_ms=config["consumer.session.timeout.ms"],

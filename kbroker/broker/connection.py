@@ -17,8 +17,8 @@ from kbroker.broker.commits.waiting import Waiter
 from kbroker.metrics import WaitMetrics
 
 _LONGEST_ALARM_S = 60.0
-"""Timers cannot be cancelled, so one outlives its connection: with a timer for the whole wait,
-perhaps by weeks."""
+"""Timers cannot be cancelled, so one may outlive its connection. A timer for the whole wait could
+do so by weeks."""
 
 
 class PeerGone(Exception):
@@ -37,7 +37,7 @@ class Search(Protocol):
         over."""
 
     def watch(self, waiter: Waiter) -> None:
-        """From now on have `waiter` woken when a look may find more."""
+        """Wake `waiter`, from now on, whenever a look may find more."""
 
     def unwatch(self) -> None: ...
 
@@ -99,8 +99,9 @@ class Connection:
             self._set_alarm(self._until)
 
     async def wait_for(self, search: Search, wait_ms: int, waits: WaitMetrics) -> None:
-        """Look again whenever there may be more, until it is enough or the time is over. The caller
-        has looked once: most requests find enough, and need no waiter. Raises PeerGone."""
+        """Look again whenever there may be more, until `look` returns True or the time is over. The
+        caller must have looked once, since most requests find enough and need no waiter. Raises
+        PeerGone."""
         until = trio.current_time() + wait_ms / 1000
         waiter = Waiter()
         search.watch(waiter)

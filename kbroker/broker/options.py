@@ -1,7 +1,7 @@
 """The options that a broker is started with, parsed and checked by the command line.
 
-The only hand-over from the command line to the server. Options are values: they open nothing and
-know nothing of click. The server calls `on_ready` back, so that it never prints itself.
+The command line passes nothing else to the server. Options are plain values: they open nothing and
+do not depend on click. The server never prints; it calls `on_ready` instead.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
-"""The Kafka wire protocol: frames, headers and messages over kio's schemas; encoders by hand only
-where measured hot."""
+"""The Kafka wire protocol: frames, headers and messages over kio's schemas, with hand-written code
+for the hot requests only."""

@@ -53,8 +53,8 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def read_subscribed_topics(metadata: bytes) -> frozenset[str]:
-    """Only the topics, with which every version begins. As in Kafka, the version and the rest may
-    be anything. Raises ValueError."""
+    """Only the topics, with which every version begins. As in Kafka, neither the version nor the
+    rest is checked. Raises ValueError."""
     return frozenset(_read(_SUBSCRIPTION, 0, metadata).topics)
 
 

@@ -3,7 +3,7 @@
 Decoding is native in kio and fast. Encoding is pure Python and slow, which is fine for everything
 but the four hot answers (protocol/responses.py). kio has one class per message *and version*.
 Handlers need not know them: they return a mapping with the fields of every version, and `build`
-takes those of the version at hand.
+takes those of the requested version.
 
 Schemas are imported at first use: importing all of them takes half a second.
 """
@@ -38,8 +38,8 @@ _HEADER_START = struct.Struct(">hhih")
 
 
 class RequestHead(NamedTuple):
-    """The part of the request header that is the same in every version, and where the client id
-    ends."""
+    """The part of the request header that is the same in every version, and the position after the
+    client id."""
 
     api_key: int
     api_version: int
@@ -49,7 +49,7 @@ class RequestHead(NamedTuple):
 
 
 _as_head = maker(RequestHead, tuple[int, int, int, str | None, int])
-"""For every request."""
+"""Called for every request, hence not the slower constructor."""
 
 
 def read_request_head(frame: bytes | memoryview) -> RequestHead:
@@ -87,11 +87,11 @@ def _request_reader(
 
 
 def read_request(head: RequestHead, frame: bytes | memoryview) -> Any:
-    """The request entity of a frame. Raises ValueError (kio's errors among them) when the body
-    cannot be parsed.
+    """The request entity of a frame. Raises ValueError (kio's errors among them) if the body cannot
+    be parsed.
 
-    The entity keeps no reference to `frame`, but for the batches of a Produce request, which may be
-    slices of it.
+    The entity keeps no reference to `frame`, except for the batches of a Produce request, which may
+    be slices of it.
     """
     view = memoryview(frame)
     if (

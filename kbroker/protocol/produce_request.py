@@ -34,7 +34,7 @@ class PartitionData:
 
 @dataclass(slots=True)
 class TopicData:
-    """One of `name` (to v12) and `topic_id` is there."""
+    """Either `name` (up to v12) or `topic_id` is set."""
 
     name: str | None
     topic_id: UUID | None
@@ -104,8 +104,8 @@ def _read_topic(version: int, frame: memoryview, at: int) -> tuple[TopicData, in
 
 
 def _count(frame: memoryview, at: int, least_bytes: int) -> tuple[int, int]:
-    """A compact length or count, and where it ends. Raises _Unusual if so many elements of
-    `least_bytes` cannot follow, or for null."""
+    """A compact length or count, and the position after it. Raises _Unusual for null, or if so many
+    elements of at least `least_bytes` cannot follow."""
     value = frame[at]
     at += 1
     if value >= 0x80:

@@ -4,8 +4,8 @@ kio's encoder is pure Python and would cost more than the rest of such a request
 Each function returns the body of the response as buffers. Record data is not copied after it was
 read from storage. Tests compare every version with kio's encoder.
 
-Left out on purpose: tagged fields. A single node has no other leader or endpoint to name, so tag
-sections are empty except for the diverging epoch of Fetch. ShareFetch and ShareAcknowledge have
+Tagged fields are left out on purpose: a single node has no other leader or endpoint to name. So tag
+sections are empty, except for the diverging epoch of Fetch. ShareFetch and ShareAcknowledge have
 current_leader as a plain field: -1/-1, "no hint".
 """
 
@@ -47,7 +47,7 @@ _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
 
 class ProduceRow(NamedTuple):
-    """`record_errors`: places in the batch with an error for each record; sent only with an
+    """`record_errors`: (index in the batch, error) for each bad record; sent only with an
     `error_message`."""
 
     partition: int
@@ -77,7 +77,7 @@ class FetchRow(NamedTuple):
 
 
 fetch_row = maker(FetchRow, tuple[int, int, int, int, Sequence[Buffer], bool, tuple[int, int] | None])
-"""For every partition that is fetched."""
+"""Called for every fetched partition, hence not the slower constructor."""
 
 
 class ShareFetchRow(NamedTuple):
@@ -103,7 +103,7 @@ class ShareAcknowledgeRow(NamedTuple):
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint, as compact lengths are written."""
+    """An unsigned varint, the encoding of compact lengths."""
     if value < 0x80:
         return _ONE_BYTE[value]
     if value < 0x4000:

@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 MAX_HEAD_BYTES = 16 << 10
 MAX_CONNECTIONS = 50
 IDLE_S = 30.0
-"""How long a connection may wait for a request to be complete, from its start or from idle."""
+"""How long a connection may take until its request is complete, counted from its start or from the
+last answer."""
 ANSWER_S = 60.0
 """How long an answer may take, including sending it to a slow reader."""
 _LEAVE_S = 1.0
@@ -58,7 +59,7 @@ class HttpRequest(NamedTuple):
 
 
 class HttpAnswer(NamedTuple):
-    """`body`: whole, or in pieces as they are made."""
+    """`body`: whole, or in pieces as they are produced."""
 
     content_type: str
     body: bytes | AsyncGenerator[bytes, None]
@@ -116,7 +117,7 @@ class AdminHttp:
         logger.info("admin HTTP on port %d of %s", port, host)
         if not ipaddress.ip_address(host).is_loopback:
             logger.warning(
-                "admin HTTP on %s asks for no password: anyone who reaches this address can read metrics and "
+                "admin HTTP on %s requires no password: anyone who reaches this address can read metrics and "
                 "the states of records",
                 host,
             )
@@ -149,7 +150,7 @@ class AdminHttp:
         except (trio.BrokenResourceError, OSError) as error:
             logger.debug("admin HTTP: connection lost: %s", error)
         except Exception:
-            # A bug of this server: errors of views have been answered.
+            # A bug in this server: errors of views were answered already.
             logger.exception("admin HTTP: internal error")
         finally:
             self._closed_one()
@@ -227,7 +228,7 @@ class _Connection:
                 if not await self._respond(request):
                     break
                 if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-                    break  # The client wants it, is an old one, or sent a body, which is not read.
+                    break  # The client wants to close, speaks HTTP/1.0, or sent a body, which is not read.
                 self._http.start_next_cycle()
         except h11.RemoteProtocolError as error:
             await self._refuse_malformed(error)
@@ -268,7 +269,7 @@ class _Connection:
             except HttpRefusal as refusal:
                 answer, headers = json_answer({"error": str(refusal)}, refusal.status), refusal.headers
             return await self._send(answer, *headers, is_head=request.method == b"HEAD")
-        logger.warning("admin HTTP: an answer took more than %.0f s and was given up", ANSWER_S)
+        logger.warning("admin HTTP: an answer took more than %.0f s and was aborted", ANSWER_S)
         return False
 
     async def _send(self, answer: HttpAnswer, *headers: tuple[str, str], is_head: bool) -> bool:
@@ -310,7 +311,7 @@ class _Connection:
             raise
         except Exception:
             # The peer sees that its last chunk is missing.
-            logger.exception("admin HTTP: an answer ends before its end")
+            logger.exception("admin HTTP: an answer was cut short")
             return False
         await self._stream.send_all(unsent + (self._http.send(h11.EndOfMessage()) or b""))
         return True
@@ -324,8 +325,8 @@ class _Connection:
                 await self._send(json_answer({"error": str(error)}, error.error_status_hint), is_head=False)
 
     async def _leave(self) -> None:
-        """Send the end of the stream, then read until the peer ends its own, for a moment. To close
-        a socket that has unread bytes resets it, which loses an answer on its way."""
+        """Send the end of the stream, then read for a moment until the peer ends its own. Closing a
+        socket that has unread bytes would reset the connection, and lose an answer in transit."""
         with trio.move_on_after(_LEAVE_S):
             await self._stream.send_eof()
             while await self._stream.receive_some(_RECEIVE_BYTES):

@@ -119,8 +119,8 @@ async def _not_loaded(
 async def _parked(
     broker: Broker, group_id: str, key: TopicPartition, parked: ParkedLeft, log_start_offset: int
 ) -> dict[str, object]:
-    """Their number and lowest offset. If that record is kept beside the log, also when it was sent:
-    the log no longer tells."""
+    """Their number and lowest offset. If that record is kept beside the log, also when it was sent,
+    which the log may no longer show."""
     if not parked.number:
         return {"parked": 0, "first_parked": None, "first_parked_sent_ms": None}
     first, sent_ms = parked.first_offset, None

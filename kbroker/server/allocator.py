@@ -1,4 +1,4 @@
-"""Has the C library keep some of the memory that the process has freed.
+"""Makes the C library keep some of the memory that the process has freed.
 
 glibc returns each large block (128 KiB or more) to the system when it is freed, and maps a new one
 for the next request of a megabyte. The kernel then clears and maps every page again: more than half

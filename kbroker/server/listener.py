@@ -155,7 +155,7 @@ class Server:
             await trio.sleep(min(_IDLE_CHECK_S, max(0.1, self._max_idle_s / 4)))
             now = trio.current_time()
             for peer in list(self._open.values()):
-                # A burst sets only a flag: to read the clock would cost it more calls.
+                # A burst sets only a flag, since reading the clock would cost more calls.
                 if peer.was_active:
                     peer.was_active, peer.last_active = False, now
                 elif (peer.is_stalled or not peer.busy) and peer.last_active < now - self._max_idle_s:

@@ -1,8 +1,8 @@
 """One client's connection: frames in, answers out in order.
 
 One task per connection: wait until readable, receive into the buffer that all connections share,
-handle every frame of the burst with plain function calls, send all answers with one sendmsg.
-Nothing is allocated per request but the answer.
+handle every frame of the burst with plain function calls, send all answers with one sendmsg. Apart
+from the answer, nothing is allocated per request.
 
 A frame's bytes are valid until the task waits for something. The decoded request keeps no reference
 to them. Slices of them (the batches of a Produce) are copied by the part that keeps them, unless
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _TURN_S = 0.01
-"""How long one connection's burst may be worked on before its answers are sent and the others have
-a turn."""
+"""How long one connection's burst is processed before its answers are sent and other connections
+get a turn."""
 
 
 class ClosedByPeer(Exception):

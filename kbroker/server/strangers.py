@@ -1,8 +1,8 @@
 """Recognises clients at the wrong port by their first bytes, and logs why a connection is closed.
 
 A browser, a health check or Prometheus may come to the Kafka port, a Kafka client to the admin
-port, and TLS to either. The log names the protocol and the place where the client belongs. Such
-clients reconnect many times a second, so each line comes once a minute for each host.
+port, and TLS to either. The log line names the protocol and the right address. Such clients may
+reconnect many times a second, so each line is logged once a minute per host.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Strangers:
 
     def warn(self, host: str, what: str, reason: str, now_s: float, kind: Hashable = None) -> None:
         """Log one line a minute for each `host` and `reason`, or for each `kind` if the reason
-        holds numbers that vary."""
+        contains numbers that vary."""
         warn_seldom(self._seldom, logger, host, what, reason, now_s, kind)
 
 

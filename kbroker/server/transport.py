@@ -62,7 +62,7 @@ class Transport:
         self.last_active = trio.current_time()
 
     def send_some(self, buffers: Sequence[Buffer]) -> int:
-        """The number of bytes that the socket took; 0 if it has no room now."""
+        """The number of bytes that the socket accepted; 0 if it has no room now."""
         try:
             sent = self.sock.sendmsg(buffers[:_MAX_IOVECS])
         except BlockingIOError:
@@ -88,8 +88,8 @@ class Transport:
             logger.debug("sending to %s: %s", self.name, error)
 
     async def take_leave(self, shared_buffer: memoryview) -> None:
-        """Send the end of the stream, then read until the peer ends its own, for a moment. To close
-        a socket that has unread bytes resets the connection, which loses answers on their way."""
+        """Send the end of the stream, then read for a moment until the peer ends its own. Closing a
+        socket that has unread bytes would reset the connection, and lose answers in transit."""
         self.shut_down(socket.SHUT_WR)
         with trio.move_on_after(_LEAVE_S):
             while True:

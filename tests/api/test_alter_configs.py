@@ -308,7 +308,7 @@ async def test_bounds_that_were_lowered_clamp_what_a_group_has(
         assert await alter(client, resource(GROUP, "g", (lock, "60000"))) == [OK]
     async with connect(config={"group.share.max.record.lock.duration.ms": "30000"}) as client:
         assert client.broker.configs.share_settings("g").lock_duration_ms == 30_000
-        assert f"group g: {lock}=60000 is out of the broker's bounds, 30000 holds" in caplog.text
+        assert f"group g: {lock}=60000 is out of the broker's bounds, 30000 applies" in caplog.text
 
 
 async def test_an_altered_broker_setting_that_fits_no_more_is_left_out(
@@ -343,16 +343,16 @@ async def test_what_is_altered_over_the_start_says_how_to_end_that(
     async with connect("segment", config={ms: "8", size: "1", ASSIGNMENT_INTERVAL: "9"}) as client:
         delete = "kbroker configs delete --broker"
         ended = {
-            f"{ms}=5 was altered while running and wins over the 8 of this start": (
+            f"{ms}=5 was altered while running and overrides the 8 of this start": (
                 f'{delete} 1 {ms} && {delete} "" {ms}'
             ),
-            f"{size}=2 was altered while running and wins over the 1 of this start": f'{delete} "" {size}',
-            f"{ASSIGNMENT_INTERVAL}=7 was altered while running and wins over the 9 of this start": (
+            f"{size}=2 was altered while running and overrides the 1 of this start": f'{delete} "" {size}',
+            f"{ASSIGNMENT_INTERVAL}=7 was altered while running and overrides the 9 of this start": (
                 f"{delete} 1 {ASSIGNMENT_INTERVAL}"
             ),
         }
         said = [record.getMessage() for record in caplog.records if "wins over" in record.getMessage()]
-        assert sorted(said) == sorted(f"{what}; to end that: {how}" for what, how in ended.items())
+        assert sorted(said) == sorted(f"{what}; to undo that: {how}" for what, how in ended.items())
         for command in " && ".join(ended.values()).split(" && "):
             *_, name, key = shlex.split(command)
             assert await alter(client, resource(BROKER, name, (key, DELETE, None))) == [OK]

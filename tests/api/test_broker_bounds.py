@@ -57,7 +57,7 @@ async def test_a_lowered_bound_clamps_groups_that_are_at_work(
             for record in caplog.records
             if "out of the broker's bounds" in record.getMessage()
         ]
-        assert clamped == [f"group g: {LOCK}=60000 is out of the broker's bounds, 40000 holds"]
+        assert clamped == [f"group g: {LOCK}=60000 is out of the broker's bounds, 40000 applies"]
         (row,) = (await describe(client, GROUP, "g", (LOCK,))).configs
         assert (row.value, row.synonyms[0].value) == ("40000", "60000")
         assert await alter(client, resource(BROKER, "", (ASSIGNMENT_INTERVAL, "7"), (MOST, "40000"))) == [OK]

@@ -93,7 +93,7 @@ def test_a_state_store_that_loses_offsets_is_caught(state_storage: str, tmp_path
         except ClientFailed:
             return  # the topic itself is lost
         except BrokerStartFailed as refused:
-            if "cannot use what is in" not in str(refused):
+            if "cannot use the data in" not in str(refused):
                 raise
             return  # the remaining state contradicts itself
         if not all_well(reports):

@@ -199,7 +199,7 @@ def test_an_address_for_others_brings_a_warning_and_names_can_be_given() -> None
                 ("elsewhere", 403),
             ):
                 assert ask(client, "/", Host=host)[0].status == status
-        assert "asks for no password" in broker.logs()
+        assert "requires no password" in broker.logs()
 
 
 def test_a_stopping_broker_does_not_wait_for_idle_connections(broker: RunningBroker) -> None:

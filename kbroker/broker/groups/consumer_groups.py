@@ -2,7 +2,7 @@
 
 A request that waits (JoinGroup for the other members, SyncGroup for the leader) costs its
 connection's task and a cancel scope. When its client hangs up, the member stays until its session
-ends, as in Kafka; the answer that comes then is dropped.
+ends, as in Kafka; the late answer is dropped.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ConsumerGroupServiceStatistics:
 
 
 class ConsumerGroupService:
-    """Carries out what the pure `Groups` decide. `configs`: a deleted group's settings go with
-    it."""
+    """Carries out the decisions of the pure `Groups`. `configs`: where a deleted group's settings
+    are removed."""
 
     def __init__(self, runner: DecisionRunner[Groups], configs: Configs, *, expiry_interval_s: float) -> None:
         self.groups = runner.coordinator
@@ -55,8 +55,8 @@ class ConsumerGroupService:
         )
 
     async def delete_group(self, group_id: str) -> ErrorCode:
-        """DeleteGroups for a group that is no share group: its records, offsets and settings, in
-        one commit."""
+        """DeleteGroups for a group other than a share group: deletes its records, offsets and
+        settings in one commit."""
         decide = partial(self.groups.delete, group_id)
         outcome = await decide_deletion(decide, group_id, self._runner, self._configs)
         assert outcome.reply is not None

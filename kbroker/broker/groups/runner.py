@@ -5,11 +5,11 @@
 
     saved       carry out the effects in their order, then answer the request with the reply
     not saved   refuse the request and all requests that the effects would have answered, withdraw
-                the other effects, and have the coordinator put each group right
+                the other effects, and have the coordinator restore each group
 
 Both happen in the step in which the commit ends, before anything else is decided. An outcome
 without changes is carried out at once, unless another one is still being saved: the decision may
-depend on that one, so it queues behind it. No client learns what a failed save then takes back.
+depend on that one, so it queues behind it. So no client sees a change that a failed save undoes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ R = TypeVar("R")
 C = TypeVar("C", bound=Coordinator)
 
 _NOT_AVAILABLE: Final = object()
-"""In the place of a reply: the change could not be saved, or the broker stops."""
+"""Used instead of a reply: the change could not be saved, or the broker stops."""
 
 
 class PendingRequest(Ticket):
@@ -62,8 +62,8 @@ class PendingRequest(Ticket):
 
 
 class DecisionRunner(Generic[C]):
-    """Saves and carries out what `coordinator` decides, and runs its timers. `clock`: the one that
-    `coordinator` was made with."""
+    """Saves and carries out the decisions of `coordinator`, and runs its timers. `clock`: the one
+    with which `coordinator` was created."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class DecisionRunner(Generic[C]):
 
     async def save(self, outcome: Outcome[object], on_saved: Callable[[], None] | None = None) -> bool:
         """True when the outcome's changes are saved; `on_saved` ran in the same step. False if they
-        could not be saved: the coordinator has put its groups right."""
+        could not be saved: the coordinator has restored its groups."""
         if not (outcome.changes or outcome.effects or on_saved or self._saving):
             self._wake_for_timers()
             return True
@@ -149,8 +149,8 @@ class DecisionRunner(Generic[C]):
         self._wake_for_timers()
 
     def refuse_waiting(self) -> None:
-        """The broker stops: requests that wait are refused. Their clients look for the coordinator
-        again and find this one after its restart."""
+        """Refuse the waiting requests when the broker stops. Their clients look for the coordinator
+        again, and find this broker after its restart."""
         self._closing = True
         for request in tuple(self._waiting):
             request.answer(_NOT_AVAILABLE)
@@ -205,20 +205,20 @@ class DecisionRunner(Generic[C]):
     def _put_right(self, group_id: str) -> None:
         try:
             records = list(self._store.scan(group_prefix(group_id)))
-        # The store saves nothing any more either: the group stays as it is until the restart.
+        # The store accepts no more writes either: the group stays as it is until the restart.
         except StoreFailed as error:
-            logger.warning("group %s could not be read again after a failed save: %s", group_id, error)
+            logger.warning("group %s could not be reloaded after a failed save: %s", group_id, error)
             return
         outcome = self.coordinator.not_saved(group_id, records, now_ms=self.clock.now_ms())
-        assert not outcome.changes, "what follows from a failed save is not saved"
+        assert not outcome.changes, "the outcome of a failed save has no changes"
         self._carry_out(outcome.effects)
         self._wake_for_timers()
 
     # --- time ---
 
     async def _run(self) -> None:
-        """Remove topics whose deletion was finished by recovery, then run the timers: sessions,
-        rebalances, whatever the coordinator waits for."""
+        """Remove topics whose deletion was finished by recovery, then run the coordinator's timers
+        (sessions, rebalances and others)."""
         for topic_id in self.coordinator.topic_ids():
             if self._topics.by_id(topic_id) is None:
                 await self.topic_deleted(topic_id)

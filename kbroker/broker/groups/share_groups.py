@@ -1,14 +1,14 @@
-"""The broker's side of share groups: has share state initialised, altered, summed up and deleted by
-the persister.
+"""The broker's side of share groups: has the persister initialise, alter, summarise and delete
+share state.
 
 A joining member waits here for its share-partitions, but not long: the persister may be a slow
-plugin. A task in the background takes in the persister's results, and the member's next heartbeat
-returns them.
+plugin. A background task receives the persister's results, and the member's next heartbeat returns
+them.
 
-An administrator who deletes a group, or alters or deletes its offsets, has the group alone until
-the persister has answered. Joining members and other administrators are refused meanwhile, with an
-error that clients retry; so is an administrator while share-partitions are being initialised.
-Loaded share-partitions are forgotten at once, so the next fetch finds the new state.
+An administrator who deletes a group, or alters or deletes its offsets, has exclusive access to the
+group until the persister has answered. Joining members and other administrators are refused
+meanwhile, with an error that clients retry; so is an administrator while share-partitions are being
+initialised. Loaded share-partitions are forgotten at once, so the next fetch finds the new state.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ShareGroupServiceStatistics:
 
 
 class ShareGroupService:
-    """Carries out what the pure ShareGroupCoordinator decides.
+    """Carries out the decisions of the pure ShareGroupCoordinator.
 
     - `configs`: where a deleted group's settings are removed
     - `before_reset`: called before a group starts at other offsets; its result is called when it
@@ -121,7 +121,7 @@ class ShareGroupService:
 
     def settings_changed(self, group_id: str | None) -> None:
         """Settings of a group were altered; None: the broker's, which change no assignment. If the
-        new targets cannot be saved, the next heartbeat makes them again."""
+        new targets cannot be saved, the next heartbeat computes them again."""
         if group_id is not None:
             now_ms = self._clock.now_ms()
             self._runner.submit(
@@ -155,8 +155,8 @@ class ShareGroupService:
 
     async def _save_and_initialize(self, outcome: Outcome[GroupHeartbeatReply]) -> bool:
         """True if it was saved. From the decision on, `_alone` refuses the group: a member may
-        leave before its join is on disk, and state initialised after a deletion would stay for
-        good."""
+        leave before its join is on disk, and state initialised after a deletion would stay
+        forever."""
         initializations = [
             effect for effect in outcome.effects if isinstance(effect, InitializeSharePartitions)
         ]
@@ -195,7 +195,8 @@ class ShareGroupService:
 
     @contextmanager
     def _alone(self, group_id: str) -> Iterator[None]:
-        """Have the group alone. Raises COORDINATOR_LOAD_IN_PROGRESS, which clients retry."""
+        """Take exclusive access to the group. Raises COORDINATOR_LOAD_IN_PROGRESS, which clients
+        retry."""
         if group_id in self._in_administration or group_id in self._asking:
             raise KafkaError(ErrorCode.coordinator_load_in_progress, f"Group {group_id} is being changed.")
         self._in_administration.add(group_id)
@@ -339,8 +340,8 @@ class ShareGroupService:
     async def delete_group(self, group_id: str) -> ErrorCode:
         """DeleteGroups for one group: its share state first, then its records and settings. No
         member can join meanwhile: this must not delete the state of a new member's
-        share-partitions. Nor may state appear afterwards, so the client must retry while the
-        persister has an initialisation to answer."""
+        share-partitions. Nor may state appear afterwards, so the client must retry while an
+        initialisation is pending at the persister."""
         try:
             with self._alone(group_id):
                 return await self._delete_group(group_id)

@@ -26,8 +26,8 @@ from kbroker.storage.spi import StateReader
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 8
-"""Cold snapshots in one commit: each of them may remove some hundred updates, and others wait
-behind it."""
+"""Cold snapshots in one commit: each may remove some hundred updates, and other writes wait for the
+commit."""
 
 
 @dataclass(frozen=True, slots=True)

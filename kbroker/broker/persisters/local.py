@@ -1,8 +1,8 @@
 """The default Persister: the share coordinator in this process, with its changes in the state
 store's group commit.
 
-A result with code none is as durable as --durability makes it. A verb that is cancelled while it
-waits is saved all the same.
+A result with code none is as durable as --durability makes it. A call that is cancelled while it
+waits is still saved.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ class PersisterContext(NamedTuple):
 
 
 def parking_store(store: StateReader, generation: int) -> ParkingStore | None:
-    """What a share coordinator needs to keep parked records in this store; None if the store
-    cannot.
+    """The parameters with which a share coordinator keeps parked records in this store; None if the
+    store cannot.
 
-    A generation of parked records is numbered by the broker life and a counter, so that none comes
-    twice although nothing is stored for it."""
+    A generation of parked records is numbered by the broker life and a counter, so numbers are
+    unique although none is stored."""
     if not store.keeps_keys_on_disk:
         return None
     return ParkingStore(store.get, count((generation << 32) + 1))
 
 
 class CountsShareState(Persister):
-    """A persister whose numbers go into statistics and metrics. `write_seconds`: how long the write
-    verb took."""
+    """A persister whose numbers appear in statistics and metrics. `write_seconds`: how long writes
+    took."""
 
     write_seconds: Histogram
 
@@ -91,7 +91,7 @@ class LocalPersister(CountsShareState):
         commits: GroupCommit[Change],
         store: StateReader | None = None,
     ) -> None:
-        """`store`: parked records are read from it."""
+        """`store`: where parked records are read from."""
         self.coordinator = coordinator
         self._commits = commits
         self._parked = None if store is None else ParkedReader(store, coordinator.generation)
@@ -180,7 +180,7 @@ class LocalPersister(CountsShareState):
     async def snapshot_cold(
         self, share_partitions: Sequence[SharePartitionKey], *, now_ms: int, interval_ms: int
     ) -> list[Result]:
-        """Make cold snapshots where they are still needed; a result for each."""
+        """Make cold snapshots where they are still needed, with a result for each."""
 
         def wanted(state: ShareState) -> bool:
             return is_cold(state, now_ms=now_ms, interval_ms=interval_ms)

@@ -1,5 +1,5 @@
-"""The `noop` persister (kbroker.persister=noop): share state is only in memory, and a stop
-of the broker ends it.
+"""The `noop` persister (kbroker.persister=noop): share state is only in memory, and is lost when
+the broker stops.
 
 It is for tests, and for queues whose consumers may get every record again after a restart.
 """

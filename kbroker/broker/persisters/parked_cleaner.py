@@ -6,9 +6,9 @@ is never busy and no write waits for long. A share-partition is checked when its
 All are checked some seconds after the start, because a crash may have come between, and at
 intervals. Each check costs one seek: valid records are not read.
 
-A generation is removed only if its share-partition has another one, in its saved state and in what
-is decided. A generation that is in neither never returns, and one that a write under way begins is
-decided before any record is stored under it.
+A generation is removed only if its share-partition has another one, both in its saved state and in
+the decided state that is not saved yet. A generation in neither of them never returns. A new
+generation is in the decided state before any record is stored under it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _REST_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class ParkedCleanerStatistics:
-    """`removed`: keys. `generations`: those that were removed. `failures`: rounds that ended
-    early."""
+    """`removed`: number of removed keys. `generations`: number of removed generations. `failures`:
+    rounds that ended early."""
 
     removed: int
     generations: int
@@ -111,7 +111,7 @@ class ParkedCleaner:
             await trio.lowlevel.checkpoint()
 
     async def _is_in_use(self, shelf: Shelf) -> bool:
-        """True also if that is unknown."""
+        """Whether the generation is in use; also True if that is unknown."""
         try:
             found = await self._persister.parked_generations(
                 shelf.group_id, TopicPartition(shelf.topic_id, shelf.partition)

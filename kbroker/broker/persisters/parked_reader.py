@@ -91,9 +91,9 @@ class ParkedReader:
     async def count(
         self, group_id: str, partition: TopicPartition, first: int, end: int | None, waiting: int
     ) -> int:
-        """`waiting`: how many there are in all. To count from an offset to the end, the few below
-        it that are not kept are counted and remembered: callers ask again and again for a start
-        offset that retention moves up."""
+        """`waiting`: how many there are in all. A count from an offset to the end is derived from
+        the few records below it that are not kept. That number is remembered, because callers count
+        again and again from a start offset that retention moves up."""
         prefix = self.prefix(group_id, partition)
         if prefix is None or not waiting:
             self._below.pop((group_id, partition), None)
@@ -137,8 +137,8 @@ class ParkedReader:
     async def of_keys(
         self, group_id: str, partition: TopicPartition, key_hashes: Iterable[int]
     ) -> dict[int, list[int]]:
-        """By hash of a key, the offsets of records that wait for their redelivery. An entry that
-        the record itself does not confirm is left from a kill, and does not matter."""
+        """By hash of a key, the offsets of records that wait for their redelivery. Entries that the
+        record itself does not confirm are left over from a kill, and are ignored."""
         prefix, keys, store = self.prefix(group_id, partition), self._keys, self._store
         wanted = sorted(set(key_hashes))
         if prefix is None or keys is None or not wanted:

@@ -1,2 +1,2 @@
-"""Share-partitions at work: loading them, fetching from them, and what becomes of records that wait
-or are given up."""
+"""Share-partitions at work: loading them, fetching from them, and handling records that wait or are
+archived."""

@@ -1,10 +1,10 @@
 """Acquires records of one share-partition after another for a ShareFetch, and collects the answer's
 rows.
 
-Whole batches go out as they lie in the store, and the client keeps to the acquired ranges. An exact
-fetch delivers only the records that it acquires (sliced_batches.py). A fetch is exact in
-record_limit mode, and in each mode where the group has a prefetch limit: a member then gets no more
-than it has room for.
+Whole batches are sent as stored, and the client uses only the acquired ranges. An exact fetch
+delivers only the records that it acquires (sliced_batches.py). A fetch is exact in record_limit
+mode, and in each mode where the group has a prefetch limit: a member then gets no more than it has
+room for.
 
 Acquiring and answering are one step, so a compressed batch is opened before that. While a read or
 an opening waits for its thread, other fetches may acquire, and the session may end.
@@ -41,7 +41,8 @@ class Acquiring:
     - `budget`: how many more records it may acquire, over all share-partitions
     - `has_read`: whether others may have had a turn since the fetch looked
     - `is_current()`: false once the session was used, replaced or ended elsewhere. Nothing may be
-      acquired then: the client would never see the records, or hold them in a session that is gone.
+          acquired then: the client would never see the records, or would hold them in an ended
+          session.
     """
 
     def __init__(
@@ -100,14 +101,14 @@ class Acquiring:
                 return True
             if engine.offset_to_acquire() in (None, fetch_offset):
                 return False
-            await trio.lowlevel.checkpoint()  # Only control batches were there, perhaps many more follow.
+            await trio.lowlevel.checkpoint()  # Only control batches so far, and perhaps many more follow.
         return False
 
     def _unopened(
         self, batches: list[Walked], engine: SharePartition, opener: BatchOpener
     ) -> memoryview | None:
-        """The batch that must be opened before anything can be acquired. None: leaves in `batches`
-        those whose records may be acquired now."""
+        """The batch that must be opened before anything can be acquired. If there is none, returns
+        None, and leaves in `batches` those whose records may be acquired now."""
         room = self.budget
         locks_left = engine.settings.max_record_locks - (engine.unread_from - engine.start_offset)
         if locks_left > 0:  # Otherwise only released records are delivered, whatever the limit.
@@ -157,7 +158,7 @@ class Acquiring:
     async def acquire_parked(
         self, partition: TopicPartition, loaded: LoadedSharePartition, share_bytes: int
     ) -> bool:
-        """Acquire parked records of one share-partition that are due. As acquire()."""
+        """Like acquire(), for parked records of one share-partition that are due."""
         engine, opener = loaded.engine, BatchOpener(self._opened_batches, loaded.partition.log)
         while engine is not None and engine.parked_ready and self.budget > 0 and not must_wait(engine):
             self.has_read = True

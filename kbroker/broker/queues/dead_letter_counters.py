@@ -1,4 +1,4 @@
-"""Counts a group's dead letters, and reports what goes wrong with them: each kind at most once a
+"""Counts a group's dead letters, and reports problems with them: each kind at most once a
 minute."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class GroupDeadLetters:
             logger.warning(what, place, without_copy, self.without_copy)
 
     def refuse(self, place: str, reason: str, count: int) -> None:
-        """So many records are archived without a dead letter."""
+        """Note that so many records are archived without a dead letter."""
         self.refused += count
         if self._may_report(_Trouble.REFUSED):
             what = (
@@ -83,7 +83,7 @@ class GroupDeadLetters:
             logger.log(level, what, place, retry_s, error)
 
     def _may_report(self, trouble: _Trouble) -> bool:
-        """True once a minute: a failure mostly concerns thousands of records."""
+        """True once a minute, since a failure mostly concerns thousands of records."""
         now_s = trio.current_time()
         if now_s < self._next_report_s.get(trouble, -math.inf):
             return False

@@ -40,7 +40,7 @@ _threads: Final = trio.CapacityLimiter(_READS_AT_ONCE)
 
 
 class NoDeadLetter(NamedTuple):
-    """Why there can be no dead letter, in words for a person."""
+    """Why there can be no dead letter, in words for an operator."""
 
     reason: str
 
@@ -49,7 +49,7 @@ class Portion(NamedTuple):
     """The requested offsets up to `last_offset`.
 
     - `records`: those that could be read
-    - `unread`: why others could not, although their topic has them, undamaged as far as is known
+    - `unread`: why others could not, although their topic has them and no damage is known
     """
 
     last_offset: int
@@ -79,8 +79,8 @@ class DeadLetterWriter:
         self._config = config
 
     async def find_partition(self, name: str, source: Partition) -> Partition | NoDeadLetter:
-        """Where dead letters of `source` go, or why there can be none. Creates the topic if that is
-        allowed. Raises NoSpace and StoreFailed."""
+        """The partition for dead letters of `source`, or why there can be none. Creates the topic
+        if that is allowed. Raises NoSpace and StoreFailed."""
         refusal = self._refusal(name, source)
         if refusal is not None:
             return refusal
@@ -122,8 +122,8 @@ class DeadLetterWriter:
             return NoDeadLetter(f"topic {name} cannot be made: {error.message}")
 
     async def append(self, target: Partition, batches: Sequence[EncodedBatch]) -> Written:
-        """Append what encode_letters() returned, past max.message.bytes and segment.bytes of the
-        topic are. Returns when it is durable or cannot be written."""
+        """Append the result of encode_letters(), even beyond max.message.bytes and segment.bytes of
+        the topic. Returns when it is durable or cannot be written."""
         now_ms, written = wall_clock_ms(), Written(set(), len(batches))
         under_way: list[tuple[tuple[int, ...], Decision]] = []
         try:
@@ -146,8 +146,8 @@ class DeadLetterWriter:
 async def encode_letters(
     rules: BatchRules, origins: Sequence[Origin], records: Mapping[int, Record], contents: Contents
 ) -> list[EncodedBatch]:
-    """One dead letter for each, in batches as large as the topic allows. A larger letter is alone
-    in its batch, compressed. In a thread if there are records to copy."""
+    """One dead letter for each record, in batches as large as the topic allows. A larger letter
+    gets a compressed batch of its own. Runs in a thread if there are records to copy."""
     now_ms, max_bytes = wall_clock_ms(), min(rules.max_message_bytes, rules.segment_bytes)
 
     def letter_at(origin: Origin) -> Record:
@@ -179,12 +179,12 @@ class CannotCopy(Exception):
 
 
 class NotYet(Exception):
-    """A condition that passes by itself: try again."""
+    """A temporary condition: the caller retries."""
 
 
 def _allowed(timestamp_ms: int, rules: BatchRules, now_ms: int) -> int:
-    """The record's own time if the topic accepts it, else the present. Producers may claim times
-    before 1970 and beyond 64 bits; between two such records there may be more milliseconds than fit
+    """The record's own timestamp if the topic accepts it, else the present time. Producers may send
+    timestamps before 1970 and beyond 64 bits, and the difference between two of them may not fit
     into a batch."""
     is_time = 0 <= timestamp_ms <= UNLIMITED_MS
     too_old = (
@@ -198,8 +198,8 @@ def _allowed(timestamp_ms: int, rules: BatchRules, now_ms: int) -> int:
 
 
 async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
-    """The records at the first of these offsets, in order, as far as one read goes, without lost
-    and damaged ones."""
+    """The records at the first of these offsets, as many as one read returns, in order and without
+    lost and damaged ones."""
     first, last = offsets[0], offsets[-1]
     if first < source.log_start_offset:
         return Portion(min(last, source.log_start_offset - 1), {})
@@ -215,8 +215,8 @@ async def read_records(source: Partition, offsets: Sequence[int]) -> Portion:
 
 
 async def search(target: Partition, offset: int, group_id: str, topic: str, partition: int) -> set[int]:
-    """The offsets of that share-partition that have a dead letter in `target` from `offset` on. A
-    damaged batch holds none. Raises StoreFailed."""
+    """The offsets of that share-partition whose dead letter is in `target` from `offset` on.
+    Damaged batches are ignored. Raises StoreFailed."""
     found: set[int] = set()
     end_offset = target.high_watermark
     offset = max(offset, target.log_start_offset)
@@ -252,7 +252,7 @@ class _Found(NamedTuple):
 
 async def _in_thread(partition: Partition, work: Callable[[], Result]) -> Result | None:
     """None if the topic is deleted meanwhile. Raises StoreFailed, and CORRUPT_MESSAGE for bytes
-    that are no batch."""
+    that are not a batch."""
     try:
         return await trio.to_thread.run_sync(work, limiter=_threads)
     except KeyError:  # The store knows no such log.
@@ -291,6 +291,6 @@ def _pick(batches: Batches, wanted: Set[int]) -> Portion:
 def _find(batches: Batches, group_id: str, topic: str, partition: int) -> _Found:
     offsets: set[int] = set()
     for view, position, _ in batches:
-        with suppress(CorruptPayload):  # Not the broker's batch: its own can be decompressed.
+        with suppress(CorruptPayload):  # Only foreign batches can fail: the broker's own can be decompressed.
             offsets |= offsets_found(stored_records(view, position), group_id, topic, partition)
     return _Found(batches[-1][2].last_offset if batches else -1, offsets)

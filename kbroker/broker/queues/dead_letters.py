@@ -9,18 +9,18 @@ ARCHIVED, each of them exactly once.
 
 The topic and the state are in two stores without a common transaction. So a share-partition with
 ARCHIVING records has a cursor in the state store: the partition that has its dead letters, and the
-offset from which on. The default persister saves the cursor in the commit that makes the first
-record ARCHIVING. In any case it is saved before a dead letter is appended. It covers every dead
-letter whose record may still be ARCHIVING on disk. Only when there is no such record may another
-cursor replace it (another topic, more partitions, a much later offset).
+offset at which they begin. The default persister saves the cursor in the commit that makes the
+first record ARCHIVING. In any case it is saved before a dead letter is appended. It covers every
+dead letter whose record may still be ARCHIVING on disk. Only when there is no such record may
+another cursor replace it (another topic, more partitions, a much later offset).
 
-A share-partition that was loaded with ARCHIVING records searches from its cursor on for those that
-have their dead letter. Afterwards it knows. At the broker's start, share-partitions with a cursor
-are loaded without waiting for a client.
+When a share-partition with ARCHIVING records is loaded, the dead letters from its cursor on are
+searched once, to find the records that already have theirs. At the broker's start, share-partitions
+with a cursor are loaded without waiting for a client.
 
-Each share-partition with a cursor has one task. It retries without end if the disk refuses a write,
-1 s to 30 s apart. If the settings allow no dead letter, it archives the records without one. Both
-are counted and logged.
+Each share-partition with a cursor has one task. If the disk refuses a write, it retries
+indefinitely, 1 s to 30 s apart. If the settings allow no dead letter, it archives the records
+without one. Both are counted and logged.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_S = 1.0
 LAST_RETRY_S = 30.0
 LINGER_S = 1.0
-"""How long an unneeded cursor is kept: mostly the next rejection comes soon, and uses it."""
+"""How long an unneeded cursor is kept: usually the next rejection comes soon and reuses it."""
 OFFSETS_AT_ONCE = 1000
 """Dead letters that are written and saved together."""
 CURSOR_LAG = 10_000
@@ -265,7 +265,7 @@ class DeadLetters(DeadLetterHooks):
             self._background.start(self._run, work)
 
     def _close(self, work: _Work) -> None:
-        """Nothing is left to do for it: remove its cursor."""
+        """Remove the cursor of a share-partition with nothing left to do."""
         work.closed = True
         self._remove_cursor(work)
         if self._works.get(work.key) is work:
@@ -292,7 +292,8 @@ class DeadLetters(DeadLetterHooks):
                     await work.woken.wait()
                 continue
             except Exception as error:
-                # It affects this queue only. Raised from here it would end the broker.
+                # The error affects this queue only. If it were raised here, it would end the
+                # broker.
                 self._counters(work).delay(str(work), error, retry_s)
                 await trio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LAST_RETRY_S)
@@ -306,7 +307,8 @@ class DeadLetters(DeadLetterHooks):
                 self._end(work, loaded)
 
     def _end(self, work: _Work, loaded: LoadedSharePartition) -> None:
-        """There was nothing to do for a while. Unless records are still ARCHIVING, end the work."""
+        """Called after a while with nothing to do: end the work, unless records are still
+        ARCHIVING."""
         present = self._share_partitions.find(*work.key)
         if (
             loaded.engine is None
@@ -337,7 +339,8 @@ class DeadLetters(DeadLetterHooks):
         return await self._share_partitions.load(group_id, partition)
 
     async def _turn(self, work: _Work, loaded: LoadedSharePartition) -> bool:
-        """Write one portion of dead letters; False if there are none. Raises what prevents it."""
+        """Write one portion of dead letters; False if there are none. Raises the error that
+        prevents it."""
         engine = loaded.engine
         assert engine is not None
         await self._save_again(work, loaded, engine)
@@ -401,8 +404,8 @@ class DeadLetters(DeadLetterHooks):
     async def _write(
         self, work: _Work, loaded: LoadedSharePartition, letters: Sequence[DeadLetter]
     ) -> tuple[set[int], Exception | None]:
-        """The offsets that are finished, and the error that prevents others. Raises as
-        _have_cursor, KafkaError, and CannotCopy if only such records are left."""
+        """The offsets that are finished, and the error that prevents others. Raises the errors of
+        _have_cursor, KafkaError, and CannotCopy if only records that cannot be copied are left."""
         queue = self._configs.dead_letter_queue(work.key[0])
         target = await self._writer.find_partition(queue.topic, loaded.partition)
         if isinstance(target, NoDeadLetter):
@@ -456,7 +459,8 @@ class DeadLetters(DeadLetterHooks):
     async def _archive(
         self, work: _Work, loaded: LoadedSharePartition, engine: SharePartition, offsets: set[int]
     ) -> None:
-        """Make these ARCHIVED, at once in memory. Raises KafkaError if that cannot be saved."""
+        """Make these records ARCHIVED, in memory at once. Raises KafkaError if that cannot be
+        saved."""
         persist = engine.dead_lettered(runs_of(offsets))
         loaded.waiters.wake_all()
         if persist is not None:

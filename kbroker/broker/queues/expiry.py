@@ -3,10 +3,10 @@
     record   timestamp ---- due time, if it is scheduled ------ ttl ---> expired
                             the age starts at the later of the two
 
-Only its batch shows how old a record is. So a batch is opened once before members get its records,
-and its times are kept in memory for all groups. A fetch checks the records that it is about to
-acquire. The scanner (scanner.py) checks the oldest records each second, so that they expire without
-a fetch. A record that a member holds does not expire.
+The age of a record is stored only in its batch. So a batch is opened once before members get its
+records, and the times of its records are kept in memory for all groups. A fetch checks the records
+that it is about to acquire. The scanner (scanner.py) checks the oldest records each second, so that
+they expire without a fetch. A record that a member holds does not expire.
 
 A record without a timestamp does not expire, nor does one in a batch that cannot be read: the
 member that gets it notices that.
@@ -35,15 +35,15 @@ from kbroker.share.share_partition import SharePartition
 from kbroker.storage.spi import LogId
 
 AT_ONCE: Final = 1000
-"""Records that expire in one look."""
+"""The most records that expire in one look."""
 DEAD_LETTERS_AT_MOST: Final = 10_000
-"""Unwritten dead letters of a share-partition."""
+"""Limit of unwritten dead letters of a share-partition."""
 _PARKED_AT_ONCE = 64
 _ON_THE_LOOP_RECORDS = 500
 _ON_THE_LOOP_BYTES = 64 << 10
 _KEPT_NUMBERS = 1 << 20
 _NUMBERS_OF_A_BATCH = 16
-"""The cost of a batch beside the times of its records."""
+"""The cost of a batch besides the times of its records."""
 _NEVER: Final = (1 << 63) - 1
 
 _Key: TypeAlias = tuple[LogId, int, int, bool]
@@ -66,7 +66,7 @@ class BatchTimes(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In numbers."""
+        """Its cost in the cache, counted in numbers."""
         return _NUMBERS_OF_A_BATCH + (0 if self.each is None else 2 * len(self.each))
 
 
@@ -94,7 +94,7 @@ def _times_of(stored: memoryview, header: BatchHeader, *, schedules: bool) -> Ba
         due_ms = due_of(record, since_ms).due_ms if schedules else None
         deltas.append(record.offset - header.base_offset)
         counts_from_ms = since_ms if due_ms is None else max(since_ms, due_ms)
-        # A delay may start without a timestamp, or at one at the end of time.
+        # A record with a delay may have no timestamp, or an extreme one.
         each.append(max(-_NEVER, min(counts_from_ms, _NEVER)))
     earliest_ms = min(each, default=_NEVER)
     if max(each, default=_NEVER) == earliest_ms:
@@ -120,8 +120,9 @@ class Expiry:
     async def give_up(
         self, loaded: LoadedSharePartition, engine: SharePartition, batches: list[Walked]
     ) -> bool:
-        """Call this before a fetch acquires from these batches. False: it may, from those left in
-        `batches`. True: records have expired, or the call has waited: read again."""
+        """Call this before a fetch acquires from these batches. False: it may acquire from those
+        left in `batches`. True: it must read again, because records have expired or the call has
+        waited."""
         horizon_ms = wall_clock_ms() - engine.settings.ttl_ms
         schedules, is_first = engine.settings.schedules, True
         offsets: list[int] = []
@@ -150,7 +151,7 @@ class Expiry:
         batches: Sequence[Walked],
         offsets: Sequence[int],
     ) -> bool:
-        """Call this before a fetch acquires these parked records, which lie in these batches. True:
+        """Call this before a fetch acquires these parked records, which are in these batches. True:
         some have expired. The call may have waited."""
         horizon_ms, schedules = wall_clock_ms() - engine.settings.ttl_ms, engine.settings.schedules
         old: list[int] = []
@@ -251,5 +252,5 @@ def must_wait(engine: SharePartition) -> bool:
 
 
 def _old(engine: SharePartition, times: BatchTimes, base: int, last: int, horizon_ms: int) -> list[int]:
-    """Offsets of the batch with records that old, which no member holds."""
+    """Offsets of the batch whose records have expired and are held by no member."""
     return [offset for offset in engine.available_in(base, last) if times.of(offset - base) <= horizon_ms]

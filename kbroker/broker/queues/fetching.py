@@ -30,7 +30,7 @@ from kbroker.share.session import FetchPlan, SessionPartition
 from kbroker.share.share_partition import AcquireMode
 
 _Usable: TypeAlias = tuple[TopicPartition, LoadedSharePartition, int]
-"""With the offset to acquire from."""
+"""A share-partition, with the offset to acquire from."""
 _Parked: TypeAlias = tuple[TopicPartition, LoadedSharePartition]
 
 
@@ -93,7 +93,7 @@ class ShareFetch:
             for loaded in self._watched.values():
                 if loaded.retiring:
                     self._share_partitions.retire(loaded)
-            # Each topic counts once for a fetch, as in Kafka.
+            # Each topic is counted once for a fetch, as in Kafka.
             for topic in {*map(_metrics_of, self._watched.values()), *self._failed}:
                 topic.share_fetch_requests += 1
                 topic.failed_share_fetch_requests += topic in self._failed
@@ -114,7 +114,7 @@ class ShareFetch:
         if await self._acquire(is_last=is_last):
             return True
         if self._waiter is not None and self._watches_in_turn != (self._held is not None):
-            # The prefetch limit is known once the group is loaded, and may be altered.
+            # The prefetch limit is known only once the group is loaded, and may be altered.
             waiter = self._waiter
             self.unwatch()
             self.watch(waiter)
@@ -144,8 +144,8 @@ class ShareFetch:
     def _find(self) -> bool:
         """Find or load the share-partitions, and note an error row where that fails.
 
-        True: a share-partition is gone that this fetch waited for. The client learns that at once.
-        An error in loading is answered after MaxWaitMs, or clients would retry in a busy loop."""
+        True: a share-partition that this fetch waited for is gone, which is answered at once. A
+        loading error is answered after MaxWaitMs, or clients would retry in a busy loop."""
         has_lost_one = False
         watched, rows = self._watched, self._rows
         for place in self._places:
@@ -195,7 +195,7 @@ class ShareFetch:
             return False
         acquiring, max_bytes = self._acquiring, self._limits.max_bytes
         acquirable, parked = self._acquirable()
-        if max_bytes < 0:  # Kafka notices at the first read, even at the log's end.
+        if max_bytes < 0:  # Kafka refuses it at the first read, even at the log's end.
             for partition, _, _ in acquirable:
                 self._fail(partition, KafkaError(ErrorCode.unknown_server_error))
             return bool(acquirable)
@@ -261,8 +261,8 @@ class ShareFetch:
         """Whether MinBytes can be read by now.
 
         Records that cannot be read are enough, so that no client waits for them. So are records in
-        an older segment, which are not worth reading twice. Where more follows than fits, the share
-        is used up."""
+        an older segment, which are not worth reading twice. If more follows than fits, the share of
+        bytes is used up."""
         total = 0
         for _, loaded, offset in usable:
             if loaded.partition.deleted:
@@ -309,7 +309,7 @@ class ShareFetch:
         loaded.partition.waiters.discard(waiter)
         if waiter in loaded.turns.order:
             loaded.turns.discard(waiter)
-            loaded.turns.wake()  # Records that this fetch was woken for, and left, are for the next.
+            loaded.turns.wake()  # Another fetch may take the records that this one was woken for and left.
         if self._held is not None and self._held.notify.get(self._member_id) == waiter.wake:
             del self._held.notify[self._member_id]
 
@@ -317,7 +317,8 @@ class ShareFetch:
 def _most_urgent(
     settings: ShareSettings, usable: Sequence[_Usable], parked: Sequence[_Parked]
 ) -> tuple[list[_Usable], list[_Parked]]:
-    """Those of the topics with the highest priority that have records to deliver."""
+    """The share-partitions of the highest-priority topics among those that have records to
+    deliver."""
     priorities: Mapping[str, int] = dict(settings.priorities)
 
     def number(loaded: LoadedSharePartition) -> int:

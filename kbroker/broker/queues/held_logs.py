@@ -1,4 +1,4 @@
-"""What share groups hold of a log: the records that retention must not take.
+"""The part of a log that share groups hold: the records that retention must not remove.
 
 The topic config `kbroker.queue.retention` decides whether holds matter:
 
@@ -34,8 +34,8 @@ more."""
 
 
 class Hold(NamedTuple):
-    """The offset from which on a group holds a log, and that from which on its window does; None:
-    its start is undecided."""
+    """The offset from which a group holds a log, and the offset from which its window holds it
+    (None: its start is undecided)."""
 
     offset: int
     window_from: int | None
@@ -44,7 +44,7 @@ class Hold(NamedTuple):
 class Holdings(NamedTuple):
     """The groups that hold a log, in the order of their offsets.
 
-    - `holders`: by group, the offset from which on it holds the log
+    - `holders`: by group, the offset from which it holds the log
     - `held_bytes`: how many bytes would soon be removed without that group
     - `together_bytes`: likewise, without that group and those with lower offsets"""
 
@@ -74,7 +74,7 @@ class HeldLogs:
         self._known: WeakKeyDictionary[Partition, Holdings] = WeakKeyDictionary()
 
     async def holders(self, partition: Partition) -> dict[str, int]:
-        """By group, the offset from which on it holds the log, according to durable state. Raises
+        """By group, the offset from which it holds the log, according to durable state. Raises
         KafkaError for state that cannot be read, NoSpace and StoreFailed."""
         return {group_id: hold.offset for group_id, hold in (await self.holds(partition)).items()}
 
@@ -86,7 +86,7 @@ class HeldLogs:
         self._known[partition] = holdings
 
     async def holds(self, partition: Partition) -> dict[str, Hold]:
-        """As holders()."""
+        """Raises the errors of holders()."""
         key = TopicPartition(*partition.log)
         windows = {
             group_id: await self._window_from(group_id, key, partition) for group_id in self.groups_of(key)
@@ -100,8 +100,9 @@ class HeldLogs:
         return found
 
     async def _wait_until_saved(self) -> None:
-        """The holds may rest on writes under way, and a commit behind these succeeds only if they
-        do. Only then can every record that left the window for good be read as parked."""
+        """Wait for the writes under way, on which the holds may depend, by a commit behind them: it
+        succeeds only if they do. Only then is every record that has left the window, unfinished,
+        readable as a parked one."""
         for commits in self._stores:
             await commits.commit([])
             await commits.flush()
@@ -143,7 +144,8 @@ def holdings_of(
     *,
     removes_finished: bool,
 ) -> Holdings:
-    """As queue_log_start(). Only the group with the lowest offset holds bytes alone."""
+    """Parameters as for queue_log_start(). Only the group with the lowest offset holds bytes
+    alone."""
     in_order = sorted(holders, key=lambda group_id: holders[group_id])
     if not in_order:
         return NOTHING_HELD
@@ -164,7 +166,7 @@ def holdings_of(
 def queue_log_start(
     segments: Sequence[SegmentInfo], start: int, held_from: int | None, *, removes_finished: bool
 ) -> int:
-    """Where the log is to begin, if retention wants `start` and share groups hold it from
+    """The new log start, if retention requests `start` and share groups hold the log from
     `held_from` on (None: no group does, and retention alone decides). `removes_finished`: true for
     a work queue."""
     if held_from is None:

@@ -59,7 +59,8 @@ _READ_BYTES = 1 << 20
 @dataclass(slots=True)
 class _Group:
     """The records to keep for a group: parked ones, and offsets of the window. `stuck_at`: records
-    from there on must stay in the log. `look`: notes changes since the parked ones were read."""
+    from this offset on must stay in the log. `look`: notes changes since the parked ones were
+    read."""
 
     loaded: LoadedSharePartition
     engine: SharePartition
@@ -100,8 +101,8 @@ class KeptRecords:
         self._report = report
         self._closed_to: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()
         self._stuck: WeakKeyDictionary[Partition, dict[str, int | None]] = WeakKeyDictionary()
-        """Where the windows begin of groups that are not in memory and hold more of the log than
-        can be kept."""
+        """The window starts of groups that are not in memory, and hold more of the log than can be
+        kept."""
         self._locks: WeakKeyDictionary[Partition, trio.Lock] = WeakKeyDictionary()
         """Records that an operator deletes must not be kept meanwhile."""
         self._kept = 0
@@ -114,8 +115,8 @@ class KeptRecords:
     async def make_way(
         self, partition: Partition, segments: Sequence[SegmentInfo], asked: int | None
     ) -> None:
-        """Keep the unfinished records of whole segments, saved on return. `asked`: where the log is
-        to begin; None: where all records are finished, as in a work queue.
+        """Keep the unfinished records of whole segments, saved on return. `asked`: the requested
+        log start; None: the first unfinished record, as in a work queue.
 
         Raises KafkaError, NoSpace and StoreFailed; records that were kept before that stay kept."""
         if self._keeps is not None:
@@ -161,7 +162,7 @@ class KeptRecords:
                 self._share_partitions.retire_unless_used(group.loaded)
 
     async def _look(self, group_id: str, partition: Partition, hold: Hold, end_offset: int) -> _Group | None:
-        """The records that the group holds below `end_offset`. None: they are unknown at present,
+        """The records that the group holds below `end_offset`. None if they are unknown at present,
         or known to be too many."""
         assert self._parks is not None
         key, stuck = TopicPartition(*partition.log), self._stuck.setdefault(partition, {})
@@ -200,7 +201,7 @@ class KeptRecords:
         ends: Sequence[int],
         groups: Sequence[_Group],
     ) -> None:
-        """Keep as many as it takes to free whole segments."""
+        """Keep as many records as it takes to free whole segments."""
         stuck_at = min(group.stuck_at for group in groups)
         ends = [end for end in ends if end <= stuck_at]
         while ends and sum(_below(group.wanted(), ends[-1]) for group in groups) > RECORDS_A_TURN:
@@ -218,8 +219,8 @@ class KeptRecords:
         if not ends:
             return
         for commits in self._logs:
-            # A power cut must not take a record from the log after it was kept: sent again, it
-            # would be delivered twice.
+            # A power cut must not take a record from the log after it was kept: if the producer
+            # sent it again, it would be delivered twice.
             await commits.flush()
         for group in groups:
             for piece in _pieces(records, ends[-1]):
@@ -256,8 +257,8 @@ class KeptRecords:
     # -- DeleteRecords
 
     async def purge(self, partition: Partition, offset: int) -> None:
-        """Remove what any group keeps below `offset`; saved on return. Raises KafkaError if that is
-        not certain; the caller may try again."""
+        """Remove the records that groups keep below `offset`; saved on return. Raises KafkaError if
+        that is not certain; the caller may retry."""
         keeps, key = self._keeps, TopicPartition(*partition.log)
         if keeps is None or partition.deleted:
             return
@@ -269,7 +270,7 @@ class KeptRecords:
                     self._report(partition, "DeleteRecords", group_id, number)
 
     async def before_reset(self, group_id: str, partitions: Iterable[TopicPartition]) -> Callable[[], None]:
-        """Count the kept records of a group that is about to begin at other offsets, which removes
+        """Count the kept records of a group before it is reset to other offsets, which removes
         them. The caller calls the result when they are removed. Raises nothing."""
         keeps, lost = self._keeps, []
         for key in partitions:
@@ -305,7 +306,7 @@ class KeptRecords:
     async def _purge_memory(
         self, loaded: LoadedSharePartition, engine: SharePartition, parking: Parking, offset: int
     ) -> None:
-        """Waits for answers of workers that are being saved, because they may park their records
+        """Wait for acknowledgements that are being saved, because they may park their records
         again. Raises KafkaError."""
         waiter = Waiter()
         loaded.settled.add(waiter)
@@ -348,7 +349,7 @@ def _pieces(records: Mapping[int, bytes], end: int) -> list[dict[int, bytes]]:
 
 async def _read(partition: Partition, offsets: Sequence[int], max_bytes: int) -> dict[int, bytes]:
     """The first of the records at these offsets, each as a batch of its own, up to `max_bytes` in
-    all. They end before a record that the log does not have, or that is larger than its topic
+    all. Ends before a record that the log does not have, or that is larger than its topic
     allows."""
     found: dict[int, bytes] = {}
     at = 0

@@ -55,7 +55,7 @@ class KeyLookup:
     async def find(
         self, loaded: LoadedSharePartition, engine: SharePartition, hashes: Iterable[int]
     ) -> Mapping[int, Sequence[int]]:
-        """By hash, the parked records that a key waits for; none where memory has them all. Raises
+        """By hash, the parked records for which a key waits; empty if memory has them all. Raises
         KafkaError."""
         if self._persister is None or engine.parking is None or engine.parking.knows_redeliveries:
             return {}

@@ -43,12 +43,12 @@ class LoadedSharePartition:
         self.turns = Turns(self)
         self.records = TakenRecords()
         self.scanner: Waiter | None = None
-        """Wakes the task that looks at records ahead of the members (scanner.py)."""
+        """Wakes the task that inspects records before members get them (scanner.py)."""
         self.is_parked_turn = True
-        """Where both are available, members get parked records and others in turn."""
+        """If both are available, members get parked and other records in turn."""
         self.scheduled_ms = float("inf")
         self.to_save: list[Persist] = []
-        """Changes that no client waits for and that no write has taken along yet."""
+        """Changes that no client waits for, and that no write has included yet."""
         self.settled = Waiters()
         """Wait for the end of any write, or for the share-partition to leave the memory."""
 

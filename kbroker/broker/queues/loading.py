@@ -4,8 +4,8 @@ both fitted to the log.
 This is better than Kafka in two points. A start offset that the reset policy decides is saved at
 once, so that a restart before the first acknowledgement skips no records
 (share.auto.offset.reset=latest). And state of records that a power cut took from the log, which is
-possible with durability `os`, is cut. Otherwise the records that get their offsets would be taken
-for finished.
+possible with durability `os`, is removed. Otherwise new records at these offsets would be taken for
+finished.
 
 The leader epoch identifies the broker life that wrote the state. The state can only concern offsets
 that the log had when that epoch ended, which is where the first append of a later epoch began. (The
@@ -91,7 +91,7 @@ async def load_share_partition(
         state = await _drop_what_is_gone(persister, group_id, partition, state)
     if state.start_offset == _UNDECIDED:
         await _write_start(persister, group_id, partition, key, state, start_offset, batches)
-    elif start_offset < 0:  # A persister meant the beginning.
+    elif start_offset < 0:  # The persister means the beginning.
         start_offset = partition.log_start_offset
     elif (end_offset := _end_of_what_was_written(state, partition)) is not None and _reaches_beyond(
         state, end_offset
@@ -138,9 +138,9 @@ async def _reset_offset(partition: Partition, policy: str) -> int:
 
 
 def _fitted(batches: Sequence[StateBatch], start_offset: int) -> tuple[StateBatch, ...]:
-    """The batches as far as the window has room for them. The share coordinator accepts no others,
-    unless it did not know the start; earlier versions did. Records that are too far ahead are
-    redelivered, and no delivery count exceeds its limit."""
+    """The batches, as far as the window has room for them. The share coordinator accepts no others,
+    except while it does not know the start offset; earlier versions accepted all. Records that are
+    too far ahead are redelivered, and no delivery count exceeds its limit."""
     if not batches or (
         min(batch.first_offset for batch in batches) >= start_offset
         and max(batch.last_offset for batch in batches) < start_offset + MAX_SPAN
@@ -181,7 +181,7 @@ async def _drop_what_is_gone(
     state = await _drop_parked(persister, group_id, partition, state, 0, log_start_offset)
     if before != state.waiting:
         logger.info(
-            "share-partition %s:%s-%d: %d records that waited are gone with the log, which begins at %d",
+            "share-partition %s:%s-%d: %d parked records are gone with the log, which begins at %d",
             group_id, partition.topic_name, partition.log.partition, before - state.waiting, log_start_offset,
         )  # fmt: skip
     return state
@@ -214,7 +214,7 @@ async def _drop_parked(
             state = replace(state, waiting=waiting)
             if end is None:
                 logger.warning(
-                    "share-partition %s:%s-%d: %d records that waited, from %d on, were lost with the "
+                    "share-partition %s:%s-%d: %d parked records, from %d on, were lost with the "
                     "log's end",
                     group_id, partition.topic_name, partition.log.partition, len(gone), gone[0].offset,
                 )  # fmt: skip
@@ -237,7 +237,7 @@ async def _cut(
     end_offset: int,
 ) -> tuple[int, tuple[StateBatch, ...]]:
     logger.warning(
-        "share-partition %s:%s-%d: state of records from %d on, which the log has lost, is cut (start "
+        "share-partition %s:%s-%d: state of records from %d on, which the log has lost, is removed (start "
         "offset was %d)",
         group_id, partition.topic_name, key.partition, end_offset, state.start_offset,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Logs that locks of a share group expire: at most one line a minute for each group, none for a
-single record.
+"""Logs that locks of a share group expire: at most one line a minute for each group, and no lines
+for single records.
 
 The line is a WARNING. Each of these records is delivered twice although perhaps no consumer has
-failed, and is given up if that happens often. Either the consumers take longer than the lock lasts,
+failed, and is archived if that happens often. Either the consumers take longer than the lock lasts,
 or they have died. An operator can repair both.
 """
 
@@ -52,7 +52,7 @@ class LockReports:
         self._something = trio.Event()
 
     def ran_out(self, group_id: str, ran_out: RanOut) -> None:
-        """Locks of so many records have just expired."""
+        """Note that locks of so many records have just expired."""
         found = self._groups.get(group_id)
         if found is None:
             found = self._groups[group_id] = _RanOut(trio.current_time())
@@ -62,7 +62,7 @@ class LockReports:
         found.at_lock_max += ran_out.at_lock_max
 
     async def run(self) -> None:
-        """Report until cancelled, and once more then."""
+        """Report until cancelled, and once more at the end."""
         try:
             while True:
                 await self._something.wait()
@@ -74,8 +74,8 @@ class LockReports:
             self._report(at_end=True)
 
     def _report(self, *, at_end: bool) -> None:
-        """Report the groups whose last line is a minute old, at the end all. The others wait, so
-        that no group delays another one's first line."""
+        """Report the groups whose last line is a minute old; at the end, all groups. The other
+        groups wait, without delaying another group's first line."""
         now_s = trio.current_time()
         self._said_s = {
             group_id: said_s for group_id, said_s in self._said_s.items() if now_s - said_s < INTERVAL_S

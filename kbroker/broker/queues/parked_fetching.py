@@ -1,4 +1,4 @@
-"""Chooses the parked records for a fetch, and reads the batches to cut them out of.
+"""Chooses the parked records for a fetch, and reads the batches that contain them.
 
 Parked records that are due lie anywhere in the log, and many of them in the same batch if a service
 failed for a while. The record that has been due for longest leads, and all due records of its batch
@@ -56,8 +56,8 @@ async def plan_parked(
         if len(offsets) >= room or len(batches) >= _BATCHES_AT_MOST or (batches and max_bytes <= 0):
             break
         if leader in taken or any(first <= leader <= last for first, last, *_ in batches):
-            # Released since its batch was read: the next fetch delivers it. The same batch twice
-            # would deliver the other records twice.
+            # Released since its batch was read: the next fetch delivers it. Including the batch
+            # twice would deliver its other records twice.
             continue
         batch = await parked_batch(partition, parking, leader, record_of)
         if batch is None:
@@ -74,7 +74,7 @@ async def plan_parked(
         batches.append(batch)
         max_bytes -= len(stored)
         if not can_be_cut:
-            break  # It is sent whole, in an answer of its own.
+            break  # The batch is sent whole, in a separate answer.
     return ParkedPlan(offsets, sorted(batches, key=lambda each: each[0]), lost)
 
 
@@ -104,7 +104,7 @@ def _walked(offset: int, record: bytes | None) -> Walked | None:
 
 
 async def _can_be_cut(stored: memoryview, opener: BatchOpener, *, may_wait: bool) -> bool:
-    """Whether a part of the batch can be sent; also false where that needs a wait that is not
+    """Whether a part of the batch can be sent; also false if that needs a wait that is not
     allowed."""
     if not stored[CODEC_AT] & CODEC_MASK:
         return True

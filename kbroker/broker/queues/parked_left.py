@@ -1,4 +1,4 @@
-"""Asks the persister which parked records of a share-partition are left: for lag, for views and for
+"""Queries the persister for the parked records of a share-partition: for lag, for views, and for
 the records that a new log start removes."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 _AT_ONCE = 500
 _BEHIND_ALL = (1 << 63) - 1
 COUNTED_DUE = 10_000
-"""A view counts no more of those that are due: it would read for seconds."""
+"""A view counts at most so many due records: counting more would take seconds."""
 
 
 def parks_of(persister: Persister) -> Persister | None:
@@ -50,7 +50,7 @@ async def _first(
     offset: int,
     is_wanted: Callable[[Parked], bool],
 ) -> Parked | None:
-    """Read in pieces, of which the first is small and mostly enough."""
+    """Read in pieces. The first one is small, and usually enough."""
     limit = 1
     while found := await parks.parked_from(group_id, partition, offset, limit):
         first = next(filter(is_wanted, found), None)
@@ -114,8 +114,8 @@ async def parked_left(
     *,
     with_due: bool = False,
 ) -> ParkedLeft:
-    """The saved parked records; none where they cannot be read, which is logged. Raises nothing:
-    the persister may be a plugin. `with_due`: include the next due time, which costs a read of each
+    """The saved parked records. If they cannot be read, none, and a log line. Raises nothing: the
+    persister may be a plugin. `with_due`: include the next due time, which costs a read of each
     lane."""
     parks = parks_of(persister)
     if parks is None:

@@ -1,4 +1,4 @@
-"""Reads the parked records that come next, for the share-partitions in memory, and sweeps out those
+"""Reads the parked records that are due next, for the share-partitions in memory, and removes those
 that the log has lost.
 
 The engine (share/parking.py) says which records it needs. At most one task works for a
@@ -33,8 +33,8 @@ _RETRY_S = 1.0
 
 
 class ParkedReading:
-    """`save`, `changed` and `retire` are SharePartitions' ways to save a change, to follow up a
-    read, and to drop a share-partition that has retired."""
+    """`save`, `changed` and `retire` are methods of SharePartitions: save a change, follow up a
+    read, and drop a share-partition that has retired."""
 
     def __init__(
         self,

@@ -1,8 +1,9 @@
-"""Where the records of one plain payload are, so that a slice is found without a walk from its
-beginning.
+"""Where the records of one uncompressed payload are, so that a slice is found without a walk from
+the beginning.
 
-A record's beginning is known only from the record before. So a walk notes each `STRIDE`-th record
-that it passes, and the place where it stops. A later search starts from the nearest of these.
+The start of a record is known only from the previous record. So a walk notes each `STRIDE`-th
+record that it passes, and the place where it stops. A later search starts from the nearest of
+these.
 
 This module knows the bytes of one batch, and neither offsets of a log nor codecs.
 """
@@ -37,8 +38,8 @@ class Places:
         return 2 * len(self._deltas) * self._deltas.itemsize
 
     def find(self, payload: bytes | memoryview, delta: int) -> tuple[int, int]:
-        """Number and position of the first record whose delta is not below this one, or those
-        behind the last record.
+        """Number and position of the first record whose delta is not below this one. If there is
+        none, those after the last record.
 
         Raises one of UNWALKABLE."""
         k = bisect_right(self._deltas, delta) - 1
@@ -63,8 +64,8 @@ class Places:
         """Find all places. Raises one of UNWALKABLE if the payload is not exactly so many records
         up to this delta.
 
-        As find(), with varints of one and two bytes read in place, which halves the time of a large
-        batch."""
+        Works like find(), but reads varints of one and two bytes in place, which halves the time
+        for a large batch."""
         deltas, positions = array("I", [0]), array("I", [0])
         size, position, number, at_least = len(payload), 0, 0, 0
         while position < size:
@@ -95,7 +96,7 @@ class Places:
                 raise ValueError(f"record at byte {position} is not where it should be")
             at_least, number, position = delta + 1, number + 1, end
             if not number % STRIDE:
-                if number > record_count:  # More of them take time for nothing.
+                if number > record_count:  # Too many already: do not read the rest.
                     break
                 deltas.append(at_least)
                 positions.append(position)
@@ -118,6 +119,6 @@ def _delta_and_end(payload: bytes | memoryview, position: int) -> tuple[int, int
         position += 1
     position += 1
     if position >= end:
-        raise ValueError("a record that ends before it says what it is")
+        raise ValueError("a record that ends within its head")
     delta = payload[position]
     return ((delta >> 1) ^ -(delta & 1) if delta < 0x80 else read_signed_varint(payload, position)[0]), end

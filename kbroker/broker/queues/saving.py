@@ -1,8 +1,8 @@
-"""Saves what the share engine has decided: through the Persister, then final or undone.
+"""Saves the decisions of the share engine through the Persister, and then confirms or undoes them.
 
 The engine (kbroker.share.share_partition) returns a `Persist` and keeps the change pending. Here
 one write carries the changes of several share-partitions to the Persister. Each change then becomes
-final, or is undone, and whatever waits for that is notified.
+final, or is undone, and the waiting tasks are notified.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _write_request = maker(
     WriteRequest,
     tuple[TopicPartition, int, int, int, int, Sequence[StateBatch], Sequence[ParkingChange], int],
 )
-"""A Persist has the same fields behind its token."""
+"""A Persist has the same fields, after its token."""
 Save: TypeAlias = tuple[LoadedSharePartition, Persist]
 
 
@@ -76,8 +76,8 @@ class Saving:
         """Write through the Persister, and make the changes final or undo them. A cancelled caller
         still waits to the end: the engines need the outcome.
 
-        Changes queued by save_later() go first, because the count of a Persist includes what those
-        before it did."""
+        Changes queued by save_later() go first, because the count in a Persist includes the effect
+        of earlier ones."""
         for loaded, _ in saves:
             if loaded.to_save:
                 saves = [each for save in saves for each in (*_take_queued(save[0]), save)]
@@ -118,10 +118,11 @@ class Saving:
                 self._forget(loaded)
         if loaded.settled:
             loaded.settled.wake_all()
-        # Most acknowledgements make room at the log's end, where fetches wait for a producer.
+        # Wake fetches only if they find something. Usually they have reached the log's end, and
+        # wait for a producer.
         if loaded.waiters:
             offset, partition = engine.offset_to_acquire(), loaded.partition
-            # The next fetch finds that out, and makes room.
+            # The next fetch notices that, and makes room.
             is_behind = engine.start_offset < partition.log_start_offset
             is_ready = engine.key_order is not None and engine.parked_ready > 0  # Freed with its key.
             if is_behind or is_ready or (offset is not None and offset < partition.high_watermark):
@@ -134,15 +135,15 @@ class Saving:
 
     async def save(self, loaded: LoadedSharePartition, persist: Persist) -> KafkaError | None:
         """Save, and return the error if that failed."""
-        if loaded.gone:  # Its offsets may have been altered: a late write would undo that.
+        if loaded.gone:  # Its offsets may have been altered, which a late write would undo.
             return client_error(
                 ErrorCode.fenced_state_epoch, "The share-partition is not in memory any more."
             )
         return (await self.save_all(loaded.key[0], [(loaded, persist)]))[loaded]
 
     def save_later(self, loaded: LoadedSharePartition, persist: Persist | None) -> None:
-        """Save in the background what no client waits for: expired locks, released records, a moved
-        log start."""
+        """Save in the background changes that no client waits for: expired locks, released records,
+        a moved log start."""
         if persist is not None:
             loaded.to_save.append(persist)
             self._background.start(self._save_queued, loaded)

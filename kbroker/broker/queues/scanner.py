@@ -1,4 +1,4 @@
-"""Looks at records before members get them, in groups that have `kbroker.queue.scheduling`,
+"""Inspects records before members get them, in groups that have `kbroker.queue.scheduling`,
 `kbroker.queue.ttl.ms` or `kbroker.queue.ordering`.
 
 One task for each share-partition in memory reads its log ahead of the members. It opens batches and
@@ -45,17 +45,18 @@ from kbroker.share.share_partition import SharePartition
 logger = logging.getLogger(__name__)
 
 OFFSETS_A_TURN = 500
-"""Parking so many keeps the loop busy for about 10 ms."""
+"""Parking so many records keeps the loop busy for about 10 ms."""
 BYTES_A_TURN = 1 << 20
 AHEAD_FROM = 5000
-"""Offsets between the scan and the log's end from which it looks ahead."""
+"""The scan looks ahead if it is so many offsets behind the log's end."""
 _AHEAD_BYTES = 4 << 20
 _IN_THREAD_FROM_BYTES = 64 << 10
 _IN_THREAD_FROM_RECORDS = 500
-"""Keys cost 3 µs a record, schedules 7. This is also how many records the loop opens between two
-checkpoints."""
+"""Batches with more records are read in a thread: keys cost 3 µs a record, schedules 7. The loop
+also opens at most so many records between two checkpoints."""
 _KEPT_KEYS = 20_000
-"""Kept for a batch in which a scan has stopped midway; larger ones are opened again."""
+"""The keys of a batch in which a scan has stopped midway are kept, up to so many; larger batches
+are reopened."""
 _RETRY_S = 1.0
 _REPORT_EVERY_S = 60.0
 _MEANING = {
@@ -93,7 +94,7 @@ class Scanner:
 
     def resume(self, loaded: LoadedSharePartition) -> None:
         """Wake a scan that has something to do: there may be more room, or keys to look up. Each
-        fetch and acknowledgement calls this, mostly in vain."""
+        fetch and acknowledgement calls this, usually with no effect."""
         if (
             loaded.scanner is not None
             and loaded.engine is not None
@@ -268,7 +269,8 @@ class Scanner:
         settings: ShareSettings,
         known: dict[tuple[int, int], Schedules],
     ) -> tuple[list[tuple[int, int]], list[BatchKeys]]:
-        """A long batch takes several turns, and is opened in the first one."""
+        """The schedules and keys of these batches. A long batch takes several turns, and is opened
+        in the first one."""
         due: list[tuple[int, int]] = []
         hashes: list[BatchKeys] = []
         opened = 0

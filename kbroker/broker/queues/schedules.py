@@ -2,7 +2,7 @@
 
 schedules_of   each record of a batch that is due later
 due_now        which records of many batches are not scheduled, without decoding the others
-looked_at      all that a group needs to know of a batch before members get its records
+looked_at      everything that a group needs from a batch before members get its records
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def looked_at(stored: memoryview, wall_ms: int, settings: ShareSettings) -> Sche
 
 def due_now(batches: Sequence[Walked]) -> list[tuple[int, int]]:
     """Runs of records that have no schedule, by their first and last offset. Records that may have
-    one are left out: to decode them takes as long as to park them."""
+    one are left out: decoding them takes as long as parking them."""
     found: list[tuple[int, int]] = []
     for base_offset, last_offset, is_control, view, start, end in batches:
         stored = view[start:end]

@@ -1,8 +1,8 @@
 """The share-partitions that this broker leads: loading them, acknowledging and releasing their
 records, and forgetting them.
 
-The engine (kbroker.share.share_partition) decides. Here its answers go to the API handlers, its
-changes to the Persister (saving.py) and its deadlines into the broker's heap.
+The engine (kbroker.share.share_partition) decides. This module passes its answers to the API
+handlers, its changes to the Persister (saving.py), and its deadlines to the broker's timers.
 
 A share-partition is loaded at first use. It stays in memory until it is fenced, its group or topic
 is deleted, or the last session of its group has ended, as in Kafka. Kafka drops it at once then;
@@ -52,8 +52,8 @@ class SharePartitionsStatistics:
 
 
 class SharePartitions:
-    """`flush` syncs the state store. `member_lives_ms(group_id, member_id)`: for how long a member
-    keeps its membership if it sends no heartbeat from now on."""
+    """`flush` syncs the state store. `member_lives_ms(group_id, member_id)`: how long a member
+    remains in its group if it sends no heartbeat from now on."""
 
     def __init__(
         self,
@@ -85,15 +85,15 @@ class SharePartitions:
         self._groups: dict[str, dict[TopicPartition, LoadedSharePartition]] = {}
         self._dead_letters = DeadLetterHooks()
         self.held: dict[str, HeldRecords] = {}
-        """What the members hold, of groups with a prefetch limit and a share-partition in
+        """The records that members hold, for groups with a prefetch limit and a share-partition in
         memory."""
         self.unusual: dict[str, ShareSettings] = {}
         """Settings of groups that are paused or have priorities, and have a share-partition in
         memory. No fetch of another group needs to look at them."""
         self.is_closing = False
         self.metrics: dict[str, ShareGroupMetrics] = {}
-        """Of groups that had a share-partition in memory or lost records. Clients cannot add
-        entries."""
+        """For groups that had a share-partition in memory, or lost records. Clients cannot add
+        other entries."""
         self.sessions = ShareSessions(
             configs.max_share_sessions(), lambda group_id, partition: (group_id, partition) in self._loaded
         )
@@ -116,7 +116,7 @@ class SharePartitions:
         return list(self._loaded.values())
 
     def groups_of(self, partition: TopicPartition) -> list[str]:
-        """Groups that have it in memory."""
+        """The groups that have this partition in memory."""
         return [group_id for group_id, partitions in self._groups.items() if partition in partitions]
 
     def find_or_load(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition:
@@ -139,8 +139,8 @@ class SharePartitions:
         return loaded
 
     async def load(self, group_id: str, partition: TopicPartition) -> LoadedSharePartition:
-        """As find_or_load, and wait until it is loaded. Raises KafkaError if that fails, or if it
-        is forgotten meanwhile."""
+        """Like find_or_load, but waits until it is loaded. Raises KafkaError if that fails, or if
+        it is forgotten meanwhile."""
         loaded = self.find_or_load(group_id, partition)
         waiter = Waiter()
         loaded.waiters.add(waiter)
@@ -175,8 +175,8 @@ class SharePartitions:
             )
             return
         except Exception as error:
-            # A batch or state that cannot be read affects this queue only. Raised from here it
-            # would end the broker.
+            # A batch or state that cannot be read affects this queue only. If the error were raised
+            # here, it would end the broker.
             logger.exception("share-partition %s:%s-%d cannot be loaded", group_id, topic_id, index)
             self._not_loaded(loaded, client_error(ErrorCode.unknown_server_error, str(error)))
             return
@@ -202,7 +202,7 @@ class SharePartitions:
     # -- forgetting
 
     def _forget(self, loaded: LoadedSharePartition) -> None:
-        """Drop it from memory. The next fetch reloads what was saved."""
+        """Drop it from memory. The next fetch reloads the saved state."""
         group_id, partition = loaded.key
         if self._loaded.get(loaded.key) is loaded:
             if loaded.engine is not None and loaded.metrics is not None:
@@ -223,9 +223,9 @@ class SharePartitions:
             loaded.scanner.wake()
 
     def forget(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
-        """Their state was altered or deleted. Waiting and later fetches reload it, and members lose
-        the records that they hold. Changes that the Persister has not received yet are never
-        saved."""
+        """Drop share-partitions whose state was altered or deleted. Waiting and later fetches
+        reload it, and members lose the records that they hold. Changes that the Persister has not
+        received yet are never saved."""
         for partition in partitions:
             loaded = self._loaded.get((group_id, partition))
             if loaded is not None:
@@ -246,7 +246,8 @@ class SharePartitions:
         self._dead_letters.forget_topic(topic)
 
     def retire_unless_used(self, loaded: LoadedSharePartition) -> None:
-        """For one that was loaded without a client."""
+        """Mark it for retirement if its group has no sessions. Called for one that was loaded without
+        a client."""
         loaded.retiring = loaded.retiring or not self.sessions.has_group(loaded.key[0])
         self.retire(loaded)
 
@@ -376,7 +377,7 @@ class SharePartitions:
     def _expire(self, loaded: LoadedSharePartition, deadline_ms: float) -> None:
         if loaded.gone or loaded.engine is None or deadline_ms != loaded.scheduled_ms:
             # A nearer deadline has replaced this one. Scheduling the next one here as well would
-            # double it for good.
+            # double the timers permanently.
             return
         loaded.scheduled_ms = float("inf")
         engine, group_id = loaded.engine, loaded.key[0]
@@ -396,7 +397,7 @@ class SharePartitions:
         self.retire(loaded)
 
     def _alive_ms(self, group_id: str, member_id: str) -> float:
-        """For how long a holder of records is known to be alive: it has a share session and sends
+        """How long a holder of records is known to be alive: it has a share session and sends
         heartbeats."""
         return (
             self._member_lives_ms(group_id, member_id)
@@ -434,7 +435,7 @@ class SharePartitions:
                 self.retire(loaded)
 
     def close_session(self, session: ShareSession) -> None:
-        """The member ends its session, unless it has a newer one by now."""
+        """End the member's session, unless it has a newer one by now."""
         if self.sessions.close(session):
             self.release_session(session, in_order=True)
 

@@ -7,7 +7,7 @@ acquired records.
 In record_limit mode (KIP-1206) a client takes few records, perhaps one, of a batch that may have
 thousands. It would parse all of them at every poll, so it is sent only those that it takes.
 
-A slice is a batch such as compaction leaves behind. Base offset, both timestamps, producer and
+A slice is a batch like those that compaction leaves. Base offset, both timestamps, producer and
 attributes are the stored ones, so that the deltas inside the records stay valid, and LogAppendTime
 too. Length, last offset delta, record count and CRC are its own. Records that are finished, or that
 other members hold, divide a batch into several slices. A slice of a compressed batch is
@@ -73,18 +73,18 @@ class StoredBatch(NamedTuple):
 
 
 _unpack_batch = struct.Struct(">qi4xb4xhi").unpack_from
-"""The header fields that matter here: base offset, length, magic, attributes, last offset delta."""
+"""The needed header fields: base offset, length, magic, attributes, last offset delta."""
 _LEAST_LENGTH = HEADER_SIZE - LENGTH_END
 _base_offset, _last_offset = itemgetter(0), itemgetter(1)
 
 Walked: TypeAlias = tuple[int, int, bool, memoryview, int, int]
-"""The fields of a StoredBatch. An answer may have hundreds of which only the offsets matter, and
-naming each would cost half as much again as finding it."""
+"""The fields of a StoredBatch, as a plain tuple. An answer may have hundreds of batches of which
+only the offsets are used, and creating a StoredBatch for each would add half to the time."""
 
 
 def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset: int) -> list[Walked]:
-    """The first batches of `views`, as many as hold `wanted` offsets. They are those of
-    iter_possible() in stored_batches.py, with two calls for each."""
+    """The first batches of `views`, as many as contain `wanted` offsets. The result is that of
+    iter_possible() in stored_batches.py, with only two calls for each."""
     batches: list[Walked] = []
     least_offset, beyond = 0, fetch_offset + wanted
     for view in views:
@@ -105,7 +105,7 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
             least_offset = base_offset + last_delta + 1
             batches.append((base_offset, least_offset - 1, attributes & CONTROL != 0, view, at, end))
             last, at = at, end
-        if at < size:  # What lies here is no batch, or else the one before does not say how long it is.
+        if at < size:  # Either the bytes here are not a batch, or the length of the previous batch is wrong.
             if at and not crc_is_valid(view, last, read_header(view, last)):
                 batches.pop()
             return batches
@@ -115,8 +115,8 @@ def walk(views: Sequence[memoryview], fetch_offset: int, wanted: int, end_offset
 def whole_batches(
     batches: Sequence[Walked], ranges: Sequence[AcquiredRange], *, has_control: bool = True
 ) -> list[memoryview]:
-    """From the batch of the first acquired offset to that of the last, in as few views as the
-    reading gave. `has_control`: there may be control batches among them."""
+    """From the batch of the first acquired offset to that of the last, in as few views as they were
+    read. `has_control`: there may be control batches among them."""
     first, last = ranges[0].first_offset, ranges[-1].last_offset
     i = bisect_left(batches, first, key=_last_offset)
     j = bisect_right(batches, last, lo=i, key=_base_offset)
@@ -145,7 +145,7 @@ def _views(batches: Sequence[StoredBatch]) -> list[memoryview]:
 
 class Front(NamedTuple):
     """Records of the first `ready` batches may be acquired now, because any part of them can be
-    sent at once. 0: batch number `to_open` has to be opened before."""
+    sent at once. If `ready` is 0, batch number `to_open` must be opened first."""
 
     ready: int
     to_open: int = 0

@@ -1,9 +1,9 @@
 """Keeps share-partitions in memory that have work to do even while their group has no members.
 
-    schedules   a scheduled job is parked, so that the log can be trimmed and its due time is shown
+    schedules   a scheduled job is parked, so that the log can be trimmed and its due time shows
     ttl         a job that expires becomes a dead letter
 
-Other share-partitions are loaded for the first member, and leave the memory with the last one.
+Other share-partitions are loaded for the first member, and dropped from memory with the last one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Unattended:
             self._woken = trio.Event()
 
     def look(self, group_id: str) -> None:
-        """The group's settings or its share state were altered."""
+        """Look at a group again, after its settings or its share state were altered."""
         if group_id not in self._to_load:
             self._to_load.append(group_id)
         self._woken.set()

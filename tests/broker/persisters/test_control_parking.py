@@ -428,7 +428,7 @@ def test_a_load_drops_what_the_window_has_not_given_up(
             assert persister._parking.dropped == 3
 
     trio.run(run)
-    assert "3 records that wait were not given up by the window" in caplog.text
+    assert "3 parked records were still in the window" in caplog.text
 
 
 def test_a_record_that_is_kept_while_its_lane_is_read_keeps_its_place(

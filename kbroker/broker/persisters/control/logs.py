@@ -2,8 +2,8 @@
 knows, and which of them holds the state of a share-partition.
 
 The share coordinator reads and writes (key, value) pairs as if they were in a state store. Here its
-keys lead to chains of control records. What it will read is prepared first, because a log may have
-to be read in a thread, and the coordinator cannot wait.
+keys lead to chains of control records. The chains that it will read are loaded first, because a log
+may have to be read in a thread, and the coordinator cannot wait.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class ControlLogs:
         for key in dict.fromkeys(partitions):
             partition = self.partition(key)
             if partition is None:
-                continue  # The coordinator answers that.
+                continue  # The coordinator refuses it.
             control = self.control(partition)
             try:
                 await control.load()
@@ -123,8 +123,8 @@ class ControlLogs:
                 control.is_open = True
 
     async def _read_group_ahead(self, key: SharePartitionKey, control: ControlPartition) -> None:
-        """At the first request for a share-partition: what lies far back may be on a slow disk.
-        Changes that are not saved yet cannot be read, and are in memory."""
+        """Read ahead at the first request for a share-partition, because old records may be on a
+        slow disk. Changes that are not saved yet cannot be read, and are in memory."""
         chain = control.chains.chain(key.group_id)
         if key not in self._asked and chain is not None and chain == control.chains.groups.get(key.group_id):
             try:
@@ -143,15 +143,15 @@ class ControlLogs:
     # -- what the coordinator reads and writes
 
     def stored(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The share coordinator's scan of a share-partition. It also scans topics for the
-        share-partitions that it does not hold in memory. There is nothing to find: a log takes its
-        state along."""
+        """The share coordinator's scan of a share-partition. It also scans topics for
+        share-partitions that are not in memory, which finds nothing here: state is removed together
+        with its log."""
         parsed = self._keys.get(prefix) or _parsed(prefix)
         control = None if parsed is None else self._controls.get(parsed.partition)
         if parsed is None or control is None:
             return
         chain, entries = self._read_ahead.pop(parsed, (None, []))
-        # It has grown meanwhile, or nothing was read ahead.
+        # The chain has grown meanwhile, or nothing was read ahead.
         if chain != control.chains.chain(parsed.group_id):
             try:
                 entries = control.entries_now(parsed.group_id)
@@ -197,14 +197,14 @@ class ControlLogs:
     # -- offsets of control records
 
     async def know_own_offsets(self, key: TopicPartition, start_offset: int) -> None:
-        """Make count_own_offsets() from there on exact. Raises KafkaError for a log that cannot be
-        read."""
+        """Make count_own_offsets() exact from `start` on. Raises KafkaError for a log that cannot
+        be read."""
         partition = self.partition(key)
         if partition is not None:
             await self.control(partition).know_offsets(start_offset)
 
     def count_own_offsets(self, key: TopicPartition, start_offset: int) -> int:
-        """How many offsets from there to the log's end are control records."""
+        """How many offsets from `start` to the log's end are control records."""
         control = self._controls.get(key)
         return 0 if control is None else control.count_offsets(start_offset)
 

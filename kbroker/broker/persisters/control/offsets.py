@@ -5,8 +5,8 @@ must not count them.
     before           number of control offsets in the runs before
 
 Records that are appended in this broker life are noted when they become visible. Earlier ones are
-searched for when a group so far behind needs them. The number of runs is limited: the oldest are
-dropped, and searched for again.
+searched for when a group that is so far behind needs them. The number of runs is limited: the
+oldest are dropped, and searched for again.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ControlOffsets:
         self._before = array("q")
 
     def __len__(self) -> int:
-        """Runs."""
+        """The number of runs."""
         return len(self._firsts)
 
     def append(self, first: int, last: int) -> None:
-        """Add control records behind all known ones."""
+        """Add control records after all known ones."""
         if self._lasts and self._lasts[-1] + 1 == first:
             self._lasts[-1] = last
             return

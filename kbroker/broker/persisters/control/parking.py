@@ -80,7 +80,7 @@ class Step:
 
 @dataclass(eq=False)
 class _Turns:
-    """The turns of one share-partition. `failures`: failed writes that had their turn."""
+    """The turns of one share-partition. `failures`: how many writes failed during their turn."""
 
     lock: trio.Lock = field(default_factory=trio.Lock)
     users: int = 0
@@ -113,9 +113,9 @@ class ControlParking:
 
     @asynccontextmanager
     async def turn(self, keys: Iterable[SharePartitionKey]) -> AsyncIterator[Callable[[], None]]:
-        """Lock share-partitions, in the order of requests. Yields a function to call if a part of
-        the write is not decided; an exception or cancellation has the same effect. Raises
-        KafkaError if a write failed that this one waited for."""
+        """Lock share-partitions, in the order of requests. Yields a function for the caller to call
+        if a part of the write is not decided; an exception or cancellation has the same effect.
+        Raises KafkaError if a write failed for which this one waited."""
         turns = [(key, self._turns.setdefault(key, _Turns())) for key in sorted(dict.fromkeys(keys))]
         failures = [turn.failures for _, turn in turns]
         taken: list[_Turns] = []
@@ -199,7 +199,7 @@ class ControlParking:
         return look() if len(wanted) <= _LOOKS_ON_LOOP else await trio.to_thread.run_sync(look)
 
     def forget(self, prefix: bytes) -> None:
-        """A generation has ended."""
+        """Forget a generation that has ended."""
         self._counts.pop(prefix, None)
 
     def is_as_put(self, group_id: str, request: WriteRequest, steps: Mapping[TopicPartition, Step]) -> bool:
@@ -265,7 +265,7 @@ class ControlParking:
         if dropped:
             self.dropped += dropped
             logger.warning(
-                "share group %s on %s-%d: %d records that wait were not given up by the window, and are "
+                "share group %s on %s-%d: %d parked records were still in the window, and are "
                 "delivered from there",
                 group_id, partition.topic_id, partition.partition, dropped,
             )  # fmt: skip
@@ -277,7 +277,7 @@ class ControlParking:
     async def in_lane(
         self, group_id: str, partition: TopicPartition, lane: Lane, after: tuple[int, int], limit: int
     ) -> list[Parked]:
-        """As ParkedReader, without old places that a kill has left; these are removed.
+        """Like ParkedReader, but without old places left over from a kill, which are removed.
 
         A record may have been rewritten at the same place since the piece was read, for instance to
         keep it. That place is still valid, and the value of the key by offset is newer."""
@@ -316,8 +316,8 @@ def _is_by_offset(prefix: bytes, key: bytes) -> bool:
 def _told_apart(
     piece: Iterable[Parked], named: Mapping[int, bytes | None]
 ) -> tuple[list[Parked], list[Parked]]:
-    """Records at the places that their keys by offset name, with the values of these keys, and old
-    places. Raises KafkaError."""
+    """Divide records into those at the places that their keys by offset name (with the values of
+    these keys), and those at old places. Raises KafkaError."""
     valid, old = [], []
     for each in piece:
         value = named[each.offset]

@@ -6,7 +6,7 @@ snapshot file. It makes a load cheap however long the log is. The hint names the
 If it is open, there may be later control records, and only from its offset on is the log searched.
 A log is opened, durably, before the first control record of a broker life is appended, and closed
 by a clean stop. So a log without a hint has no control records, and a log with a closed hint has
-none behind it. Chains that begin below the log's start have ended.
+none after it. Chains that begin below the log's start have ended.
 
 After a power cut with durability `os`, a hint may name records that the log has lost. Then a chain
 does not end where the hint says, and the whole log is searched.
@@ -41,7 +41,8 @@ from kbroker.storage.spi import Change, StateReader
 logger = logging.getLogger(__name__)
 
 HINT_BYTES = 64 << 20
-"""A hint is renewed after so many bytes of appends, which is what a load after a crash searches."""
+"""A hint is renewed after so many bytes of appends. A load after a crash searches at most about as
+much."""
 
 
 class ControlPartition:
@@ -109,7 +110,7 @@ class ControlPartition:
         for group_id, chain in chains.groups.items():
             try:
                 control = await read_at(self.partition, chain.newest)
-            except KafkaError:  # It is there and damaged, which affects only requests of that group.
+            except KafkaError:  # The record is damaged, which affects only requests of that group.
                 continue
             if control is None or control.group_id != group_id:
                 return False

@@ -6,7 +6,7 @@ share coordinator decides as with the default persister. Its changes become SHAR
 SHARE_DELTA records, appended in the log's own group commit. So an acknowledgement is one append and
 one sync, shared with the records that are produced at that time.
 
-    verb ─▶ ControlLogs.prepare ─▶ share coordinator decides ─▶ ControlPartition.append
+    call ─▶ ControlLogs.prepare ─▶ share coordinator decides ─▶ ControlPartition.append
             load, open the log     └──────────────── no await between ────────────────┘
 
 A log's start does not pass a checkpoint before a newer one is written. `read_summary` counts the
@@ -107,8 +107,8 @@ class ControlRecordsPersister(CountsShareState):
     # -- the five verbs
 
     async def initialize(self, group_id: str, requests: Sequence[InitializeRequest]) -> list[Result]:
-        """Synced on return, with durability `os` as well: the state store notes it next, and the
-        group could not continue without it."""
+        """Synced on return, with durability `os` as well: next, the state store records the
+        initialisation, and the group could not continue if the state were lost."""
         return await self._synced(
             await self._ask(group_id, requests, Result, self._coordinator.initialize, opens=True)
         )
@@ -131,8 +131,9 @@ class ControlRecordsPersister(CountsShareState):
         return results
 
     async def delete(self, group_id: str, partitions: Sequence[TopicPartition]) -> list[Result]:
-        """Synced on return, with durability `os` as well: the group leaves the state store next. A
-        power cut that takes the log's end must not leave its state to a new group of that name."""
+        """Synced on return, with durability `os` as well: next, the group is removed from the state
+        store. If a power cut then takes the log's end, a new group of that name must not find the
+        old state."""
 
         def decide(group_id: str, wanted: Sequence[ReadRequest], *, now_ms: int) -> ShareStateOutcome[Result]:
             return self._coordinator.delete(group_id, [request.partition for request in wanted])
@@ -169,8 +170,8 @@ class ControlRecordsPersister(CountsShareState):
         )
 
     async def aclose(self) -> None:
-        """Save what is under way, and close the hints, so that the next start has nothing to search
-        for."""
+        """Finish the saves under way, and close the hints, so that the next start has nothing to
+        search for."""
         try:
             await self._log_commits.commit([])
             self._is_closed = True
@@ -233,7 +234,7 @@ class ControlRecordsPersister(CountsShareState):
             return saved
         for control, wanted in changes:
             saved.logs_left += control.append(wanted, saved.log_done)
-        if not saved.logs_left:  # The answer may rest on commits that are under way.
+        if not saved.logs_left:  # The answer may depend on commits that are under way.
             saved.logs_left = 1
             self._log_commits.submit((), saved.log_done)
         return saved
@@ -430,7 +431,7 @@ class ControlRecordsPersister(CountsShareState):
         """Make cold snapshots, renew hints, and forget deleted topics."""
         for key in self._logs.deleted():
             self._logs.forget(key)
-            # The state has gone with the log.
+            # The state was removed together with the log.
             self._coordinator.confirm(self._coordinator.topic_deleted(key.topic_id))
         cold = self._coordinator.cold(now_ms=now_ms, interval_ms=interval_ms)
         results = await self._snapshot_cold(cold, now_ms, interval_ms)

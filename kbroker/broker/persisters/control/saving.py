@@ -1,7 +1,7 @@
 """One decision of the share coordinator on its way to the disk.
 
 A decision may change several logs. The commit of each log notifies this object, and the last one
-confirms the decision or reverts it. Of a write that parks records, step 3 follows (parking.py).
+confirms the decision or reverts it. If the write parks records, step 3 of parking.py follows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ R = TypeVar("R", bound=Result)
 
 
 class SavedOutcome(Generic[R]):
-    """`results` are final when `pending` is at zero. `steps`: what is left to do for parked records
-    once the decision is saved."""
+    """`results` are final once `pending` is zero. `steps`: the remaining work on parked records
+    after the decision is saved."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SavedOutcome(Generic[R]):
         self.pending.part_done()
 
     def _removed(self, error: Exception | None) -> None:
-        if error is not None:  # The decision is saved all the same.
+        if error is not None:  # The decision itself is saved.
             refusal = KafkaError(ErrorCode.coordinator_not_available, str(error))
             self.results[:] = [
                 _failed(row, refusal) if row.partition in self._steps else row for row in self.results
