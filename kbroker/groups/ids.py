@@ -41,7 +41,7 @@ class GroupIds:
         return self._types.get(group_id)
 
     def claim(self, group_id: str, group_type: str) -> None:
-        """The id must be free, or belong to this type already."""
+        """Claim an id, which must be free or belong to this type already."""
         assert self._types.setdefault(group_id, group_type) == group_type, (
             f"{group_id!r} is a {self._types[group_id]} group"
         )

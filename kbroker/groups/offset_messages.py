@@ -36,8 +36,8 @@ class Commit:
 class CommitRequest:
     """OffsetCommit.
 
-    - `generation`: of a classic group, or the member epoch; -1 without a member id: the client is
-      no member
+    - `generation`: of a classic group, or the member epoch. If -1 and there is no member id, the
+          client is not a member
     - `retention_ms`: from v2 to v4; -1: the broker's retention time"""
 
     group_id: str

@@ -2,11 +2,12 @@
 expire. Pure.
 
 Save, then apply: a committed offset is in the outcome's changes and in an ApplyOffsets effect.
-Fetches see it only when that is applied. Until then, or until `not_saved`, it is on its way; a
-removal also covers offsets that are on their way, as it is saved after them. routing.py asks the
-group first whether the member may commit.
+Fetches see it only when that is applied. Until then, or until `not_saved`, it is in progress; a
+removal also covers offsets in progress, since it is saved after them. routing.py first checks with
+the group whether the member may commit.
 
-Offsets belong to topics by id: they go with a deleted topic, and a new topic of that name has none.
+Offsets belong to topics by id: they are removed with a topic, and a new topic of that name has
+none.
 
     expire after the retention time, from     if the group
     the commit                                has nothing but offsets, or does not subscribe to the
@@ -14,7 +15,7 @@ Offsets belong to topics by id: they go with a deleted topic, and a new topic of
     the last member's leaving                 is a classic group without members
     (never)                                   subscribes to the topic
 
-A commit of version 2 to 4 may state a retention time of its own. Times in memory are the session
+A commit of version 2 to 4 may state its own retention time. Times in memory are the session
 clock's, times in records the wall clock's (stored_times.py).
 """
 
@@ -77,11 +78,11 @@ class Offsets:
         )
 
     def of(self, group_id: str) -> OffsetsByTopic:
-        """All that the group has committed; empty for an unknown group."""
+        """All committed offsets of the group; empty for an unknown group."""
         return self._groups.get(group_id, _NONE)
 
     def has_any(self, group_id: str) -> bool:
-        """Whether the group has offsets, those that are on their way included."""
+        """Whether the group has offsets, including those in progress."""
         return group_id in self._groups or group_id in self._on_their_way
 
     def group_ids(self) -> Iterable[str]:
@@ -193,7 +194,7 @@ class Offsets:
     # --- applying ---
 
     def apply(self, saved: ApplyOffsets) -> None:
-        """Let fetches see these offsets: they are saved."""
+        """Make saved offsets visible to fetches."""
         self.not_saved(saved)
         count = self._count
         for (topic_id, number), offset in saved.offsets.items():

@@ -2,9 +2,9 @@
 
     outcome = groups.join(request, ticket, now_ms=...)
 
-Decisions about groups show in memory at once. Committed offsets show when they are saved: they are
-an effect. kbroker/broker/groups/runner.py saves outcomes and carries them out, and says in which
-order.
+Decisions about groups are visible in memory at once. Committed offsets become visible when they are
+saved: they are an effect. kbroker/broker/groups/runner.py saves outcomes, carries them out, and
+documents the order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ R = TypeVar("R")
 
 
 class Ticket:
-    """A request that may have to wait for its answer. The caller makes it, coordinators keep it and
-    give it back in an `Answer`."""
+    """A request that may have to wait for its answer. The caller creates it; coordinators keep it
+    and return it in an `Answer`."""
 
     __slots__ = ()
 
@@ -55,8 +55,8 @@ class WhyGone(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApplyOffsets:
-    """These offsets of a group are saved: they are committed, or, where all of them are None,
-    removed for the reason `why_gone`."""
+    """These offsets of a group are saved: they are committed or, if all of them are None, removed
+    for the reason `why_gone`."""
 
     group_id: str
     offsets: Mapping[OffsetOf, AnyGroupOffset | None]
@@ -73,7 +73,7 @@ class GenerationSaved:
 
 @dataclass(frozen=True, slots=True)
 class InitializeSharePartitions:
-    """Call Persister.initialize with this, then give the results to `initialized`, or to
+    """Call Persister.initialize with this, then pass the results to `initialized`, or to
     `offsets_altered` if `alter_offsets` returned this effect."""
 
     group_id: str
@@ -82,7 +82,7 @@ class InitializeSharePartitions:
 
 @dataclass(frozen=True, slots=True)
 class DeleteShareState:
-    """Call Persister.delete with this, then give the results to `deleted`, or to `offsets_deleted`
+    """Call Persister.delete with this, then pass the results to `deleted`, or to `offsets_deleted`
     if `delete_offsets` returned this effect."""
 
     group_id: str
@@ -95,7 +95,7 @@ Effect: TypeAlias = Answer | ApplyOffsets | GenerationSaved | InitializeSharePar
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[R_co]):
-    """A decision. Without a reply the request waits, or there is more to do first.
+    """A decision. Without a reply, the request waits, or other steps come first.
 
     - `changes`: for the state store, in one write
     - `effects`: carried out when the changes are saved
@@ -115,14 +115,14 @@ class Coordinator(ABC):
         return Outcome()
 
     def effect_not_saved(self, effect: Effect) -> None:  # noqa: B027 - most have nothing to withdraw
-        """They could not be saved; `not_saved` follows for each group concerned."""
+        """The changes could not be saved; a call of `not_saved` follows for each affected group."""
 
     @abstractmethod
     def not_saved(
         self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
-        """Put a group right of which a decision could not be saved. `records`: all that the store
-        has of it (a scan of `group_prefix`). Returns no changes.
+        """Restore a group after a decision about it could not be saved. `records`: everything that
+        the store has of it (a scan of `group_prefix`). Returns no changes.
 
         Every outcome submitted after the failed one must fail as well, and this call must follow in
         the same step."""
@@ -141,11 +141,12 @@ class Coordinator(ABC):
 
     @abstractmethod
     def expire(self, now_ms: int) -> Outcome[None]:
-        """Decide about everything whose time has come."""
+        """Decide about everything that is due."""
 
 
 class Records:
-    """Collects what a decision about one group comes to. `times` converts moments for records."""
+    """Collects the changes and effects of a decision about one group. `times` converts times for
+    records."""
 
     def __init__(self, group_id: str, times: StoredTimes) -> None:
         self.times = times

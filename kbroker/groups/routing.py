@@ -1,5 +1,5 @@
-"""Classic groups, consumer groups and the offsets of both, behind one interface. Pure; how its
-outcomes are saved and carried out: kbroker/broker/groups/runner.py.
+"""Classic groups, consumer groups and the offsets of both, behind one interface. Pure;
+kbroker/broker/groups/runner.py saves its outcomes and carries them out.
 
 A group id belongs to one type, and each request goes to the part that has the group. The part that
 a request belongs to creates a group that does not exist yet.
@@ -135,7 +135,7 @@ class Groups(Coordinator):
         return self.mixed.leave(request, now_ms=now_ms)
 
     def _is_classic(self, group_id: str) -> bool:
-        """Whether the id belongs to a classic group, or to none."""
+        """Whether the id belongs to a classic group, or to no group."""
         return self._group_ids.type_of(group_id) in (None, CLASSIC)
 
     # --- offsets ---
@@ -153,11 +153,11 @@ class Groups(Coordinator):
         outcome = self.offsets.commit(request, now_ms=now_ms)
         if request.generation >= 0 or not self._is_classic(group_id):
             return outcome
-        # If the group has nothing but these offsets, it exists only if they are saved.
+        # If the group only has these offsets, it exists only if they are saved.
         return Outcome(outcome.changes, outcome.reply, outcome.effects, (group_id,))
 
     def _let_commit(self, request: CommitRequest, now_ms: int) -> None:
-        """Raises KafkaError if the group does not accept the commit."""
+        """Check a commit. Raises KafkaError if the group does not accept it."""
         kind = self._group_ids.type_of(request.group_id)
         if kind is None and request.generation < 0:
             self.classic.ensure(request.group_id, now_ms=now_ms)
@@ -172,7 +172,7 @@ class Groups(Coordinator):
             self.classic.check_commit(request, now_ms=now_ms)
 
     def fetch_offsets(self, group_id: str, member_id: str | None, member_epoch: int) -> OffsetsByTopic:
-        """OffsetFetch for one group: all that it has committed. Raises KafkaError if a consumer
+        """OffsetFetch for one group: all its committed offsets. Raises KafkaError if a consumer
         group does not have the member in that epoch."""
         if self._group_ids.type_of(group_id) == CONSUMER:
             self.consumer.check_fetch(group_id, member_id, member_epoch)
@@ -241,7 +241,7 @@ class Groups(Coordinator):
         return Outcome(with_offsets.changes, ErrorCode.none, with_offsets.effects, with_offsets.group_ids)
 
     def topic_ids(self) -> Collection[UUID]:
-        """All topics that a group has committed offsets of."""
+        """All topics for which a group has committed offsets."""
         return self.offsets.topic_ids()
 
     def topic_deleted(self, topic_id: UUID) -> Outcome[None]:
@@ -263,7 +263,7 @@ class Groups(Coordinator):
         return min(found, default=None)
 
     def expire(self, now_ms: int) -> Outcome[None]:
-        """Act on sessions and rebalances whose time is over."""
+        """Act on sessions and rebalances whose timers have run out."""
         return together([self.classic.expire(now_ms), self.consumer.expire(now_ms)])
 
     # --- records ---
@@ -283,7 +283,8 @@ class Groups(Coordinator):
                 self.classic.ensure(group_id, now_ms=now_ms)
 
     def effect_saved(self, effect: Effect, *, now_ms: int) -> Outcome[None]:
-        """Let fetches see saved offsets, and members of a classic group their saved assignments."""
+        """Make saved offsets visible to fetches, and send members of a classic group their saved
+        assignments."""
         match effect:
             case ApplyOffsets():
                 self.offsets.apply(effect)
@@ -298,11 +299,11 @@ class Groups(Coordinator):
     def not_saved(
         self, group_id: str, records: Collection[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
-        """A decision about the group could not be saved; `records`: all that the store has of it.
-
-        If that is a group of the other type, a conversion has failed: the stored group replaces the
-        one in memory. If a deletion has failed, and a share group has taken the id meanwhile, that
-        group could not be saved either: its coordinator's `not_saved` follows."""
+        """A decision about the group could not be saved. `records`: everything that the store has
+        of it. If they are of the other group type, a conversion has failed: the stored group
+        replaces the one in memory. If a deletion has failed and a share group has taken the id
+        meanwhile, that group was not saved either: a call of its coordinator's `not_saved`
+        follows."""
         stored = {parsed.record_type for key, _ in records if isinstance(parsed := parse_key(key), GroupKey)}
         if stored <= _RECORD_TYPES:
             self._group_ids.release(group_id, SHARE)
@@ -322,8 +323,8 @@ class Groups(Coordinator):
         return outcome
 
     def _put_offsets_group_right(self, group_id: str, *, is_stored: bool, now_ms: int) -> None:
-        """A group that has offsets exists, with or without records of its own. A group that has
-        never had anything else does not exist without them."""
+        """Create or remove groups without records, which exist exactly as long as they have
+        offsets."""
         kind = self._group_ids.type_of(group_id)
         if self.offsets.has_any(group_id):
             if kind is None:

@@ -11,7 +11,7 @@ changes none. Times stored by an earlier run are at most as old as the wall cloc
 the future becomes now. If the wall clock was set back since the start, it was ahead at the start,
 so times loaded then are more recent than they seemed.
 
-The caller sets `ahead_ms` before it asks a coordinator for a decision. This module knows no clock.
+The caller sets `ahead_ms` before each decision of a coordinator. This module knows no clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 NEVER_MS: Final = 0
-"""In the place of a time, in memory and where it is stored."""
+"""Used instead of a time, in memory and in records."""
 
 
 class StoredTimes:
@@ -39,7 +39,7 @@ class StoredTimes:
         return NEVER_MS if stored_ms == NEVER_MS else min(stored_ms - self.ahead_ms, now_ms)
 
     def latest(self, time_ms: int) -> int:
-        """The latest that the moment can have been, for deciding whether it is long ago."""
+        """The latest possible time of the moment, for decisions about its age."""
         if time_ms >= self.began_ms or self.ahead_ms >= 0:
             return time_ms
         return min(time_ms - self.ahead_ms, self.began_ms)

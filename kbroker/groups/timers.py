@@ -1,9 +1,9 @@
-"""Deadlines by name, in a heap that is corrected late instead of being kept in order.
+"""Deadlines by name, in a heap that is corrected lazily.
 
 Sessions move their deadline with every heartbeat. Setting a deadline costs a dictionary entry. The
-heap has one entry per name, with the deadline of the time when the entry was made; it is corrected
-when it comes up. Cancelled names leave entries behind, which are dropped when they are most of the
-heap. Pure: the caller passes the time.
+heap has one entry per name, with the deadline that applied when the entry was made; it is corrected
+when it reaches the top. Cancelled names leave entries behind, which are dropped when they are most
+of the heap. Pure: the caller passes the time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Timers(Generic[Name]):
         return self._deadlines.get(name)
 
     def take_due(self, now_ms: int) -> list[Name]:
-        """Remove and return the names whose deadline has come, the earliest first."""
+        """Remove and return the names whose deadlines have passed, the earliest first."""
         due: list[tuple[int, Name]] = []
         while self._heap and self._heap[0][0] <= now_ms:
             looked_at, _, name = heappop(self._heap)

@@ -136,6 +136,6 @@ async def test_what_was_cut_is_said_once(
     ]
     assert (
         line
-        == f"share-partition {GROUP}:orders-0: state of records from 5 on, which the log has lost, is removed "
-        "(start offset was 0)"
+        == f"share-partition {GROUP}:orders-0: state of records from 5 on, which the log has lost, is "
+        "removed (start offset was 0)"
     )

@@ -246,8 +246,8 @@ class SharePartitions:
         self._dead_letters.forget_topic(topic)
 
     def retire_unless_used(self, loaded: LoadedSharePartition) -> None:
-        """Mark it for retirement if its group has no sessions. Called for one that was loaded without
-        a client."""
+        """Mark it for retirement if its group has no sessions. Called for one that was loaded
+        without a client."""
         loaded.retiring = loaded.retiring or not self.sessions.has_group(loaded.key[0])
         self.retire(loaded)
 

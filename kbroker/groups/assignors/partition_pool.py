@@ -58,7 +58,7 @@ class PartitionPool:
         return assigned
 
     def _take_over(self, members: Sequence[ConsumerAssignorMember]) -> None:
-        """Give each partition to the first member that had it and still subscribes to it."""
+        """Assign each partition to the first member that had it and still subscribes to it."""
         slots: dict[UUID, dict[int, int]] = {}
         for slot, (topic_id, number) in enumerate(self._slots):
             slots.setdefault(topic_id, {})[number] = slot

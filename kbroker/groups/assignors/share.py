@@ -136,7 +136,7 @@ def _fill(
     kept: dict[str, dict[TopicPartition, None]],
     quotas: Mapping[str, int],
 ) -> None:
-    """Give a partition to members in turn that may have more and do not have it. If they are too
+    """Give a partition, in turn, to members that may have more and do not have it. If they are too
     few, vacancies remain."""
     for _ in range(len(unfilled)):
         if vacancies <= 0:

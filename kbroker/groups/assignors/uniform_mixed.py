@@ -5,9 +5,9 @@ Members keep their partitions. Free ones go to the subscriber with the fewest pa
 topics. Topics with the most partitions per subscriber come first, since they matter most. Then
 subscribers with the most partitions pass some on to those with the fewest, topic by topic, over and
 over, until nothing moves: then no subscriber has two partitions more than another to which it could
-pass one. The result can be less even than that: with members 1, 2 of topic a and 2, 3 of topic b,
-numbers like 9, 10, 11 stay. After ROUNDS rounds it ends in any case, so long chains of overlapping
-subscriptions may stay less even.
+pass one. Numbers over all members may still differ by more: with members 1, 2 of topic a and 2, 3
+of topic b, numbers like 9, 10, 11 remain. The process ends after ROUNDS rounds in any case, so long
+chains of overlapping subscriptions may stay less even.
 
 All of this, down to the order of members, is as in Kafka 4.3, so the results are equal. This module
 must not know ids: see PartitionPool.
@@ -28,7 +28,7 @@ ROUNDS: Final = 16
 
 class _Next(NamedTuple):
     load: int
-    """How many partitions the member has before it gets one or gives one up."""
+    """The number of the member's partitions before it gets one or gives one up."""
     member: int
 
 

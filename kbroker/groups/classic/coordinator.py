@@ -1,5 +1,5 @@
-"""Classic consumer groups: membership, and the replies to members and administrators. Pure; how its
-outcomes are saved and carried out: kbroker/broker/groups/runner.py.
+"""Classic consumer groups: membership, and the replies to members and administrators. Pure;
+kbroker/broker/groups/runner.py saves its outcomes and carries them out.
 
 The coordinator knows nothing of partitions. Members join (JoinGroup, which waits for the others).
 The leader gets the list of members and sends an assignment for each of them (SyncGroup, where the
@@ -7,9 +7,9 @@ others wait for it). From then on each member sends heartbeats until one is answ
 rebalance. Metadata and assignments are opaque: consumers, Kafka Connect and others share this
 protocol.
 
-The store holds stable generations, and that a group has become empty; everything else is in memory
-only. After a restart the members of the last stable generation continue. Members that joined later
-are unknown and join again.
+The store has the stable generations, and the fact that a group has become empty; everything else is
+in memory only. After a restart the members of the last stable generation continue. Members that
+joined later are unknown and join again.
 
 Better than Kafka: a second request of a waiting member answers the first one, a member that is
 removed while it waits gets an error, and a static member that returns to a full group finds its
@@ -161,9 +161,9 @@ class ClassicGroups:
     def _join_again(
         self, group: ClassicGroup, request: JoinRequest, ticket: Ticket, records: Records, now_ms: int
     ) -> JoinReply | None:
-        """A member joins again because the group rebalances, or to make it rebalance. Any JoinGroup
-        of the leader does (it has seen a change of topics), and a member's with other protocols.
-        Otherwise the answer was lost, and the member gets it again."""
+        """A member joins again because the group rebalances, or to start a rebalance. Every
+        JoinGroup of the leader starts one (it has seen a change of topics), and so does a member's
+        JoinGroup with other protocols. Otherwise the answer was lost, and is repeated."""
         member = group.members[request.member_id]
         is_same = member.protocols == request.protocols
         leads_stable = group.state is GroupState.STABLE and group.leader == member.member_id
@@ -259,7 +259,7 @@ class ClassicGroups:
             reason = f"{before - len(group.members)} of {before} members leave{said}"
             self._rebalances.member_gone(group, reason, records, now_ms)
         else:
-            # The group may have waited for a pending member only.
+            # The group may have waited only for a pending member.
             self._rebalances.complete_if_all_joined(group, records, now_ms)
         return records.outcome(LeaveReply(members=rows))
 
@@ -288,7 +288,7 @@ class ClassicGroups:
 
     def check_commit(self, request: CommitRequest, *, now_ms: int) -> None:
         """Raises KafkaError if the group does not accept the commit. A member's commit renews its
-        session. A client that is no member may commit while the group is empty."""
+        session. A client that is not a member may commit while the group is empty."""
         group = self._groups[request.group_id]
         if group.state is GroupState.EMPTY and request.generation < 0:
             return
@@ -296,7 +296,7 @@ class ClassicGroups:
         self._rebalances.start_session(group, group.members[request.member_id], now_ms)
 
     def check_offset_delete(self, group_id: str) -> None:
-        """Raises KafkaError if a group has members that are no consumers: their subscriptions are
+        """Raises KafkaError if a group has members that are not consumers: their subscriptions are
         unknown, so all offsets stay."""
         group = self._groups[group_id]
         if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
@@ -311,13 +311,13 @@ class ClassicGroups:
         return self._groups[group_id].may_expire()
 
     def empty_since_ms(self, group_id: str) -> int | None:
-        """When the last member left. None: the group has members, or never had any."""
+        """When the last member left; None if the group has members, or never had any."""
         group = self._groups[group_id]
         was_left = group.protocol_type and group.state is GroupState.EMPTY
         return self._times.latest(group.since_ms) if was_left else None
 
     def ensure(self, group_id: str, *, now_ms: int) -> None:
-        """Create a group that has nothing but offsets, unless the group exists."""
+        """Create a group that only has offsets, unless the group exists."""
         if group_id not in self._groups:
             self._create(group_id, now_ms)
 
@@ -367,7 +367,7 @@ class ClassicGroups:
     # --- conversion ---
 
     def take_out(self, group_id: str, records: Records) -> ClassicGroup:
-        """Give the group up to another type: drop it and its record. Members that wait must
+        """Drop the group and its record, because it changes to another type. Waiting members must
         join again."""
         group = self._groups[group_id]
         for member_id in group.members:
@@ -436,9 +436,9 @@ class ClassicGroups:
     def not_saved(
         self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
-        """A decision could not be saved; `records`: all that the store has of the group. The group
-        stays as it is in memory: members join again, and the next generation is saved. A deleted
-        group is restored from the store."""
+        """A decision could not be saved. `records`: everything that the store has of the group. The
+        group stays as it is in memory: members join again, and the next generation is saved. A
+        deleted group is restored from the store."""
         done = Records(group_id, self._times)
         group = self._groups.get(group_id)
         if group is None:
@@ -448,7 +448,7 @@ class ClassicGroups:
         return done.outcome()
 
     def forget(self, group_id: str) -> None:
-        """A conversion could not be saved: the group is not a classic one."""
+        """A conversion could not be saved, so the group is not a classic one."""
         group = self._groups.get(group_id)
         if group is not None:
             self._drop(group)

@@ -82,8 +82,7 @@ class HeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A member that is to leave. An administrator may name a static member by its instance id
-    alone."""
+    """A member to remove. An administrator may name a static member by its instance id alone."""
 
     member_id: str
     instance_id: str | None = None

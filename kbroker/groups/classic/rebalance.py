@@ -1,7 +1,7 @@
 """How a classic group gets from one generation to the next, and what happens when members are late.
 Pure.
 
-    prepare     all members are to join again. A group that was empty waits for more members (the
+    prepare     all members must join again. A group that was empty waits for more members (the
                 initial rebalance delay). Another group waits until all have joined, but no longer
                 than the longest rebalance timeout of its members
     complete    members that have joined get their answers, the others are removed. Static members
@@ -9,7 +9,7 @@ Pure.
     saved       the leader's assignments are in the store: members that wait for theirs get them
 
     timer     of          when it runs out
-    SESSION   member      the member is removed, unless its request waits here: then others are late
+    SESSION   member      the member is removed, unless its request waits here for late members
     SESSION   pending id  the id is forgotten
     JOIN      group       the rebalance continues without the missing members
     SYNC      group       members that did not ask for their assignment are removed
@@ -41,7 +41,7 @@ NEW_MEMBER_TIMEOUT_MS: Final = 300_000
 yet, and may have given up."""
 
 _NOBODY_JOINED_MS: Final = 1_000
-"""The least time to wait once more for static members, whatever their timeouts."""
+"""The minimum of a further wait for static members, whatever their timeouts."""
 
 
 class ClassicTimerKind(Enum):
@@ -68,8 +68,8 @@ class Rebalances:
     # --- requests that wait ---
 
     def wait_for_join(self, group: ClassicGroup, member_id: str, ticket: Ticket, records: Records) -> None:
-        """Let a JoinGroup wait. An earlier one of the member that still waits is answered: its
-        client has most likely given it up."""
+        """Let a JoinGroup wait. An earlier one of the same member that still waits is answered,
+        since its client has most likely abandoned it."""
         self.answer_join(
             group, member_id, JoinReply(ErrorCode.rebalance_in_progress, member_id=member_id), records
         )
@@ -118,7 +118,7 @@ class Rebalances:
         records: Records,
         now_ms: int,
     ) -> None:
-        """Requests that still wait under the old id are fenced."""
+        """Replace a static member. Requests that still wait under the old id are fenced."""
         fenced = ErrorCode.fenced_instance_id
         self.answer_join(group, old_id, JoinReply(fenced, member_id=old_id), records)
         self.answer_sync(group, old_id, SyncReply(fenced), records)
@@ -128,7 +128,8 @@ class Rebalances:
         self.start_session(group, member, now_ms)
 
     def remove_member(self, group: ClassicGroup, member_id: str, records: Records) -> None:
-        """Remove a member or a pending one. Afterwards call `member_gone`, once for all that go."""
+        """Remove a member or a pending one. Afterwards call `member_gone`, once for all removed
+        members."""
         self.answer_join(group, member_id, JoinReply(ErrorCode.unknown_member_id), records)
         self.answer_sync(group, member_id, SyncReply(ErrorCode.unknown_member_id), records)
         self.timers.cancel(ClassicTimer(ClassicTimerKind.SESSION, group.group_id, member_id))
@@ -223,9 +224,9 @@ class Rebalances:
         self._answer_syncs(group, ErrorCode.none, records, now_ms)
 
     def not_saved(self, group: ClassicGroup, records: Records, now_ms: int) -> None:
-        """Keep the group as it is in memory. A generation that could not be saved does not begin. A
-        stable one whose change could not be saved is followed by another one, as the store still
-        has the old one."""
+        """Keep the group as it is in memory. A generation that could not be saved does not begin.
+        If a change of a stable one could not be saved, another generation follows, since the store
+        still has the old state."""
         if group.saving is None and group.state is not GroupState.STABLE:
             return
         self._abandon_generation(group, ErrorCode.coordinator_not_available, records, now_ms)
@@ -258,8 +259,8 @@ class Rebalances:
     # --- late members ---
 
     def run_out(self, group: ClassicGroup, name: ClassicTimer, records: Records, now_ms: int) -> None:
-        """Act on a timer that was due. Another timer of the same batch may have made it pointless
-        or set it again."""
+        """Act on a timer that was due. Another timer of the same batch may have cancelled it or set
+        it again."""
         if self.timers.deadline_ms(name) is not None:
             return
         match name.kind:

@@ -8,8 +8,8 @@
     each of them --DELETED--> Dead
 
 While the group is preparing, it waits for its members to join again. While it is completing, it
-waits for the leader's assignments; once those are saved, it is stable. The store holds only stable
-generations, and that a group has become empty (record type 2).
+waits for the leader's assignments; once those are saved, it is stable. The store has only stable
+generations, and the fact that a group has become empty (record type 2).
 
 `ClassicGroup` holds state and answers questions about it; classic/coordinator.py and
 classic/rebalance.py decide what happens when. This module knows no clock.
@@ -134,8 +134,8 @@ class ClassicGroup:
     unsynced: set[str] = field(default_factory=set)
     saving: Mapping[str, bytes] | None = None
     subscribed: frozenset[str] | None = None
-    """Topic names of all members. None: unknown, as there is no generation or the members are no
-    consumers."""
+    """Topic names of all members. None: unknown, since there is no generation or the members are
+    not consumers."""
     is_initial: bool = False
     former_epochs: dict[str, int] = field(default_factory=dict)
     """In a group that was a consumer group before: the epoch of each member. Members keep using it
@@ -167,8 +167,8 @@ class ClassicGroup:
             self.leader = member.member_id
 
     def replace_static(self, old_id: str, new: ClassicMember) -> None:
-        """Another client has a static member's instance id now and takes its place. The old
-        member's requests must have been answered."""
+        """Replace a static member by the client that now has its instance id. The old member's
+        requests must have been answered."""
         assert old_id not in self.joining
         assert old_id not in self.syncing
         self._withdraw(self.members.pop(old_id))
@@ -202,8 +202,8 @@ class ClassicGroup:
                 del self._offered[name]
 
     def check_member(self, member_id: str, instance_id: str | None) -> None:
-        """Raises KafkaError if this is no member, or a static member whose instance id another
-        client has taken (KIP-345)."""
+        """Raises KafkaError if this is not a member, or is a static member whose instance id
+        another client has taken (KIP-345)."""
         if instance_id is not None and self.static_ids.get(instance_id, member_id) != member_id:
             raise KafkaError(ErrorCode.fenced_instance_id)
         if member_id not in self.members or (instance_id is not None and instance_id not in self.static_ids):
@@ -219,7 +219,7 @@ class ClassicGroup:
             raise KafkaError(ErrorCode.illegal_generation)
 
     def check_commit(self, request: CommitRequest) -> None:
-        """Raises KafkaError for a commit that is not a member's in this generation."""
+        """Raises KafkaError unless the commit is a member's in this generation."""
         if request.generation < 0 and request.member_id == NO_MEMBER_ID and request.instance_id is None:
             raise KafkaError(ErrorCode.unknown_member_id)
         self.check_member(request.member_id, request.instance_id)

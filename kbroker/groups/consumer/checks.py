@@ -88,7 +88,7 @@ def static_member_of(group: ConsumerGroup, member_id: str, instance_id: str) -> 
 def replaced_member(
     group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str
 ) -> ConsumerMember | None:
-    """Raises KafkaError if the request is no valid heartbeat of the member. Returns the static
+    """Raises KafkaError unless the request is a valid heartbeat of the member. Returns the static
     member whose place it takes, if any."""
     instance_id, epoch = request.instance_id, request.member_epoch
     if instance_id is None:
@@ -110,8 +110,8 @@ def replaced_member(
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Partitions | None) -> None:
-    """Accept the member's epoch. Also accept the one before it if the member reports no partitions
-    beyond its assignment: a reply was lost. Raises KafkaError."""
+    """Accept the member's epoch. Also accept the previous epoch if the member reports no partitions
+    beyond its assignment, since a reply may have been lost. Raises KafkaError."""
     current = member.current
     if epoch == current.epoch:
         return

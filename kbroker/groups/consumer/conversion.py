@@ -125,8 +125,8 @@ class Conversions:
     # --- downgrade ---
 
     def may_downgrade(self, group: ConsumerGroup, leaving: Collection[ConsumerMember], joining: int) -> bool:
-        """Whether the group becomes a classic one when `leaving` are gone and `joining` classic
-        members have joined: it still has members, and all of them use the classic protocol."""
+        """Whether the group becomes a classic one once `leaving` are gone and `joining` classic
+        members have joined: it must still have members, all of which use the classic protocol."""
         gone = {member.member_id for member in leaving}
         left = [member for member in group.members.values() if member.member_id not in gone]
         count = len(left) + joining

@@ -1,9 +1,9 @@
-"""Consumer groups of the new protocol (KIP-848): the coordinator makes the assignment, and members
-reach it one by one, by heartbeats.
+"""Consumer groups of the new protocol (KIP-848): the coordinator computes the assignment, and each
+member moves to it by heartbeats.
 
     group epoch        rises whenever the members, their subscriptions or the subscribed topics
                        change
-    assignment epoch   the group epoch of the targets, the assignments that members are to have
+    assignment epoch   the group epoch of the targets, the assignments that members should have
     member epoch       how far a member is: it has given up all partitions that its target at that
                        epoch lacks, and has those of its target that are free
 
@@ -164,7 +164,7 @@ class ConsumerGroups:
         return ConsumerGroup(request.group_id)
 
     def _adopt(self, group: ConsumerGroup, records: Records, now_ms: int) -> None:
-        """Keep the group. A classic group that it was made from is dropped."""
+        """Keep the group. If it was converted from a classic group, that one is dropped."""
         if group.group_id in self._groups:
             return
         if self._classic is not None and self._classic.get(group.group_id) is not None:
@@ -230,7 +230,7 @@ class ConsumerGroups:
     def may_downgrade(
         self, group: ConsumerGroup, leaving: Collection[ConsumerMember], joining: int = 0
     ) -> bool:
-        """Whether the group becomes a classic one when `leaving` are gone and `joining` classic
+        """Whether the group becomes a classic one once `leaving` are gone and `joining` classic
         members have taken their place."""
         return self._classic is not None and self._conversions.may_downgrade(group, leaving, joining)
 
@@ -254,8 +254,8 @@ class ConsumerGroups:
     # --- offsets ---
 
     def check_commit(self, request: CommitRequest) -> None:
-        """OffsetCommit. Raises KafkaError if the client is no member, or has one of the partitions
-        not at all or only since a later epoch (KIP-1251)."""
+        """OffsetCommit. Raises KafkaError if the client is not a member, or if it lacks one of the
+        partitions or got it only at a later epoch (KIP-1251)."""
         group = self.existing(request.group_id)
         if request.generation < 0 and not group.members:
             return
@@ -350,7 +350,7 @@ class ConsumerGroups:
         return self.rebalances.timers.next_ms()
 
     def expire(self, now_ms: int) -> Outcome[None]:
-        """Remove members whose time is over."""
+        """Remove members whose timers have run out."""
         late: dict[str, dict[str, ConsumerMember]] = {}
         for name in self.rebalances.timers.take_due(now_ms):
             member = self._groups[name.group_id].members[name.member_id]
@@ -391,8 +391,8 @@ class ConsumerGroups:
     def not_saved(
         self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
-        """Put the group back to what the store has. Members that the store does not have are
-        unknown, and join again."""
+        """Restore the group from the store. Members that the store does not have become unknown,
+        and join again."""
         self.forget(group_id)
         self.load(records, now_ms=now_ms)
         return Outcome()
@@ -408,7 +408,7 @@ class ConsumerGroups:
 
 
 def _said(before: ConsumerGroupMember, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
-    """The member's details with the request's. It does not use the classic protocol any more."""
+    """The member's details, updated by the request. It no longer uses the classic protocol."""
     names = request.subscribed_topic_names
     return with_new(
         before,
@@ -431,7 +431,7 @@ def _assignment(assigned: Owned) -> Assignment:
 
 
 def _tell(request: ConsumerGroupHeartbeatRequest, member: ConsumerMember) -> None:
-    """Log the step: these lines explain why two members seem to have the same partition."""
+    """Log the step: these lines help to explain why two members seem to have the same partition."""
     now = member.current
     logger.debug(
         "group %s: %s (%s) at epoch %d reports %s: epoch %d, %s, assigned %s, to give up %s",

@@ -48,8 +48,8 @@ class MigrationPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupSettings:
-    """What applies to a group: its own consumer.* before the broker's group.consumer.*.
-    `classic_max_size`: group.max.size, for groups that become classic."""
+    """The settings that apply to a group: its own consumer.*, otherwise the broker's
+    group.consumer.*. `classic_max_size`: group.max.size, for groups that become classic."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -60,7 +60,7 @@ class ConsumerGroupSettings:
 
 
 class IterableTopicsView(share_group_api.TopicsView, Protocol):
-    """The live topics, also in a loop, to match regular expressions with their names."""
+    """The live topics, iterable, so that regular expressions can be matched with their names."""
 
     def __iter__(self) -> Iterator[TopicView]: ...
 

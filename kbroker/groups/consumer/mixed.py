@@ -4,7 +4,7 @@ SyncGroup, Heartbeat and LeaveGroup.
 Such a member has a target and moves towards it like any other. Its JoinGroup takes the place of a
 heartbeat: it carries the subscription and the partitions that the member has, and the generation is
 the member epoch. No request waits and there is no leader: SyncGroup returns the coordinator's
-assignment. To move on, a member must join again. Its heartbeats are answered with
+assignment. For the next step, a member must join again. Its heartbeats are answered with
 
     REBALANCE_IN_PROGRESS    if the group has newer targets, if the member must give up partitions,
                              or if partitions of its target have become free. From then on it has
@@ -169,7 +169,7 @@ class MixedGroups:
         )
 
     def heartbeat(self, request: HeartbeatRequest, *, now_ms: int) -> Outcome[HeartbeatReply]:
-        """Heartbeat: reports whether the member is to join again."""
+        """Heartbeat: reports whether the member must join again."""
         records = Records(request.group_id, self._consumer.times)
         try:
             self._heartbeat(self._consumer.existing(request.group_id), request, records, now_ms)
@@ -183,7 +183,8 @@ class MixedGroups:
         member = _classic_member_of(group, request.member_id, request.instance_id, request.generation)
         self._rebalances.start_session(group, member, now_ms)
         if all(each.is_classic for each in group.members.values()):
-            # No heartbeat of the consumer protocol notices changed topics or members that left.
+            # There may be no heartbeats of the consumer protocol that notice changed topics or
+            # departed members.
             self._rebalances.take_over(group, member, member.said, records)
             self._rebalances.assign(group, records, now_ms)
         if self._is_to_join(group, member):
@@ -197,7 +198,7 @@ class MixedGroups:
         return current.state is MemberState.UNRELEASED_PARTITIONS and not _waits_for_others(group, member)
 
     def _must_join(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """The member has its rebalance timeout to join, from the first answer that asks for it."""
+        """Give the member its rebalance timeout to join, from the first answer that requests it."""
         name = ConsumerTimer(ConsumerTimerKind.JOIN, group.group_id, member.member_id)
         if self._rebalances.timers.deadline_ms(name) is None:
             self._rebalances.timers.set(name, now_ms + member.said.rebalance_timeout)
@@ -252,7 +253,7 @@ def _supports(group: ConsumerGroup, request: JoinRequest) -> bool:
 
 
 def _subscription(request: JoinRequest) -> Subscription:
-    """Raises UNKNOWN_SERVER_ERROR if the member is no consumer."""
+    """Raises UNKNOWN_SERVER_ERROR if the member is not a consumer."""
     try:
         return read_subscription(request.protocols[0].metadata)
     except ValueError as error:
@@ -279,7 +280,7 @@ def _said(
 
 
 def _join_reply(member: ConsumerMember) -> JoinReply:
-    """There is no leader, so no member gets a list of members."""
+    """The answer to a JoinGroup. There is no leader, so no member gets a list of members."""
     return JoinReply(
         generation_id=member.current.epoch,
         protocol_type=CONSUMER_PROTOCOL,

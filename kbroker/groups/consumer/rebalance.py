@@ -1,14 +1,16 @@
 """How consumer groups of the new protocol get from one group epoch to the next, and what happens
 when members are late. Pure.
 
-    take_over     a member's details: another subscription, or other topics, make a new group epoch
-    assign        if the group epoch is newer than the targets, make new targets for all members, no
-                  more often than the assignment interval allows
+    take_over     update a member's details: another subscription, or other topics, start a new
+                  group epoch
+    assign        if the group epoch is newer than the targets, compute new targets for all members,
+                  no more often than the assignment interval allows
     step          move a member one step towards its target (reconciliation.py)
-    remove        drop members: a new group epoch. The next heartbeat of a member makes targets
+    remove        drop members, which starts a new group epoch. A member's next heartbeat computes
+                  the targets
 
     timer      of                           when it runs out, the member is removed
-    SESSION    every member                 it is silent
+    SESSION    every member                 it was silent for too long
     REBALANCE  a member that must revoke    other members wait for its partitions
     JOIN       a classic member             it has a rebalance to join and did not
     SYNC       a classic member             it has joined and did not ask for its assignment
@@ -83,8 +85,8 @@ class ConsumerRebalances:
     def _new_epochs(
         self, group: ConsumerGroup, member: ConsumerMember, other_names: bool, other_regex: bool
     ) -> int:
-        """As many as in Kafka. Kafka resolves a new regular expression later, and then starts an
-        epoch for it, unless no topic matches."""
+        """The number of new epochs, as in Kafka. Kafka resolves a new regular expression later, and
+        then starts another epoch for it, unless no topic matches."""
         regex = member.said.subscribed_topic_regex
         is_new = (
             other_regex
@@ -95,9 +97,9 @@ class ConsumerRebalances:
         return int(other_names or (other_regex and not is_new)) + int(for_topics)
 
     def assign(self, group: ConsumerGroup, records: Records, now_ms: int) -> None:
-        """Make targets for the present group epoch, unless it has some or it is too early. Raises
-        UNKNOWN_SERVER_ERROR if the assignor fails: earlier decisions stand, and the next heartbeat
-        of any member tries again."""
+        """Compute targets for the present group epoch, unless it has targets or it is too early.
+        Raises UNKNOWN_SERVER_ERROR if the assignor fails: earlier decisions stand, and the next
+        heartbeat of any member retries."""
         interval_ms = self.settings(group.group_id).assignment_interval_ms
         is_early = bool(group.assignment_ms) and 0 <= now_ms - group.assignment_ms < interval_ms
         if is_early or not group.assignment_pending:
@@ -172,7 +174,7 @@ class ConsumerRebalances:
         self.forget_member(group.group_id, old.member_id)
         self.forget_member(group.group_id, member_id)
         member = group.replace_member(old, member_id, records)
-        if was_another:  # The group has a member less: the others get its partitions.
+        if was_another:  # The group has one member less: the others get its partitions.
             self._note_topics(group, records, epochs=1)
         return member
 
@@ -196,7 +198,7 @@ class ConsumerRebalances:
     # --- time ---
 
     def start_session(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """The member was heard: it may now be silent for its session timeout."""
+        """The member sent a request: restart its session timeout."""
         classic = member.said.classic.session_timeout if member.is_classic else None
         timeout_ms = self.settings(group.group_id).session_timeout_ms if classic is None else classic
         self.timers.set(
@@ -204,8 +206,7 @@ class ConsumerRebalances:
         )
 
     def start_timers(self, group: ConsumerGroup, now_ms: int) -> None:
-        """Start the timers of a group that was loaded or converted: its members have their full
-        time."""
+        """Start the timers of a group that was loaded or converted, with the full timeouts."""
         for member in group.members.values():
             self.start_session(group, member, now_ms)
             if member.current.state is MemberState.UNREVOKED_PARTITIONS and not member.is_classic:

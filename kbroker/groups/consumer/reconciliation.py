@@ -1,8 +1,8 @@
 """How a member of a consumer group gets from the partitions that it has to those of its target
 (KIP-848). Pure, one function.
 
-A member has partitions at an epoch; the group has a target for it at an epoch. Each heartbeat moves
-the member by at most one step. Whether it takes one depends on its state:
+A member has partitions, at an epoch; the group has a target for it, at another epoch. Each
+heartbeat moves the member by at most one step. Whether it takes one depends on its state:
 
     STABLE                   takes one unless it is at the target's epoch
     UNREVOKED_PARTITIONS     takes one unless it still reports partitions that it must give up, or
@@ -18,9 +18,9 @@ A member that takes none only gives up topics that it no longer subscribes to. A
     STABLE                   otherwise; its epoch becomes the target's
 
 So no member gets a partition that another member may still be reading. During the steps a member
-keeps its partitions that are in the target, and gets free partitions of the target. Each partition
-knows the epoch at which the member got it, which decides whether a late commit for it is valid
-(KIP-1251). This module must not know groups, records or time.
+keeps its partitions that are in the target, and gets free partitions of the target. For each
+partition the epoch at which the member got it is kept, which decides whether a late commit for it
+is valid (KIP-1251). This module must not know groups, records or time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _WAITS: Final[Mapping[MemberState, Callable[[Current, Goal, Partitions | None], 
 
 
 def _shrink(current: Current, goal: Goal, owned: Partitions | None) -> Current:
-    """Take away topics that the member no longer subscribes to."""
+    """Remove topics that the member no longer subscribes to."""
     lost = {
         topic_id: epochs for topic_id, epochs in current.assigned.items() if topic_id not in goal.topic_ids
     }

@@ -172,7 +172,7 @@ class ConsumerGroup:
         self.set_current(member, current, records)
 
     def replace_member(self, old: ConsumerMember, member_id: str, records: Records) -> ConsumerMember:
-        """A static member has a new member id: it takes over the old one's target, and reconciles
+        """Give a static member a new member id. It takes over the old one's target, and reconciles
         from epoch 0."""
         target = self.targets.get(old.member_id, {})
         self.remove_member(old, records)
@@ -189,7 +189,7 @@ class ConsumerGroup:
         return member
 
     def put_all(self, records: Records) -> None:
-        """The whole group, which was not a stored consumer group before."""
+        """Record the whole group, which was not a stored consumer group before."""
         self._put_metadata(records)
         self._put_target_metadata(records)
         for member in self.members.values():

@@ -39,7 +39,7 @@ class Subscriptions:
 
     @property
     def version(self) -> int:
-        """Changes when the answers below may change."""
+        """A version that changes whenever the results below may change."""
         return self._topics.version
 
     def names(self, members: Iterable[ConsumerGroupMember]) -> frozenset[str]:
@@ -64,8 +64,8 @@ class Subscriptions:
         return {topic.topic_id: range(len(topic.partitions)) for topic in found if topic is not None}
 
     def hash(self, names: frozenset[str]) -> int:
-        """Changes when one of these topics is created, deleted, recreated or grown. 0: none of them
-        exists."""
+        """A hash that changes when one of these topics is created, deleted, recreated or gets
+        partitions. 0: none of them exists."""
         self._forget_old()
         if (known := self._hashes.get(names)) is None:
             found = [topic for topic in map(self._topics.by_name, sorted(names)) if topic is not None]

@@ -38,8 +38,8 @@ def check_form(request: ShareGroupHeartbeatRequest) -> None:
 
 
 def check_epoch(member: ShareMember, epoch: int) -> None:
-    """Accept the member's epoch and the one before it: the reply with the newer one may be lost.
-    Raises KafkaError."""
+    """Accept the member's epoch and the previous one, since the reply with the newer one may be
+    lost. Raises KafkaError."""
     if epoch in (LEAVE_EPOCH, member.member_epoch, member.previous_epoch):
         return
     size = "greater" if epoch > member.member_epoch else "smaller"

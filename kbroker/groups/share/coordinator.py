@@ -1,5 +1,5 @@
-"""The group coordinator's part for share groups (KIP-932): who is a member and who gets which
-partitions. Pure; how its outcomes are saved and carried out: kbroker/broker/groups/runner.py.
+"""The group coordinator's part for share groups (KIP-932): the members, and the partitions that
+each of them gets. Pure; kbroker/broker/groups/runner.py saves its outcomes and carries them out.
 
 Better than Kafka, where a joining member must send a second heartbeat: the first one is answered
 with the member's assignment. While share-partitions of its topics are being initialised,
@@ -15,10 +15,10 @@ with the member's assignment. While share-partitions of its topics are being ini
 If the initialisation failed or took too long, the member gets what is assignable, perhaps nothing,
 and a later heartbeat tries again.
 
-Each heartbeat looks at the version of `topics`, and so notices topics that were created or have
-grown. `topic_deleted` reports a deleted topic, `settings_changed` an altered setting. The assignor
-is part of the stored hash of the topics, so a restart between an alteration and its targets is
-noticed too. The API layer checks share.version and authorization before.
+Each heartbeat compares the version of `topics`, and so notices topics that were created or got more
+partitions. `topic_deleted` reports a deleted topic, `settings_changed` an altered setting. The
+assignor is part of the stored hash of the topics, so its alteration is noticed even after a restart
+that came before the new targets. The API layer checks share.version and authorization first.
 
 `now_ms` is the session clock's; `times` converts it for records (stored_times.py). This module must
 not know how share-partitions are initialised, where records are kept, or which connection a member
@@ -76,8 +76,8 @@ from kbroker.share.persister import Result, TopicPartition
 
 
 class ShareGroupCoordinator(Coordinator):
-    """`settings(group_id)` gives what applies to a group now. `group_ids` and `times` are shared
-    with the coordinators of other group types."""
+    """`settings(group_id)` returns the current settings of a group. `group_ids` and `times` are
+    shared with the coordinators of other group types."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class ShareGroupCoordinator(Coordinator):
         return records.outcome(self._reply(member, settings, wants_assignment))
 
     def heartbeat_reply(self, group_id: str, member_id: str, *, now_ms: int) -> Outcome[GroupHeartbeatReply]:
-        """The reply that `heartbeat` did not give, with the whole assignment. A refusal if the
+        """The reply that `heartbeat` did not return, with the whole assignment. A refusal if the
         member has left meanwhile."""
         try:
             group = self._existing(group_id)
@@ -156,7 +156,7 @@ class ShareGroupCoordinator(Coordinator):
         return group is not None and member is not None and is_waiting(group, member)
 
     def initialized(self, group_id: str, results: Iterable[Result], *, now_ms: int) -> Outcome[None]:
-        """Take the persister's results for an InitializeSharePartitions. Partitions that became
+        """Process the persister's results for an InitializeSharePartitions. Partitions that became
         assignable are assigned at once."""
         group = self._groups.get(group_id)
         if group is None:
@@ -169,8 +169,8 @@ class ShareGroupCoordinator(Coordinator):
         return records.outcome()
 
     def settings_changed(self, group_id: str, *, now_ms: int, topics: TopicsView) -> Outcome[None]:
-        """A setting of the group was altered. Another assignor makes new targets at once; each
-        member gets its target with its next heartbeat."""
+        """A setting of the group was altered. If the assignor has changed, new targets are computed
+        at once; each member gets its target with its next heartbeat."""
         group = self._groups.get(group_id)
         if group is None or not group.members:
             return Outcome()  # The first member to join starts a new epoch anyway.
@@ -220,7 +220,7 @@ class ShareGroupCoordinator(Coordinator):
 
     def delete(self, group_id: str, topics: TopicsView) -> Outcome[ErrorCode]:
         """DeleteGroups for one group. No reply: share state must be deleted first, and `deleted`
-        gives the reply."""
+        then returns the reply."""
         try:
             group = self._existing(group_id)
         except KafkaError as refusal:
@@ -234,8 +234,8 @@ class ShareGroupCoordinator(Coordinator):
         return self._drop(group, records)
 
     def deleted(self, group_id: str, results: Sequence[Result]) -> Outcome[ErrorCode]:
-        """Take the persister's results for a DeleteShareState. After a failure the group stays, and
-        can be deleted again."""
+        """Process the persister's results for a DeleteShareState. After a failure the group stays,
+        and the deletion can be retried."""
         group = self._groups.get(group_id)
         if group is None:
             return Outcome(reply=ErrorCode.none)
@@ -256,8 +256,8 @@ class ShareGroupCoordinator(Coordinator):
     def describe_offsets(
         self, group_id: str, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
     ) -> list[TopicOffsets]:
-        """DescribeShareGroupOffsets for one group: the share-partitions to ask the persister for.
-        `wanted`: partitions by topic name; None: all that the group has. Raises
+        """DescribeShareGroupOffsets for one group: the share-partitions to request from the
+        persister. `wanted`: partitions by topic name; None: all that the group has. Raises
         UNKNOWN_SERVER_ERROR for a number that no partition can have."""
         return offsets.to_describe(group_id, self._groups.get(group_id), wanted, topics)
 
@@ -286,16 +286,15 @@ class ShareGroupCoordinator(Coordinator):
     def offsets_altered(
         self, group_id: str, reply: OffsetsReply, results: Sequence[Result], *, now_ms: int
     ) -> Outcome[OffsetsReply]:
-        """Take the persister's results for the effect of `alter_offsets`."""
+        """Process the persister's results for the effect of `alter_offsets`."""
         outcome = self.initialized(group_id, results, now_ms=now_ms)
         return Outcome(outcome.changes, offsets.altered(reply, results), group_ids=outcome.group_ids)
 
     def delete_offsets(
         self, group_id: str, names: Sequence[str], topics: TopicsView
     ) -> Outcome[OffsetsReply]:
-        """DeleteShareGroupOffsets: forget the share state of topics. With an effect the reply is
-        what is answered if the persister does everything: `offsets_deleted` makes the real one of
-        it."""
+        """DeleteShareGroupOffsets: forget the share state of topics. With an effect, the reply
+        assumes that the persister succeeds; `offsets_deleted` turns it into the final one."""
         try:
             check_group_id(group_id)
             if not names:
@@ -311,8 +310,8 @@ class ShareGroupCoordinator(Coordinator):
     def offsets_deleted(
         self, group_id: str, reply: OffsetsReply, results: Sequence[Result]
     ) -> Outcome[OffsetsReply]:
-        """Take the persister's results for the effect of `delete_offsets`. Topics that it refused
-        stay Deleting."""
+        """Process the persister's results for the effect of `delete_offsets`. Topics that it
+        refused stay Deleting."""
         records = Records(group_id, self._times)
         if (group := self._groups.get(group_id)) is not None:
             take_deleted(group, results, records)
@@ -328,7 +327,7 @@ class ShareGroupCoordinator(Coordinator):
         return together(outcomes)
 
     def topic_ids(self) -> set[UUID]:
-        """All topics that a group has share state for."""
+        """All topics for which a group has share state."""
         return {
             topic_id
             for group in self._groups.values()
@@ -339,7 +338,7 @@ class ShareGroupCoordinator(Coordinator):
         return list(self._groups)
 
     def partitions_of(self, group_id: str) -> list[TopicPartition]:
-        """The share-partitions that the group has share state for."""
+        """The share-partitions for which the group has share state."""
         group = self._groups.get(group_id)
         parts = group.initialized.items() if group is not None else ()
         return [
@@ -389,7 +388,7 @@ class ShareGroupCoordinator(Coordinator):
     def not_saved(
         self, group_id: str, records: Iterable[tuple[bytes, bytes]], *, now_ms: int
     ) -> Outcome[None]:
-        """Put the group back to what the store has. Sessions and initialisations continue."""
+        """Restore the group from the store. Sessions and initialisations continue."""
         old = self._forget(group_id)
         names = [(group_id, member_id) for member_id in old.members] if old else []
         deadlines_ms = {name: self._sessions.deadline_ms(name) for name in names}

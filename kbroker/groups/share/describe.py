@@ -47,7 +47,7 @@ def describe_group(group_id: str, group: ShareGroup | None, assignor_name: str) 
 
 
 def _describe_member(group: ShareGroup, member: ShareMember) -> DescribedShareMember:
-    # A deleted topic has no name any more. The member loses it at its next heartbeat.
+    # A deleted topic no longer has a name. The member loses it at its next heartbeat.
     topics = tuple(
         DescribedTopicPartitions(topic_id, group.initialized[topic_id].name, numbers)
         for topic_id, numbers in member.assigned.items()

@@ -38,8 +38,8 @@ class ShareGroupHeartbeatRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShareGroupSettings:
-    """What applies to a group, times in milliseconds: its own share.* before the broker's
-    group.share.*. `assignor` is a name in ASSIGNORS (assignors/share.py)."""
+    """The settings that apply to a group, with times in milliseconds: its own share.*, otherwise
+    the broker's group.share.*. `assignor` is a name in ASSIGNORS (assignors/share.py)."""
 
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 5_000
@@ -60,7 +60,8 @@ class TopicView(Protocol):
 
 
 class TopicsView(Protocol):
-    """The live topics. `version` changes whenever one is created, deleted or grown."""
+    """The live topics. `version` changes whenever a topic is created, deleted or gets
+    partitions."""
 
     @property
     def version(self) -> int: ...

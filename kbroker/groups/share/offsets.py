@@ -44,9 +44,9 @@ from kbroker.share.persister import (
 def to_describe(
     group_id: str, group: ShareGroup | None, wanted: Mapping[str, Sequence[int]] | None, topics: TopicsView
 ) -> list[TopicOffsets]:
-    """The rows of a reply, without state yet. `wanted` None: all Initialized partitions. Named
-    topics get rows even if the group does not exist. Raises UNKNOWN_SERVER_ERROR for what Kafka's
-    persister does not accept."""
+    """The rows of a reply, still without state. `wanted` None: all Initialized partitions. Named
+    topics get rows even if the group does not exist. Raises UNKNOWN_SERVER_ERROR for requests that
+    Kafka's persister does not accept."""
     if wanted is None:
         initialized = group.initialized if group else {}
         live = {

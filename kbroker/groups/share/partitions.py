@@ -1,11 +1,11 @@
-"""The partitions that a share group has share state for: Initializing, then Initialized, then
+"""The partitions for which a share group has share state: Initializing, then Initialized, then
 Deleting (record 15).
 
 A partition can be assigned only when it is initialised. Its start offset is
 
     -1    for a topic that is new to the group: share.auto.offset.reset decides at the first load
-    0     for partitions that a known topic has gained: `latest` would lose records that were
-          produced before the group noticed the partition
+    0     for new partitions of a known topic: `latest` would lose records that were produced before
+          the group noticed the partition
 
 The first attempt chooses the start offset, and retries keep it. After a restart every topic without
 an initialised partition is new.

@@ -1,8 +1,8 @@
 """How a share group gets from one group epoch to the next. Pure.
 
-    look_at_topics     other subscriptions, or other topics behind them, make a new group epoch
-    compare_targets    so does a partition that became assignable, or no longer is
-    assign             a group epoch newer than the targets makes new targets for all members
+    look_at_topics     changed subscriptions, or changes of their topics, start a new group epoch
+    compare_targets    so does a partition that has become assignable, or no longer is
+    assign             if the group epoch is newer than the targets, compute targets for all members
 
 A member takes its whole target at once, with a heartbeat: members of a share group may have
 partitions in common, so none waits for another to give one up.
@@ -26,8 +26,8 @@ from kbroker.groups.share.state import (
 
 
 class ShareRebalances:
-    """`settings(group_id)` gives what applies to a group now. `count`: new group epochs since the
-    start."""
+    """`settings(group_id)` returns the current settings of a group. `count`: new group epochs since
+    the start."""
 
     def __init__(self, settings: Callable[[str], ShareGroupSettings]) -> None:
         self._settings = settings
@@ -46,8 +46,8 @@ class ShareRebalances:
         return changed
 
     def compare_targets(self, group: ShareGroup, records: Records) -> None:
-        """Start a new group epoch if the targets do not share out exactly what is assignable.
-        Nothing to do if new targets are due anyway."""
+        """Start a new group epoch if the targets do not cover exactly the assignable partitions.
+        Does nothing if new targets are due anyway."""
         if not group.must_compare_targets or group.assignment_pending:
             return
         group.must_compare_targets = False
@@ -60,7 +60,7 @@ class ShareRebalances:
         self.count += 1
 
     def assign(self, group: ShareGroup, now_ms: int, records: Records) -> None:
-        """Make targets for the present group epoch, unless it has some."""
+        """Compute targets for the present group epoch, unless it has some."""
         if not group.assignment_pending:
             return
         assignable = group.assignable()

@@ -87,8 +87,8 @@ class ShareGroup:
     """Initialisations that the persister has not answered, each with the time of the last
     request."""
     start_offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """The start offset chosen for a share-partition that is not initialised yet. A retry must ask
-    for the same one."""
+    """The start offset chosen for a share-partition that is not initialised yet. A retry must
+    request the same one."""
     topics_version: int | None = None
     must_look_for_partitions: bool = True
     must_compare_targets: bool = True
@@ -110,8 +110,8 @@ class ShareGroup:
         return {topic_id: part for topic_id, part in self.initialized.items() if part.name in names}
 
     def hash_topics(self, topics: TopicsView, assignor: str) -> int:
-        """Changes when a subscribed topic is created, deleted, recreated or grown, and with the
-        assignor. 0: no subscribed topic exists."""
+        """A hash that changes with the assignor, and when a subscribed topic is created, deleted,
+        recreated or gets partitions. 0: no subscribed topic exists."""
         found = [topic for topic in map(topics.by_name, self.subscribed_names()) if topic is not None]
         if not found:
             return 0
@@ -189,8 +189,8 @@ class ShareGroup:
         return changed
 
     def remove_members(self, member_ids: Iterable[str], records: Records) -> None:
-        """They left or their sessions ended. The next heartbeat, if any, makes targets for the new
-        epoch."""
+        """Remove members that left or whose sessions ended. The next heartbeat, if any, computes
+        targets for the new epoch."""
         for member_id in member_ids:
             del self.members[member_id]
             self.targets.pop(member_id, None)
