@@ -351,7 +351,7 @@ async def test_what_is_altered_over_the_start_says_how_to_end_that(
                 f"{delete} 1 {ASSIGNMENT_INTERVAL}"
             ),
         }
-        said = [record.getMessage() for record in caplog.records if "wins over" in record.getMessage()]
+        said = [record.getMessage() for record in caplog.records if "overrides the" in record.getMessage()]
         assert sorted(said) == sorted(f"{what}; to undo that: {how}" for what, how in ended.items())
         for command in " && ".join(ended.values()).split(" && "):
             *_, name, key = shlex.split(command)
