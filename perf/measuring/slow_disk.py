@@ -4,10 +4,10 @@ read.
     KBROKER_SLOW_DISK_MS=5 KBROKER_SLOW_DISK_REPORT=pauses.json \\
         python perf/measuring/slow_disk.py start --data-dir ...
 
-The pause precedes the real operation, in the thread that executes it, with the GIL released, as in a
-real wait for the kernel.
+The pause precedes the real operation, in the same thread, with the GIL released, as in a real wait
+for the kernel.
 
-- Segment engine: the operations of kbroker.storage.files are patched. Every sync pauses, and so does
+- Segment engine: operations of kbroker.storage.files are patched. Every sync pauses, and so does
   the first read of every 64 KiB of a file that existed when the broker became ready (as with an
   empty page cache and without read-ahead).
 - LMDB and RocksDB do not use these operations, so their stores are patched: sync(), and the first

@@ -1,7 +1,7 @@
 """Record batches (kbroker/formats/batches.py): the cost of each produced batch, each fetch and each
 read of records.
 
-- *check*: the checks of every produced batch before it is queued: header, CRC and the topic's rules.
+- *check*: the checks of a produced batch before it is queued: header, CRC and the topic's rules.
 - *walk*: reads the headers of 1 MiB of batches of 1 KiB. `iter_headers` does so plainly,
   `iter_possible` also detects damage (look-ups by time, dead letters). A share fetch detects damage
   too, and stores the position of each batch.

@@ -97,9 +97,9 @@ _LATE = (
     "p50 and p99: how long after its delay. Ideal: as many done as sent."
 )
 _RETRIES = (
-    f"{WORKERS} workers, prefetch {_PREFETCH}; all were released once, are parked on disk, and are due. Memory: "
-    "the higher one of while they are "
-    f"parked and at the end. On a separate broker. --quick: {QUICK_JOBS // 1000} 000 jobs."
+    f"{WORKERS} workers, prefetch {_PREFETCH}; all were released once, are parked on disk, and are due. "
+    "Memory: the higher of that while they are parked and that at the end. "
+    f"On a separate broker. --quick: {QUICK_JOBS // 1000} 000 jobs."
 )
 ROWS = (
     Row(

@@ -1,2 +1,2 @@
-"""What a run of the suite found, for people: on the terminal, as a page with plots, and as a
-picture. From its JSON alone."""
+"""Reports of a run of the suite, made from its JSON alone: on the terminal, as a page with plots,
+and as a picture."""

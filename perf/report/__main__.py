@@ -1,8 +1,8 @@
-"""A stored run of the suite, rendered again: on the terminal, as an HTML page, and as the picture
-of the README.
+"""Renders a stored run of the suite: on the terminal, as an HTML page, and as the picture of the
+README.
 
     python -m perf.report perf/results/suite.json --html page.html --picture picture.svg
-    python -m perf.report first.json --compare second.json      whether its ratios came out again
+    python -m perf.report first.json --compare second.json      whether the runs' ratios agree
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PAPER_WIDTH = 200
 
 @click.command()
 @click.argument("results", type=_EXISTING)
-@click.option("--html", type=_FILE, metavar="FILE", help="write the page, which holds everything it needs")
+@click.option("--html", type=_FILE, metavar="FILE", help="write the page, which is self-contained")
 @click.option(
     "--picture",
     type=_FILE,
@@ -41,13 +41,13 @@ _PAPER_WIDTH = 200
 def main(
     results: Path, html: Path | None, picture: Path | None, quiet: bool, compare: Path | None, as_json: bool
 ) -> None:
-    """Show the run of the suite that RESULTS (its JSON) holds."""
+    """Show the run of the suite that is stored in RESULTS, its JSON file."""
     if compare is not None:
         if html or picture or quiet:
-            raise click.UsageError("--compare is a table on the terminal, or JSON: it goes with --json only")
+            raise click.UsageError("--compare prints a table, or JSON: only --json may be combined with it")
         _compare(results, compare, as_json=as_json)
     elif as_json:
-        raise click.UsageError("--json goes with --compare: RESULTS is JSON already")
+        raise click.UsageError("--json needs --compare: RESULTS is JSON already")
     else:
         _show(results, html, picture, quiet=quiet)
 
@@ -70,11 +70,11 @@ def _parsed(path: Path) -> Report:
 
 
 def _no_run(path: Path, error: Exception) -> click.ClickException:
-    return click.ClickException(f"{path} is no run of the suite: {error!r}")
+    return click.ClickException(f"{path} is not a run of the suite: {error!r}")
 
 
 def _console() -> Console:
-    """Of a pipe or a file nobody says how wide it is."""
+    """A console with a fixed width for pipes and files, which have none."""
     console = Console()
     return console if console.is_terminal else Console(width=_PAPER_WIDTH)
 
@@ -92,7 +92,7 @@ def _show(results: Path, html: Path | None, picture: Path | None, *, quiet: bool
             main_picture.write(data, picture)
     except _NO_RUN as error:
         raise _no_run(results, error) from error
-    # the picture cannot be made of this run, or there is no browser to make it with
+    # the run lacks rows of the picture, or there is no browser
     except (ValueError, RuntimeError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -1,10 +1,10 @@
-"""Two runs of the suite side by side: does each ratio come out again?
+"""Compares two runs of the suite: is each ratio reproduced?
 
-Ratios are compared, never readings: those of another day, or of a busier machine, are other ones.
-Two ratios agree when their spreads, from the lowest to the highest round, have something in common.
-That is a narrow measure with few rounds: of equal things read three times in each run, one in ten
-disagrees by chance, and one in three of those read twice. So it is said how many must be expected
-to.
+Ratios are compared, not readings, which differ between days and with the load of the machine. Two
+ratios agree if their spreads, from the lowest to the highest round, overlap. With few rounds this
+is a strict test: of equal candidates read three times in each run, one ratio in ten disagrees by
+chance, and of those read twice one in three. The report therefore states the number of
+disagreements expected by chance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Key: TypeAlias = tuple[str, str, str, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One goal in both runs; None where a run does not have it."""
+    """One goal in both runs; None if a run does not have it."""
 
     first: GoalResult | None
     second: GoalResult | None
@@ -39,13 +39,13 @@ class Pair:
 
     @property
     def agrees(self) -> bool | None:
-        """None where one of the runs has no ratio."""
+        """None if one of the runs has no ratio."""
         return None if self.gap is None else self.gap == 0
 
     @property
     def gap(self) -> float | None:
-        """From one spread to the other: 0.1 where the higher one begins 10 % above the end of the
-        lower one; 0 where they meet."""
+        """The distance between the spreads: 0.1 if the higher one begins 10 % above the end of the
+        lower one; 0 if they overlap."""
         spreads = [_spread(each) for each in (self.first, self.second)]
         if None in spreads:
             return None
@@ -56,21 +56,22 @@ class Pair:
 
     @property
     def is_judged_alike(self) -> bool | None:
-        """Whether the goal is met in both runs, or missed in both; None where one of them has not
+        """Whether the goal is met in both runs, or missed in both; None if one of them has not
         judged it."""
         verdicts = [each and each.met for each in (self.first, self.second)]
         return None if None in verdicts else verdicts[0] == verdicts[1]
 
 
 def pairs(first: Report, second: Report) -> list[Pair]:
-    """Every goal of either, in the order of the first run, and then what only the second one
+    """Every goal of either run, in the order of the first run, then those that only the second
     has."""
     ones, others = ({_key(goal): goal for goal in report.goals} for report in (first, second))
     return [Pair(ones.get(key), others.get(key)) for key in dict.fromkeys((*ones, *others))]
 
 
 def counts(found: Sequence[Pair]) -> dict[str, int]:
-    """Of all ratios, and of those that are goals; `judged_differently`: met in one run only."""
+    """Counts of all ratios, and of those that are goals. `judged_differently`: met in one run
+    only."""
     goals = [pair for pair in found if has_limit(pair.goal)]
     return {
         "agree": _count(found, lambda pair: pair.agrees is True),
@@ -84,15 +85,15 @@ def counts(found: Sequence[Pair]) -> dict[str, int]:
 
 
 def by_chance(first: Report, second: Report) -> float:
-    """How many of the pairs would disagree if nothing but chance ordered the rounds: with m and n
-    of them, all of one run are above all of the other in two of the (m + n)! / m! n! orders."""
+    """The number of pairs expected to disagree if the order of the rounds were random. With m and n
+    rounds, all of one run are above all of the other in two of the (m + n)! / (m! n!) orders."""
     found = (pair for pair in pairs(first, second) if pair.agrees is not None)
     rounds = ([_rounds(report, pair.goal) for report in (first, second)] for pair in found)
     return math.fsum(2 / math.comb(sum(each), each[0]) for each in rounds)
 
 
 def _rounds(report: Report, goal: GoalResult) -> int:
-    """Of a goal over many rows, those of the run."""
+    """The number of rounds of a goal; for a goal over many rows, that of the run."""
     return len(report.results.values(goal.row, goal.candidate, goal.metric)) or report.rounds()
 
 
@@ -120,7 +121,7 @@ def to_json(first: Report, second: Report) -> dict[str, Any]:
 
 
 def show(first: Report, second: Report, console: Console) -> None:
-    """As `to_json`, for people."""
+    """The content of `to_json`, as a table."""
     found = pairs(first, second)
     for name, report in (("first", first), ("second", second)):
         console.print(

@@ -1,5 +1,5 @@
-"""A run of the suite as its JSON has it, with what both reports need: medians, spreads, ratios, and
-how numbers are written."""
+"""A run of the suite, parsed from its JSON, with the functions that both reports need: medians,
+spreads, ratios, and the formatting of numbers."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from perf.suite.results import (
 )
 
 OURS, THEIRS = "segment-os", "kafka"
-"""The pair of the headlines and of the main picture: the default engine and Kafka's default,
-neither syncs."""
+"""The pair of the headlines and of the main picture: the default engine and Kafka's default.
+Neither syncs."""
 
 COUNTERPART = {"os": "kafka", "disk": "kafka-sync"}
-"""Whom a candidate of ours is compared with, by durability."""
+"""The candidate with which one of kbroker is compared, by durability."""
 
 QUEUE_RIVALS = frozenset({"redis", "nats", "rabbitmq"})
 QUEUE_GROUPS = ("queue", "waiting")
-"""Those are in rows of these groups only."""
+"""The groups of the rows that have the rivals."""
 
 GROUPS: Mapping[str, tuple[str, str]] = {
     "produce": (
         "Produce",
-        "Unmodified clients in processes of their own; counted is what the broker has acknowledged.",
+        "Unmodified clients in separate processes; only acknowledged records are counted.",
     ),
-    "fetch": ("Fetch", "Ordinary consumers reading what was written before."),
+    "fetch": ("Fetch", "Ordinary consumers reading records that were written before."),
     "share": (
         "Share groups",
         "Many consumers of one topic, every record acknowledged. Small batches are of 1 to 3 records.",
@@ -45,26 +45,26 @@ GROUPS: Mapping[str, tuple[str, str]] = {
     "queue": ("One record at a time", "A work queue: take one record, acknowledge it, take the next one."),
     "latency": (
         "Latency",
-        "Less is better. End to end counts from the moment a record was due: a broker that stalls is not "
-        "flattered.",
+        "Less is better. End-to-end latency counts from the moment a record was due, so a broker that stalls "
+        "does not look better.",
     ),
-    "footprint": ("Footprint", "What it costs to start and to stay. Less is better."),
-    "scale": ("Scale", "What becomes of the rates as there is more of everything."),
+    "footprint": ("Footprint", "The cost of starting and of running idle. Less is better."),
+    "scale": ("Scale", "How the rates change as numbers grow."),
     "jobs": (
         "Jobs one at a time",
-        "Work queues, each worker holds one job, taken from batches of one or cut out of large ones.",
+        "Work queues: each worker holds one job, taken from batches of one or from large batches.",
     ),
     "waiting": (
         "Jobs that wait",
-        "Redelivery after a delay, and jobs for later. Of times and memory less is better.",
+        "Redelivery after a delay, and scheduled jobs. For times and memory, less is better.",
     ),
 }
 
 ABOUT_RATES = ("produce", "fetch", "share", "queue")
-"""Groups in which clients do as much as they can."""
+"""Groups in which clients work as fast as they can."""
 NOT_IN_MEAN = frozenset({"one-8-backlog", "produce-100b-1p-acks1", "produce-1kb-6p-16kb-acks1"})
-"""What Kafka is known to be weak at, and what is nearly the same as another row: neither should
-weigh in one number for everything."""
+"""A known weakness of Kafka, and rows that are nearly the same as others. Neither should affect the
+overall mean."""
 _SAID_WITH_GROUP = ("produce", "fetch", "share")
 _SHORT = {
     "rate": "records/s",
@@ -85,7 +85,7 @@ class Spread(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """Half of the way from the lowest to the highest, of the median."""
+        """Half the range from the lowest to the highest value, in percent of the median."""
         return 50 * (self.high - self.low) / self.median if self.median else 0.0
 
 
@@ -95,8 +95,7 @@ class Report:
     metrics: Mapping[str, Metric]
 
     def metric(self, name: str) -> Metric:
-        """One that nobody describes is shown under its own name, its unit is what the name ends
-        with."""
+        """The metric's description. An undescribed one gets a title and a unit from its name."""
         if name in self.metrics:
             return self.metrics[name]
         title, _, last = name.rpartition("_")
@@ -105,11 +104,11 @@ class Report:
 
     @property
     def goals(self) -> list[GoalResult]:
-        """Those against others, then those of the engines against the segment engine."""
+        """Goals against other brokers, then those of the engines against the segment engine."""
         return [*self.results.goals, *self.results.engines]
 
     def title(self, row_key: str) -> str:
-        """With its group, where rows of other groups may be called the same."""
+        """The row's title, with its group if rows of other groups may have the same title."""
         row = self.results.row(row_key)
         if row is None:
             return row_key
@@ -129,7 +128,7 @@ class Report:
         return Spread(median(values), min(values), max(values)) if values else None
 
     def metrics_of(self, row: RowResult) -> list[str]:
-        """Those that are described, in that order, then others."""
+        """The described metrics, in their order, then others."""
         found = dict.fromkeys(
             metric
             for rounds in row.readings.values()
@@ -142,8 +141,8 @@ class Report:
         ]
 
     def against_kafka(self, row: RowResult, candidate: CandidateFacts, metric: str) -> Ratio | None:
-        """How a candidate of ours stands to Kafka of the same durability, or to Kafka's default
-        where only that was run."""
+        """The ratio of a kbroker candidate to Kafka of the same durability, or to Kafka's default
+        if only that was run."""
         if candidate.family != "kbroker":
             return None
         counterpart = COUNTERPART.get(candidate.durability, THEIRS)
@@ -152,7 +151,7 @@ class Report:
         )
 
     def shown_in(self, rows: Iterable[RowResult]) -> list[CandidateFacts]:
-        """Who was to run one of the rows, and who would have run one if it were installed."""
+        """The candidates chosen for one of the rows, including those that are not installed."""
         rows = list(rows)
         return [
             each
@@ -164,8 +163,8 @@ class Report:
         return max((len(rounds) for row in self.results.rows for rounds in row.readings.values()), default=0)
 
     def counts(self, goals: Iterable[GoalResult] | None = None) -> tuple[int, int, int]:
-        """Goals that are met, missed, not measured. A ratio without a limit is none, unless it
-        could not be measured."""
+        """The numbers of goals met, missed and not measured. A ratio without a limit is counted
+        only if it could not be measured."""
         verdicts = [
             goal.met
             for goal in (self.goals if goals is None else goals)
@@ -174,8 +173,8 @@ class Report:
         return verdicts.count(True), verdicts.count(False), verdicts.count(None)
 
     def mean_ratio(self, metric: str) -> tuple[float, int] | None:
-        """Of the main pair: geometric mean over the rows about rates that both have, but for
-        `NOT_IN_MEAN`, and how many these are."""
+        """The geometric mean of the main pair's ratios, over the rows about rates that both have,
+        except `NOT_IN_MEAN`; and the number of these rows."""
         rows = [row for row in self.results.rows if row.group in ABOUT_RATES and row.key not in NOT_IN_MEAN]
         found = [self.results.ratio(row.key, metric, OURS, THEIRS) for row in rows]
         ratios = [ratio.median for ratio in found if ratio is not None and ratio.median > 0]
@@ -194,20 +193,20 @@ class Report:
 
 
 def parse(data: Mapping[str, Any]) -> Report:
-    """From the suite's JSON; KeyError or TypeError for anything else."""
+    """Parses the suite's JSON. Raises KeyError or TypeError for anything else."""
     described = {name: Metric(**each) for name, each in data.get("metrics", {}).items()}
     return Report(from_json(data), {**METRICS, **described})
 
 
 def would_have(candidate: CandidateFacts, row: RowResult) -> bool:
-    """Whether it is missing in this row because it is not installed."""
+    """Whether the candidate is missing from this row because it is not installed."""
     return candidate.missing is not None and (
         candidate.family not in QUEUE_RIVALS or row.group in QUEUE_GROUPS
     )
 
 
 def kind(candidate: CandidateFacts) -> str:
-    """What gives it its colour: the engine of ours, the family of the others."""
+    """The kind that determines the colour: kbroker's engine, or the family of other candidates."""
     return (
         (candidate.engine or candidate.key.partition("-")[0])
         if candidate.family == "kbroker"
@@ -220,13 +219,13 @@ def has_limit(goal: GoalResult) -> bool:
 
 
 def limit_text(goal: GoalResult) -> str:
-    """At least or at most so many times."""
+    """The limit as a text: at least or at most a multiple."""
     limits = (("≥", goal.at_least), ("≤", goal.at_most))
     return " ".join(f"{relation} {_short(limit)} {TIMES}" for relation, limit in limits if limit is not None)
 
 
 def goal_title(report: Report, goal: GoalResult) -> str:
-    """What was measured, without the metric. A goal over many rows is its own title."""
+    """The workload, without the metric. A goal over many rows has its own title."""
     row = report.results.row(goal.row)
     if row is None:
         return goal.title or goal.row
@@ -235,18 +234,18 @@ def goal_title(report: Report, goal: GoalResult) -> str:
 
 
 def short_name(report: Report, metric: str) -> str:
-    """For narrow columns."""
+    """A metric's title for narrow columns."""
     return _SHORT.get(metric, report.metric(metric).title)
 
 
 def with_unit(report: Report, metric: str) -> str:
-    """A short name that says its unit, too."""
+    """A metric's short name with its unit."""
     name, unit = short_name(report, metric), report.metric(metric).unit
     return f"{name}, {unit}" if unit and "records" not in name else name
 
 
 def by_pair(goals: Iterable[GoalResult]) -> dict[str, list[GoalResult]]:
-    """Goals of the same two: `segment-os against kafka`; all in the order in which they come."""
+    """Goals by pair, such as `segment-os against kafka`, in their original order."""
     found: dict[str, list[GoalResult]] = {}
     for goal in goals:
         found.setdefault(_pair(goal), []).append(goal)
@@ -262,7 +261,7 @@ def sign(goal: GoalResult) -> str:
 
 
 def _fact(name: str, value: object) -> tuple[str, str]:
-    """A name that ends with a unit lends it to its value: `sync_ms` is `sync`, `0.2 ms`."""
+    """Moves a unit from the name to the value: `sync_ms` becomes `sync`, `0.2 ms`."""
     words, _, unit = name.rpartition("_")
     if words and unit in ("gb", "ms"):
         return words.replace("_", " "), f"{value} {unit.upper() if unit == 'gb' else unit}"
@@ -270,7 +269,7 @@ def _fact(name: str, value: object) -> tuple[str, str]:
 
 
 def number(value: float) -> str:
-    """Three digits that count: `1.42 M`, `69.3 k`, `4 500`, `543`, `0.41`."""
+    """Three significant digits: `1.42 M`, `69.3 k`, `4 500`, `543`, `0.41`."""
     size = abs(value)
     for limit, divisor, letter in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if size >= limit * 0.9995:
@@ -279,12 +278,12 @@ def number(value: float) -> str:
 
 
 def times(ratio: float) -> str:
-    """A ratio, with three digits that count."""
+    """A ratio, with three significant digits."""
     return f"{_digits(ratio)} {TIMES}"
 
 
 def between(low: float, high: float) -> str:
-    """Of the ratios of all rounds."""
+    """The range of the ratios of all rounds; empty if it is a single value."""
     return f"{_digits(low)} to {_digits(high)}" if high > low else ""
 
 
@@ -300,7 +299,7 @@ def _whole_or_digits(value: float) -> str:
 
 
 def _short(value: float) -> str:
-    """Without zeros at the end."""
+    """Like `_digits`, without trailing zeros."""
     text = _digits(value)
     return text.rstrip("0").rstrip(".") if "." in text else text
 

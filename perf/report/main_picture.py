@@ -1,8 +1,8 @@
-"""The main picture: in some rows the default engine's throughput and records per broker CPU second,
-as ratios to Apache Kafka's.
+"""The main picture: throughput and records per broker CPU second of the default engine in selected
+rows, as ratios to Apache Kafka's.
 
-In the page it is one of the plots; for the README it is written as an SVG by Plotly's kaleido,
-which needs a Chromium or Chrome.
+In the page it is one of the plots. For the README, Plotly's kaleido writes it as an SVG, which
+needs Chromium or Chrome.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROWS: Mapping[str, str] = {
     "share-small-explicit-8": "Share group, small batches",
     "one-8": "Queue, one record at a time",
 }
-"""The chosen rows, from top to bottom, and what they are called here."""
+"""The selected rows, from top to bottom, and their names in the picture."""
 
 BARS: Mapping[str, tuple[str, str]] = {
     "rate": ("throughput", "@segment"),
@@ -42,14 +42,14 @@ _COLOURS = {
     "soft": "#5b6779",
     "grid": "#e3e8ef",
 }
-"""For the picture that stands alone, on white."""
+"""Colours of the standalone picture, on white."""
 
 _WIDTH_PX, _HEIGHT_PX = 900, 565
 _HOW = "Same run and clients: median of the rounds, lowest to highest."
 
 
 def plot(report: Report) -> Plot | None:
-    """None where the run does not have two of the rows with both sides."""
+    """None if fewer than two of the rows have readings of both sides."""
     rows = [
         row for key in ROWS if (row := report.results.row(key)) is not None and _ratio(report, row, "rate")
     ]
@@ -111,8 +111,8 @@ def _ratio(report: Report, row: RowResult, metric: str) -> Ratio | None:
 
 
 def _trace(name: str, colour: str, found: Mapping[str, Ratio]) -> dict[str, Any]:
-    """Bars from 1, which is Kafka, to the right where we are better; on a log axis a bar's length
-    is given from its base on."""
+    """Bars from 1, which is Kafka, to the right if kbroker is better. On a log axis, a bar's length
+    is counted from its base."""
     ratios = list(found.values())
     return {
         "type": "bar",
@@ -139,8 +139,8 @@ def _trace(name: str, colour: str, found: Mapping[str, Ratio]) -> dict[str, Any]
 
 
 def _written(rows: Sequence[RowResult], title: str, ratio: Ratio, count: int) -> dict[str, Any]:
-    """Behind the bar and its line; a row's two bars are a quarter of its height above and below its
-    middle."""
+    """The text after a bar and its error line. A row's two bars are a quarter of its height above
+    and below its middle."""
     at = next(index for index, row in enumerate(rows) if ROWS[row.key] == title)
     place = {
         "x": math.log10(max(ratio.high, 1)),
@@ -159,8 +159,8 @@ def _kafka_mark(named: str) -> dict[str, Any]:
 
 
 def write(data: Mapping[str, Any], path: Path) -> None:
-    """An SVG or PNG, by the suffix of `path`. ValueError where the run has not what is in the
-    picture."""
+    """Writes an SVG or PNG, depending on the suffix of `path`. Raises ValueError if the run lacks
+    the rows of the picture."""
     import plotly.io
 
     report = parse(data)
@@ -175,7 +175,7 @@ def write(data: Mapping[str, Any], path: Path) -> None:
 
 
 def standalone(report: Report, found: Plot) -> dict[str, Any]:
-    """With its title, legend and the machine, none of which the page's plot has."""
+    """The plot with title, legend and machine, which the page's plot does not have."""
     machine = report.results.machine
     where = ", ".join(
         str(part)
@@ -224,7 +224,7 @@ def standalone(report: Report, found: Plot) -> dict[str, Any]:
 
 
 def painted(value: Any) -> Any:  # noqa: ANN401
-    """With colours in the place of their names."""
+    """The value with colour names replaced by colours."""
     if isinstance(value, Mapping):
         return {name: painted(each) for name, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""A run of the suite as one self-contained HTML page: it opens from disk, needs no network, follows
-light and dark, and prints.
+"""A run of the suite as one self-contained HTML page. It needs no network, has a light and a dark
+theme, and can be printed.
 
-Texts of the run (why something is missing, notes) are escaped by the template; what stands inside a
-script is JSON without a closing tag.
+The template escapes texts of the run (reasons, notes). Data inside scripts is JSON that cannot
+contain a closing tag.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from perf.suite.results import CandidateFacts, GoalResult
 
 _HERE = Path(__file__).with_name("templates")
 _LOOK = Path(__file__).parents[2] / "spark" / "src" / "kbroker_pipeline" / "templates"
-"""The pages of the pipeline: this one looks like them."""
+"""The templates of the pipeline's pages, whose style this page shares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,7 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One goal on the scale of the scorecard; places are percent of its width, None where nothing
-    was measured."""
+    """One goal on the scale of the scorecard. Positions are in percent of its width."""
 
     goal: GoalResult
     title: str
@@ -70,8 +69,8 @@ class Bar:
     high: float
     mark: float | None
     lines: int
-    """How many bars, this one and following ones, are of the same workload; 0 where it is not the
-    first."""
+    """The number of bars of the same workload, counted from this one; 0 if it is not the first of
+    them."""
 
     @property
     def tone(self) -> str:
@@ -88,7 +87,7 @@ class Section:
 
 
 class Scale:
-    """A log scale that has all of these values on it, and 1."""
+    """A log scale that contains all of these values, and 1."""
 
     def __init__(self, values: Iterable[float]) -> None:
         found = [1.0, *(value for value in values if value > 0)]
@@ -96,7 +95,7 @@ class Scale:
         self._high = math.log10(max(found)) + 0.08
 
     def place(self, value: float) -> float:
-        """In percent from the left."""
+        """The position in percent from the left."""
         at = (math.log10(value) - self._low) / (self._high - self._low) if value > 0 else 0.0
         return round(100 * min(1.0, max(0.0, at)), 2)
 
@@ -114,7 +113,8 @@ class Scale:
 
 
 def write(data: Mapping[str, Any], path: Path) -> Path:
-    """`data` is the suite's JSON. Replaces the file in one step. Returns the absolute path."""
+    """Writes the page of `data`, the suite's JSON. Replaces the file atomically. Returns the
+    absolute path."""
     path = path.absolute()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -124,7 +124,8 @@ def write(data: Mapping[str, Any], path: Path) -> Path:
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page. Imports Jinja and reads Plotly's JavaScript only here: they are slow to load."""
+    """The page as HTML. Jinja and Plotly's JavaScript are loaded only here, since they are slow to
+    load."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
 
@@ -163,21 +164,21 @@ def render(data: Mapping[str, Any]) -> str:
 
 
 def script_json(value: object) -> str:
-    """JSON that may stand in a script element: no text can close it."""
+    """JSON that is safe in a script element: no text can close it."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _section(report: Report, group: str, curves: Sequence[Plot]) -> Section:
-    """Rows of the group `scale` that are in a curve have no card of their own: the curve is their
-    picture."""
+    """The section of a group. Rows of the group `scale` that are in a curve have no card, since the
+    curve shows them."""
     title, note = GROUPS.get(group, (group, ""))
     drawn = {key for curve in CURVES for key in curve.points.values()} if curves else set()
     cards = [row_plot(report, row) for row in report.rows_of(group) if row.key not in drawn]
     return Section(group, title, note, curves, cards)
 
 
-# --- the large numbers on top ---
+# --- the large numbers at the top ---
 
 
 def _headlines(report: Report) -> Iterable[Headline]:
@@ -208,14 +209,15 @@ def _headlines(report: Report) -> Iterable[Headline]:
 
 
 def better(goal: GoalResult, value: float) -> float:
-    """On the scale right is better: of what should be small, so many times smaller."""
+    """The value for a scale on which right is better: the inverse for metrics that should be
+    small."""
     return 1 / value if goal.at_most is not None and value else value
 
 
 @dataclass(frozen=True, slots=True)
 class Scorecard:
-    """`pairs`: who is held against whom, goals met, missed and not measured, and the bars. `one`:
-    where 1 is, in percent."""
+    """`pairs`: the compared candidates, the numbers of goals met, missed and not measured, and the
+    bars. `one`: the position of 1 in percent."""
 
     pairs: Sequence[tuple[str, tuple[int, int, int], Sequence[Bar]]]
     ticks: Sequence[tuple[float, str]]
@@ -237,8 +239,8 @@ def _scorecard(report: Report, goals: Sequence[GoalResult]) -> Scorecard:
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """`pairs`: one scale for each, side by side; `lines`: a workload and its bar in each, None
-    where there is none."""
+    """The engines side by side, one column for each pair. `lines`: a workload and its bar in each
+    column, or None."""
 
     card: Scorecard
     lines: Sequence[tuple[str, Sequence[Bar | None]]]
@@ -289,8 +291,8 @@ def _bar(report: Report, goal: GoalResult, scale: Scale, lines: int) -> Bar:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """`lines`: row, candidate, rounds, and a pair of texts (median, lowest to highest) for each
-    column."""
+    """All readings. `lines`: row, candidate, rounds, and a pair of texts (median, lowest to
+    highest) for each column."""
 
     columns: Sequence[str]
     lines: Sequence[tuple[str, CandidateFacts, int, Sequence[tuple[str, str]]]]

@@ -1,8 +1,8 @@
-"""The plots of the page, as Plotly's `data` and `layout`; `@segment` and the like are colours of
-the page, which follow light and dark.
+"""The plots of the page, as Plotly's `data` and `layout`. Names such as `@segment` are colours,
+which the page maps for its light or dark theme.
 
-One card for each row, with its candidates below one another, so that every workload has a scale of
-its own; and scaling curves.
+There is one card for each row, with its candidates below each other, so that every workload has its
+own scale; and there are scaling curves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from perf.report.data import ABOUT_RATES, PERCENTILES, Report, Spread, kind, num
 from perf.suite.results import CandidateFacts, RowResult
 
 COLOURS = ("segment", "lmdb", "rocksdb", "memory", "kafka", "redis", "nats", "rabbitmq")
-"""What has a colour in report.css; everything else is grey."""
+"""The kinds with a colour in report.css; all others are grey."""
 
 _LINE_PX, _HEAD_PX, _TICKS_PX = 21, 40, 22
 _LABELS = 0.2
@@ -35,7 +35,7 @@ class Plot:
 
 
 class Curve(NamedTuple):
-    """`points`: the row of each number."""
+    """A scaling curve. `points`: the row of each number."""
 
     title: str
     along: str
@@ -61,12 +61,12 @@ _PANELS = (
     ("idle_mb", "rss_anon_mb"),
     ("rss_anon_mb", "grew_mb"),
 )
-"""What may be drawn of a row: the first of these whose first metric was read. In groups that are
-about rates these come first."""
+"""The panels of a row: the first of these tuples whose first metric was read. For groups about
+rates, the rates come first."""
 
 
 def label(text: object) -> str:
-    """Plotly reads a few tags in its texts."""
+    """Escapes a text, since Plotly interprets a few tags."""
     return html.escape(str(text), quote=False)
 
 
@@ -75,7 +75,8 @@ def colour(candidate: CandidateFacts) -> str:
 
 
 def row_plot(report: Report, row: RowResult) -> Plot:
-    """What the group of the row is about, for each candidate: panels beside one another."""
+    """The card of a row: side-by-side panels with the main metrics of its group, for each
+    candidate."""
     candidates = report.shown_in([row])
     panels = panels_of(report, row)
     data: list[dict[str, Any]] = []
@@ -119,8 +120,8 @@ def _domains(panels: Sequence[str]) -> list[tuple[float, float]]:
 
 
 def _names(candidates: Sequence[CandidateFacts], anchor: str, *, shown: bool) -> dict[str, Any]:
-    """The axis of the candidates, the first one on top. Its range is given, so that one without
-    readings has its line, too."""
+    """The axis of the candidates, the first one on top. Its range is fixed, so that a candidate
+    without readings has a line too."""
     keys = [label(each.key) for each in candidates]
     return {
         "type": "category",
@@ -138,7 +139,7 @@ def _names(candidates: Sequence[CandidateFacts], anchor: str, *, shown: bool) ->
 
 
 def _head(text: str, left: float) -> dict[str, Any]:
-    """What a panel shows, above it."""
+    """The title above a panel."""
     font = {"size": 12, "color": "@soft"}
     place = {"x": left, "xref": "paper", "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
     return {"text": label(text), "showarrow": False, "font": font, **place}
@@ -155,14 +156,14 @@ _Panel = tuple[list[dict[str, Any]], dict[str, Any], list[dict[str, Any]]]
 
 
 def _bars(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], metric: str) -> _Panel:
-    """A bar for each candidate, written out; beside those of ours what they are to Kafka of the
-    same durability."""
+    """A bar for each candidate, with its value, and for kbroker with its ratio to Kafka of the same
+    durability."""
     found = [
         (each, spread) for each in candidates if (spread := report.spread(row, each.key, metric)) is not None
     ]
     most = max((spread.high for _, spread in found), default=1.0)
     least = min((spread.low for _, spread in found), default=0.0)
-    # for the figures; the panel beside percentiles is narrow
+    # space for the numbers; the panel beside percentiles is narrow
     room = 1.4 if "percentiles" in panels_of(report, row) else 0.75
     trace = {
         "type": "bar",
@@ -197,7 +198,7 @@ def _bars(report: Report, row: RowResult, candidates: Sequence[CandidateFacts], 
 
 
 def _pattern(candidates: Iterable[CandidateFacts]) -> dict[str, Any]:
-    """`disk` is hatched: durabilities can be told apart without colour."""
+    """`disk` is hatched, so that durabilities differ without colour."""
     shapes = ["/" if each.durability == "disk" else "" for each in candidates]
     return {"shape": shapes, "fillmode": "replace", "bgcolor": "@card", "size": 5, "solidity": 0.55}
 
@@ -242,7 +243,8 @@ _SYMBOLS = ("circle", "diamond", "square")
 def _percentiles(
     report: Report, row: RowResult, candidates: Sequence[CandidateFacts], _metric: str
 ) -> _Panel:
-    """A line for each candidate from the median to the last percentile; `disk` has open symbols."""
+    """A line for each candidate from the median to the highest percentile. `disk` has open
+    symbols."""
     traces: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
     ends: list[float] = []
@@ -286,14 +288,14 @@ def _percentiles(
 
 
 def _written(candidate: CandidateFacts, medians: Sequence[float]) -> list[dict[str, Any]]:
-    """All of them at the end of the line: beside their points they would hide one another."""
+    """All medians at the end of the line, since beside their points they would overlap."""
     text = _beside(candidate, math.log10(max(medians)), " · ".join(map(number, medians)))
     return [text | {"xshift": 9}]
 
 
 def log_axis(values: Sequence[float], *, free: float = 0.0) -> dict[str, Any]:
-    """Over all values, of its right end the part `free` left empty; ticks at powers of ten, and
-    between them where there are few."""
+    """A log axis over all values, with the part `free` at its right end empty. Ticks are at powers
+    of ten, and between them if there are few."""
     low, high = (math.log10(min(values)) - 0.1, math.log10(max(values)) + 0.1) if values else (0.0, 1.0)
     high = low + (high - low) / (1 - free)
     tens = [10.0**power for power in range(math.floor(low), math.ceil(high) + 1)]
@@ -312,7 +314,7 @@ def log_axis(values: Sequence[float], *, free: float = 0.0) -> dict[str, Any]:
 
 
 def curve_plots(report: Report) -> list[Plot]:
-    """Of those rows that were run: a curve needs two of them."""
+    """The curves of which at least two rows were run."""
     plots = []
     for curve in CURVES:
         rows = {
@@ -348,7 +350,7 @@ def _curve_plot(report: Report, curve: Curve, rows: Mapping[int, RowResult]) -> 
 
 
 def _joined(notes: Iterable[str]) -> str:
-    """Every sentence once."""
+    """The notes, with each sentence only once."""
     return " ".join(
         dict.fromkeys(sentence for note in notes for sentence in re.split(r"(?<=\.) ", note) if sentence)
     )

@@ -1,5 +1,5 @@
-"""A run of the suite on the terminal: who took part, the scorecard of goals, and a table for each
-group of rows."""
+"""A run of the suite on the terminal: the candidates, a table for each group of rows, and the
+scorecard of goals."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from perf.suite.results import CandidateFacts, GoalResult, RowResult
 _STYLES = {"✓": "green", "✗": "bold red", "○": "yellow", "·": "dim"}
 _OF_RATES = ("rate", "per_cpu_s", "of_ideal")
 _ELSEWHERE = ("rate", "per_cpu_s", "cpu_share", "rss_mb")
-"""Of rows that are about a rate the former are shown, of the others all but the latter. The page
-and the JSON have everything."""
+"""Rows about a rate show only the metrics of `_OF_RATES`; the others show all except these. The
+page and the JSON have everything."""
 _LITTLE = ("cpu_s", "rss_mb", "idle_mb")
-"""Of rows about jobs that wait everything else is shown."""
+"""Rows of the group `waiting` show all metrics except these."""
 
 
 def show(data: Mapping[str, Any], console: Console) -> None:
-    """`data` is the suite's JSON. Tables want about 140 columns; on fewer they wrap."""
+    """Shows `data`, the suite's JSON. Tables need about 140 columns, and wrap if there are
+    fewer."""
     report = parse(data)
     console.print(_head(report))
     console.print(_candidates(report))

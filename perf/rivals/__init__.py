@@ -1,7 +1,6 @@
-"""Other queues doing kbroker's one-at-a-time work: `python -m perf.rivals`, `make perf-rivals`
-(perf/README.md, "Rivals").
+"""Compares kbroker with other queues at one-at-a-time work: `python -m perf.rivals`, `make
+perf-rivals` (perf/README.md, "Rivals").
 
-Each rival is a server from Debian's packages that runs as a child process of ours, on its own port
-and its own new directory, and is killed at the end. Its client is the Python client that its users
-take.
+Each rival is a server from a Debian package. It runs as a child process, on its own port and in a
+new directory, and is killed at the end. Its client is the Python client that its users use.
 """

@@ -1,10 +1,9 @@
 """One-at-a-time queue work: kbroker beside Redis Streams, RabbitMQ and NATS JetStream.
 
-make perf-rivals                                         installs, measures, keeps results
-python -m perf.rivals --sides segment-disk,redis-streams  some of them
-python -m perf.rivals --rows 'delayed-*' --rounds 1       a row
+make perf-rivals installs, measures, keeps results python -m perf.rivals --sides
+segment-disk,redis-streams some of them python -m perf.rivals --rows 'delayed-*' --rounds 1 a row
 
-The first one installs the servers that are missing when root runs it.
+The first one installs missing servers if root runs it.
 """
 
 from __future__ import annotations
@@ -50,7 +49,9 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 @click.command()
-@click.option("--sides", callback=_chosen, metavar="KEY,…", help=f"Of {', '.join(KEYS)}.  [default: all]")
+@click.option(
+    "--sides", callback=_chosen, metavar="KEY,…", help=f"Some of {', '.join(KEYS)}.  [default: all]"
+)
 @click.option(
     "--rows", callback=_patterns, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]"
 )
@@ -60,12 +61,12 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 @click.option(
     "--seconds", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Length of a window."
 )
-@click.option("--json", "json_file", type=_FILE, help="Write every reading there.")
-@click.option("--html", "html_file", type=_FILE, help="Write the report with plots there.")
+@click.option("--json", "json_file", type=_FILE, help="Write all readings to this file.")
+@click.option("--html", "html_file", type=_FILE, help="Write the report with plots to this file.")
 @click.option(
     "--home",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where servers keep data: a disk with 5 GB.",
+    help="Directory for the servers' data, on a disk with 5 GB free.",
 )
 def main(
     sides: Sequence[str],
@@ -79,7 +80,7 @@ def main(
     """Take one record, acknowledge it, take the next: kbroker beside other queues, in turns, each
     with its own Python client.
 
-    Ctrl-C ends it early; what was measured until then is reported.
+    Ctrl-C ends it early; the readings up to then are reported.
     """
     console = Console()
     if not console.is_terminal:

@@ -1,9 +1,9 @@
 """Runs the queue rows against kbroker and the rivals in turns (A B C B A C …), and judges the best
 rival of each durability.
 
-All servers are up all the time and one of them has work. For each row every side is given its
-records first; then come the windows, in the suite's order of turns. A cell that fails is a note; a
-server that dies takes part no more.
+All servers run all the time, and one of them works. For each row, all sides are filled first; then
+come the windows, in the suite's order of turns. A cell that fails becomes a note, and a server that
+dies is left out from then on.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from perf.suite.runner import calm_down, in_turn
 
 WARMING = 0
 AT_LEAST = {"rate": 1.0, "per_cpu_s": 0.7}
-"""Of the best rival of the same durability, in the row of eight consumers; the other rows are for
-information."""
+"""The least ratios to the best rival of the same durability, in the row of eight consumers. The
+other rows are for information."""
 JUDGED_ROW = "one-8"
 _SHOWN = ("rate", "per_cpu_s", "cpu_share", "rss_anon_mb")
 _SETTLE_S = 1.0
@@ -36,7 +36,7 @@ _ERROR_CHARACTERS = 300
 
 
 class Comparison:
-    """One run. `results` is filled as it goes on, so that it may be ended at any time."""
+    """One run. `results` is filled during the run, which may therefore be ended at any time."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Comparison:
         console: Console,
         patterns: Sequence[str] = ("*",),
     ) -> None:
-        """`patterns`: of rows, by name."""
+        """`patterns`: name patterns of rows."""
         self._settings, self._home, self._console = settings, home, console
         self._began = time.monotonic()
         self.results = Results(describe(home), datetime.now(UTC).isoformat(timespec="seconds"), "rivals")
@@ -66,20 +66,22 @@ class Comparison:
         ]
 
     def run(self) -> None:
-        """Everything; KeyboardInterrupt ends it with a note. Servers are gone on return."""
+        """Measures everything. KeyboardInterrupt ends it with a note. The servers have ended on
+        return."""
         try:
             with self._running_servers():
                 for number in range(WARMING, self._settings.rounds + 1):
                     for row, result in zip(self._rows, self.results.rows, strict=True):
                         self._row(row, result, number)
         except KeyboardInterrupt:
-            self._note("interrupted: what follows was not measured")
+            self._note("interrupted: the rest was not measured")
         finally:
             self.results.took_s = round(time.monotonic() - self._began, 1)
             self.results.goals = judge(self.results, goals(self.results))
 
     def _make_sides(self, keys: Sequence[str]) -> list[Side]:
-        """Facts of everybody are in the results; those that are not installed do not take part."""
+        """Adds the facts of all candidates to the results, and returns the installed ones as
+        sides."""
         sides: list[Side] = []
         settings, home = self._settings, self._home
         for candidate in known.make_candidates([key for key in OURS if key in keys], home):
@@ -136,7 +138,7 @@ class Comparison:
 
     @contextmanager
     def _cell(self, side: Side, row: Row, number: int) -> Iterator[None]:
-        """What fails in it is a note; a side whose server has died takes part no more."""
+        """Turns a failure into a note, and leaves out a side whose server has died."""
         try:
             yield
         except Exception as error:
@@ -162,7 +164,7 @@ def goals(results: Results) -> list[Goal]:
     """Against the best rival of the same durability, metric by metric: the fastest need not be the
     one that uses the least CPU.
 
-    In the row that is judged the others are there as well, without a limit."""
+    The judged row also has the other rivals, without a limit."""
     found = []
     ours = [candidate for candidate in results.candidates if candidate.family == "kbroker"]
     for row in results.rows:
@@ -178,7 +180,7 @@ def goals(results: Results) -> list[Goal]:
 
 
 def by_median(results: Results, row: str, metric: str, durability: str) -> list[str]:
-    """The rivals that have readings, best first."""
+    """The rivals with readings, best first."""
     medians = {
         candidate.key: median
         for candidate in results.candidates

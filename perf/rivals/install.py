@@ -1,8 +1,8 @@
-"""Debian's packages of the rivals' servers, for root: `python -m perf.rivals.install`, the first
-step of `make perf-rivals`.
+"""Installs the Debian packages of the rivals' servers, if root runs it: `python -m
+perf.rivals.install`, the first step of `make perf-rivals`.
 
-Packages start services of their own, which would take part in the measurement: those of packages
-that are installed here are stopped and disabled. A server that was there before is left as it is.
+Packages start their own services, which would disturb the measurement. The services of packages
+installed here are stopped and disabled. A server that was installed before is not changed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from perf.rivals.rival import find_program
 from perf.rivals.sides import RIVALS
 
 SERVICES: Mapping[str, Sequence[str]] = {"rabbitmq-server": ("rabbitmq-server", "epmd.socket", "epmd")}
-"""Of a package, unless it is one of the package's name."""
+"""The services of a package, unless it has one service with the package's name."""
 
 
 def main() -> int:
-    """Exit code 0 where nothing is missing, or nothing can be done about it: the comparison then
-    says what is not installed."""
+    """Returns exit code 0 also if servers are missing and cannot be installed. The comparison then
+    names them."""
     missing = sorted({rival.package for rival in RIVALS if find_program(rival.package) is None})
     if not missing:
         return 0
@@ -41,8 +41,8 @@ def main() -> int:
 
 
 def _stop(service: str) -> None:
-    """Now and for good. A step that fails says so on stderr; that a service is not there, for
-    instance, is no matter."""
+    """Stops and disables a service. A failing step prints to stderr and is ignored, since the
+    service may not exist."""
     runs_systemd = Path("/run/systemd/system").is_dir()
     stop = ["systemctl", "stop", service] if runs_systemd else ["service", service, "stop"]
     for step in (["systemctl", "disable", service], stop):

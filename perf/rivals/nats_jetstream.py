@@ -1,5 +1,5 @@
-"""NATS JetStream as a queue: a work-queue stream in files, a durable pull consumer, fetch(1) and
-ack."""
+"""NATS JetStream as a queue: a work-queue stream with file storage, a durable pull consumer,
+fetch(1) and ack."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _FETCH_TIMEOUT_S = 0.1
 
 
 class NatsJetStream(Rival):
-    """File storage. The server syncs every two minutes (its default), so records outlive the
-    server's crash, not the machine's."""
+    """File storage. The server syncs every two minutes (its default), so records survive a crash of
+    the server, but not of the machine."""
 
     key: ClassVar[str] = "nats-jetstream"
     title: ClassVar[str] = "NATS JetStream"
@@ -53,12 +53,12 @@ class NatsJetStream(Rival):
         return True
 
     def check(self) -> str:
-        """Storage is a setting of a stream: `fill` looks at it."""
+        """Storage is a setting of a stream, which `fill` checks."""
         return asyncio.run(self._version())
 
     def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
-        """Jobs that wait for their redelivery count as pending: where they do, the consumer's limit
-        of 1 000 of those is lifted."""
+        """Jobs that wait for redelivery count as pending. With a delay, the consumer's limit of 1
+        000 pending jobs is therefore raised."""
         asyncio.run(self._fill(queue, records, None if delay_s is None else records))
 
     def consumer(self, queue: str) -> Client:
@@ -95,9 +95,11 @@ class NatsJetStream(Rival):
                 await asyncio.gather(*(jetstream.publish(queue, payload(number)) for number in numbers))
             made = await jetstream.stream_info(queue)
             consumer = await jetstream.consumer_info(queue, CONSUMER)
-        as_told = made.config.storage == StorageType.FILE and consumer.config.ack_policy == AckPolicy.EXPLICIT
-        if not as_told or consumer.config.mem_storage or made.state.messages != records:
-            raise ServerFailed(f"nats-server's stream is not as it was asked for: {made}, {consumer}")
+        as_configured = (
+            made.config.storage == StorageType.FILE and consumer.config.ack_policy == AckPolicy.EXPLICIT
+        )
+        if not as_configured or consumer.config.mem_storage or made.state.messages != records:
+            raise ServerFailed(f"nats-server's stream is not as configured: {made}, {consumer}")
 
     async def _left(self, queue: str) -> int:
         async with connected(self.port) as connection:
@@ -154,7 +156,7 @@ async def _work_failing(link: Link, port: int, queue: str, delay_s: float) -> No
                 failing.fails(record.data)
                 await record.nak(delay=delay_s)
                 if link.report.first_ms is None:
-                    # It waits for the others then, and nothing would be sent meanwhile.
+                    # The client waits for the others next, and would send nothing meanwhile.
                     await connection.flush()
                 failing.failed()
             else:

@@ -1,8 +1,8 @@
 """RabbitMQ as a queue: persistent messages, prefetch 1, each acknowledged. Quorum queues are
 synced, classic durable ones are not.
 
-The node is one of its own: name, directories, configuration, Erlang cookie and port mapper (epmd),
-nothing of what a package set up.
+The node has its own name, directories, configuration, Erlang cookie and port mapper (epmd), and
+uses nothing that a package has set up.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RabbitMQ(Rival):
 
     def launch(self) -> ServerProcess:
         self._environment = {**os.environ, **self._settings()}
-        # Left to itself the node starts a daemon that outlives it.
+        # Otherwise the node starts a daemon that outlives it.
         mapper = [program("epmd"), "-port", self._environment["ERL_EPMD_PORT"], "-address", HOST]
         self._port_mapper = ServerProcess(mapper, self.home / "epmd.log", self._environment)
         return ServerProcess([program("rabbitmq-server")], self.home / "server.log", self._environment)
@@ -66,16 +66,16 @@ class RabbitMQ(Rival):
             return False
 
     def check(self) -> str:
-        """Syncs are a matter of the queue's type; how the log of quorum queues makes them is a
-        setting."""
+        """The type of a queue decides whether it is synced. How the log of quorum queues is synced
+        is a setting, which is checked here."""
         method = self._control("eval", "maps:get(wal_sync_method, ra_system:fetch(quorum_queues)).")
         if method not in ("datasync", "sync"):
             raise ServerFailed(f"RabbitMQ's log of quorum queues is synced with {method}")
         return self._control("eval", "rabbit_misc:version().").strip('"')
 
     def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
-        """With a delay, jobs that are refused go to a second queue, whose messages go back to the
-        first one when their time is over."""
+        """With a delay, rejected jobs go to a second queue, whose messages return to the first when
+        they expire."""
         import pika
 
         queues = {queue: self._arguments(None if delay_s is None else _waiting(queue))}
@@ -95,13 +95,13 @@ class RabbitMQ(Rival):
         return Client(work, {"port": self.port, "queue": queue})
 
     def failing_consumer(self, queue: str, delay_s: float) -> Client:
-        """The delay is the second queue's: `fill` has made it."""
+        """The delay is a property of the second queue, which `fill` has created."""
         return Client(work_failing, {"port": self.port, "queue": queue})
 
     def left(self, queue: str) -> int:
         with channel_to(self.port) as channel:
-            # It waits its turn in the queue's log, behind all acknowledgements; what it takes goes
-            # back when the connection ends.
+            # The request is processed in the queue's log after all acknowledgements. Its message is
+            # requeued when the connection ends.
             method, _, _ = channel.basic_get(queue)
             return method.message_count + 1 if method is not None else 0
 
@@ -111,7 +111,8 @@ class RabbitMQ(Rival):
             channel.queue_delete(_waiting(queue))  # no error where there is none
 
     def _arguments(self, dead_letters_to: str | None) -> dict[str, Any]:
-        """Of a queue; with quorum queues what is dead lettered is not lost on the way."""
+        """The arguments of a queue. Quorum queues do not lose messages while dead-lettering
+        them."""
         arguments: dict[str, Any] = {"x-queue-type": self.queue_type}
         if dead_letters_to is not None:
             arguments |= {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead_letters_to}
@@ -145,8 +146,8 @@ class RabbitMQ(Rival):
         }
 
     def _server_has(self, channel: BlockingChannel, queue: str, records: int) -> None:
-        """Until the queue has taken in all that was published. Publisher confirms would say it too,
-        one round trip for each record."""
+        """Waits until the queue has all published messages. Publisher confirms would need one round
+        trip for each record."""
         assert self.server is not None
         self.server.wait_until(
             lambda: channel.queue_declare(queue, passive=True).method.message_count == records
@@ -155,7 +156,7 @@ class RabbitMQ(Rival):
     def _check_queue(self, queue: str) -> None:
         listed = self._control("list_queues", "--no-table-headers", "name", "type", "durable").splitlines()
         if f"{queue}\t{self.queue_type}\ttrue" not in listed:
-            raise ServerFailed(f"RabbitMQ's queue {queue} is not as it was asked for: {listed}")
+            raise ServerFailed(f"RabbitMQ's queue {queue} is not as configured: {listed}")
 
     def _control(self, *words: str) -> str:
         command = [program("rabbitmqctl"), "--quiet", "--node", self._node, *words]
@@ -194,8 +195,7 @@ class ClassicQueue(RabbitMQ):
 
 
 def work(link: Link, arguments: Mapping[str, Any]) -> None:
-    """A client process. What prefetching has brought when it ends goes back to the queue with the
-    connection's end."""
+    """A client process. Prefetched messages return to the queue when the connection ends."""
     with channel_to(arguments["port"]) as channel:
 
         def take(_: BlockingChannel, method: Basic.Deliver, properties: BasicProperties, __: bytes) -> None:
@@ -214,7 +214,7 @@ def work(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def work_failing(link: Link, arguments: Mapping[str, Any]) -> None:
-    """A client process. A message that was dead lettered says so in a header."""
+    """A client process. A header shows that a message was dead-lettered."""
     failing = Failing(link)
     with channel_to(arguments["port"]) as channel:
 
@@ -240,7 +240,7 @@ def work_failing(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def _waiting(queue: str) -> str:
-    """The queue that jobs wait in for their next delivery."""
+    """The queue in which jobs wait for their next delivery."""
     return f"{queue}-waiting"
 
 

@@ -1,5 +1,5 @@
 """Redis Streams as a queue: a consumer group, XREADGROUP COUNT 1, XACK. Every change is synced
-before it is answered."""
+before its response."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _IN_FORCE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-re
 
 
 class RedisStreams(Rival):
-    """appendfsync=always: the append-only file is synced before commands are answered, those of all
-    clients of one round at once."""
+    """appendfsync=always: the append-only file is synced before responses are sent, once for the
+    commands of all clients in one round."""
 
     key: ClassVar[str] = "redis-streams"
     title: ClassVar[str] = "Redis Streams"
@@ -72,14 +72,15 @@ class RedisStreams(Rival):
                 return False
 
     def check(self) -> str:
-        """The file is written to only if it is enabled and its last write went well."""
+        """Checks the settings, and that the append-only file is enabled and its last write
+        succeeded."""
         with connect(self.port) as redis:
             settings = {
                 name: value for pattern in _IN_FORCE for name, value in redis.config_get(pattern).items()
             }
             facts = redis.info()
         if settings != _IN_FORCE or not facts["aof_enabled"] or facts["aof_last_write_status"] != "ok":
-            raise ServerFailed(f"redis-server is not as durable as it was told to be: {settings}, {facts}")
+            raise ServerFailed(f"redis-server is not as durable as configured: {settings}, {facts}")
         return str(facts["redis_version"])
 
     def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
@@ -109,9 +110,9 @@ class RedisStreams(Rival):
 
 
 class RedisStreamsPipelined(RedisStreams):
-    """The acknowledgement travels with the request for the next record, as a kbroker client's does:
-    one round trip for a record, not two. Not the loop that Redis's documentation shows, but what
-    its users may write."""
+    """The acknowledgement is sent with the request for the next record, as by a kbroker client: one
+    round trip per record instead of two. This is not the loop of Redis's documentation, but users
+    may write it."""
 
     key: ClassVar[str] = "redis-pipelined"
     delays: ClassVar[bool] = False
@@ -160,9 +161,9 @@ def work_pipelined(link: Link, arguments: Mapping[str, Any]) -> None:
 
 
 def work_failing(link: Link, arguments: Mapping[str, Any]) -> None:
-    """A client process. Redis has no delay: a job that fails leaves the stream for a sorted set, by
-    the time when it is due, in one transaction. Between two jobs, but not more often than every few
-    milliseconds, each worker puts those that are due back."""
+    """A client process. Redis has no delays, so one transaction moves a failed job from the stream
+    to a sorted set, ordered by due time. Between two jobs, but at most every few milliseconds, each
+    worker moves due jobs back."""
     queue, name, delay_ms = arguments["queue"], f"worker-{link.number}", int(arguments["delay_s"] * 1000)
     failing = Failing(link)
     with connect(arguments["port"]) as redis:
@@ -196,13 +197,13 @@ def _waiting(queue: str) -> str:
 
 
 def _record_id(streams: Any) -> bytes | None:  # noqa: ANN401
-    """Of XREADGROUP's answer, which has at most one record."""
+    """The record id in XREADGROUP's response, which has at most one record."""
     record = _record(streams)
     return None if record is None else record[0]
 
 
 def _record(streams: Any) -> tuple[bytes, Mapping[bytes, bytes]] | None:  # noqa: ANN401
-    """The same, with its fields."""
+    """The record id and fields."""
     if not streams:
         return None
     ((_, ((record_id, fields),)),) = streams
@@ -215,7 +216,7 @@ def _count(link: Link, answer: object) -> None:
 
 
 def _check(answer: object) -> None:
-    """`answer`: XACK's, which says that the record was held, and so not acknowledged before."""
+    """Checks XACK's response: 1 means that the record was pending, and not acknowledged before."""
     if answer != 1:
         raise ServerFailed(f"XACK answered {answer}")
 

@@ -1,5 +1,5 @@
-"""What the comparison asks of a rival: a server to start and to fill, and a client function that
-takes and acknowledges."""
+"""The interface of a rival: a server that can be started and filled, and a client function that
+takes and acknowledges records."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from perf.rivals.server_process import ServerProcess
 HOST = "127.0.0.1"
 RECORD_BYTES = 100
 _NUMBER_DIGITS = 12
-# Debian's commands of the same names only run as one user, with the machine's own node.
+# Debian's wrappers of the same names run only as one user, with the machine's node.
 _BEFORE_PATH = "/usr/lib/rabbitmq/bin"
 _BEHIND_PATH = "/usr/sbin"
 
 
 class Rival(ABC):
-    """One server with one way of keeping a queue durable. A queue that is filled is worked on once
-    and then dropped.
+    """One server with one kind of durability. A queue is filled, consumed once, and dropped.
 
-    `package`: Debian's name of the server; `client`: the distribution of its Python client.
-    `delays`: whether it takes part where jobs come back after a delay. `version`: of the server,
-    once it runs.
+    - `package`: the Debian package of the server.
+    - `client`: the distribution of its Python client.
+    - `delays`: whether it takes part in rows with redelivery after a delay.
+    - `version`: the version of the running server.
     """
 
     key: ClassVar[str]
@@ -48,7 +48,7 @@ class Rival(ABC):
 
     @classmethod
     def why_missing(cls) -> str | None:
-        """One line, or None."""
+        """Why the rival cannot run here, in one line; None if it can."""
         if find_program(cls.package) is None:
             return f"not installed: apt-get install {cls.package}"
         return None if client_version(cls) else f"its client is not installed: pip install {cls.client}"
@@ -62,8 +62,8 @@ class Rival(ABC):
         return self.server is not None and self.server.is_running()
 
     def start(self) -> None:
-        """On an empty directory; returns when it answers. Raises ServerFailed, also when a setting
-        of durability is not in force."""
+        """Starts the server on an empty directory and returns when it responds. Raises
+        ServerFailed, also if a durability setting is not in effect."""
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
         self.server = self.launch()
@@ -71,52 +71,52 @@ class Rival(ABC):
         self.version = self.check()
 
     def kill(self) -> None:
-        """No error if it does not run."""
+        """Kills the server. No error if it does not run."""
         if self.server is not None:
             self.server.kill()
 
     @abstractmethod
     def launch(self) -> ServerProcess:
-        """On `port`, with everything it writes below `home`."""
+        """Starts the server on `port`, with all of its files below `home`."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether clients are served."""
+        """Whether the server serves clients."""
 
     @abstractmethod
     def check(self) -> str:
-        """Ask the running server for its version, and for its settings of durability. Raises
+        """Returns the running server's version and checks its durability settings. Raises
         ServerFailed."""
 
     @abstractmethod
     def fill(self, queue: str, records: int, *, delay_s: float | None = None) -> None:
-        """A new durable queue with so many records of `RECORD_BYTES`, all of them stored. Raises
-        ServerFailed unless the server says that the queue is kept as it is meant to be.
+        """Creates a durable queue with this many records of `RECORD_BYTES`, all of them stored.
+        Raises ServerFailed unless the server confirms the settings of the queue.
 
-        `delay_s`: of jobs that fail, which the queue is then made for."""
+        `delay_s`: the delay of failed jobs, for which the queue is prepared."""
 
     @abstractmethod
     def consumer(self, queue: str) -> Client:
-        """A process that takes a record, acknowledges it, and takes the next. What it has counted
-        is acknowledged when it has reported."""
+        """A process that takes a record, acknowledges it, and takes the next. All counted records
+        are acknowledged when it has sent its report."""
 
     @abstractmethod
     def failing_consumer(self, queue: str, delay_s: float) -> Client:
-        """The same, but each job fails the first time and asks to come back after `delay_s`. Its
-        report is a JobReport; only jobs that are done are units. With its first job answered it
-        waits for the others'."""
+        """The same, but each job fails the first time and is to be redelivered after `delay_s`. Its
+        report is a JobReport, and only finished jobs are units. After its first job it waits until
+        the others have had one."""
 
     @abstractmethod
     def left(self, queue: str) -> int:
-        """Records that are not acknowledged, when no client is connected any more."""
+        """The number of unacknowledged records, after all clients have disconnected."""
 
     @abstractmethod
     def drop(self, queue: str) -> None:
-        """The queue and all it holds."""
+        """Deletes the queue and its records."""
 
 
 def payload(number: int) -> bytes:
-    """Of RECORD_BYTES."""
+    """A value of RECORD_BYTES that starts with the number."""
     return b"%0*d" % (_NUMBER_DIGITS, number) + b"x" * (RECORD_BYTES - _NUMBER_DIGITS)
 
 
@@ -125,29 +125,29 @@ def number_of(value: bytes) -> int:
 
 
 class Failing:
-    """What a consumer counts whose jobs fail at their first delivery."""
+    """The counters of a consumer whose jobs fail at their first delivery."""
 
     def __init__(self, link: Link) -> None:
         self._link, self._report = link, JobReport()
         link.report = self._report
 
     def came_again(self, value: bytes) -> None:
-        """Just now; its acknowledgement comes next."""
+        """The job was redelivered; its acknowledgement comes next."""
         self._report.back.append(number_of(value))
         self._report.back_s.append(time.monotonic())
 
     def fails(self, value: bytes) -> None:
-        """The request that gives it back comes next."""
+        """The job fails; the request that returns it comes next."""
         self._report.released.append(number_of(value))
         self._report.released_s.append(time.monotonic())
 
     def failed(self) -> None:
-        """The request has been sent."""
+        """The request that returns the job has been sent."""
         self._link.count(0, others=1)
         self._answered()
 
     def done(self) -> None:
-        """It is acknowledged."""
+        """The job is acknowledged."""
         self._link.count(1, RECORD_BYTES)
         self._answered()
 
@@ -157,22 +157,22 @@ class Failing:
 
 
 def count_one(link: Link) -> None:
-    """A record was taken and acknowledged. With its first one a client waits for the others'
-    first."""
+    """A record was taken and acknowledged. After its first record, a client waits until the others
+    have had one."""
     if link.report.first_ms is None:
         link.first()
     link.count(1, RECORD_BYTES)
 
 
 def find_program(name: str) -> str | None:
-    """Where it is, or None."""
+    """The path of a program, or None."""
     return shutil.which(
         name, path=os.pathsep.join([_BEFORE_PATH, os.environ.get("PATH", os.defpath), _BEHIND_PATH])
     )
 
 
 def program(name: str) -> str:
-    """Raises FileNotFoundError."""
+    """The path of a program. Raises FileNotFoundError."""
     found = find_program(name)
     if found is None:
         raise FileNotFoundError(f"{name} is not installed")
@@ -180,7 +180,7 @@ def program(name: str) -> str:
 
 
 def client_version(rival: type[Rival]) -> str:
-    """Empty where it is not installed."""
+    """The version of the rival's client; empty if it is not installed."""
     try:
         return version(rival.client)
     except PackageNotFoundError:

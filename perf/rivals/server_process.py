@@ -1,5 +1,4 @@
-"""A server that is a child process of ours, and whatever processes it makes: its CPU time, its
-memory, its end."""
+"""A server as a child process, with its own children: its CPU time, its memory, its end."""
 
 from __future__ import annotations
 
@@ -18,18 +17,19 @@ _LOOK_AGAIN_S = 0.05
 
 
 class ServerFailed(Exception):
-    """A server did not start, or is not set up as it was told to; the text ends with what it
-    printed."""
+    """A server did not start, or does not have the configured settings. For a failed start, the
+    text ends with the server's output."""
 
 
 class ServerProcess:
-    """Started by the constructor, in the directory of `log_file`, which gets what it prints. `kill`
-    must be called."""
+    """A server, started by the constructor in the directory of `log_file`, which receives its
+    output. `kill` must be called."""
 
     def __init__(self, command: Sequence[str], log_file: Path, env: Mapping[str, str] | None = None) -> None:
         self._log_file, self._name = log_file, Path(command[0]).name
         with log_file.open("ab") as log:
-            # A session of its own: Ctrl-C on the terminal is for us, who then kill it.
+            # In a new session, so that Ctrl-C on the terminal reaches only this process, which then
+            # kills the server.
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -48,8 +48,8 @@ class ServerProcess:
         return self._process.poll() is None
 
     def wait_until(self, answers: Callable[[], bool]) -> None:
-        """Raises ServerFailed when the process ends before `answers` says yes, or does not say so
-        within `START_TIMEOUT_S`."""
+        """Waits until `answers` returns true. Raises ServerFailed if the process ends before that,
+        or after `START_TIMEOUT_S`."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not answers():
             code = self._process.poll()
@@ -57,7 +57,7 @@ class ServerProcess:
                 what = (
                     f"ended with exit code {code}"
                     if code is not None
-                    else f"did not answer within {START_TIMEOUT_S:.0f} s"
+                    else f"did not respond within {START_TIMEOUT_S:.0f} s"
                 )
                 raise ServerFailed(
                     f"{self._name} {what}; it printed:\n{self._log_file.read_text(errors='replace')[-3000:]}"
@@ -65,8 +65,8 @@ class ServerProcess:
             time.sleep(_LOOK_AGAIN_S)
 
     def kill(self) -> None:
-        """SIGKILL to it and all its children; nothing of their data is wanted any more. No error if
-        it has ended."""
+        """Sends SIGKILL to the server and all its children, whose data is no longer needed. No
+        error if it has ended."""
         for pid in reversed(process_tree(self.pid)) if self.is_running() else []:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -76,7 +76,7 @@ class ServerProcess:
 
 
 class TreeWatch(BrokerWatch):
-    """Reads a server and all its children."""
+    """Measures a server and all its children."""
 
     def cpu_s(self) -> float:
         return tree_cpu_s(self.pid)
@@ -87,7 +87,7 @@ class TreeWatch(BrokerWatch):
 
 
 def tree_cpu_s(pid: int) -> float:
-    """User and system time of `pid` and its children, those included that have ended and were
+    """User and system time of `pid` and its children, including those that have ended and were
     waited for (in steps of 10 ms)."""
     waited_for = 0
     living = 0.0
@@ -108,12 +108,12 @@ def process_tree(pid: int) -> list[int]:
                 continue  # Ended since the directory was listed.
             children.setdefault(parent, []).append(int(entry.name))
     tree = [pid]
-    for member in tree:  # which grows meanwhile
+    for member in tree:  # the list grows during the loop
         tree += children.get(member, [])
     return tree
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """/proc/PID/stat behind the name in brackets: [1] is the parent, [13] and [14] are the times of
-    children that were waited for."""
+    """The fields of /proc/PID/stat after the name in brackets: [1] is the parent, [13] and [14] are
+    the times of children that were waited for."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,5 +1,5 @@
-"""Who takes part: kbroker, measured by the suite's own rows, and the rivals, each with a new queue
-for every window."""
+"""The sides of the comparison: kbroker, measured by the suite's rows, and the rivals, each with a
+new queue for every window."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ RIVALS: Sequence[type[Rival]] = (
     ClassicQueue,
 )
 CONSUMERS: Mapping[str, int] = {"one-1": 1, "one-8": 8}
-"""By the key of the suite's row."""
+"""The number of consumers, by the key of the suite's row."""
 SINGLE: Mapping[str, str] = {"single-1": "one-1", "single-8": "one-8"}
-"""Rows of kbroker alone, with the row of the rivals that they compare with."""
+"""Rows of kbroker alone, and the rows of the rivals with which they are compared."""
 DELAYED = "delayed-8"
 DELAY_S = 2.0
 _DELAYED_CONSUMERS = 8
 _DELAYED_PER_S = 1_500
 _LONGEST_S = 120.0
 _RECORDS_PER_S = 10_000
-"""Records are there for so many; a window in which they nearly run out is closed early."""
+"""Enough records are stored for this rate. A window in which they nearly run out is closed
+early."""
 
 
 class Settings(NamedTuple):
-    """`seconds`, `warm_up_s`: of each window."""
+    """`seconds`, `warm_up_s`: the lengths of each window and of its warm-up."""
 
     rounds: int
     seconds: float
@@ -60,13 +61,13 @@ class Settings(NamedTuple):
 
     @property
     def delayed_jobs(self) -> int:
-        """Each of which is delivered twice."""
+        """The number of jobs, each of which is delivered twice."""
         return int(_DELAYED_PER_S * self.seconds)
 
 
 def queue_rows(settings: Settings) -> list[Row]:
-    """The suite's, kbroker's own with a topic that was written in batches of one, and jobs that
-    come back."""
+    """The suite's rows, rows of kbroker alone with a topic written in batches of one, and the row
+    of jobs that fail once."""
     shared = [row for row in ROWS if row.key in CONSUMERS]
     singles = [_single(key, CONSUMERS[like], settings.records) for key, like in SINGLE.items()]
     return [*shared, *singles, _delayed(settings.delayed_jobs)]
@@ -99,8 +100,8 @@ def _single(key: str, consumers: int, records: int) -> Row:
 
     people = "1 consumer" if consumers == 1 else f"{consumers} consumers"
     note = (
-        "The topic was written in batches of 1: kbroker hands out one record at a time, as the other "
-        "queues do."
+        "The topic was written in batches of 1, so kbroker delivers one record at a time, like the other "
+        "queues."
     )
     return Row(
         key,
@@ -122,18 +123,18 @@ def _delayed(jobs: int) -> Row:
             return _all_come_back(clients, jobs, run.watch)
 
     note = (
-        f"{jobs} jobs in a full queue: each fails once, comes back {DELAY_S:g} s later, and is done. A "
-        "rate is of all jobs, by the time "
-        "until the last one is done without that delay. p50 and p99: how long after its delay a job comes. "
+        f"{jobs} jobs in a full queue: each fails once, is redelivered {DELAY_S:g} s later, and is done. A "
+        "rate is all jobs divided by the time "
+        "until the last one is done, minus that delay. p50 and p99: how long after its delay a job arrives. "
         "kbroker: a queue as "
-        "`kbroker queues create` makes it, from batches of 1."
+        "`kbroker queues create` makes it, with batches of 1."
     )
     return Row(DELAYED, "8 consumers, each job fails once", "waiting", measured, note, frozenset(OURS))
 
 
 def _all_come_back(clients: Sequence[Client], jobs: int, watch: BrokerWatch) -> dict[str, float]:
-    """From when each client has failed with its first job until the last job is done. Raises
-    WorkloadFailed."""
+    """Measures from the time when each client has failed its first job until the last job is done.
+    Raises WorkloadFailed."""
     window = measure(Plan(_LONGEST_S, watch=watch), clients, most=jobs, all_of_it=True)
     cost, seconds = watch.cost(), window.span.seconds
     late = Percentiles.of(lateness_ms(window, DELAY_S))
@@ -142,8 +143,8 @@ def _all_come_back(clients: Sequence[Client], jobs: int, watch: BrokerWatch) -> 
 
 
 class Side(Protocol):
-    """`prepare` comes before the windows of a row, for all sides, so that none is still storing
-    what it was given; `drop` behind them."""
+    """One side. `prepare` is called before the windows of a row, for all sides, so that none is
+    still storing its records; `drop` after them."""
 
     facts: CandidateFacts
 
@@ -158,7 +159,7 @@ class Side(Protocol):
 
 @dataclass
 class KbrokerSide:
-    """One topic for all rows and rounds, as in the suite, each time with a new group."""
+    """kbroker: one topic for all rows and rounds, as in the suite, each time with a new group."""
 
     candidate: Candidate
     facts: CandidateFacts
@@ -186,7 +187,7 @@ class KbrokerSide:
         return row.run(self._run(round_number))
 
     def drop(self) -> None:
-        """The topic stays."""
+        """Does nothing: the topic is kept."""
 
     def _run(self, round_number: int) -> Run:
         return Run(
@@ -202,7 +203,7 @@ class KbrokerSide:
 
 @dataclass
 class RivalSide:
-    """A queue of its own for every window."""
+    """A rival: a new queue for every window."""
 
     rival: Rival
     facts: CandidateFacts

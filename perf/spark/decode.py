@@ -1,13 +1,13 @@
-"""How many records a second a core decodes into Arrow columns, with numpy and with the C helper.
+"""Records per second that one core decodes into Arrow columns, with numpy and with the C helper.
 
     python -m perf.spark.decode                    a minute or two; --write puts the result into
                                                    perf/results
 
-Without Spark: batches in memory, as a data source's worker has them after reading 4 MiB, to Arrow
-arrays of all columns but headers, CRCs checked. Counted is CPU time of the process, which other
-work on the machine changes less than the clock. Records have keys of 10 bytes and values of 100
-bytes of random words; batches of 16 KiB are what a producer with default settings fills. Every
-round goes through all cases.
+Works without Spark: decodes batches in memory, as a data source's worker has them after reading 4
+MiB, into Arrow arrays of all columns except headers, with CRC checks. It measures the CPU time of
+the process, which other work on the machine affects less than elapsed time. Records have keys of 10
+bytes and values of 100 bytes of random words. A producer with default settings fills batches of 16
+KiB. Every round measures all cases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from perf.spark.report import RESULTS, machine, page, spread, write
 
 COLUMNS = ("key", "value", "offset", "timestamp", "timestampType")
 GOAL = 2.0
-"""Million records a second of a core, for batches of 16 KiB."""
+"""Million records per second and core, for batches of 16 KiB."""
 
 _CHUNK_BYTES = 4 << 20
 _DECODERS: tuple[Decoder, ...] = ("numpy", "c")
@@ -71,11 +71,11 @@ _WORDS = (
 
 
 @click.command()
-@click.option("--records", default=300_000, show_default=True, help="Of each case.")
+@click.option("--records", default=300_000, show_default=True, help="Number of records in each case.")
 @click.option("--rounds", default=5, show_default=True)
 @click.option("--write", "is_written", is_flag=True, help="Put the result into perf/results.")
 def main(records: int, rounds: int, is_written: bool) -> None:
-    """Decoding rates of both decoders."""
+    """Measure the decoding rates of both decoders."""
     chunks = {case.name: _chunks(case, records) for case in CASES}
     rates: dict[tuple[str, Decoder], list[float]] = {
         (case.name, decoder): [] for case in CASES for decoder in _DECODERS
@@ -84,12 +84,12 @@ def main(records: int, rounds: int, is_written: bool) -> None:
         for case in CASES:
             for decoder in _DECODERS:
                 rate = _rate(chunks[case.name], case, decoder)
-                if number:  # the first round makes everything warm
+                if number:  # the first round is for warming up
                     rates[case.name, decoder].append(rate)
     facts = machine("pyarrow", "numpy", "crc32c", "cramjam", "zstandard")
     about = [
         (__doc__ or "").splitlines()[0],
-        "Million records a second of one core: median, lowest and highest.",
+        "Million records per second and core: median, lowest and highest.",
     ]
     rows = [("batches", "numpy", "C")]
     rows += [(case.name, *(spread(rates[case.name, decoder]) for decoder in _DECODERS)) for case in CASES]

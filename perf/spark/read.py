@@ -1,22 +1,22 @@
-"""Rows a second that Spark reads from a topic: from its files with each decoder, from Parquet, and
-from the broker by Spark's Kafka source.
+"""Rows per second that Spark reads from a topic: from its files with each decoder, from Parquet,
+and from the broker with Spark's Kafka source.
 
     python -m perf.spark.read                      some minutes; Java and Maven; --write puts the
                                                    result into perf/results
 
-One topic of two partitions, records of 100 bytes with keys of 10, in the batches of 16 KiB that a
-producer with default settings fills; the same rows as Parquet, written by Spark from the topic with
-default settings (all seven columns). A query reads all columns of all rows into Spark's sink
-`noop`. One Spark session on all CPUs of this machine, one broker beside it, which only the Kafka
-source asks.
+One topic has two partitions and records of 100 bytes with keys of 10, in batches of 16 KiB, which a
+producer with default settings fills. Spark writes the same rows to Parquet with default settings
+(all seven columns). A query reads all columns of all rows into Spark's sink `noop`. One Spark
+session uses all CPUs of this machine. One broker runs beside it, and only the Kafka source contacts
+it.
 
-Every round goes through all four in turns, so that other work on the machine meets all alike, and
-ratios are made of each round's readings before their median is taken. CPU is that of all processes,
-JVM, Python workers and broker, for a row.
+Every round measures all four sources in turns, so that other work on the machine affects all alike.
+Ratios are calculated for each round, and their median is reported. CPU is the time per row of all
+processes: JVM, Python workers and broker.
 
-Rows enough for seconds of reading are needed, since planning a query takes some tenths of a second
-whatever it reads; and a quiet machine, since sources that keep more processes busy get more of a
-crowded one.
+The query needs enough rows for seconds of reading, since planning takes some tenths of a second for
+any size. The machine must be quiet, since sources with more busy processes get a larger share of a
+busy one.
 """
 
 from __future__ import annotations
@@ -69,22 +69,22 @@ class Reading(NamedTuple):
     "--warm",
     default=2,
     show_default=True,
-    help="Rounds before the ones that count: the JVM compiles what it runs often.",
+    help="Warm-up rounds, in which the JVM compiles hot code.",
 )
 @click.option("--rounds", default=7, show_default=True)
-@click.option("--codec", default="none", show_default=True, help="Of the producer's batches.")
+@click.option("--codec", default="none", show_default=True, help="Codec of the producer's batches.")
 @click.option(
     "--kafka-jars",
     type=click.Path(exists=True, path_type=Path),
-    help="Directory with the Kafka source; Maven gets it otherwise.",
+    help="Directory with the Kafka source's jars. Default: Maven fetches them.",
 )
 @click.option(
     "--conf",
     multiple=True,
     metavar="NAME=VALUE",
-    help="A setting of the Spark session, for all sources alike.",
+    help="A setting of the Spark session, for all sources; may be repeated.",
 )
-@click.option("--name", default="spark-read", show_default=True, help="Of the files in perf/results.")
+@click.option("--name", default="spark-read", show_default=True, help="Name of the files in perf/results.")
 @click.option("--write", "is_written", is_flag=True, help="Put the result into perf/results.")
 def main(
     rows: int,
@@ -96,7 +96,7 @@ def main(
     name: str,
     is_written: bool,
 ) -> None:
-    """Reading rates in Spark."""
+    """Measure reading rates in Spark."""
     with tempfile.TemporaryDirectory(prefix="kbroker-perf-") as place:
         home = Path(place)
         jars = sorted((kafka_jars or _fetched(home / "jars")).glob("*.jar"))
@@ -136,7 +136,7 @@ def main(
 
 
 def _fetched(directory: Path) -> Path:
-    """The Kafka source's jars; raises ClickException with Maven's words."""
+    """The directory of the Kafka source's jars. Raises ClickException with Maven's message."""
     command = [
         "mvn",
         "-q",
@@ -148,7 +148,7 @@ def _fetched(directory: Path) -> Path:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise click.ClickException(f"Maven did not get Spark's Kafka source: {done.stdout[:500]}")
+        raise click.ClickException(f"Maven could not fetch Spark's Kafka source: {done.stdout[:500]}")
     return directory
 
 
@@ -174,7 +174,7 @@ def _fill(bootstrap: str, rows: int, codec: str) -> None:
         if number % 1000 == 0:
             producer.poll(0)
     if left := producer.flush(_FLUSH_S):
-        raise click.ClickException(f"{left} records were not answered by the broker")
+        raise click.ClickException(f"the broker did not confirm {left} records")
 
 
 def _measured(
@@ -218,8 +218,7 @@ def _read(load: Callable[[], DataFrame], rows: int) -> Reading:
 
 
 def _cpu_s() -> float:
-    """User and system time of this process and everything that it started, ended children among
-    them."""
+    """User and system time of this process and all its descendants, including ended children."""
     children: dict[int, list[int]] = {}
     used: dict[int, int] = {}
     for pid, fields in _processes():
@@ -234,7 +233,7 @@ def _cpu_s() -> float:
 
 
 def _processes() -> Iterator[tuple[int, list[str]]]:
-    """(process id, fields of its stat from the state on)."""
+    """(process id, fields of /proc/PID/stat after the name)."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -262,7 +261,7 @@ def _page(
         f"{parquet_bytes / 1e6:.0f} MB. Kafka source: {versions['Kafka source']}. {len(readings[C])} "
         "rounds: medians (lowest to highest).",
         *([f"Settings of the session: `{versions['conf']}`."] if versions["conf"] else []),
-        "What is measured stands in [the page about figures](../README.md#spark).",
+        "[The page about figures](../README.md#spark) explains the measurement.",
     ]
     table = [("source", "million rows/s", "x parquet", "x spark-sql-kafka", "CPU us for a row")]
     for source, found in readings.items():

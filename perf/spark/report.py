@@ -1,5 +1,5 @@
-"""What the commands about Spark write: the machine they ran on, and their readings as JSON and as a
-page, in perf/results."""
+"""The output of the Spark measurements in perf/results: the machine, and the readings as JSON and
+as a page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def machine(*packages: str) -> dict[str, Any]:
-    """Of now, so the load average is that of the readings' end."""
+    """The machine, with its current load average: call it after the readings."""
     return {
         "cpu": _cpu_model(),
         "cpus": os.cpu_count(),
@@ -43,7 +43,7 @@ def page(
     table: Sequence[Sequence[str]],
     after: Sequence[str] = (),
 ) -> str:
-    """Markdown; the first row of `table` is its head."""
+    """A page in Markdown. The first row of `table` is its head."""
     loads = ", ".join(str(load) for load in facts["load_average"])
     packages = ", ".join(f"{name} {number}" for name, number in facts["packages"].items())
     where = (
@@ -78,7 +78,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 
 
 def write(directory: Path, name: str, data: dict[str, Any], text: str) -> None:
-    """NAME.json and NAME.md."""
+    """Writes NAME.json and NAME.md."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
     (directory / f"{name}.md").write_text(text)

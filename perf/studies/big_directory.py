@@ -1,9 +1,8 @@
-"""A data directory of some size, built once for each engine through the broker and kept for later
-runs.
+"""A large data directory, built once for each engine through the broker and kept for later runs.
 
-One topic of 1 000 partitions that holds 2 GiB in records of 1 KiB (random bytes, so that no file
-system compresses them), written in batches of up to 64 KB. Built with `--durability os`, which
-writes the same files in less time. A start on it changes next to nothing.
+It has one topic of 1 000 partitions with 2 GiB in records of 1 KiB (random bytes, so that no file
+system compresses them), written in batches of up to 64 KB. It is built with `--durability os`,
+which writes the same files in less time. A start on it changes almost nothing.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _ROOM_FACTOR = 2.0  # LMDB keeps some pages free, RocksDB has its log and what i
 
 
 class NoRoom(Exception):
-    """The disk has no room for one more directory; the text says how much is needed."""
+    """The disk has no space for another directory; the text says how much is needed."""
 
 
 def big_directory(cache: Path, engine: str, total_bytes: int) -> Path:
-    """The data directory, built now unless `cache` has it. Raises NoRoom."""
+    """The data directory, built if `cache` does not have it yet. Raises NoRoom."""
     home = cache / f"kbroker-perf-{_FORMAT}-{engine}-{total_bytes >> 20}MiB"
     if not (home / "complete").exists():
         shutil.rmtree(home, ignore_errors=True)
@@ -44,8 +43,8 @@ def _check_room(home: Path, total_bytes: int) -> None:
     free = shutil.disk_usage(home).free
     if free < needed:
         raise NoRoom(
-            f"{home} needs {needed >> 20} MiB free and has {free >> 20}: choose another --cache-dir, or a "
-            "smaller --mib"
+            f"{home} needs {needed >> 20} MiB of free space and has {free >> 20}: "
+            "choose another --cache-dir, or a smaller --mib"
         )
 
 
@@ -100,7 +99,7 @@ def _produce(producer: object, partition: int, value: bytes, failed: list[object
 
 
 def read_all(directory: Path) -> None:
-    """Bring the files into the page cache."""
+    """Reads the files into the page cache."""
     for path in directory.rglob("*"):
         if path.is_file():
             with path.open("rb", buffering=0) as file:
@@ -108,7 +107,7 @@ def read_all(directory: Path) -> None:
 
 
 def _read_without_holes(file: FileIO) -> None:
-    """An active segment's file is as long as it may get, and mostly a hole."""
+    """Skips holes: an active segment's file has its maximum length, and most of it is a hole."""
     end = 0
     while True:
         try:
@@ -124,8 +123,8 @@ def _read_without_holes(file: FileIO) -> None:
 
 
 def evict(directory: Path) -> None:
-    """Take the files out of the page cache, as after the machine was started: the next reader waits
-    for the disk. Linux."""
+    """Evicts the files from the page cache, as after a reboot: the next reader waits for the disk.
+    Linux only."""
     os.sync()
     for path in directory.rglob("*"):
         if path.is_file():

@@ -1,12 +1,11 @@
-"""How long kbroker takes to be ready on 2 GiB in 1 000 partitions, and what memory it then has, by
-engine and durability.
+"""Time to ready and memory of kbroker on 2 GiB in 1 000 partitions, by engine and durability.
 
-    python -m perf.studies.big_starts       all engines; keeps 8 GiB of directories for next time
+    python -m perf.studies.big_starts       all engines; keeps 8 GiB of directories for later runs
     python -m perf.studies.big_starts --engine lmdb --cold
 
-After a clean stop, and after kill -9 while idle; with --cold also with the files taken out of the
-page cache, as after the machine's start. Readings of all settings are interleaved, medians are
-shown. Starts on an empty directory are the suite's (perf/suite/__main__.py).
+It measures starts after a clean stop and after kill -9 while idle; with --cold also with the files
+evicted from the page cache, as after a reboot. Readings of all settings are interleaved, and
+medians are shown. The suite measures starts on an empty directory (perf/suite/__main__.py).
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ class Setting(NamedTuple):
 
 
 def big_homes(engines: Sequence[str], cache: Path, total_bytes: int, console: Console) -> dict[str, Path]:
-    """By engine; stopped in good order, files in the page cache. Engines for which there is no room
-    are left out."""
+    """The directories by engine, left by a clean stop, with their files in the page cache. Engines
+    for which the disk has no space are left out."""
     homes = {}
     for engine in engines:
         console.print(
@@ -64,7 +63,7 @@ def big_homes(engines: Sequence[str], cache: Path, total_bytes: int, console: Co
 
 
 def measure(home: Path, setting: Setting) -> dict[str, float]:
-    """Once after a stop, once after a kill; stopped when this returns."""
+    """Measures one start after a stop and one after a kill. The broker is stopped on return."""
     broker = measured_broker(home, *setting)
     with _killed_at_last(broker):
         found = {"stopped": start_ms(broker), "memory": idle_memory_mb(broker)}
@@ -124,11 +123,13 @@ def _table(readings: Mapping[Setting, Mapping[str, Sequence[float]]]) -> Table:
 )
 @click.option("--repeats", default=5, show_default=True, help="Readings of each figure.")
 @click.option("--mib", default=2048, show_default=True, help="Size of the directory.")
-@click.option("--cold", is_flag=True, help="Also with the files out of the page cache (slow; one reading).")
+@click.option(
+    "--cold", is_flag=True, help="Also with the files evicted from the page cache (slow; one reading)."
+)
 @click.option(
     "--cache-dir",
     type=click.Path(path_type=Path),
-    help="Where directories are kept.  [default: the temporary directory]",
+    help="Directory that keeps the data directories.  [default: the temporary directory]",
 )
 def main(
     engines: Sequence[str],

@@ -1,19 +1,19 @@
-"""Large groups and many groups: 500 members in one group, and 500 groups of one member each, in
+"""Large groups and many groups: 500 members in one group, and 500 groups of one member each, with
 both group protocols.
 
-    python -m perf.studies.group_scale                                  all of it, some minutes
+    python -m perf.studies.group_scale                                  everything, some minutes
     python -m perf.studies.group_scale --engine lmdb --members 500 --protocol consumer
 
-The members are threads of this process that speak the protocol over a connection each, as a
-consumer's heartbeat thread does: they join, join again when they are told to, share partitions out
-when they lead, and send a heartbeat when it is due. Nothing is fetched.
+The members are threads of this process, each with its own connection, that act like a consumer's
+heartbeat thread. They join, rejoin when the broker requires it, assign partitions if they are the
+leader, and send heartbeats. Nothing is fetched.
 
-    settled s       from the first member's connection until partitions are shared out evenly and
-                    every member is in the same epoch
-    rounds          for the classic protocol: generations until then; for the other: group epochs
-    one more s      a member joins a group that is settled: until it is settled again
-    rest %          CPU time of the broker afterwards, in per cent of the time that passes,
-                    heartbeats of all members included
+    settled s       from the first member's connection until partitions are assigned evenly and
+                    all members are in the same epoch
+    rounds          classic protocol: generations until then; other protocol: group epochs
+    one more s      from the joining of another member until the group is settled again
+    rest %          CPU time of the broker afterwards, in percent of elapsed time, including the
+                    heartbeats of all members
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Reading(NamedTuple):
 
 @dataclass
 class Member:
-    """What a member was told last. `partitions` counts; a classic member's assignment is four bytes
-    with that number."""
+    """A member and its last state. `partitions` is the number of its partitions; a classic member's
+    assignment is four bytes with that number."""
 
     group: str
     port: int
@@ -94,7 +94,7 @@ class Member:
                 joined = not self.must_join(answer.error_code.value)
 
     def join(self) -> bool:
-        """JoinGroup and SyncGroup. False: it has to join again."""
+        """Sends JoinGroup and SyncGroup. Returns false if the member has to rejoin."""
         row = {"name": "range", "metadata": _SUBSCRIPTION}
         answer = self.connection.call(
             "join_group", 9, group_id=self.group, session_timeout=45_000, rebalance_timeout=60_000,
@@ -147,13 +147,13 @@ class Member:
                 rows = answer.assignment.topic_partitions
                 owned = [{"topic_id": row.topic_id, "partitions": row.partitions} for row in rows]
                 self.partitions = sum(len(row.partitions) for row in rows)
-                continue  # It says at once that it has them.
+                continue  # It confirms them at once.
             if self.stopping.wait(answer.heartbeat_interval.total_seconds()):
                 return
 
 
 class Crowd:
-    """Members of one or many groups."""
+    """The members of one or many groups."""
 
     def __init__(self, port: int, protocol: str, partitions: int) -> None:
         self._port, self._protocol, self._partitions = port, protocol, partitions
@@ -168,8 +168,8 @@ class Crowd:
         self._threads[-1].start()
 
     def settle(self) -> None:
-        """Until every group's partitions have owners and all of its members are in the same epoch.
-        Raises ClickException."""
+        """Waits until all partitions of every group are assigned evenly and its members are in the
+        same epoch. Raises ClickException."""
         deadline = time.monotonic() + PATIENCE_S
         while not self._is_settled():
             failed = [member.failed for member in self.members if member.failed]
@@ -255,10 +255,10 @@ def _measured(crowd: Crowd, pid: int, groups: int, members: int, rest_s: float) 
     "--members",
     default=500,
     show_default=True,
-    help="Of the one large group, and the number of small groups.",
+    help="Members of the large group, and number of small groups.",
 )
 @click.option(
-    "--rest", default=20.0, show_default=True, help="Seconds over which the CPU time at rest is taken."
+    "--rest", default=20.0, show_default=True, help="Seconds over which the CPU time at rest is measured."
 )
 def main(engine: str, protocols: tuple[str, ...], members: int, rest: float) -> None:
     table = Table("protocol", "groups", "members", "settled s", "rounds", "one more s", "rest %")

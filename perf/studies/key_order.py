@@ -1,12 +1,12 @@
-"""What the order of keys costs: a queue that keeps it (`kbroker queues create --ordering key`)
-beside one that does not.
+"""The cost of key order: a queue with it (`kbroker queues create --ordering key`) compared with one
+without.
 
     python -m perf.studies.key_order [--jobs 4000] [--job-ms 0] [--engine segment] [--batch 100]
 
-Eight workers, unmodified confluent-kafka in processes of their own, accept all jobs of a queue one
-by one and confirm each. The jobs have 1 000 keys, of which one has a part of them. A hot key goes
-no faster than one worker does: with half of the jobs it bounds the rate at twice that of one
-worker.
+Eight workers (unmodified confluent-kafka, each in its own process) accept all jobs of a queue one
+by one, with a commit for each. The jobs have 1 000 keys, one of which may have a larger share. The
+rate of a hot key is at most that of one worker; with half of the jobs, it limits the total rate to
+twice that.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def lag(broker: RunningBroker, group: str) -> int:
 
 
 def measure(broker: RunningBroker, row: Row, number: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Jobs a second, and milliseconds of the broker's CPU for each."""
+    """Jobs per second, and milliseconds of the broker's CPU per job."""
     name = f"jobs{number}"
     broker.create_topic(name)
     broker.set_group_config(name, {**CONFIG, "kbroker.queue.ordering": row.ordering})
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=4000)
     parser.add_argument("--job-ms", type=float, default=0)
     parser.add_argument("--engine", default="segment")
-    parser.add_argument("--batch", type=int, default=100, help="records a batch, at most")
+    parser.add_argument("--batch", type=int, default=100, help="maximum number of records in a batch")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
         broker = RunningBroker(Path(home), storage=options.engine)

@@ -1,13 +1,13 @@
-"""Whether a broker's memory grows: hours of traffic in minutes, with new clients all the time, and
-its anonymous memory in between.
+"""Does a broker's memory grow? Hours of traffic in minutes, with new clients all the time, and
+samples of the broker's anonymous memory.
 
     python -m perf.studies.memory_over_time          five minutes on segment: 100 M records
     python -m perf.studies.memory_over_time --engine lmdb --minutes 60
 
-In turns: a producer as fast as it can, and eight share consumers of one group (explicit, 1 %
-released, 0.1 % rejected), all new processes each time. The topic keeps 64 MiB, so retention is at
-work as well. What a broker takes at first (caches, buffers, the interpreter's arenas) is not
-growth: that is what the last third of the time has over the second third, by medians.
+A producer at full speed and eight share consumers of one group (explicit, 1 % released, 0.1 %
+rejected) alternate, as new processes each time. The topic keeps 64 MiB, so retention works too.
+Memory that a broker allocates at first (caches, buffers, the interpreter's arenas) is not growth.
+Growth is the difference of the medians of the last and the second third of the time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SHOWN_ROWS = 30
 
 
 class Sample(NamedTuple):
-    """After `seconds`, in which `records` were written and taken."""
+    """The memory after `seconds`, in which `records` were written and read."""
 
     seconds: float
     records: int
@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 
 
 def samples(bootstrap: str, pid: int, topic: str, group: str, seconds: float) -> list[Sample]:
-    """One for each turn, at least three. Raises WorkloadFailed."""
+    """One sample for each turn, at least three. Raises WorkloadFailed."""
     began, records, found = time.monotonic(), 0, list[Sample]()
     while len(found) < 3 or time.monotonic() - began < seconds:
         produced = produce(Plan(_PRODUCE_S, 0.0), bootstrap, topic)
@@ -75,7 +75,10 @@ def growth_mb(found: Sequence[Sample]) -> float:
 @click.option("--durability", type=click.Choice(["disk", "os"]), default="disk", show_default=True)
 @click.option("--minutes", default=5.0, show_default=True)
 @click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Write every sample there."
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all samples to this file.",
 )
 def main(engine: str, durability: str, minutes: float, json_file: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="kbroker-perf-") as home:

@@ -1,22 +1,21 @@
-"""Speed and space of the two designs for share state: the `default` persister and
+"""Speed and space of the two designs for share state: the persisters `default` and
 `control-records`, with 1 and with 20 groups.
 
-    python -m perf.studies.persisters                              all of it, some minutes
+    python -m perf.studies.persisters                              everything, some minutes
     python -m perf.studies.persisters --engine lmdb --groups 20
 
-A broker is opened in this process, without a server, so that what is measured is the persister and
-its engine. One topic, one partition, records of 100 bytes in batches of 10. Every group accepts all
-of them, in acknowledgements of 10 records, all groups at the same time, each waiting for its
-acknowledgement before it sends the next. Then the broker is stopped, the log is read by an ordinary
-fetch from its beginning, and the state of all groups is loaded by a new broker. Repeats go through
-both persisters in turns; medians are shown.
+A broker is opened in this process, without a server, so that only the persister and its engine are
+measured. There is one topic with one partition and records of 100 bytes in batches of 10. All
+groups accept all records at the same time, in acknowledgements of 10 records, each of which waits
+for the one before. Then the broker is stopped, an ordinary fetch reads the log from its beginning,
+and a new broker loads the state of all groups. Repeats alternate between the persisters; medians
+are shown.
 
-    acks/s          acknowledgements of all groups together, by the clock; busy machines make this
-                    worthless
-    CPU us          CPU time of the process for an acknowledgement (fetching included)
-    log B, state B  bytes for an acknowledgement: in the topic's log beside the records themselves,
-                    and on disk for the state
-    fetch MB        what an ordinary consumer has to be sent to read the whole topic
+    acks/s          acknowledgements of all groups per second; meaningless on a busy machine
+    CPU us          CPU time of the process per acknowledgement (including the fetch)
+    log B, state B  bytes per acknowledgement: in the topic's log, without the records, and on disk
+                    for the state
+    fetch MB        bytes sent to an ordinary consumer that reads the whole topic
     load ms         CPU time to load all groups after a clean stop, and after a crash
 """
 
@@ -93,7 +92,7 @@ async def append(broker: Broker, batches: int) -> None:
 
 
 async def work(broker: Broker, group_id: str, key: TopicPartition, batches: int) -> None:
-    """One group: load its share-partition, then take and accept batch after batch."""
+    """One group: loads its share-partition, then acquires and accepts batch after batch."""
     loaded = await broker.share_partitions.load(group_id, key)
     engine = loaded.engine
     assert engine is not None
@@ -150,7 +149,7 @@ async def fill_and_work(
 
 
 async def load(setting: Setting, directory: Path) -> tuple[float, float]:
-    """CPU milliseconds to load all groups; megabytes that a consumer is sent."""
+    """The CPU milliseconds to load all groups, and the megabytes sent to a consumer."""
     async with open_broker(options_of(setting, directory)) as broker:
         topic = broker.topics.by_name("orders")
         assert topic is not None

@@ -1,13 +1,13 @@
-"""How long the state of many share-partitions takes to load, by state engine.
+"""The time to load the state of many share-partitions, by state engine.
 
     python -m perf.studies.state_load       10 000 share-partitions: updates, cold snapshots
     python -m perf.studies.state_load --engine lmdb --repeats 9
 
-What is stored is made with the coordinator itself: one snapshot for each share-partition, and some
-updates. Timed is what a start has to do: open the store, and read every share-partition through the
-default persister, all asked for at once, as a broker's first fetches do, each reading storing the
-new leader epoch. Medians of all repeats, which go through all engines in turns. On a busy machine
-the CPU time is the figure to compare.
+The coordinator itself creates the stored state: one snapshot for each share-partition, and some
+updates. The measurement covers the work of a start: open the store, and read every share-partition
+through the default persister, all concurrently, like a broker's first fetches. Each read stores the
+new leader epoch. Repeats alternate between the engines; medians are shown. On a busy machine,
+compare the CPU time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _AT_ONCE = 500
 
 
 def fill(directory: Path, engine: str, partitions: Sequence[TopicPartition], updates: int) -> int:
-    """Bytes of keys and values that are stored."""
+    """Fills a store. Returns the bytes of the stored keys and values."""
     store: StateStore = plugins.state_store_factory(engine).open(directory, {}, 1)
     coordinator = ShareStateCoordinator(store.scan, lambda *_: True)
     for first in range(0, len(partitions), _AT_ONCE):
@@ -77,8 +77,8 @@ def fill(directory: Path, engine: str, partitions: Sequence[TopicPartition], upd
 async def load(
     directory: Path, engine: str, partitions: Sequence[TopicPartition], leader_epoch: int
 ) -> tuple[float, float, float]:
-    """Milliseconds to open the store and to read everything, and of CPU time for both."""
-    settle_memory()  # as a broker does, whose memory is not full of what fill() left
+    """The milliseconds to open the store, to read everything, and of CPU time for both."""
+    settle_memory()  # as in a broker, whose memory has no garbage of fill()
     began = time.perf_counter()
     began_cpu = time.process_time()
     store: StateStore = plugins.state_store_factory(engine).open(directory, {}, 1)
@@ -122,7 +122,7 @@ async def load(
     help="Updates after each snapshot.",
 )
 @click.option("--repeats", type=int, default=5, show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Where every reading goes.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write all readings to this file.")
 def main(
     engines: Sequence[str],
     share_partitions: int,

@@ -1,7 +1,7 @@
 """`python -m perf.suite`: the command is in perf/suite/command.py.
 
-This module imports nothing, since every client's process imports the module that was run, and there
-are up to 32 of them in a row.
+This module imports nothing, since every client process imports the main module, and a row has up to
+32 of them.
 """
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""What the suite compares: kbroker on each engine in both durabilities, and Apache Kafka without
-and with a sync for each batch.
+"""The candidates of the suite: kbroker on each engine with both durabilities, and Apache Kafka
+without and with a sync for each batch.
 
-Both Kafkas are one process, since they differ in a config of topics only (flush.messages=1): one
-JVM to warm, one to keep in memory. Each other candidate is a broker of its own. All stay up during
-the whole suite; one of them has work.
+Both Kafka candidates share one process, since only a topic config differs (flush.messages=1): one
+JVM to warm up and to keep in memory. Each other candidate is a separate broker. All run during the
+whole suite, and one of them works.
 
-Like is compared with like: durability `os` (an answer may come before the sync) with Kafka's
-default, which never syncs, and `disk` (synced before it counts) with Kafka's flush.messages=1,
-whose share state is not synced either. Produced with acks=1, `disk` is answered before the sync as
-well, and compared with Kafka's default.
+Durability `os` (a response may precede the sync) is compared with Kafka's default, which never
+syncs. `disk` (synced before the response) is compared with Kafka's flush.messages=1, although its
+share state is not synced. With acks=1, `disk` also responds before the sync, and is compared with
+Kafka's default.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ KINDS: Mapping[str, Kind] = {
 }
 ALL = frozenset(KINDS)
 MAIN = ALL - {"lmdb-os", "rocksdb-os"}
-"""Those that run everything. Unsynced LMDB and RocksDB show what a sync costs them in a few rows;
-more would tell nothing new."""
+"""The candidates of all rows. For LMDB and RocksDB with `os`, a few rows are enough to show the
+cost of their syncs."""
 NOT_SYNCED_TWICE = ALL - {"kafka-sync"}
 READING = MAIN - {"kafka-sync"}
-"""For rows that read and acknowledge: flush.messages changes nothing there, as Kafka's share state
-is never synced."""
+"""For rows that read and acknowledge. flush.messages has no effect there, since Kafka never syncs
+its share state."""
 SEGMENT = frozenset(("segment-os", "segment-disk"))
-"""With `kafka` for rows about the broker more than about where it stores: other engines would take
-their time and tell nothing new."""
+"""Together with `kafka` for rows that depend on the broker more than on its engine. Other engines
+would cost time and show nothing new."""
 _SYNC_EACH_BATCH = {"flush.messages": "1"}
 _LARGE_GROUPS = {"group.share.max.size": "1000"}
 """The default of all brokers is 200 members; one row has 500."""
 
 
 class Broker(Protocol):
-    """A process that may be started again after it was killed."""
+    """A broker's process, which can be started again after a kill."""
 
     @property
     def bootstrap(self) -> str: ...
@@ -80,10 +80,10 @@ class Broker(Protocol):
 
 @dataclass
 class Candidate:
-    """A broker, and what must be known to use it.
+    """A broker, and the data for its use.
 
     `filled`: topics that rows have filled and keep. `idle_mb`: its anonymous memory after the
-    start, before it had any work.
+    start, before any work.
     """
 
     kind: Kind
@@ -129,23 +129,22 @@ class Candidate:
         return self.broker.is_running
 
     def prepare(self) -> None:
-        """What is done once before the first start and not counted in it (Kafka's formatting of its
-        directory)."""
+        """Prepares the first start, outside its measurement: Kafka formats its directory."""
         if isinstance(self.broker, kafka_broker.KafkaBroker):
             self.broker.prepare()
 
     def start(self) -> None:
-        """Returns when connections are accepted; at once if it runs. Raises BrokerStartFailed or
-        KafkaFailed."""
+        """Starts the broker unless it runs. Returns when connections are accepted. Raises
+        BrokerStartFailed or KafkaFailed."""
         if not self.is_running:
             self.broker.start()
 
     def stop(self) -> None:
-        """SIGTERM, and wait."""
+        """Sends SIGTERM and waits."""
         self.broker.stop()
 
     def kill(self) -> None:
-        """SIGKILL; no error if it has ended already."""
+        """Sends SIGKILL. No error if the broker has already ended."""
         self.broker.kill()
 
     def connect(self) -> Connection:
@@ -156,7 +155,8 @@ class Candidate:
     def create_topic(
         self, name: str, *, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        """With the candidate's own topic configs below `config`. Raises KafkaError."""
+        """Creates a topic with the candidate's topic configs, which `config` overrides. Raises
+        KafkaError."""
         with self.connect() as connection:
             admin.create_topic(
                 connection, name, partitions=partitions, config={**self.topic_config, **(config or {})}
@@ -168,7 +168,7 @@ class Candidate:
             admin.delete_topic(connection, name)
 
     def set_group_config(self, group_id: str, config: Mapping[str, str]) -> None:
-        """Of a share group, which need not exist yet. Raises KafkaError."""
+        """Sets configs of a share group, which need not exist yet. Raises KafkaError."""
         with self.connect() as connection:
             admin.alter_configs(connection, admin.ResourceType.GROUP, group_id, set_configs=config)
 
@@ -179,7 +179,7 @@ class Candidate:
 
 
 def make_candidates(keys: Sequence[str], home: Path) -> list[Candidate]:
-    """In the order of `keys`, none started. Those that cannot be had here (`why_missing`) are left
+    """The candidates in the order of `keys`, not started. Unavailable ones (`why_missing`) are left
     out."""
     brokers: dict[str, Broker] = {}
     filled: dict[str, set[str]] = {}
@@ -198,12 +198,12 @@ def make_candidates(keys: Sequence[str], home: Path) -> list[Candidate]:
 
 
 def why_missing(kind: Kind) -> str | None:
-    """One line, or None."""
+    """Why candidates of this kind are not available, in one line, or None."""
     return kafka_broker.why_missing() if kind.family == "kafka" else None
 
 
 def version_of(kind: Kind) -> str:
-    """Empty where it is missing."""
+    """The version; empty if it is not available."""
     if kind.family == "kbroker":
         return version("kbroker")
     from tests.differential import apache_kafka

@@ -1,11 +1,11 @@
-"""A suite's command: which rows and candidates, how long, and where the results go.
+"""The command of a suite: its rows, candidates, durations and output files.
 
     make perf                                            everything, under an hour
     make perf-quick                                      the main rows, under five minutes
     python -m perf.suite --rows 'produce*' --candidates segment-os,kafka --rounds 1
     python -m perf.queues --rows 'one-*'                 another suite: work queues, kbroker alone
 
-Run it on a machine that does nothing else; perf/README.md says what is measured and how to read it.
+Run it on an otherwise idle machine. perf/README.md explains the measurements and their results.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PAPER_WIDTH = 200
 
 
 class Suite(NamedTuple):
-    """Rows, candidates and goals that a command measures. `about`: the text of its --help."""
+    """The rows, candidates and goals of a command. `about`: the text of its --help."""
 
     about: str
     rows: Callable[[], list[Row]]
@@ -47,7 +47,7 @@ class Suite(NamedTuple):
 
 
 SUITE = Suite(
-    "Measure kbroker on every engine beside Apache Kafka, in turns, and report rates, latencies, CPU, "
+    "Measure kbroker on every engine and Apache Kafka, in turns, and report rates, latencies, CPU, "
     "memory and their ratios.",
     all_rows,
     tuple(KINDS),
@@ -59,8 +59,8 @@ SUITE = Suite(
 
 
 def chosen_rows(patterns: Sequence[str], *, quick: bool, suite: Suite = SUITE) -> list[Row]:
-    """Without a pattern all of them, or the quick suite's; a pattern means the rows it names.
-    Raises click.UsageError for none."""
+    """The rows that match the patterns; without a pattern, all rows, or those of the quick suite.
+    Raises click.UsageError if none match."""
     rows = suite.rows()
     if not patterns:
         return [row for row in rows if row.quick or not quick]
@@ -71,7 +71,7 @@ def chosen_rows(patterns: Sequence[str], *, quick: bool, suite: Suite = SUITE) -
 
 
 def chosen_candidates(names: Sequence[str], *, quick: bool, suite: Suite = SUITE) -> list[str]:
-    """Raises click.UsageError."""
+    """The named candidates, or the defaults. Raises click.UsageError."""
     unknown = [name for name in names if name not in suite.candidates]
     if unknown:
         raise click.UsageError(
@@ -87,8 +87,8 @@ def finish(
     html_file: Path | None,
     goals: Callable[[], Iterable[Goal]] = all_goals,
 ) -> None:
-    """Judge, write and show what there is. The JSON is written first: no fault of a report can lose
-    an hour's readings."""
+    """Judges, writes and shows the results. The JSON is written first, so that an error in a report
+    cannot lose an hour of readings."""
     from perf.report import page, terminal
 
     results.goals = judge(results, goals())
@@ -113,7 +113,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 class _Choice(NamedTuple):
-    """What a caller of a suite's command asks for."""
+    """The options of a suite's command."""
 
     quick: bool
     rows: Sequence[str]
@@ -147,7 +147,7 @@ def _run(suite: Suite, choice: _Choice) -> None:
 
 
 def command_of(suite: Suite) -> click.Command:
-    """Its options are the same for all suites."""
+    """The command of a suite. Its options are the same for all suites."""
 
     def listed(_: click.Context, __: click.Parameter, wanted: bool) -> None:
         if wanted:
@@ -159,31 +159,34 @@ def command_of(suite: Suite) -> click.Command:
     full, quick = suite.full, suite.quick
     file, folder = click.Path(dir_okay=False, path_type=Path), click.Path(file_okay=False, path_type=Path)
 
-    @click.command(help=f"{suite.about}\n\nCtrl-C ends it early; what was measured until then is reported.")
+    @click.command(help=f"{suite.about}\n\nCtrl-C ends it early; the readings up to then are reported.")
     @click.option(
         "--quick",
         is_flag=True,
-        help="The main rows, fewer candidates, short windows; for a look, not for claims.",
+        help="The main rows, fewer candidates, short windows: for a first look only.",
     )
     @click.option(
         "--rows", callback=_split, metavar="PATTERN,…", help="Rows by name, * and ? allowed.  [default: all]"
     )
     @click.option(
-        "--candidates", callback=_split, metavar="KEY,…", help=f"Of {every}.  [default: all; --quick: {few}]"
+        "--candidates",
+        callback=_split,
+        metavar="KEY,…",
+        help=f"Some of {every}.  [default: all; --quick: {few}]",
     )
     @click.option(
         "--rounds",
         type=click.IntRange(min=1),
-        help=f"Readings of a figure.  [default: {full.rounds}; --quick: {quick.rounds}]",
+        help=f"Readings of each figure.  [default: {full.rounds}; --quick: {quick.rounds}]",
     )
     @click.option(
         "--seconds",
         type=float,
         help=f"Length of a window.  [default: {full.seconds:g}; --quick: {quick.seconds:g}]",
     )
-    @click.option("--json", "json_file", type=file, help="Write every reading there.")
-    @click.option("--html", "html_file", type=file, help="Write the report with plots there.")
-    @click.option("--home", type=folder, help="Where brokers keep data: a disk with 30 GB.")
+    @click.option("--json", "json_file", type=file, help="Write all readings to this file.")
+    @click.option("--html", "html_file", type=file, help="Write the report with plots to this file.")
+    @click.option("--home", type=folder, help="Directory for the brokers' data, on a disk with 30 GB free.")
     @click.option(
         "--list",
         is_flag=True,
@@ -192,7 +195,7 @@ def command_of(suite: Suite) -> click.Command:
         callback=listed,
         help="Print the rows and end.",
     )
-    def command(**options: Any) -> None:  # noqa: ANN401 (what the options above give)
+    def command(**options: Any) -> None:  # noqa: ANN401 (the values of the options above)
         _run(suite, _Choice(**options))
 
     return command

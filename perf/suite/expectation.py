@@ -1,8 +1,8 @@
-"""About how long a run of the suite takes, from what it consists of: for the line at its start, and
-for choosing what goes into it.
+"""Estimates the duration of a run of the suite from its rows and candidates: for the line at its
+start, and for the choice of rows.
 
-The constants were read off runs on two virtual CPUs. A machine that is busy, or whose disk is slow,
-takes longer.
+The constants are from runs on two virtual CPUs. A busy machine, or one with a slow disk, takes
+longer.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from perf.suite.rows import Row
 
 _START_S = 2.0
 _FILL_S = 1.5
-"""Of one topic on one broker: from half a second to four."""
+"""Filling one topic on one broker: half a second to four."""
 _AROUND_S = 0.7
-"""Clients' starting and ending, a topic's making and deleting, the sync between two windows."""
+"""Starting and ending clients, creating and deleting a topic, the sync between two windows."""
 PAUSE_S = 0.25
-"""Behind that sync, before each window that counts."""
+"""The pause between that sync and each measured window."""
 _WARM_MEMORY_S = 0.6
-"""Touching it before a window of produce, where the window before it was not long ago."""
+"""Touching memory before a produce window, if the last such window was recent."""
 _KAFKA_JOINS_S = 5.0
-"""A member of a new share group hears of its partitions with its second heartbeat."""
+"""A member of a new share group receives its assignment with its second heartbeat."""
 _JOINING = ("share", "queue", "scale")
 _JOINING_ROWS = ("ack-round-trip", "first-record")
-"""Of latency, whose other rows have consumers without a group."""
+"""Rows of latency with a group; the others have consumers without one."""
 _WARMING = "warming"
 
 
 class Lengths(NamedTuple):
-    """Of windows, and of their warm-ups; `warming_s`: windows of the round that warms."""
+    """The lengths of windows and of their warm-ups. `warming_s`: windows of the warm-up round."""
 
     seconds: float
     warming_s: float
@@ -39,13 +39,13 @@ class Lengths(NamedTuple):
 
 
 def expected_s(rows: Iterable[Row], keys: Sequence[str], rounds: int, lengths: Lengths) -> float:
-    """From the start to the last reading."""
+    """The seconds from the start to the last reading."""
     each = by_part(rows, keys, rounds, lengths)
     return sum(each.values()) + _START_S * len(keys)
 
 
 def by_part(rows: Iterable[Row], keys: Sequence[str], rounds: int, lengths: Lengths) -> Mapping[str, float]:
-    """By row, all rounds, and "warming": the round before them."""
+    """The seconds of all rounds by row, and of the warm-up round under "warming"."""
     found, fills = {_WARMING: 0.0}, set()
     for row in rows:
         suited = [key for key in keys if row.suits(key)]

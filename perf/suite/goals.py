@@ -1,8 +1,8 @@
-"""What kbroker has to reach, as ratios inside one run: one table, and how it is judged.
+"""The goals of kbroker, as ratios within one run, and how they are judged.
 
-The segment engine, which is the default, is held against Apache Kafka at the same durability. The
-other engines are held against the segment engine, all rows together, and large numbers of
-share-partitions and members against small ones on the same broker.
+The segment engine, which is the default, is compared with Apache Kafka of the same durability. The
+other engines are compared with the segment engine, over all rows. Large numbers of share-partitions
+and members are compared with small ones on the same broker.
 """
 
 from __future__ import annotations
@@ -15,25 +15,28 @@ from perf.suite.results import METRICS, GoalResult, Ratio, Results, RowResult
 
 OS, DISK = "segment-os", "segment-disk"
 _STATE_SYNCED = 0.7
-"""Of the goals of `os`, where kbroker's share state is synced and Kafka's is not."""
+"""The part of the goals of `os` that is required where kbroker syncs its share state and Kafka does
+not."""
 ENGINE_GOALS = {"lmdb-disk": 0.7, "rocksdb-disk": 0.4}
-"""By geometric mean over all rows of clients, of the segment engine's."""
+"""The least geometric mean, over all client rows, of the ratios to the segment engine."""
 ALL_CLIENT_ROWS = "client-rows"
 _CLIENT_GROUPS = ("produce", "fetch", "share", "queue", "latency")
 _TIMES = {"first-record": "ms"}
-"""Of rows of latency without percentiles; the others count by their median."""
+"""The metrics of latency rows without percentiles. The others are compared by their median."""
 _LINEAR = 0.7
-"""Of the rate with few share-partitions or members, where there are a hundred times as many."""
+"""The least part of the rate that remains with a hundred times as many share-partitions or
+members."""
 _LIMITED = 0.7
-"""Of the rate from batches of one record, where single records are taken from batches of
-thousands."""
+"""The least part of the rate from batches of one record that remains when single records are taken
+from batches of thousands."""
 _BESIDE_COLD = 2.0
-"""Times the 99th percentile that a consumer sees while nobody else reads what the page cache has
-not."""
+"""The most that a consumer's 99th percentile may grow while another consumer reads data outside the
+page cache."""
 
 
 class Goal(NamedTuple):
-    """`at_least` and `at_most`: of candidate by `against`; `against_row` None: in the same row."""
+    """`at_least`, `at_most`: limits of the ratio of `candidate` to `against`. `against_row`: the
+    row of `against`; None for the same row."""
 
     row: str
     metric: str
@@ -58,7 +61,7 @@ THROUGHPUT: Sequence[tuple[str, float, float]] = (
     ("one-1", 6.0, 10.0),
     ("one-8", 6.0, 10.0),
 )
-"""Of `os` against Kafka's default: row, at least so many times the rate, and the records per broker
+"""`os` against Kafka's default: row, and the least ratios of the rate and of the records per broker
 CPU second."""
 
 AT_MOST: Sequence[tuple[str, str, float]] = (
@@ -73,7 +76,7 @@ AT_MOST: Sequence[tuple[str, str, float]] = (
     ("memory", "idle_mb", 1 / 7),
     ("memory", "rss_anon_mb", 1 / 10),
 )
-"""Of `os` against Kafka's default: row, metric, at most so many times."""
+"""`os` against Kafka's default: row, metric, greatest ratio."""
 
 DISK_PRODUCE: Sequence[tuple[str, float]] = (
     ("produce-100b-1p", 1.0),
@@ -83,18 +86,18 @@ DISK_PRODUCE: Sequence[tuple[str, float]] = (
     ("produce-1kb-6p-16kb", 8.0),
     ("produce-100b-6p-lz4", 1.0),
 )
-"""Of `disk` against flush.messages=1."""
+"""`disk` against flush.messages=1: row, least ratio of the rate."""
 
 DISK_ACKS_1: Sequence[tuple[str, float]] = (
     ("produce-100b-1p-acks1", 1.0),
     ("produce-1kb-6p-16kb-acks1", 1.0),
 )
-"""Of `disk` against Kafka's default: kbroker answers acks=1 before the sync, so neither waits for
-one. With flush.messages=1 Kafka would sync in its append, whatever acks is."""
+"""`disk` against Kafka's default. kbroker responds to acks=1 before the sync, so neither waits for
+one. With flush.messages=1, Kafka would sync in the append for any acks."""
 
 
 def all_goals() -> list[Goal]:
-    """In the order of the report; those of engines against one another are `engine_ratios`."""
+    """The goals in the order of the report. `engine_ratios` has those between engines."""
     return [*_os_goals(), *_disk_goals(), *_own_goals()]
 
 
@@ -132,8 +135,8 @@ def _own_goals() -> Iterator[Goal]:
 
 
 def judge(results: Results, goals: Iterable[Goal]) -> list[GoalResult]:
-    """Of every goal whose row was chosen, and both whom it compares; others are left out. What gave
-    no reading is undecided."""
+    """The results of the goals whose row and candidates were chosen. A goal without readings is
+    undecided."""
     return [_judged(results, goal) for goal in goals if _was_chosen(results, goal)]
 
 
@@ -174,12 +177,12 @@ def _with(goal: GoalResult, ratio: Ratio | None) -> GoalResult:
 
 
 def engine_ratios(results: Results) -> list[GoalResult]:
-    """Each engine by the segment engine in every row of clients with `disk`, without limits, and
-    their geometric mean, with one. Its `low` and `high` are the means of all rows' lowest and
-    highest.
+    """The ratios of each engine to the segment engine in every client row with `disk`, without
+    limits, and their geometric mean, with a limit. The mean's `low` and `high` are the means of all
+    rows' lowest and highest.
 
-    Rows of latency count by their time, the other way round, so that more is better everywhere. A
-    row that gave no reading is among them without a ratio, and their mean is undecided then.
+    The ratios of latency rows are inverted, so that more is better everywhere. A row without
+    readings is included without a ratio, and makes the mean undecided.
     """
     found = []
     for engine, at_least in ENGINE_GOALS.items():

@@ -1,10 +1,10 @@
-"""Apache Kafka as its start script starts it: the released broker, one node in KRaft mode, in a
-process of ours.
+"""Apache Kafka as its start script starts it: the released broker, as one node in KRaft mode, in a
+child process.
 
-The JVM's flags and heap are those of kafka-server-start.sh and kafka-run-class.sh; the broker's
-settings are its defaults but for what one node needs (replication 1), and
-`log.segment.delete.delay.ms`, so that deleted topics free their disk within a second and not a
-minute. Needs Java, and Maven for the first time; nothing else in the project's figures does.
+The JVM's flags and heap are those of kafka-server-start.sh and kafka-run-class.sh. The broker's
+settings are its defaults, except replication 1 for a single node, and
+`log.segment.delete.delay.ms`, so that deleted topics free their disk space within a second instead
+of a minute. Needs Java, and Maven at the first use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _ERROR_CHARACTERS = 300
 
 @cache
 def why_missing() -> str | None:
-    """One line, or None if Kafka can be started here: it is fetched if need be. Tried once."""
+    """Why Kafka cannot be started here, in one line, or None. Fetches Kafka if needed. Tried
+    once."""
     if shutil.which("java") is None:
         return "not installed: there is no java on the PATH"
     if not any(LIBS.glob("kafka_2.13-*.jar")) and shutil.which("mvn") is None:
@@ -45,7 +46,7 @@ def why_missing() -> str | None:
 
 
 class KafkaBroker:
-    """One broker over its life. `home` holds its log, settings and data."""
+    """One broker, over all its starts. `home` holds its log, settings and data."""
 
     def __init__(self, home: Path, config: Mapping[str, str] | None = None) -> None:
         self._home, self._config = home, dict(config or {})
@@ -109,7 +110,7 @@ class KafkaBroker:
             time.sleep(_ASK_EVERY_S)
 
     def stop(self) -> None:
-        """SIGTERM, and wait."""
+        """Sends SIGTERM and waits."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -120,7 +121,7 @@ class KafkaBroker:
             self._process.wait()
 
     def _is_listening(self) -> bool:
-        """Looked up where the kernel lists it: connecting every few milliseconds would be work for
+        """Reads the kernel's list of sockets, since connecting every few milliseconds would load
         the broker."""
         wanted = f":{self._port:04X} "
         for table in ("/proc/net/tcp", "/proc/net/tcp6"):

@@ -1,9 +1,9 @@
-"""What the suite has read: every reading of every row and candidate, with what each metric means,
-to JSON and back.
+"""The results of the suite: every reading of every row and candidate, with the description of each
+metric, and their conversion to JSON and back.
 
-The JSON is all that the reports know, and what is kept in perf/results: it describes itself
-(titles, units, which way is better). Ratios are taken round by round, since the two readings of one
-round were taken minutes apart at most, and their median is reported.
+The reports use only the JSON, which is also stored in perf/results. It describes itself (titles,
+units, which direction is better). Ratios are calculated for each round, since the two readings of a
+round are at most minutes apart, and their median is reported.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 Better: TypeAlias = Literal["higher", "lower"]
 Reading: TypeAlias = Mapping[str, float]
-"""Of one row, candidate and round: value by metric."""
+"""The values of one row, candidate and round, by metric."""
 ROUND = "round"
-"""Beside the metrics of a kept reading: which round it is of, from 1. Runs of earlier versions do
-not have it."""
+"""The key of the round's number, from 1, in a stored reading. Runs of earlier versions lack it."""
 
 
 class Metric(NamedTuple):
-    """`unit` is what a table's head or an axis says."""
+    """`unit`: as shown in a table's head or on an axis."""
 
     title: str
     unit: str
@@ -41,25 +40,25 @@ METRICS: Mapping[str, Metric] = {
     "p999_ms": Metric("p99.9", "ms", "lower"),
     "ms": Metric("time", "ms", "lower"),
     "ready_ms": Metric("until it listens", "ms", "lower"),
-    "back_ms": Metric("until it hands out a job", "ms", "lower"),
+    "back_ms": Metric("until it delivers a job", "ms", "lower"),
     "idle_mb": Metric("anonymous memory, idle", "MB", "lower"),
     "rss_anon_mb": Metric("anonymous memory", "MB", "lower"),
     "rss_mb": Metric("resident memory", "MB", "lower"),
     "over_empty_mb": Metric("anonymous memory over an empty queue", "MB", "lower"),
     "grew_mb": Metric("growth of anonymous memory", "MB", "lower"),
-    "answer_bytes": Metric("bytes of an answer", "bytes", "lower"),
+    "answer_bytes": Metric("bytes of a response", "bytes", "lower"),
     "of_ideal": Metric("share of the ideal rate", "ideal rates", "higher"),
-    "released_per_s": Metric("given back", "jobs/s", "higher"),
-    "parked_per_s": Metric("put aside", "jobs/s", "higher"),
+    "released_per_s": Metric("released", "jobs/s", "higher"),
+    "parked_per_s": Metric("parked", "jobs/s", "higher"),
     "fairness": Metric("slowest consumer by the fastest", "times", "higher"),
 }
-"""A row may give any of these. MB is 10**6 bytes."""
+"""A row may return any of these. MB is 10**6 bytes."""
 
 
 @dataclass
 class CandidateFacts:
-    """`missing`: why there are no readings (not installed, does not start), in one line; None where
-    there are."""
+    """`missing`: why there are no readings (not installed, does not start), in one line; otherwise
+    None."""
 
     key: str
     title: str
@@ -72,8 +71,8 @@ class CandidateFacts:
 
 @dataclass
 class RowResult:
-    """`readings`: by candidate, one for each round that gave one; empty for who was chosen for the
-    row and gave none."""
+    """`readings`: by candidate, one for each successful round; empty for a chosen candidate without
+    readings."""
 
     key: str
     title: str
@@ -87,10 +86,11 @@ class RowResult:
 
 @dataclass
 class GoalResult:
-    """`ratio`: the median of candidate by `against` (in `against_row`, where that is another row);
-    `low` and `high` are of the rounds.
+    """The result of a goal. Without a limit, the ratio is for information.
 
-    No limit: the ratio is for information. `met` None: no limit, or no readings to judge.
+    - `ratio`: the median of the ratios of `candidate` to `against` (in `against_row`, if given).
+    - `low`, `high`: the lowest and highest ratio of a round.
+    - `met`: None if there is no limit, or no reading.
     """
 
     row: str
@@ -115,8 +115,8 @@ class Ratio(NamedTuple):
 
 @dataclass
 class Results:
-    """`engines`: the other engines by the segment engine, row by row and together. `notes`: what
-    went wrong, a line each."""
+    """A run. `engines`: ratios of the other engines to the segment engine, by row and overall.
+    `notes`: failures, one line each."""
 
     machine: dict[str, Any]
     began: str
@@ -132,7 +132,7 @@ class Results:
         return next((row for row in self.rows if row.key == key), None)
 
     def values(self, row: str, candidate: str, metric: str) -> list[float]:
-        """One for each round; empty where nothing was read."""
+        """One value for each round; empty if there are no readings."""
         return [reading[metric] for reading in self._readings(row, candidate, metric)]
 
     def median(self, row: str, candidate: str, metric: str) -> float | None:
@@ -142,8 +142,8 @@ class Results:
     def ratio(
         self, row: str, metric: str, candidate: str, against: str, against_row: str | None = None
     ) -> Ratio | None:
-        """Of candidate by `against` (in `against_row`, if it is another row). None where they have
-        no round in common."""
+        """The ratio of `candidate` to `against` (in `against_row`, if given). None if they have no
+        round in common."""
         above, below = (
             self._readings(row, candidate, metric),
             self._readings(against_row or row, against, metric),
@@ -162,10 +162,10 @@ class Results:
 
 
 def ratio_of(above: Sequence[float], below: Sequence[float]) -> Ratio | None:
-    """The median of the ratios round by round, by position.
+    """The median of the ratios of readings at the same position.
 
-    Where one side has fewer readings, nothing says which of them belong together: then the medians'
-    ratio, between the extremes.
+    If one side has fewer readings, they cannot be paired. The result is then the ratio of the
+    medians, with the extreme ratios.
     """
     if not above or not below or not all(below):
         return None
@@ -182,7 +182,7 @@ def to_json(results: Results) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any]) -> Results:
-    """Of `to_json`. Raises KeyError or TypeError for anything else."""
+    """The inverse of `to_json`. Raises KeyError or TypeError for anything else."""
     return Results(
         machine=dict(data["machine"]),
         began=data["began"],

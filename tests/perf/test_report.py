@@ -348,4 +348,4 @@ def test_the_command_and_another_file(tmp_path: Path) -> None:
     other.write_text('{"machine": {}}')
     done = CliRunner().invoke(main, [str(other)])
     assert done.exit_code == 1
-    assert "is no run of the suite" in done.output
+    assert "is not a run of the suite" in done.output

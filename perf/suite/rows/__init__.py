@@ -1,10 +1,10 @@
-"""What a row of the suite is, and what it is given to run with. The rows themselves are in modules
-of this package, joined in `all_rows`.
+"""The definition of a row, and of a run of it. The rows themselves are in the modules of this
+package; `all_rows` lists them.
 
-A row measures one workload against one candidate, once, in about the time of the run's window, and
-returns its readings by the names of perf.suite.results.METRICS. It never knows which round it is
-in, unless it asks; never compares; and leaves nothing behind that costs the next one anything: what
-it has written is deleted, what it has filled is kept for the next rounds on purpose.
+A row measures one workload on one candidate, once, in about the length of the run's window, and
+returns its readings by the names in perf.suite.results.METRICS. It compares nothing, and leaves
+nothing behind that affects the next row: its new topics are deleted, and topics that it has filled
+are kept for later rounds on purpose.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ Group: TypeAlias = Literal[
     "produce", "fetch", "share", "queue", "latency", "footprint", "scale", "jobs", "waiting"
 ]
 Fill: TypeAlias = Callable[[str, str], None]
-"""Of bootstrap and topic: fills the topic."""
+"""A function of bootstrap and topic that fills the topic."""
 
 _numbers = itertools.count(1)
 
 
 @dataclass
 class Run:
-    """One run of one row: against which broker, how long, and what helps to prepare and clean up.
+    """One run of one row: its broker, its length, and helpers to prepare and clean up.
 
-    `seconds` and `warm_up_s`: of the window. `round_number` 0 is the round that warms, whose
-    readings are dropped; then from 1. `quick`: a short suite, which takes smaller numbers of
-    everything. `home`: an empty directory, removed afterwards.
+    - `round_number`: 0 for the warm-up round, whose readings are dropped; then from 1.
+    - `seconds`, `warm_up_s`: the lengths of the window and its warm-up.
+    - `quick`: a short suite, with smaller numbers.
+    - `home`: an empty directory, removed afterwards.
     """
 
     candidate: Candidate
@@ -60,10 +61,10 @@ class Run:
         return self.candidate.bootstrap
 
     def plan(self, seconds: float | None = None, *, warm_up_s: float | None = None) -> Plan:
-        """For kbroker.workloads: the window (of `seconds`, if the row needs another length), with
-        the broker watched in it.
+        """The window for kbroker.workloads (of `seconds`, if the row needs another length), during
+        which the broker is measured.
 
-        One plan for one workload: `watch` holds what its last window cost."""
+        Use one plan for each workload: `watch` holds the cost of the last window."""
         from kbroker.workloads.window import Plan
 
         return Plan(
@@ -73,8 +74,8 @@ class Run:
         )
 
     def kept_topic(self, name: str, fill: Fill, *, partitions: int = 1) -> str:
-        """A topic that is created and filled at its first use on this broker, and stays for all
-        rows that name it."""
+        """A topic that is created and filled at its first use on this broker, and kept for all rows
+        that use its name."""
         if name not in self.candidate.filled:
             self.say(f"{self.candidate.key} fills {name}")
             self.candidate.create_topic(name, partitions=partitions)
@@ -90,7 +91,7 @@ class Run:
         return name
 
     def new_group(self, config: Mapping[str, str] | None = None) -> str:
-        """A share group id that nobody has used, reading from the earliest record; `config` adds to
+        """A new share group id, for a group that reads from the earliest record. `config` adds to
         its group configs."""
         name = f"group-{next(_numbers)}"
         self.candidate.set_group_config(name, {"share.auto.offset.reset": "earliest", **(config or {})})
@@ -101,7 +102,7 @@ class Run:
         """Another broker of the candidate's kind, not started yet, on an empty directory; `config`
         adds to its broker configs.
 
-        Killed, and its directory removed, at the end. While it is up `watch` may be pointed at it:
+        Killed, and its directory removed, at the end. While it runs, `watch` may measure it:
         `run.watch.pid = broker.pid`."""
         home = self.home / f"broker-{next(_numbers)}"
         broker = self.candidate.another(home, config)
@@ -113,18 +114,18 @@ class Run:
             shutil.rmtree(home, ignore_errors=True)
 
     def readings(self, outcome: Outcome) -> dict[str, float]:
-        """Rate, the broker's CPU and memory in the window, and the outcome's percentiles if it has
+        """The rate, the broker's CPU and memory in the window, and the outcome's percentiles, if
         any."""
         return readings_of(outcome, self.watch.cost())
 
     def clean_up(self) -> None:
-        """Deletes what `new_topic` made; called by the runner."""
+        """Deletes the topics made by `new_topic`. Called by the runner."""
         for name in self._used_up:
             self.candidate.delete_topic(name)
 
 
 def readings_of(outcome: Outcome, cost: Cost) -> dict[str, float]:
-    """By metric; `cost`: of the broker in the same window."""
+    """The readings by metric. `cost`: the broker's cost in the same window."""
     found = {
         "rate": outcome.records_per_s,
         "cpu_s": cost.cpu_s,
@@ -141,8 +142,8 @@ def readings_of(outcome: Outcome, cost: Cost) -> dict[str, float]:
 
 
 class Dry(Exception):
-    """A topic was used up before there was a window worth reading: one line. Raised by rows; the
-    cell has no reading then."""
+    """A topic ran out before the window was long enough. Raised by rows, with one line; the cell
+    then has no reading."""
 
 
 RowFunction: TypeAlias = Callable[[Run], Mapping[str, float]]
@@ -150,14 +151,16 @@ RowFunction: TypeAlias = Callable[[Run], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Row:
-    """`run` measures once and returns readings by metric.
+    """One workload.
 
-    `candidates`: keys of those that it makes sense for, None: all. `quick`: also in the quick
-    suite. `rounds`: at most so many (for what takes long), None: all of the suite's. `takes_s`:
-    about, where it is not the length of the run's windows; joining is on top of it. `note`: what a
-    reader must know of it.
-    Before the first round `prepare` fills what the row keeps, and a broker that has to be warmed
-    (Kafka) runs the row once, if it `warms`.
+    - `run`: measures once and returns readings by metric.
+    - `note`: an explanation for readers of the report.
+    - `candidates`: the keys of suitable candidates; None for all.
+    - `quick`: the row is also in the quick suite.
+    - `rounds`: the most rounds, for slow rows; None for all rounds of the suite.
+    - `takes_s`: the approximate duration, without joining, if it differs from that of the windows.
+    - `warms`: brokers that need a warm-up (Kafka) run the row once before the first round.
+    - `prepare`: fills the kept topics before the first round.
     """
 
     key: str
@@ -177,7 +180,7 @@ class Row:
 
 
 def all_rows() -> list[Row]:
-    """In the order in which they run and are shown; memory comes last, behind all the work."""
+    """In the order in which they run and are shown. Memory comes last, after all other work."""
     from perf.suite.rows import footprint, latency, produce, scale, share
 
     return [*produce.ROWS, *share.ROWS, *latency.ROWS, *scale.ROWS, *footprint.ROWS]
