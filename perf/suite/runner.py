@@ -1,12 +1,12 @@
-"""Runs rows against candidates in turns (A B C A B C …), so that whatever else the machine does
-meets all of them alike.
+"""Runs rows against candidates in turns (A B C A B C …), so that other work on the machine affects
+all of them alike.
 
-All brokers are up all the time and one of them has work. Before the first round every broker is
-filled, and Kafka runs every row once, since a fresh JVM is up to two times slower. Then every round
-takes each row, and for each row every candidate, beginning with another one in each round, and in
-each second round in the opposite order: what one leaves behind does not always meet the same next
-one. A cell that fails is a note; a broker that dies takes part no more. Ctrl-C ends with what there
-is.
+All brokers run all the time, and one of them works. Before the first round every broker is filled,
+and Kafka runs every row once, since a fresh JVM is up to two times slower. Then every round runs
+each row, and for each row every candidate. Each round begins with another candidate, and every
+second round has the opposite order, so that no candidate always follows the same one. A cell that
+fails becomes a note; a broker that dies is left out from then on. Ctrl-C ends the run and keeps the
+readings so far.
 """
 
 from __future__ import annotations
@@ -42,9 +42,11 @@ WARMING = 0
 
 
 class Settings(NamedTuple):
-    """`seconds`, `warm_up_s`: of each window; `warming_s`: of those of the round that warms.
+    """The lengths of a run.
 
-    `budget_s`: no round is begun that would end later than so long after the start.
+    - `seconds`, `warm_up_s`: of each window and its warm-up.
+    - `warming_s`: of the windows of the warm-up round.
+    - `budget_s`: no round begins that would end later than this after the start.
     """
 
     rounds: int
@@ -56,7 +58,7 @@ class Settings(NamedTuple):
 
 
 class Runner:
-    """One run of the suite. `results` is filled as it goes on, so that it may be ended at any
+    """One run of the suite. `results` is filled during the run, which may therefore be ended at any
     time."""
 
     def __init__(
@@ -79,14 +81,15 @@ class Runner:
         ]
 
     def run(self) -> None:
-        """Everything; KeyboardInterrupt ends it with a note. Brokers are gone on return."""
+        """Measures everything. KeyboardInterrupt ends it with a note. The brokers have ended on
+        return."""
         try:
             with self._running_brokers():
                 self._announce()
                 self._round(WARMING)
                 self._rounds()
         except KeyboardInterrupt:
-            self._note("interrupted: what follows was not measured")
+            self._note("interrupted: the rest was not measured")
         finally:
             self.results.took_s = round(time.monotonic() - self._began, 1)
 
@@ -160,10 +163,10 @@ class Runner:
                 if reading is not None and number != WARMING:
                     result.add(candidate.key, number, reading)
                 if not candidate.is_running:
-                    self._leave_out(candidate, f"died while it ran {row.key}")
+                    self._leave_out(candidate, f"died while running {row.key}")
 
     def _cell(self, row: Row, candidate: Candidate, number: int) -> Mapping[str, float] | None:
-        """One row against one candidate, once: None where it failed, and where it only prepared."""
+        """Runs one row on one candidate, once. Returns None if it failed or only prepared."""
         if row.group == "produce":
             warm_memory()
         calm_down(0.0 if number == WARMING else PAUSE_S)
@@ -201,22 +204,23 @@ class Runner:
 
 
 def in_turn(candidates: Sequence[_T], round_number: int) -> list[_T]:
-    """Another one begins in each round, and each second round goes the other way, so that it
-    changes who comes behind whom."""
+    """The order of a round. Each round begins with another candidate, and every second round has
+    the opposite order, so that the neighbours change."""
     step = 1 if round_number % 2 else -1
     return [candidates[(round_number + step * place) % len(candidates)] for place in range(len(candidates))]
 
 
 def calm_down(pause_s: float = PAUSE_S) -> None:
-    """Before a window: what others have written is not to be written in it, nor their clients and
-    connections to be cleared away."""
+    """Called before a window, so that no dirty pages of others are written during it, and none of
+    their clients and connections are cleaned up then."""
     os.sync()
     time.sleep(pause_s)
 
 
 @contextmanager
 def _time_limit(seconds: int) -> Iterator[None]:
-    """Raises TimeoutError inside: what hangs costs one cell, not the run. Main thread only."""
+    """Raises TimeoutError inside the block, so that a hang costs one cell, not the run. Main thread
+    only."""
 
     def ring(_: int, __: FrameType | None) -> None:
         raise TimeoutError(f"not done within {seconds} s")

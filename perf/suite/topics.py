@@ -1,10 +1,10 @@
-"""Topics that rows read again and again, each time as a new group: filled once for each broker,
-before the first round.
+"""Topics that rows read repeatedly, each time with a new group. They are filled once for each
+broker, before the first round.
 
-They are as large as the fastest reader needs for one window; a window that comes near to the end of
-a topic is closed early. Those in small batches are smaller, but for BACKLOG, since each ShareFetch
-takes Kafka time in proportion to the batches that wait in the partition: SMALL_1P and SMALL_6P are
-read from beginning to end, by as many groups in a row as a reading needs (suite/rows/share.py).
+Their sizes suffice for one window of the fastest reader; a window that nearly reaches the end of a
+topic is closed early. Topics in small batches are smaller, except BACKLOG, since a ShareFetch takes
+Kafka time in proportion to the batches that wait in the partition. SMALL_1P and SMALL_6P are read
+from beginning to end, by as many groups in a row as a reading needs (suite/rows/share.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from perf.suite.rows import Run
 
 
 class Content(NamedTuple):
-    """`batches`: "large" (1 MB, as a producer with a backlog writes them) or "small" (of 1, 2 and 3
-    records, well mixed)."""
+    """The content of a topic. `batches`: "large" (1 MB, as written by a producer with a backlog) or
+    "small" (1, 2 and 3 records, well mixed)."""
 
     records: int
     record_bytes: int
@@ -39,7 +39,7 @@ class Kept(Enum):
         return self.value.records
 
     def topic(self, run: Run) -> str:
-        """Its name; filled when this returns."""
+        """Fills the topic if needed, and returns its name."""
         return run.kept_topic(
             self.name.lower().replace("_", "-"), self._fill, partitions=self.value.partitions
         )

@@ -1,9 +1,8 @@
-"""Rows of a slow disk: who is served from memory should not wait for somebody who reads what is not
-there any more.
+"""Rows of a slow disk: a client served from memory should not wait for one that reads cold data.
 
-The broker is one of its own, started on a directory that holds a topic which nobody has read since
+A separate broker is started on a directory with a topic that has not been read since the start
 (perf/measuring/slow_disk.py: 5 ms for each 64 KiB of it, and for every sync). A producer and a
-consumer work on another topic at a fixed rate, first alone, and in the other row beside a consumer
+consumer work on another topic at a fixed rate: in one row alone, in the other beside a consumer
 that reads the cold topic from its beginning.
 """
 
@@ -76,8 +75,9 @@ def _pauses(report: Path) -> str:
 
 @contextmanager
 def _reader(bootstrap: str, topic: str) -> Iterator[None]:
-    """A consumer in a process of its own that reads a topic's only partition from its beginning.
-    Raises RuntimeError if it reached the end: then what was beside it was alone for a while."""
+    """A consumer in a separate process that reads a topic's only partition from its beginning.
+    Raises RuntimeError if it reached the end, since the measured clients were then alone for a
+    while."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     stop = context.Event()
@@ -116,7 +116,7 @@ def _read(bootstrap: str, topic: str, stop: Event, parent: Any) -> None:  # noqa
 
 
 _NOTE = (
-    "5 ms for each sync, and for each 64 KiB of what is not in the page cache. A producer and a "
+    "5 ms for each sync, and for each 64 KiB that is not in the page cache. A producer and a "
     "consumer at 200 records/s."
 )
 ROWS = (

@@ -1,5 +1,5 @@
-"""Rows of what a broker costs to start and to have: time to the first produced record, and memory,
-over much traffic as well."""
+"""Rows of the cost of starting and running a broker: time to the first produced record, and memory,
+also over much traffic."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _MEMORY_S = 30.0
 
 
 def _start_to_produce(run: Run) -> dict[str, float]:
-    """From making the process, on an empty directory, until a record is confirmed by a topic that
-    is created first."""
+    """From the creation of the process, on an empty directory, until the first record is confirmed,
+    including the creation of its topic."""
     from confluent_kafka import Producer
 
     with run.own_broker() as broker:
@@ -48,8 +48,8 @@ def _memory_over_time(run: Run) -> dict[str, float]:
 
 
 def _memory(run: Run) -> dict[str, float]:
-    """Now, behind all rows before this one in this and the earlier rounds, and after the start,
-    before any work."""
+    """The current memory, after all earlier rows of this and earlier rounds, and that after the
+    start, before any work."""
     now = memory(run.candidate.pid)
     return {"idle_mb": run.candidate.idle_mb, "rss_anon_mb": now.anonymous_mb, "rss_mb": now.resident_mb}
 
@@ -57,10 +57,10 @@ def _memory(run: Run) -> dict[str, float]:
 ROWS = (
     Row(
         "memory-over-time", "memory over half a minute of all traffic", "footprint", _memory_over_time,
-        "Producers and eight share consumers in turns as fast as they can, new clients every time, one "
-        "group; the growth is that of the "
-        "last third beside the second. Kafka has fewer turns, since joining takes 5 s. "
-        "python -m perf.studies.memory_over_time does it for longer.",
+        "Producers and eight share consumers in turns at full speed, new clients every time, one "
+        "group; growth is the difference between the "
+        "last third and the second. Kafka has fewer turns, since joining takes 5 s. "
+        "python -m perf.studies.memory_over_time runs longer.",
         candidates=frozenset(("segment-os", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=1,
         takes_s=_MEMORY_S, warms=False,
     ),

@@ -1,12 +1,12 @@
-"""Members of a share group that have nothing to do: each has a connection of its own, joins, and
-sends a heartbeat when one is due.
+"""Idle members of a share group: each has its own connection, joins, and sends a heartbeat when one
+is due.
 
     with idle_members(bootstrap, "workers", "orders", 492):
         ...  # they are members here, and leave the group at the end of the block
 
-One process of this machine carries them all, one after the other and evenly spread over the
-heartbeat interval, so that they cost the machine little beside what they cost the broker. They are
-given partitions, as any member is, and never fetch. It must not know a broker's process.
+One process serves all of them, one after the other and evenly spread over the heartbeat interval,
+so that they cost little outside the broker. They are assigned partitions like any member, and never
+fetch. It must not know a broker's process.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ JOIN_TIMEOUT_S = 120.0
 _HEARTBEAT, _VERSION = "share_group_heartbeat", 1
 _JOINING, _LEAVING = 0, -1
 _LEAVE_TIMEOUT_S = 60.0
-# UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: what a consumer answers by joining anew
+# UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH: errors after which a consumer rejoins
 _LOST = frozenset({25, 110})
 
 
 class IdleMember:
-    """Raises BrokerUnreachable in every method, and RuntimeError for an error that a consumer would
-    tell its application."""
+    """An idle member. Every method raises BrokerUnreachable, and RuntimeError for an error that a
+    consumer would pass to its application."""
 
     def __init__(self, bootstrap: str, group: str, topic: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -46,7 +46,7 @@ class IdleMember:
         self.hear()
 
     def ask(self) -> None:
-        """The first half of a heartbeat; the first one of all joins."""
+        """Sends a heartbeat. The first one joins the group."""
         self._send(self._epoch)
 
     def hear(self) -> None:
@@ -56,7 +56,7 @@ class IdleMember:
             answer = self._receive()
         if answer.error_code.value:
             raise RuntimeError(
-                f"a heartbeat was answered with error {answer.error_code.value}: {answer.error_message}"
+                f"a heartbeat failed with error {answer.error_code.value}: {answer.error_message}"
             )
         self._epoch = answer.member_epoch
         self.interval_s = answer.heartbeat_interval.total_seconds()
@@ -65,7 +65,7 @@ class IdleMember:
         self._send(_LEAVING)
 
     def hear_of_leaving(self) -> None:
-        """Whatever the answer is: the group is not needed any more."""
+        """Reads any response, since the group is no longer needed."""
         self._receive()
 
     def _send(self, epoch: int) -> None:
@@ -84,8 +84,8 @@ class IdleMember:
 
 @contextmanager
 def idle_members(bootstrap: str, group: str, topic: str, count: int) -> Iterator[None]:
-    """All have joined when the block begins. Raises RuntimeError when they could not, or one of
-    them failed meanwhile."""
+    """All members have joined when the block begins. Raises RuntimeError if they cannot join, or if
+    one of them fails during the block."""
     context = multiprocessing.get_context("spawn")
     joined, stop = context.Event(), context.Event()
     process = context.Process(target=_carry, args=(bootstrap, group, topic, count, joined, stop), daemon=True)
@@ -110,7 +110,7 @@ def _carry(bootstrap: str, group: str, topic: str, count: int, joined: Event, st
         members = [IdleMember(bootstrap, group, topic) for _ in range(count)]
         for member in members:
             stack.callback(member.connection.close)
-            member.ask()  # All at once: one after the other each would wait for a sync.
+            member.ask()  # All at once: one by one, each would wait for a sync.
         for member in members:
             member.hear()
         joined.set()

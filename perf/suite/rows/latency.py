@@ -1,5 +1,5 @@
-"""Rows of latency: how long a client waits, for an acknowledgement, for a record, and for its very
-first one."""
+"""Rows of latency: how long a client waits for an acknowledgement, for a record, and for its first
+record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perf.suite.rows import Dry, Row, RowFunction, Run
 from perf.suite.topics import Kept
 
 _TAIL_S = 5.0
-"""A 99.9th percentile needs records: 5 000 at the higher rate."""
+"""Long enough for a 99.9th percentile: 5 000 records at the higher rate."""
 _QUICK_TAIL_S = 2.0
 
 
@@ -41,8 +41,7 @@ def _end_to_end(rate_per_s: int) -> RowFunction:
 
 
 def _first_record(run: Run) -> dict[str, float]:
-    """There is no window: what the broker costs is from the making of the consumer's process to its
-    end."""
+    """There is no window: the broker's cost covers the life of the consumer's process."""
     topic, group = Kept.TASKS.topic(run), run.new_group()
     run.watch.opened()
     outcome = share_consume(run.plan(0.0), run.bootstrap, topic, group, most=Kept.TASKS.records)
@@ -52,7 +51,7 @@ def _first_record(run: Run) -> dict[str, float]:
 
 
 _E2E_NOTE = (
-    "A producer on a fixed schedule and a consumer; counted from the moment a record was due to be "
+    "A producer on a fixed schedule and a consumer; measured from the time at which a record was due to be "
     "sent. linger 0, acks=all."
 )
 ROWS = (
@@ -91,7 +90,7 @@ ROWS = (
         "subscribe to first record",
         "latency",
         _first_record,
-        "A new share group on a topic that has records, 1 consumer. CPU: from the making of its process to "
+        "A new share group on a topic with records, 1 consumer. CPU: from the start of its process to "
         "its end.",
         candidates=READING,
         quick=True,

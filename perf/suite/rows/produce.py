@@ -1,4 +1,4 @@
-"""Rows of produce and fetch: one client as fast as it can, in a process of its own."""
+"""Rows of produce and fetch: one client at full speed, in a separate process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from perf.suite.rows import Row, RowFunction, Run
 from perf.suite.topics import Kept
 
 _ACKS_1 = SEGMENT | {"kafka"}
-"""kbroker answers acks=1 before the sync, and Kafka without one; with flush.messages=1 it does the
-same as for acks=all."""
+"""kbroker responds to acks=1 before the sync, and Kafka without one. With flush.messages=1, Kafka
+treats it like acks=all."""
 _KB, _SMALL_BATCHES = 1000, 16_384
 
 
@@ -36,7 +36,7 @@ def _fetch(kept: Kept, key: str, title: str, *, quick: bool = False) -> Row:
         topic = kept.topic(run)
         return run.readings(fetch(run.plan(), run.bootstrap, topic))
 
-    note = "From the page cache; the client begins again at the end of the topic."
+    note = "From the page cache; at the end of the topic, the client starts over."
     return Row(key, title, "fetch", measured, note, candidates=READING, quick=quick, prepare=kept.prepare)
 
 

@@ -1,10 +1,10 @@
-"""A share consumer that takes exactly one record at a time: ShareFetch v2 in its mode record_limit
-(KIP-1206), spoken by hand.
+"""A share consumer that takes exactly one record at a time, with hand-written requests: ShareFetch
+v2 in mode record_limit (KIP-1206).
 
-confluent-kafka's consumer asks for whole batches. This one asks for one record, acknowledges it in
-the request for the next one, and does nothing else: requests are made once and patched, and of an
-answer only its last bytes are looked at, so that what is measured is the broker. One process, one
-connection, one group with one member. It must not know a broker's process.
+confluent-kafka's consumer requests whole batches. This one requests one record, acknowledges it in
+the request for the next one, and does nothing else. Requests are encoded once and patched, and only
+the last bytes of a response are read, so that the broker dominates the measurement. There is one
+process with one connection, and one group with one member. It must not know a broker's process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TIMEOUT_S = 30.0
 _EPOCH, _FIRST, _LAST = 0x7A7B7C7D, 0x5152535455565758, 0x6162636465666768
 _INT, _LONG, _OFFSETS = struct.Struct(">i"), struct.Struct(">q"), struct.Struct(">qq")
 _OFFSETS_FROM_END = 23
-"""An answer of one topic with one partition and one acquired range ends with: first offset (8),
-last offset (8), delivery count (2), tags of the range, of the partition and of the topic (1 each),
-no node endpoints (1), tags (1)."""
+"""A response with one topic, one partition and one acquired range ends with: first offset (8), last
+offset (8), delivery count (2), tags of the range, of the partition and of the topic (1 each), no
+node endpoints (1), tags (1)."""
 
 
 class Taken(NamedTuple):
-    """`answer_bytes`: received per record. `ran_dry`: the topic ended within the window, so that
-    the figure is worthless."""
+    """The result of a window. `answer_bytes`: bytes received per record. `ran_dry`: the topic ran
+    out within the window, so the figures are meaningless."""
 
     records: int
     seconds: float
@@ -43,8 +43,8 @@ class Taken(NamedTuple):
 
 
 def take_one_by_one(bootstrap: str, topic: str, group: str, seconds: float, watch: Watch) -> Taken:
-    """One member of a new group, in a process of its own, takes records of partition 0. Raises
-    RuntimeError when it fails."""
+    """Takes records of partition 0 with one member of a new group, in a separate process. Raises
+    RuntimeError if it fails."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_consume, args=(bootstrap, topic, group, seconds, there), daemon=True)
@@ -67,7 +67,7 @@ def take_one_by_one(bootstrap: str, topic: str, group: str, seconds: float, watc
 def _told(pipe: Any, what: str, seconds: float = 0.0) -> Any:  # noqa: ANN401 - what a pipe carries
     try:
         if not pipe.poll(_TIMEOUT_S + seconds):
-            raise RuntimeError("the consumer in record_limit mode said nothing")
+            raise RuntimeError("the consumer in record_limit mode does not respond")
         name, value = pipe.recv()
     except EOFError:
         raise RuntimeError("the consumer in record_limit mode ended") from None
@@ -87,7 +87,7 @@ def _consume(bootstrap: str, topic: str, group: str, seconds: float, parent: Any
                 parent.send(("begin", None))
                 parent.recv()
                 parent.send(("taken", _until(member, time.monotonic() + seconds)))
-    except Exception as error:  # whatever it is, the parent tells of it
+    except Exception as error:  # the parent reports any error
         parent.send(("failed", f"{type(error).__name__}: {error}"))
         raise
 
@@ -101,8 +101,8 @@ def _until(member: Member, deadline: float) -> Taken:
 
 
 class Member:
-    """A context in which records are held: at its end the session is closed, which releases what is
-    left."""
+    """A member, and a context: at its end the session is closed, which releases the records that it
+    still holds."""
 
     def __init__(self, connection: Connection, group: str, topic_id: uuid.UUID) -> None:
         self._connection, self._group, self._topic_id = connection, group, topic_id
@@ -113,16 +113,15 @@ class Member:
         self.ran_dry = False
 
     def join(self, topic: str) -> None:
-        """And the first fetch, which opens the session. Raises RuntimeError."""
+        """Joins the group and sends the first fetch, which opens the session. Raises
+        RuntimeError."""
         answer = self._heartbeat(0, [topic])
         if answer.error_code.value:
-            raise RuntimeError(
-                f"joining was answered with error {answer.error_code.value}: {answer.error_message}"
-            )
+            raise RuntimeError(f"joining failed with error {answer.error_code.value}: {answer.error_message}")
         deadline = time.monotonic() + _TIMEOUT_S
         while not self._first_fetch():
             if time.monotonic() > deadline:
-                raise RuntimeError("no record came")
+                raise RuntimeError("no record arrived")
         self._frame = bytearray(self._encoded(_EPOCH, [(_FIRST, _LAST)]))
         self._epoch_at, self._first_at, self._last_at = map(
             self._frame.index, (_INT.pack(_EPOCH), _LONG.pack(_FIRST), _LONG.pack(_LAST))
@@ -137,7 +136,7 @@ class Member:
         self._heartbeat(-1, None)
 
     def take(self) -> None:
-        """Acknowledge the record that is held, and wait for the next one."""
+        """Acknowledges the held record and waits for the next one."""
         if self.ran_dry:
             time.sleep(0.01)
             return
@@ -158,9 +157,7 @@ class Member:
     def _first_fetch(self) -> bool:
         answer = self._connection.call("share_fetch", _VERSION, **self._fields(self._epoch, []))
         if answer.error_code.value:
-            raise RuntimeError(
-                f"a fetch was answered with error {answer.error_code.value}: {answer.error_message}"
-            )
+            raise RuntimeError(f"a fetch failed with error {answer.error_code.value}: {answer.error_message}")
         rows = [row for response in answer.responses for row in response.partitions if row.acquired_records]
         if not rows:
             self._epoch += 1
@@ -168,7 +165,7 @@ class Member:
         (acquired,) = rows[0].acquired_records
         self._held = (acquired.first_offset, acquired.last_offset)
         if acquired.first_offset != acquired.last_offset:
-            raise RuntimeError(f"the broker gave {acquired}, not one record")
+            raise RuntimeError(f"the broker delivered {acquired}, not one record")
         return True
 
     def _encoded(self, epoch: int, batches: list[tuple[int, int]]) -> bytes:

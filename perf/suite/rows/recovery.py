@@ -1,4 +1,4 @@
-"""The row of a start with much share state: kill -9, and then all of it is needed at once."""
+"""The row of a start with much share state: after kill -9, all of it is needed at once."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _TIMEOUT_S = 60.0
 
 
 class _Wanted(NamedTuple):
-    """One record of each partition, by each group: the one at this offset."""
+    """The record of each partition that each group waits for: the one at this offset."""
 
     bootstrap: str
     offset: int
 
 
 def _recovery(run: Run) -> dict[str, float]:
-    """From making the process until each group has had the record behind the one that it
-    acknowledged, of every partition."""
+    """Measures from the creation of the process until each group has received, from every
+    partition, the record after the acknowledged one."""
     with run.own_broker() as broker, _readers() as readers:
         broker.start()
         broker.create_topic(_TOPIC, partitions=PARTITIONS)
@@ -61,8 +61,8 @@ def _one_for_each_partition(bootstrap: str) -> None:
 
 @contextmanager
 def _readers() -> Iterator[Connection]:
-    """All groups' consumers, in one process that has imported what it needs before there is a
-    clock."""
+    """The consumers of all groups, in one process, whose imports are done before the
+    measurement."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there,), daemon=True)
@@ -77,7 +77,8 @@ def _readers() -> Iterator[Connection]:
 
 
 def _all_read(readers: Connection, wanted: _Wanted) -> float:
-    """When the last record had come, by the machine's monotonic clock. Raises RuntimeError."""
+    """The time at which the last record arrived, on the machine's monotonic clock. Raises
+    RuntimeError."""
     readers.send(wanted)
     try:
         said = readers.recv()
@@ -95,7 +96,7 @@ def _serve(parent: Connection) -> None:
             wanted = parent.recv()
             try:
                 parent.send(max(pool.map(_read, [wanted] * GROUPS, range(GROUPS))))
-            except Exception as error:  # whatever it is, the parent tells of it
+            except Exception as error:  # the parent reports any error
                 parent.send(f"{type(error).__name__}: {error}")
 
 
@@ -110,7 +111,7 @@ def _read(wanted: _Wanted, number: int) -> float:
     while missing:
         if time.monotonic() > until:
             raise TimeoutError(
-                f"{len(missing)} of {PARTITIONS} partitions gave nothing within {_TIMEOUT_S:.0f} s"
+                f"no records of {len(missing)} of {PARTITIONS} partitions within {_TIMEOUT_S:.0f} s"
             )
         missing -= {
             message.partition() for message in consumer.poll(_POLL_S) if message.offset() == wanted.offset
@@ -124,8 +125,8 @@ def _read(wanted: _Wanted, number: int) -> float:
 ROWS = (
     Row(
         "recovery-10000", "kill -9, start, 10 000 share-partitions", "scale", _recovery,
-        f"{GROUPS} groups with one consumer each on {PARTITIONS} partitions: from making the process until "
-        "each has had the next record "
+        f"{GROUPS} groups with one consumer each on {PARTITIONS} partitions: from the start of the process "
+        "until each has received the next record "
         "of each partition.",
         candidates=frozenset(("segment-disk", "lmdb-disk", "rocksdb-disk", "kafka")), rounds=2, takes_s=16,
         warms=False,

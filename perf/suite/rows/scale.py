@@ -1,8 +1,7 @@
-"""Rows of scale: the same work over many share-partitions, beside many members, and with work that
-takes time.
+"""Rows of scale: the same work with many share-partitions, with many members, and with slow work.
 
-Each comes in two sizes, and what counts is the ratio of the two on one broker: cost should grow
-with the traffic, not with what there is.
+Most come in two sizes, and the ratio of the two on one broker matters: cost should grow with the
+traffic, not with the number of partitions or members.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _RECORD_BYTES = 100
 
 
 class _Spread(NamedTuple):
-    """A topic that each of `GROUPS` groups reads with one consumer: the same number of records in
+    """A topic that each of `groups` groups reads with one consumer: the same number of records in
     one partition or in many."""
 
     partitions: int
@@ -102,7 +101,8 @@ def _work(run: Run) -> dict[str, float]:
 
 
 class _Limited(NamedTuple):
-    """A topic for a consumer that takes exactly one record at a time, in batches of so many."""
+    """A topic for a consumer that takes exactly one record at a time, in batches of
+    `batch_records`."""
 
     batch_records: int
     records: int
@@ -135,8 +135,8 @@ _SPREAD = (
 )
 _ONE = "max.poll.records=1, explicit; the topic was written in batches of 1 to 3 records."
 _LIMIT = (
-    "ShareFetch v2 in mode record_limit, max_records 1, by a client of our own: the acknowledgement "
-    "travels with the next request."
+    "ShareFetch v2 in mode record_limit, max_records 1, by a special client: the acknowledgement "
+    "is sent with the next request."
 )
 
 ROWS = (

@@ -1,9 +1,9 @@
-"""Rows of share groups, and of work queues: each consumer is a process, and takes records,
+"""Rows of share groups, and of work queues: each consumer is a process that takes records,
 acknowledges them and takes the next.
 
-The client library hands out whole batches, whatever max.poll.records says. So a topic in large
-batches shows what bulk work costs, and one in batches of one to three records what a queue of
-single tasks costs, which is what the rows "one record at a time" read.
+The client library returns whole batches, regardless of max.poll.records. A topic in large batches
+therefore shows the cost of bulk work. The rows "one record at a time" read a topic in batches of
+one to three records, which shows the cost of a queue of single tasks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from perf.suite.topics import Kept
 _MOST_GROUPS, _LONGEST_S, _WHOLE_TAKES_S = 8, 60.0, 5.0
 _MIX = Mix(release=0.01, reject=0.001)
 _IN_TURNS = (
-    "A batch is one consumer's until it has acknowledged it: eight consumers of one partition take turns."
+    "A consumer holds a batch until it has acknowledged it, so eight consumers of one partition take turns."
 )
 _SMALL = "The topic was written in batches of 1 to 3 records."
-_WHOLE = f"{_SMALL} Each reading is of several groups in a row, each from the first record to the last."
-_ONE = f"max.poll.records=1, explicit; the acknowledgement travels with the next poll. {_SMALL}"
+_WHOLE = f"{_SMALL} Each reading covers several groups in a row, each from the first record to the last."
+_ONE = f"max.poll.records=1, explicit; the acknowledgement is sent with the next poll. {_SMALL}"
 
 
 def _row(
@@ -61,9 +61,9 @@ def _consume(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noq
 
 
 def _consume_whole(kept: Kept, consumers: int, **settings: Any) -> RowFunction:  # noqa: ANN401
-    """For a topic that a fast broker hands out in a tenth of a second: from the first record to the
-    last, again and again, each time with a new group and new clients, whose starting and joining is
-    in no window. The first records of each consumer are left out, as in any other row."""
+    """For a topic that a fast broker delivers in a tenth of a second: reads it from the first
+    record to the last, repeatedly, each time with a new group and new clients. Their starting and
+    joining is in no window. The first records of each consumer are left out, as in other rows."""
 
     def measured(run: Run) -> dict[str, float]:
         topic = kept.topic(run)
@@ -117,7 +117,7 @@ ROWS = (
         "8 consumers, explicit, 1 % released, 0.1 % rejected",
         Kept.LARGE_1P,
         8,
-        note="1 MB batches. A record counts when it is done with: a released one when it is taken again.",
+        note="1 MB batches. A record is counted when it is finished: a released one when it is done later.",
         mode="explicit",
         verdicts=_MIX,
     ),
