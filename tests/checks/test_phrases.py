@@ -11,6 +11,7 @@ from tests.checks.phrases import ROOT, search
 
 DONE = (
     "docs/metrics.md",
+    "docs/perf.md",
     "docs/pipeline.md",
     "docs/settings.md",
     "docs/spark.md",
@@ -41,6 +42,7 @@ DONE = (
     "kbroker/storage",
     "kbroker/testing",
     "kbroker/workloads",
+    "perf",
     "plugins",
     "spark/src",
     "tests/api",
