@@ -244,7 +244,7 @@ _NOTE = (
 )
 ROWS = (
     Row(
-        "parked-million", "1 000 000 jobs for later, and one for now behind them", "waiting", _parked,
+        "parked-million", "1 000 000 scheduled jobs, then one that is due at once", "waiting", _parked,
         _NOTE, candidates=OURS, quick=True, rounds=1, takes_s=90, warms=False,
     ),
 )  # fmt: skip

@@ -117,7 +117,7 @@ ROWS = (
         takes_s=_SECONDS + 4 + _SETTLED_S, warms=False,
     ),
     Row(
-        "retries-100000", "100 000 jobs come back out of 10 000 lz4 batches", "waiting", _retries,
+        "retries-100000", "100 000 jobs redelivered from 10 000 lz4 batches", "waiting", _retries,
         _RETRIES, candidates=OURS, quick=True, rounds=2, takes_s=_RETRY_DELAY_S + 15, warms=False,
     ),
 )  # fmt: skip

@@ -29,7 +29,7 @@ QUICK = {
     help="The directory for all files. Default: a new temporary directory.",
 )
 @click.option(
-    "--storage", default="segment", show_default=True, metavar="ENGINE", help="The broker's engine."
+    "--storage", default="segment", show_default=True, metavar="ENGINE", help="The broker's storage engine."
 )
 @click.option(
     "--orders",
