@@ -130,4 +130,4 @@ def test_another_file_is_named(runs: list[Path]) -> None:
     runs[1].write_text("{}")
     done = CliRunner().invoke(main, [str(runs[0]), "--compare", str(runs[1])])
     assert done.exit_code == 1
-    assert "second.json is no run of the suite" in done.output
+    assert "second.json is not a run of the suite" in done.output
