@@ -43,7 +43,7 @@ COMMANDS: Mapping[str, Entry] = {
         "consume:consume", "Print records of topics, from an offset onward or as a member of a group."
     ),
     "share-consume": Entry(
-        "share_consume:share_consume", "Take records from a topic as a member of a share group."
+        "share_consume:share_consume", "Print and acknowledge records as a member of a share group."
     ),
     "share-groups": Entry(
         "share_groups.command:share_groups", "List, describe, reset and delete share groups."

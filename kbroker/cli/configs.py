@@ -121,9 +121,7 @@ def _as_json(entry: ConfigEntry, source: str) -> dict[str, object]:
 def set_configs(
     topic: str | None, group: str | None, broker: str | None, config: dict[str, str], bootstrap: Address
 ) -> None:
-    """Set each CONFIG, all or none.
-
-    CONFIG is NAME=VALUE.
+    """Set each CONFIG (NAME=VALUE), all or none.
 
     \b
     Examples:

@@ -68,7 +68,8 @@ def on_signals(ending: Ending) -> Iterator[None]:
 def consume_as_member(
     bootstrap: Address, membership: Membership, ends: Ends, show: Callable[[Message], None]
 ) -> int:
-    """Join, print and commit until there is a reason to end, then leave. Returns the exit code."""
+    """Join the group, print and commit until there is a reason to end, then leave. Returns the exit
+    code."""
     from confluent_kafka import Consumer
 
     errors = ClientErrors(bootstrap)

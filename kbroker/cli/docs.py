@@ -75,7 +75,7 @@ def _pages() -> dict[str, Path]:
 
 
 def _name(path: Path) -> str:
-    """A folder's own page has the name of the folder."""
+    """The name of a page; a folder's README.md has the name of the folder."""
     if path.stem != _INDEX:
         return str(path.with_suffix(""))
     return path.parent.name or _FIRST

@@ -66,7 +66,7 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def preview(value: bytes | None) -> str | None:
-    """The beginning of a key or value, for a table."""
+    """The beginning of a key or value, for a cell of a table."""
     if value is None:
         return None
     text = value.decode(errors="replace")

@@ -67,9 +67,10 @@ def share_consume(
     as_json: bool,
     bootstrap: Address,
 ) -> None:
-    """Take records from a topic as a member of a share group.
+    """Print and acknowledge records as a member of a share group.
 
-    Prints each record of TOPIC and then accepts it, unless --release or --reject is given.
+    Acquires records of TOPIC, prints each one and then accepts it, unless --release or --reject is
+    given.
     """
     if release and reject:
         raise click.UsageError("--release and --reject exclude each other")

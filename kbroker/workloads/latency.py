@@ -1,5 +1,5 @@
-"""End to end at a fixed rate: from the moment a record was due to be sent to the moment a consumer
-has it."""
+"""End to end at a fixed rate: the time from when a record is due to be sent until a consumer has
+it."""
 
 from __future__ import annotations
 

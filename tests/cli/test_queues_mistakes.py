@@ -94,7 +94,7 @@ def test_a_queue_as_the_dead_letter_topic_of_another(command: Command, queue: st
     assert refused.code == REFUSED
     line = f"topic {queue} is that of a queue: dead letters of {queue}-other would become its jobs"
     assert refused.err.splitlines()[0] == f"kbroker: queue {queue}-other: {line}"
-    assert "was not made" in refused.err.splitlines()[-1]
+    assert "was not created" in refused.err.splitlines()[-1]
 
 
 def test_a_job_that_is_too_large_names_the_bound(broker: RunningBroker, queue: str) -> None:

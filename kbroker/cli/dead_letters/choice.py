@@ -55,9 +55,7 @@ def choice_options(function: F) -> F:
             multiple=True,
             help="Only the dead letter at this place; may be repeated.",
         ),
-        click.option(
-            "--until", "until_ms", type=DateTimeType(), help="Only dead letters from before this time."
-        ),
+        click.option("--until", "until_ms", type=DateTimeType(), help="Only dead letters before this time."),
         click.option(
             "--since",
             "since_ms",

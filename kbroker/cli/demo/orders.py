@@ -54,7 +54,7 @@ def orders(count: int, seed: int = SEED) -> Iterator[bytes]:
 
 
 def handle(value: bytes, delivery_count: int) -> Verdict:
-    """A consumer's work: read the order, take the money."""
+    """A consumer's work: read the order and charge the card."""
     try:
         order = json.loads(value)
     except ValueError:

@@ -48,7 +48,7 @@ class Tally:
     fates: dict[int, Fate] = field(default_factory=dict)
     """Of finished orders."""
     open: dict[int, Fate] = field(default_factory=dict)
-    """Of orders whose confirmation was lost."""
+    """Fates of orders whose confirmation was lost."""
     in_hand: dict[int, Sequence[Order]] = field(default_factory=dict)
     """By worker: orders that it holds and has not acknowledged."""
     strikes: list[Strike] = field(default_factory=list)

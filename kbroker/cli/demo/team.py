@@ -44,7 +44,7 @@ def _ctrl_c_blocked() -> Iterator[None]:
 
 
 class Team:
-    """Use it as a context manager: on leaving, the consumers leave the group and end."""
+    """A context manager: on exit the consumers leave the group and end."""
 
     def __init__(self, bootstrap: str, topic: str, group: str, signals: Deferred) -> None:
         self._arguments = (bootstrap, topic, group)

@@ -167,7 +167,7 @@ def _make_now(connection: Connection, wish: Wish, *, update: bool, force: bool, 
 
 
 def _as_json(made: Plan, *, done: bool) -> dict[str, Any]:
-    """`done`: the steps were taken."""
+    """`done`: the steps of the plan were carried out."""
     return {
         "queue": made.name,
         "created": done and made.is_new,

@@ -32,7 +32,7 @@ def _why_dead_letters(topic: str, groups: list[str]) -> str:
 
 def why_not_to_delete(connection: Connection, name: str) -> str | None:
     """Why the topic or share group `name` should not be deleted alone: it is part of a queue that
-    has unfinished jobs. None: it is not."""
+    has unfinished jobs. None if it may be deleted."""
     from kbroker.client.queues.report import unfinished_jobs
 
     queue = look(connection, name)

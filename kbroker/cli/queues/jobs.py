@@ -125,7 +125,7 @@ def _read(
 
 
 def max_delay_of(queue: Queue) -> int:
-    """How far ahead a job may be scheduled."""
+    """How far ahead a job may be scheduled, in milliseconds."""
     return int(queue.value(Part.GROUP, SCHEDULING_MAX_DELAY) or MAX_DELAY.default or 0)
 
 
