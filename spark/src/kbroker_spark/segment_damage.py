@@ -2,7 +2,7 @@
 show: files that were cut or overwritten.
 
 The engine's reader stops at the first invalid batch. After a crash this is right: later bytes were
-never confirmed. Three files prove that more was on disk: the index left by an orderly stop, a
+never confirmed. Three things prove that more was on disk: the index left by an orderly stop, a
 segment's checkpoint, and the end of the previous segment that a segment stores (`follows`). The
 proofs are read before the log's end, so that writes of a live broker between the two reads do not
 look like damage.
